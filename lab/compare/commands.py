@@ -15,7 +15,7 @@ from lab.cluster.lab import LabSettings
 from lab.cluster.noise import NOISES
 from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
-from lab.compare.tables import SHOWN, with_interval
+from lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
 from lab.options import hosts_options, json_option, progress, write_json
 
 DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
@@ -46,7 +46,8 @@ def until(minutes: float | None) -> float:
 @click.command(epilog="Example: slackwater lab compare --out one --scenario one --policy static --policy slackwater")
 @click.option("--scenario", "scenarios", multiple=True, help="Again for more.  [default: one]")
 @click.option("--policy", "policies", multiple=True, help=f"Again for more.  [default: {', '.join(DEFAULT_POLICIES)}]")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed.")
+@click.option("--rounds", type=click.IntRange(1), help="[default: 5, with --random 1]")
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
 @hosts_options
 @resumable_options
@@ -55,7 +56,8 @@ def compare(
     folder: Path | None,
     scenarios: tuple[str, ...],
     policies: tuple[str, ...],
-    rounds: int,
+    drawn: int | None,
+    rounds: int | None,
     seed: int,
     minutes: float | None,
     replay: bool,
@@ -68,14 +70,18 @@ def compare(
     """
     from lab.compare import compare as comparing
     from lab.compare import comparison, results
+    from lab.experiment.drawn import names
 
     if listed:
         _show_tables()
         return
     if folder is None:
         raise click.UsageError("--out is missing: the folder that the comparison is recorded in")
+    if drawn and scenarios:
+        raise click.UsageError("--random draws the scenarios: expected no --scenario with it")
     if not replay:
-        made = comparison.planned(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed, settings)
+        asked = names(seed, drawn) if drawn else scenarios or ("one",)
+        made = comparison.planned(asked, policies or DEFAULT_POLICIES, rounds or (1 if drawn else 5), seed, settings)
         made = comparing.begin(folder, made)
         comparing.run(folder, made, progress, until(minutes))
     found = results.summary(folder)
@@ -85,7 +91,9 @@ def compare(
             return
     if short := results.cut_short(found):
         click.echo(short)
-    for table in tables(found):
+    players = dict.fromkeys(cell["policy"] for cell in found["cells"])
+    shown = [worst(found, name) for name in players if name != REFERENCE] if drawn else tables(found)
+    for table in shown:
         console().print(table)
     page = shlex.join(["slackwater", "lab", "report", "--compare", str(folder), "--out", str(folder / "page")])
     click.echo(f"figures: {page}")

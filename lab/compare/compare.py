@@ -16,9 +16,10 @@ from lab.compare import comparison as comparisons
 from lab.compare.comparison import Comparison
 from lab.compare.resumable import paced
 from lab.experiment import recording
+from lab.experiment.drawn import named
 from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.run import one_run
-from lab.experiment.scenarios import SCENARIOS
+from lab.experiment.scenarios import Scenario
 from lab.experiment.steady import capacity_rps
 
 Progress = Callable[[str], None]
@@ -47,16 +48,23 @@ def run(folder: Path, made: Comparison, progress: Progress, until_mono_s: float 
     """Runs what is not recorded yet; after `until_mono_s` no further run is begun. Raises LabError."""
     left = [one for one in made.runs if not recording.done(folder, one)]
     pieces = paced(left, len(made.runs), "runs", progress, until_mono_s)
-    for app, runs in itertools.groupby(pieces, lambda one: SCENARIOS[one.scenario].app):
+    for app, runs in itertools.groupby(pieces, lambda one: _scenario(one).app):
         with Lab(made.settings(app), progress) as lab:
             made = _measure_capacity(folder, made, lab, app, progress)
             for one in runs:
                 _one(lab, one, folder, made, progress)
 
 
+def _scenario(one: Run) -> Scenario:
+    found = named(one.scenario)
+    if found is None:
+        raise ExperimentError(f"no scenario `{one.scenario}`: the plan is of another version")
+    return found
+
+
 def _one(lab: Lab, one: Run, folder: Path, made: Comparison, progress: Progress) -> None:
     progress(f"round {one.round}: {one.scenario}, {one.policy}")
-    scenario = SCENARIOS[one.scenario]
+    scenario = _scenario(one)
     assert scenario.load is not None
     capacity = made.capacity_rps[scenario.app]
     demand = Demand(rate_rps=round(scenario.load * capacity, 1), clients=scenario.clients)

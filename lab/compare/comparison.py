@@ -14,6 +14,7 @@ from lab.cluster.cgroups import PERIOD_S
 from lab.cluster.lab import LabSettings
 from lab.cluster.machines import HostKind
 from lab.compare import resumable
+from lab.experiment.drawn import named
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.scenarios import SCENARIOS
@@ -68,8 +69,12 @@ def planned(
     Within a round the order is random, but runs of one application stay together, since the lab is started anew for
     another. Raises ExperimentError for a name that is not in the tables.
     """
-    for names, table, what in ((scenarios, SCENARIOS, "scenario"), (policies, POLICIES, "policy")):
-        if unknown := [name for name in names if name not in table]:
+    known = {name: scenario for name in scenarios if (scenario := named(name)) is not None}
+    for names, found, table, what in (
+        (scenarios, known, SCENARIOS, "scenario"),
+        (policies, POLICIES, POLICIES, "policy"),
+    ):
+        if unknown := [name for name in names if name not in found]:
             raise ExperimentError(f"no {what} `{unknown[0]}`; there are: {', '.join(table)}")
         if len(set(names)) < len(names) or not names:
             raise ExperimentError(f"expected each {what} once, and one at least, got: {', '.join(names) or 'none'}")
@@ -78,7 +83,7 @@ def planned(
     for number in range(1, rounds + 1):
         pairs = [(scenario, policy) for scenario in scenarios for policy in policies]
         dice.shuffle(pairs)
-        pairs.sort(key=lambda pair: SCENARIOS[pair[0]].app)
+        pairs.sort(key=lambda pair: known[pair[0]].app)
         runs += [Run(len(runs) + place, number, *pair) for place, pair in enumerate(pairs, start=1)]
     return Comparison(
         FORMAT,

@@ -15,6 +15,7 @@ from lab.cluster.hosts import hosts
 from lab.compare.comparison import load
 from lab.compare.statistics import Estimate, change, median
 from lab.experiment import cost, latency, recording
+from lab.experiment.drawn import named
 from lab.experiment.measures import TIMES, figures
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import Recorded
@@ -47,8 +48,10 @@ def of_run(recorded: Recorded) -> dict[str, Any]:
 def answers(recorded: Recorded) -> dict[str, Any]:
     """How soon the policy answered: the first weight, and the first Verdicts where they are recorded."""
     marks = recorded.marks
-    members = hosts(max(SCENARIOS[recorded.run.scenario].hosts) + 1)
-    noisy = {members[number].name for number in SCENARIOS[recorded.run.scenario].hosts}
+    scenario = named(recorded.run.scenario)
+    assert scenario is not None
+    members = hosts(max(scenario.hosts) + 1)
+    noisy = {members[number].name for number in scenario.hosts}
     found: dict[str, Any] = {
         "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s, marks.off_s),
         "detected_s": None,
@@ -117,7 +120,7 @@ def together(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "runs_done": sum(one["runs_done"] for one in summaries),
         "runs_planned": sum(one["runs_planned"] for one in summaries),
         "commits": commits(runs),
-        "cells": _cells(list(SCENARIOS), list(POLICIES), runs),
+        "cells": _cells(list(dict.fromkeys([*SCENARIOS, *(run["scenario"] for run in runs)])), list(POLICIES), runs),
         "cost": costs(list(POLICIES), runs),
         "runs": runs,
         "parts": [{key: one[key] for key in own} for one in summaries],

@@ -5,20 +5,31 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from lab.cluster.terminal import console
 from lab.options import json_option, progress, write_json
+
+if TYPE_CHECKING:
+    from detector.classify.tree import Model
 
 MANY = 50
 """Up to so many servers every request is simulated, above it every decision cycle."""
 MANY_MORE = 200
 """Above so many servers a Sample and a decision come once a second."""
 AUTO = "auto"
-BALANCES = ("roundrobin", "leastconn", "random2")
+POLICIES = ("static", "slackwater", "ice", "oracle", "oracle-split")
+BALANCES = (
+    *("roundrobin", "leastconn", "random2", "bounded-random", "peak-ewma", "peak-ewma-2", "prequal-60", "prequal-84"),
+    *("nginx-least-time", "traefik-least-time", "knapsack"),
+)
+OF_DRAWN = frozenset({"drawn", "folder", "minutes", "seed", "thresholds", "json_file"})
+SHOWN = ("slackwater", "slackwater-lc")
 
 
 GIVEN = "slackwater.simulate.given"
@@ -41,7 +52,7 @@ class Remembering(click.Command):
     "--policy",
     "policies",
     multiple=True,
-    type=click.Choice(["static", "slackwater", "ice", "oracle"]),
+    type=click.Choice(POLICIES),
     help="Again for more.  [default: static, slackwater, oracle]",
 )
 @click.option(
@@ -74,6 +85,11 @@ class Remembering(click.Command):
 @click.option(
     "--quota", "quota_cores", type=float, default=0.0, show_default=True, help="Servers are cgroups of so many cores."
 )
+@click.option(
+    "--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed, under every balancer."
+)
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="With --random: its folder.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="With --random: end after so long; go on another time.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same run.")
 @click.option("--thresholds", is_flag=True, help="Judge by the stated thresholds instead of the shipped model.")
 @json_option
@@ -89,12 +105,18 @@ def simulate(
     period_s: float | None,
     thresholds: bool,
     json_file: str | None,
+    drawn: int | None,
+    folder: Path | None,
+    minutes: float | None,
     **given: Any,
 ) -> None:
     """Run the detector and the laws against a model of 10 to 10,000 servers.
 
     Options that may be given again are combined: every value of one with every value of the others. What is not of the
     chosen model is refused. Costs are CPU time of this machine for one decision cycle.
+
+    --random plays each drawn scenario under every balancer, Slackwater and the oracles, on all cores, and shows all of
+    them against leastconn. The same command goes on where it was interrupted.
     """
     from detector.service import choose_model
     from lab.cluster.commit import commit
@@ -103,6 +125,11 @@ def simulate(
     from slackwater.config import DetectorSettings
 
     judge_by = choose_model(DetectorSettings(model="thresholds" if thresholds else ""))
+    if drawn is not None:
+        _drawn(drawn, folder, minutes, given["seed"], judge_by, json_file)
+        return
+    if folder is not None or minutes is not None:
+        raise click.UsageError("--out and --minutes are of drawn scenarios: expected --random with them")
     runs = list(
         itertools.product(
             servers or (10,), balancers or (1,), loads or (0.5,), noisy or (0.1,), delays or (0.02,), losses or (0.0,)
@@ -138,6 +165,31 @@ def simulate(
         if json_file == "-":
             return
     for one in tables(found):
+        console().print(one)
+
+
+def _drawn(
+    count: int, folder: Path | None, minutes: float | None, seed: int, model: Model | None, json_file: str | None
+) -> None:
+    from lab.cluster.commit import commit
+    from lab.compare import drawn
+    from lab.sim.drawn import PLAYERS
+
+    context = click.get_current_context()
+    for name in context.params.keys() - OF_DRAWN:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{name} is drawn with --random: expected only --seed, --out, --minutes, --json")
+    if folder is None:
+        raise click.UsageError("--out is missing: the folder that the scenarios are kept in")
+    plan = drawn.begin(folder, seed, list(PLAYERS), commit())
+    until_s = time.monotonic() + 60.0 * minutes if minutes else float("inf")
+    drawn.run(folder, plan, count, model, progress, until_s)
+    found = drawn.summary(folder, count)
+    if json_file:
+        write_json(found, json_file)
+        if json_file == "-":
+            return
+    for one in drawn.tables(found, SHOWN):
         console().print(one)
 
 

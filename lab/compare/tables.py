@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.table import Table
+
+REFERENCE = "leastconn"
+WORST = 10
+DECIDES = "second_means_median_ms"
+"""ICE's measure: by it the worst are found."""
 SHOWN = (
     ("second_means_median_ms", "median of means/s ms", ".1f"),
     ("p50_ms", "p50 ms", ".1f"),
@@ -22,3 +28,18 @@ def with_interval(estimate: dict[str, Any] | None, form: str) -> str:
     if estimate["low"] is None:
         return format(estimate["value"], form)
     return f"{estimate['value']:{form}} [{estimate['low']:{form}}, {estimate['high']:{form}}]"
+
+
+def worst(found: dict[str, Any], policy: str) -> Table:
+    """The ten scenarios in which a policy is worst against `leastconn`; a change of +10% is 10% worse."""
+    against = {
+        cell["scenario"]: cell["change"][REFERENCE]
+        for cell in found["cells"]
+        if cell["policy"] == policy and cell["change"].get(REFERENCE, {}).get(DECIDES) is not None
+    }
+    order = sorted(against, key=lambda name: float(against[name][DECIDES]["value"]), reverse=True)
+    table = Table("scenario", "means/s", "p95", "p99", title=f"{policy}: worst of {len(order)}", box=None)
+    for name in order[:WORST]:
+        changes = [against[name].get(key) for key in (DECIDES, "p95_ms", "p99_ms")]
+        table.add_row(name, *("-" if one is None else f"{one['value']:+.0%}" for one in changes))
+    return table

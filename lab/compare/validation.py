@@ -2,15 +2,14 @@
 shows under the other policies, which are predictions.
 
 Known, not fitted: hosts, quotas, the machine's cores, rate and evenness of the load, the CPU time that a request took
-beside the neighbour, what Slackwater itself took of the cores, and how often the kernel takes a core away. Fitted on
+beside the neighbour, the neighbour's share of the host, what Slackwater itself took of the cores, and how often the
+kernel takes a core away. Fitted on
 calm: what a response takes besides CPU, from the median, and how much the requests' costs differ, from p95. Fitted on
-noise, on quantiles of all responses: on how many cores the neighbour runs while there is quota, and how many of those
-who come to a core that it has wait for it.
+noise, on quantiles of all responses: how many of those who come to a processor that the neighbour has wait for it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,13 +24,11 @@ from lab.experiment import recording
 from lab.experiment.recording import ExperimentError, Recorded
 from lab.experiment.scenarios import SCENARIOS
 from lab.sim.requests import Simulation, simulate
-from lab.sim.server import HOST_CORES
 from lab.sim.setup import LAWS, WARM_UP_S, Setup
 
 SCENARIO = "one"
 VARIATIONS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Squared coefficients of variation that are tried."""
-CORES = (0.8, 1.0, 1.2, 1.4, 1.7, 2.0)
 BEHIND = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 TICK_MS = 4.0
 """The kernel looks at each tick whether who has a core has had its slice, which is shorter (CONFIG_HZ=250, here as in
@@ -97,7 +94,7 @@ def _calibrated(
         capacity_rps=capacity_rps,
         load=rate_rps / (made.hosts * capacity_rps),
         quota_cores=made.quota_cores,
-        machine_cores=float(made.machine.get("cores") or HOST_CORES),
+        machine_cores=int(made.machine.get("cores", 0)),
         slice_ms=TICK_MS,
         arrivals_cv2=float(np.median([evenness(one) for one in still])),
         noisy=0.0,
@@ -109,12 +106,18 @@ def _calibrated(
     setup = calibrate(setup, p50, p95)
     fitted = simulate(setup, "static", None).felt
     wanted = [typical("loud", at) for at in FITTED_AT]
-    noisy = replace(setup, noisy=1.0 / made.hosts, taken=1.0 - 1e-9, seconds=SCENARIOS[SCENARIO].seconds)
+    (neighbour,) = SCENARIOS[SCENARIO].neighbours
+    noisy = replace(
+        setup,
+        noisy=1.0 / made.hosts,
+        noisy_servers=(neighbour.host,),
+        taken=neighbour.thought_lost,
+        seconds=SCENARIOS[SCENARIO].seconds,
+    )
     noisy, found = calibrate_noise(noisy, wanted)
     progress(
         f"calibrated on calm: {noisy.overhead_ms:.2f} ms besides CPU, cost's squared variation {noisy.cost_cv2:g}; on"
-        f" noise: a neighbour on {noisy.neighbour_cores:g} cores, {noisy.behind_share:.0%} of who comes"
-        " to one wait"
+        f" noise: {noisy.behind_share:.0%} of who comes to a processor that the neighbour has wait"
     )
     by_percentile = zip(FITTED_AT, wanted, found, strict=True)
     return noisy, {
@@ -123,7 +126,6 @@ def _calibrated(
         "arrivals_cv2": setup.arrivals_cv2,
         "overhead_ms": setup.overhead_ms,
         "cost_cv2": setup.cost_cv2,
-        "neighbour_cores": noisy.neighbour_cores,
         "behind_share": noisy.behind_share,
         "calm_p50_ms": {"lab": p50, "simulated": fitted["p50_ms"]},
         "calm_p95_ms": {"lab": p95, "simulated": fitted["p95_ms"]},
@@ -137,7 +139,8 @@ def _predicted(
     policy, balance = SIMULATED[name]
     lab = float(np.median([times_at(one, "loud", 95) for one in measured]))
     own = float(np.median([own_cores(one) for one in measured]))
-    ours = p95_ms(replace(setup, balance=balance, busy_share=own / setup.machine_cores), policy, model)
+    busy = own / setup.machine_cores if setup.machine_cores else 0.0
+    ours = p95_ms(replace(setup, balance=balance, busy_share=busy), policy, model)
     error = ours / lab - 1.0
     progress(f"{name}: p95 {lab:.1f} ms in the lab, {ours:.1f} ms simulated ({error:+.0%})")
     return {
@@ -195,9 +198,7 @@ def calibrate(setup: Setup, p50_ms: float, p95_ms: float) -> Setup:
 
 def calibrate_noise(setup: Setup, wanted_ms: Sequence[float]) -> tuple[Setup, list[float]]:
     """The setup whose response times beside the neighbour, at `FITTED_AT`, are nearest these as ratios; and they."""
-    tried = [
-        replace(setup, neighbour_cores=cores, behind_share=share) for cores, share in itertools.product(CORES, BEHIND)
-    ]
+    tried = [replace(setup, behind_share=share) for share in BEHIND]
     found = [(one, percentiles_ms(one)) for one in tried]
     return min(found, key=lambda pair: sum(math.log(a / b) ** 2 for a, b in zip(pair[1], wanted_ms, strict=True)))
 

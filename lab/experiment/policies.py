@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from lab.cluster.lab import Lab
+from lab.cluster.peers import PEERS
 from lab.experiment.decisions import AgentCheck, Outlier
-from lab.experiment.policy_runners import AgentRunner, OracleRunner, PolicyRunner, SampleRunner
+from lab.experiment.policy_runners import AgentRunner, OracleRunner, PeerRunner, PolicyRunner, SampleRunner
 from lab.experiment.policy_runners import SlackwaterRunner as Slackwater
 from lab.experiment.retuning import TwoStageRunner, WebServerRunner
 from lab.experiment.scenarios import Scenario
@@ -35,6 +36,8 @@ POLICIES: dict[str, Policy] = {
     "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", PolicyRunner),
     "leastconn": Policy("leastconn", "HAProxy's `leastconn` with its configured weights", PolicyRunner),
     "random2": Policy("random(2)", "HAProxy's `random(2)`: the less loaded of two that are drawn", PolicyRunner),
+    "bounded-random": Policy("bounded-random", "HAProxy's `random(2)` with `hash-balance-factor`", PolicyRunner),
+    **{name: Policy("roundrobin", peer.source, partial(PeerRunner, name=name)) for name, peer in PEERS.items()},
     "agent-check": Policy("roundrobin", "HAProxy's `agent-check`, loadbalancer.org's feedback agent", _agents),
     "outlier": Policy("roundrobin", "Envoy's outlier detection, on response times", _outlier),
     "wsengine-only": Policy("roundrobin", "IC², Middleware 2014, with our detector", WebServerRunner),
@@ -44,5 +47,9 @@ POLICIES: dict[str, Policy] = {
     "tail": Policy("roundrobin", "this project with the law `tail`", partial(Slackwater, law="tail")),
     "equalise": Policy("roundrobin", "this project with the law `equalise`", partial(Slackwater, law="equalise")),
     "oracle": Policy("roundrobin", "knows when and where the noise is, and what each server can do", OracleRunner),
+    "oracle-split": Policy("roundrobin", "the same, but keeps any split", partial(OracleRunner, drains=False)),
+    "oracle-split-lc": Policy(
+        "leastconn", "the same on `leastconn`", partial(OracleRunner, balance="leastconn", drains=False)
+    ),
     "oracle-lc": Policy("leastconn", "the same on `leastconn`", partial(OracleRunner, balance="leastconn")),
 }

@@ -15,6 +15,7 @@ from lab.cluster.bus_listener import BusListener
 from lab.cluster.controller import Controller, start_bus, start_monitors
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
+from lab.cluster.peers import start
 from lab.cluster.spawn import wait_until
 from lab.experiment.agents import Agents
 from lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
@@ -37,6 +38,8 @@ class PolicyRunner:
         self.lab, self.scenario = lab, scenario
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
+        self.url: str | None = None
+        """Whom the load asks; None: HAProxy."""
         self.lines: Mapping[str, str] = {}
         """What the balancer's line of a server has besides, by server."""
         self.listener: BusListener | None = None
@@ -80,12 +83,24 @@ class PolicyRunner:
         self.stack.close()
 
 
+class PeerRunner(PolicyRunner):
+    """Another balancer in HAProxy's place; HAProxy is not asked meanwhile."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, name: str) -> None:
+        super().__init__(lab, scenario)
+        self.stack.callback(stop_programs, lab, name)
+        _, self.url = start(lab, name)
+
+
 class OracleRunner(PolicyRunner):
     """The oracle: it knows what every host can do, and what its neighbour takes of that."""
 
-    def __init__(self, lab: Lab, scenario: Scenario, balance: str = "roundrobin") -> None:
+    def __init__(self, lab: Lab, scenario: Scenario, balance: str = "roundrobin", *, drains: bool = True) -> None:
         super().__init__(lab, scenario)
-        self._decide = Oracle(balance)
+        self._decide = Oracle(balance, drains)
+
+    def begin(self) -> None:
+        self.noisy({})
 
     def noisy(self, lost: Mapping[int, float]) -> None:
         own = self.lab.settings.quota_cores

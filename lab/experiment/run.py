@@ -148,7 +148,7 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
             lab.balancer.reload()
         _set_quotas(lab, scenario.quotas)
         aims = aims_of(lab, scenario)
-        warm = lab.load(demand, WARM_UP_S)
+        warm = lab.load(demand, WARM_UP_S, runner.url)
         runner.begin()
         warm.finish()
         return _measured(lab, run, scenario, runner, demand, capacity_rps, aims)
@@ -171,7 +171,7 @@ def _measured(
     with contextlib.ExitStack() as stack:
         before, before_s = cost.look(lab), time.monotonic()
         watch = stack.enter_context(BalancerWatch(lab.balancer.snapshot))
-        loads = [lab.load(demand, lasts_s)]
+        loads = [lab.load(demand, lasts_s, runner.url)]
         begin_s = loads[0].begin_mono_s
         begin_unix_s = time.time() - (time.monotonic() - begin_s)
         on_s = begin_s + SETTLE_S + scenario.calm_s
@@ -194,7 +194,7 @@ def _measured(
             while surges and time.monotonic() >= on_s + surges[-1].begin_s:
                 more = surges.pop()
                 rate = Demand(rate_rps=round(more.share * capacity_rps, 1))
-                loads.append(lab.load(rate, more.end_s - more.begin_s))
+                loads.append(lab.load(rate, more.end_s - more.begin_s, runner.url))
             time.sleep(POLL_S)
         costs = cost.between(before, cost.look(lab), time.monotonic() - before_s)
         requests = joined([one.finish() for one in loads])

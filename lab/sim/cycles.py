@@ -58,6 +58,11 @@ class Servers:
     """The pool's servers from cycle to cycle."""
 
     def __init__(self, setup: Setup) -> None:
+        if setup.balance not in SPLITS:
+            raise SimulationError(
+                f"{setup.balance}: expected {' or '.join(SPLITS)} in the cycle-level model; the request-level model has"
+                " the others"
+            )
         if setup.balancers > 1 and setup.balance != "roundrobin":
             raise SimulationError(
                 f"{setup.balancers} balancers with {setup.balance}: expected roundrobin in the cycle-level model;"

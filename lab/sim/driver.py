@@ -9,9 +9,12 @@ import numpy as np
 
 from detector.classify.tree import Model
 from detector.features.columns import Floats, Ints
+from lab.sim.balancers.table import BALANCERS
 from lab.sim.control import BASE_WEIGHT, Balancing, Costs, Detecting, pool_settings
 from lab.sim.outcome import Score
-from lab.sim.setup import LAWS, Setup
+from lab.sim.setup import LAWS, Setup, SimulationError
+from lbengine.backends.haproxy.algorithms import weights_mean
+from lbengine.decision.residual import in_flight
 from lbengine.laws import laws as law
 from slackwater.config import LbengineSettings
 from slackwater.messages import Sample
@@ -26,6 +29,9 @@ class Driver:
     """The policy of a simulation: weights of each balancer, (balancers, servers)."""
 
     def __init__(self, setup: Setup, policy: str, score: Score, model: Model | None) -> None:
+        if policy != "static" and not BALANCERS[setup.balance].takes_weights:
+            usable = " or ".join(name for name, one in BALANCERS.items() if one.takes_weights)
+            raise SimulationError(f"{policy} with {setup.balance}, which takes no weights: expected {usable}")
         self.setup = setup
         self.weights: Ints = np.full((setup.balancers, setup.servers), BASE_WEIGHT, dtype=np.int64)
         self.costs = Costs()
@@ -34,6 +40,7 @@ class Driver:
         self._balancing: list[Balancing] = []
         self._capacity = setup.capacities()
         self._changed: set[int] = set()
+        self.neighbours_changed(0.0, np.zeros(setup.servers))
         if policy in LAWS:
             stale_after_s = max(1.0, STALE_PERIODS * setup.period_s)
             self._detecting = Detecting(stale_after_s=stale_after_s, model=model)
@@ -56,24 +63,32 @@ class Driver:
         return found
 
     def neighbours_changed(self, now_s: float, taken: Floats) -> None:
-        """For the oracle: what is taken from each server from now on."""
-        if self._policy != "oracle":
+        """For the oracles: what is taken from each server from now on."""
+        if self._policy not in ("oracle", "oracle-split"):
             return
         left = self._capacity * (1.0 - taken)
         total_rps = self.setup.load * float(self._capacity.sum())
         quiet = np.where(taken > 0.0, 0.0, self._capacity)
-        if not taken.any():
+        if self._policy == "oracle-split":
+            wanted = self._weights_for(left, total_rps)
+        elif not taken.any():
             wanted = np.full(self.setup.servers, BASE_WEIGHT, dtype=np.int64)
         elif total_rps <= DRAIN_BELOW * float(quiet.sum()):
             wanted = np.where(taken > 0.0, 0, BASE_WEIGHT)
         else:
-            rates = np.asarray(law.optimal(left.tolist(), total_rps))
-            wanted = np.maximum(1, np.round(BASE_WEIGHT * rates / max(float(rates.max()), 1e-9))).astype(np.int64)
+            wanted = np.maximum(1, self._weights_for(left, total_rps))
         for number in range(self.setup.balancers):
             for server in np.flatnonzero(wanted != self.weights[number]).tolist():
                 self.weights[number, server] = wanted[server]
                 self._changed.add(number)
                 self._score.moved(number, server, int(wanted[server]), now_s)
+
+    def _weights_for(self, left: Floats, total_rps: float) -> Ints:
+        """The split of least mean response time over what each server can carry."""
+        rates = np.asarray(law.optimal(left.tolist(), total_rps))
+        if weights_mean(self.setup.balance) == "concurrency":
+            rates = np.array([in_flight(rate / mu) if mu > 0.0 else 0.0 for rate, mu in zip(rates, left, strict=True)])
+        return np.asarray(np.round(BASE_WEIGHT * rates / max(float(rates.max()), 1e-9)), dtype=np.int64)
 
     def cycle(
         self, now_s: float, samples: Sequence[Sample], requests: Sequence[Sequence[int]], in_flight: Sequence[int]

@@ -14,11 +14,11 @@ import numpy as np
 from detector.classify.tree import Model
 from detector.features.columns import Floats
 from lab.sim import signals
+from lab.sim.balancers.table import BALANCERS
 from lab.sim.driver import Driver
 from lab.sim.episodes import Timeline
 from lab.sim.outcome import Outcome, Score
-from lab.sim.pick import Picker
-from lab.sim.server import Machine, Server
+from lab.sim.server import Processors, Server, processors_of
 from lab.sim.setup import Setup
 from lab.sim.tally import felt_of
 from slackwater.messages import Sample
@@ -57,10 +57,9 @@ class Simulation:
         self.score = Score(setup, plan)
         self.driver = Driver(setup, policy, self.score, model)
         self.timeline = Timeline(setup.servers, plan)
-        self.servers = [Server(setup.children, setup.quota_cores, setup.neighbour_cores) for _ in range(setup.servers)]
-        self._machine = Machine(setup.machine_cores, setup.busy_share) if setup.machine_cores else None
-        if self._machine:
-            self._machine.share(self.servers)
+        self.servers = [Server(setup.children, setup.quota_cores) for _ in range(setup.servers)]
+        self._processors = self._placed() if setup.machine_cores else []
+        """Of each server; empty where each has its own."""
         capacities = setup.capacities()
         self._work = ((setup.quota_cores or 1.0) / capacities).tolist()
         rates = np.random.default_rng([setup.seed, 5])
@@ -71,8 +70,8 @@ class Simulation:
         self._which = Dice(rates.random)
         self._probe = np.random.default_rng([setup.seed, 7])
         self._lost = Dice(np.random.default_rng([setup.seed, 8]).random)
-        self.pickers = [
-            Picker(setup.balance, setup.servers, weights, np.random.default_rng([setup.seed, 9, number]))
+        self.balancers = [
+            BALANCERS[setup.balance](setup.servers, weights, np.random.default_rng([setup.seed, 9, number]))
             for number, weights in enumerate(self.driver.weights)
         ]
         self._slices = Dice(np.random.default_rng([setup.seed, 10]).random)
@@ -90,6 +89,17 @@ class Simulation:
         self._reported: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)] * setup.servers
         """When each was last looked at, and its CPU time, runnable time and Samples then."""
         self._under_way: list[tuple[float, int, Sample]] = []
+
+    def _placed(self) -> list[Processors]:
+        """The processors of each server."""
+        found: dict[int, Processors] = {}
+        for number in range(self.setup.servers):
+            beside = self.setup.neighbours_of(number)
+            if beside[0] not in found:
+                here = [self.servers[one] for one in beside]
+                found[beside[0]] = Processors(processors_of(self.setup.quota_cores), here, self.setup.busy_share)
+                found[beside[0]].share()
+        return [found[self.setup.neighbours_of(number)[0]] for number in range(self.setup.servers)]
 
     def run(self, progress: Callable[[str], None] = lambda _: None) -> Outcome:
         """From the start to the end of the measured time."""
@@ -137,7 +147,7 @@ class Simulation:
         """Neighbours that came or went since the last event, each at its time."""
         while (at := self.timeline.next_s) <= now_s:
             for server in self.timeline.advance(at):
-                self._serve(server, at)
+                self._bring(server, at)
                 self.servers[server].taken = float(self.timeline.now[server])
                 self._schedule(server)
             self.score.advance(at)
@@ -146,14 +156,14 @@ class Simulation:
 
     def _arrive(self, now_s: float) -> None:
         balancer = int(self._which() * self.setup.balancers)
-        server = self.pickers[balancer].pick()
-        self._bring(server, now_s)
         request = len(self._began)
+        server = self.balancers[balancer].pick(request, now_s)
+        self._bring(server, now_s)
         self._began.append(now_s)
         self._where.append((balancer, server))
         self._held[server] += 1
         work = self._cost() * self._work[server]
-        if self._machine and self._slices() < self.setup.behind_share * self._machine.taken_share:
+        if self._processors and self._slices() < self.setup.behind_share * self._processors[server].taken_share:
             self._sleeping[request] = work
             begins_s = now_s + self._slices() * self.setup.slice_ms / 1e3
             heapq.heappush(self._events, (begins_s, BEGIN, server, request))
@@ -169,8 +179,8 @@ class Simulation:
         self._schedule(number)
 
     def _bring(self, number: int, now_s: float) -> None:
-        """Brings a server up to now and takes its answers; all of them where they share a machine."""
-        for one in range(len(self.servers)) if self._machine else (number,):
+        """Brings a server, and those on the same processors, up to now and takes their answers."""
+        for one in self.setup.neighbours_of(number):
             self._answer(one, now_s)
 
     def _answer(self, number: int, now_s: float) -> None:
@@ -180,16 +190,16 @@ class Simulation:
             self._ended[request] = now_s
             self._answers[number].append(now_s - self._began[request])
             balancer, _ = self._where[request]
-            self.pickers[balancer].in_flight[number] -= 1
+            self.balancers[balancer].answered(request, now_s)
             self._held[number] -= 1
             if self.setup.clients:
                 heapq.heappush(self._events, (now_s, ARRIVAL, 0, 0))
 
     def _schedule(self, number: int) -> None:
         """Something changed at this server, which is at the present: what comes next there, or anywhere beside it."""
-        if self._machine:
-            self._machine.share(self.servers)
-        for one in range(len(self.servers)) if self._machine else (number,):
+        if self._processors:
+            self._processors[number].share()
+        for one in self.setup.neighbours_of(number):
             self._stamp[one] += 1
             at_s = self.servers[one].next_s()
             if at_s < self.setup.end_s:
@@ -228,14 +238,14 @@ class Simulation:
         arrived = []
         while self._under_way and self._under_way[0][0] <= now_s:
             arrived.append(heapq.heappop(self._under_way)[2])
-        requests = [picker.requests for picker in self.pickers]
+        requests = [one.requests for one in self.balancers]
         self.driver.cycle(now_s, arrived, requests, self._held)
         self._apply()
 
     def _apply(self) -> None:
-        for picker, weights in zip(self.pickers, self.driver.take_changes(), strict=True):
+        for balancer, weights in zip(self.balancers, self.driver.take_changes(), strict=True):
             if weights is not None:
-                picker.set_weights(weights)
+                balancer.set_weights(weights)
 
     def answered(self) -> tuple[Floats, Floats, int]:
         """Of the requests that began in the measured time: when each was answered and how long it took, in seconds, and
@@ -245,6 +255,14 @@ class Simulation:
         ended_s = np.array([self._ended[number] for number in done])
         took_s = ended_s - np.array([self._began[number] for number in done]) + self.setup.overhead_ms / 1e3
         return ended_s, took_s, len(asked) - len(done)
+
+    def waited(self) -> tuple[Floats, Floats, int]:
+        """As `answered`, with those that had no answer by the end: they ended then. So a server that answers nothing
+        any more counts as slow, and not as absent."""
+        began_s = np.array(self._began)
+        asked = np.flatnonzero(began_s >= self.setup.warm_up_s)
+        ended_s = np.array([self._ended.get(number, self.setup.end_s) for number in asked.tolist()])
+        return ended_s, ended_s - began_s[asked] + self.setup.overhead_ms / 1e3, 0
 
     def _outcome(self, model_ms: float, cpu_s: float) -> Outcome:
         costs = {

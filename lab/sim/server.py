@@ -4,8 +4,10 @@ All requests that it works on progress alike, so one number (`_done`, the work t
 says when each is finished: the classic virtual time of processor sharing.
 
 With a CPU quota it is a cgroup under the kernel's CPU bandwidth control (Documentation/scheduler/sched-bwc.rst): it
-runs at the speed of whole cores until the quota of the period is spent, by the web server and its neighbour together,
-and then not at all until the next period. Such servers may share one machine's cores (`Machine`), as the lab's do.
+runs at the speed of whole processors until the quota of the period is spent, by the web server and its neighbour
+together, and then not at all until the next period. It is kept on as many processors as its quota begins, its neighbour
+with it, as the lab's hosts are (`lab.cluster.hosts.Host.pin`); other servers may be kept on the same ones
+(`Processors`).
 """
 
 from __future__ import annotations
@@ -17,56 +19,61 @@ from collections.abc import Sequence
 
 from lab.cluster.cgroups import PERIOD_S
 
-"""Of the quota: cpu.cfs_period_us of the lab's hosts."""
-HOST_CORES = 2.0
-"""Cores that a cgroup with a quota can run on at a time where it shares none with other servers."""
 NEVER = math.inf
 DUST = 1e-12
 
 
-def fair(wanted: Sequence[float], cores: float) -> list[float]:
-    """Cores for each of some groups of equal weight: none gets more than it wants; what it leaves is the others'."""
+def processors_of(quota_cores: float) -> int:
+    """On how many processors a server with this quota is kept."""
+    return math.ceil(quota_cores)
+
+
+def fair(wanted: Sequence[float], cores: float, weights: Sequence[float] | None = None) -> list[float]:
+    """Cores for each of some groups by weight (equal ones without): none gets more than it wants; what it leaves is the
+    others'."""
+    shares = [1.0] * len(wanted) if weights is None else weights
     found = [0.0] * len(wanted)
-    left = cores
-    order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    for place, number in enumerate(order):
-        found[number] = min(wanted[number], left / (len(order) - place))
+    left, among = cores, math.fsum(shares)
+    for number in sorted(range(len(wanted)), key=lambda one: wanted[one] / shares[one]):
+        found[number] = min(wanted[number], left * shares[number] / among)
         left -= found[number]
+        among -= shares[number]
     return found
 
 
-class Machine:
-    """Cores that servers with quotas share, all with equal weights, and their neighbours with them."""
+class Processors:
+    """Processors that some servers with quotas are kept on, all with equal weights, and their neighbours with them."""
 
-    def __init__(self, cores: float, busy_share: float = 0.0) -> None:
-        self.cores = cores
+    def __init__(self, count: int, servers: Sequence[Server], busy_share: float = 0.0) -> None:
+        self.count = count
+        self._servers = servers
         self._busy_share = busy_share
         self.taken_share = busy_share
-        """Of the cores: those that neighbours or other programs have now."""
+        """Those that neighbours or other programs have now."""
 
-    def share(self, servers: Sequence[Server]) -> None:
+    def share(self) -> None:
         """Who gets what until something changes; all servers must have come to the present."""
-        wanted = [server.wants() for server in servers]
-        given = fair([web + loud for web, loud in wanted], self.cores)
-        split = [fair(both, cores) for both, cores in zip(wanted, given, strict=True)]
-        self.taken_share = min(1.0, self._busy_share + sum(loud for _, loud in split) / self.cores)
-        for server, (web, loud) in zip(servers, split, strict=True):
-            server.runs_on = web, loud
+        given = fair([min(self.count, sum(server.wants())) for server in self._servers], self.count)
+        loud_cores = 0.0
+        for server, cores in zip(self._servers, given, strict=True):
+            server.runs_on = server.divided(cores)
+            loud_cores += server.runs_on[1]
+        self.taken_share = min(1.0, self._busy_share + loud_cores / self.count)
 
 
 class Server:
     """Work is in seconds of the whole server when calm (without a quota), or in CPU seconds (with one)."""
 
-    def __init__(self, children: int, quota_cores: float = 0.0, neighbour_cores: float = 2.0) -> None:
+    def __init__(self, children: int, quota_cores: float = 0.0) -> None:
         self.taken = 0.0
-        """Without a quota: share of the speed that is gone; with one: share of the time in which the neighbour runs."""
+        """Share of the speed that is gone; with a quota: the neighbour's share of the CPU while both want it."""
         self.cpu_s = 0.0
         self.runnable_s = 0.0
         """Time that requests wanted to run, all together."""
         self.at_s = 0.0
         self.runs_on: tuple[float, float] | None = None
-        """Cores of the web server and of its neighbour; None: it shares no machine."""
-        self._children, self._quota, self._loud_cores = children, quota_cores, neighbour_cores
+        """Cores of the web server and of its neighbour; None: it shares its processors with no other server."""
+        self._children, self._quota, self._processors = children, quota_cores, processors_of(quota_cores)
         self._active: list[tuple[float, int]] = []
         """Heap of (value of `_done` at which it is finished, request)."""
         self._waiting: deque[tuple[float, int]] = deque()
@@ -79,7 +86,13 @@ class Server:
         """Cores that requests and neighbour would run on now if nobody else did."""
         if self._quota and self._left <= DUST:
             return 0.0, 0.0
-        return float(len(self._active)), self._loud_cores * self.taken
+        web = float(min(len(self._active), self._processors))
+        return web, float(self._processors) if self.taken > 0.0 else 0.0
+
+    def divided(self, cores: float) -> tuple[float, float]:
+        """What requests and neighbour get of so many cores: their cgroups share them by weight."""
+        web, loud = fair(self.wants(), cores, (1.0 - self.taken, self.taken or 1.0))
+        return web, loud
 
     def _speeds(self) -> tuple[float, float, float]:
         """Work per second of each active request, CPU seconds per second of all of them, and of the neighbour."""
@@ -87,7 +100,7 @@ class Server:
         if not self._quota:
             speed = 1.0 - self.taken
             return (speed / count, speed, 0.0) if count else (0.0, 0.0, 0.0)
-        web, loud = self.runs_on or fair(self.wants(), HOST_CORES)
+        web, loud = self.runs_on or self.divided(self._processors)
         return (web / count if count else 0.0), web, loud
 
     def advance(self, now_s: float) -> None:

@@ -8,11 +8,13 @@ import numpy as np
 
 from detector.features.columns import Floats
 from lab.sim import episodes
-from lab.sim.balance import SPLITS
+from lab.sim.balancers.table import BALANCERS
 from lab.sim.episodes import Episode
+from lab.sim.server import processors_of
 
-POLICIES = ("static", "slackwater", "ice", "oracle")
-"""`ice` is Slackwater's detector with ICE's threshold law; `oracle` knows what is taken, and when."""
+POLICIES = ("static", "slackwater", "ice", "oracle", "oracle-split")
+"""`ice` is Slackwater's detector with ICE's threshold law; `oracle` knows what is taken, and when; so does
+`oracle-split`, which may keep any split and not only drain."""
 LAWS = {"slackwater": "optimal", "ice": "ice"}
 WARM_UP_S = 30.0
 """Calm time before the first episode, by default: the detector learns what is normal."""
@@ -47,27 +49,26 @@ class Setup:
     """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop.
     Request-level only."""
     quota_cores: float = 0.0
-    """The servers are cgroups with this quota of CPU time in each `PERIOD_S`, as the lab's hosts are, and the neighbour
-    spends of the same quota; 0: a neighbour slows a server down evenly. Request-level only."""
-    neighbour_cores: float = 2.0
-    """Cores that the neighbour runs on as long as there is quota; other work of the machine leaves it less than it has
-    threads. With a quota only."""
-    machine_cores: float = 0.0
-    """All servers and neighbours share one machine of so many cores; 0: each host has its own. With a quota only."""
+    """The servers are cgroups with this quota of CPU time in each `PERIOD_S`, kept on as many processors as it begins,
+    as the lab's hosts are, and the neighbour spends of the same quota; 0: a neighbour slows a server down evenly.
+    Request-level only."""
+    machine_cores: int = 0
+    """Processors that the servers are spread over in turn; 0: each has its own. With a quota only."""
     slice_ms: float = 0.0
-    """Who comes to that machine's cores and has to wait there waits up to so long: until the scheduler takes the core
-    from who has it."""
+    """Who comes to a processor and has to wait there waits up to so long: until the scheduler takes it from who has it.
+    With `machine_cores` only."""
     behind_share: float = 1.0
-    """Of those who come to a core that a neighbour or another program has: how many wait. The others find an idle one,
-    or go first."""
+    """Of those who come to a processor that a neighbour or another program has: how many wait. The others go first."""
     busy_share: float = 0.0
-    """Of that machine's cores: what other programs have all the time."""
+    """Of the processors: what other programs have all the time. With `machine_cores` only."""
     overhead_ms: float = 0.0
     """What every response takes besides: balancer, network, waits without CPU. Request-level only."""
     noisy: float = 0.1
     """Share of the servers that are noisy at a time."""
+    noisy_servers: tuple[int, ...] = ()
+    """Those that are noisy where `episode_s` is 0; empty: drawn. Where servers share processors it matters which."""
     taken: float = 0.8
-    """Share of a noisy server's speed that is gone."""
+    """Share of a noisy server's speed that is gone; with a quota, while both it and the neighbour want the CPU."""
     episode_s: float = 30.0
     """Mean length of an episode; 0: the same servers are noisy all the time."""
     seconds: float = 120.0
@@ -88,21 +89,27 @@ class Setup:
             ("load", self.load > 0, "more than 0"),
             ("capacity_rps", self.capacity_rps > 0, "more than 0"),
             ("spread", 0 <= self.spread <= 0.5, "0 to 0.5"),
-            ("balance", self.balance in SPLITS, " or ".join(SPLITS)),
+            ("balance", self.balance in BALANCERS, " or ".join(BALANCERS)),
             ("balancers", self.balancers >= 1, "1 or more"),
+            (
+                "balancers",
+                self.balancers == 1 or not self.balance.startswith("prequal"),
+                "1 with Prequal",
+            ),
             ("children", self.children >= 1, "1 or more"),
             ("cost_cv2", self.cost_cv2 >= 0, "0 or more"),
             ("arrivals_cv2", self.arrivals_cv2 >= 0, "0 or more"),
             ("clients", self.clients >= 0, "0 or more"),
             ("machine_cores", self.machine_cores == 0 or self.quota_cores > 0, "0 for servers without a quota"),
+            ("machine_cores", self.machine_cores % self._processors == 0, f"a multiple of {self._processors}"),
             ("slice_ms", self.slice_ms >= 0, "0 or more"),
             ("behind_share", 0 <= self.behind_share <= 1, "from 0 to 1"),
             ("busy_share", 0 <= self.busy_share <= 1, "from 0 to 1"),
             ("warm_up_s", self.warm_up_s >= 0, "0 or more"),
-            ("neighbour_cores", self.neighbour_cores > 0, "more than 0"),
             ("overhead_ms", self.overhead_ms >= 0, "0 or more"),
             ("quota_cores", self.quota_cores >= 0, "0 or more"),
             ("noisy", 0 <= self.noisy <= 1 and (self.episode_s == 0 or self.noisy < 1), "0 to 1, below 1 for episodes"),
+            ("noisy_servers", all(0 <= one < self.servers for one in self.noisy_servers), "numbers of servers, from 0"),
             ("taken", 0 <= self.taken < 1, "0 or more and less than 1"),
             ("episode_s", self.episode_s >= 0, "0 or more"),
             ("seconds", self.seconds > 0, "more than 0"),
@@ -113,6 +120,18 @@ class Setup:
         for name, right, expected in wrong:
             if not right:
                 raise SimulationError(f"{name} {getattr(self, name)}: expected {expected}")
+
+    @property
+    def _processors(self) -> int:
+        """That each server is kept on; without a quota any number is."""
+        return max(1, processors_of(self.quota_cores))
+
+    def neighbours_of(self, server: int) -> range:
+        """The servers that are kept on the same processors as this one, itself among them."""
+        if not self.machine_cores:
+            return range(server, server + 1)
+        places = self.machine_cores // self._processors
+        return range(server % places, self.servers, places)
 
     @property
     def names(self) -> list[str]:
@@ -135,8 +154,8 @@ class Setup:
             return []
         if self.episode_s == 0:
             count = max(1, round(self.noisy * self.servers))
-            chosen = dice.choice(self.servers, count, replace=False).tolist()
-            return episodes.steady(chosen, self.warm_up_s, self.end_s, self.taken)
+            drawn = dice.choice(self.servers, count, replace=False).tolist()
+            return episodes.steady(self.noisy_servers or drawn, self.warm_up_s, self.end_s, self.taken)
         return episodes.coming_and_going(
             dice, self.servers, self.warm_up_s, self.end_s, self.noisy, self.episode_s, self.taken
         )

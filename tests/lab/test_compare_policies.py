@@ -52,6 +52,16 @@ def test_every_policy_names_its_source_and_the_balance_that_it_runs_on() -> None
     }
 
 
+def test_the_oracle_that_may_keep_any_split_drains_nobody_whom_the_load_needs() -> None:
+    servers = [Seen("host1", noisy=True, capacity=50.0), Seen("host2", capacity=100.0), Seen("host3", capacity=120.0)]
+    keeps, drains = (Oracle(drains=drains)(Look(0.0, servers, load=0.5)).weights for drains in (False, True))
+    assert drains["host1"] == 0
+    best = optimal([50.0, 100.0, 120.0], 150.0)
+    assert keeps == {server: round(100 * one / max(best)) for server, one in zip(keeps, best, strict=True)}
+    calm = [Seen("host1", capacity=50.0), Seen("host2", capacity=100.0)]
+    assert Oracle(drains=False)(Look(0.0, calm, load=0.5)).weights["host1"] < 50, "uneven hosts, also in calm"
+
+
 def test_the_calm_is_left_alone_except_by_the_agents() -> None:
     for name in DECIDERS.keys() - {"agent-check"}:
         assert answers(name)[2] == Answer(BASE), name

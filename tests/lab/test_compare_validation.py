@@ -22,11 +22,12 @@ TRUTH = Setup(
     capacity_rps=200.0,
     load=0.35,
     quota_cores=0.4,
-    machine_cores=2.0,
+    machine_cores=2,
     arrivals_cv2=0.1,
     cost_cv2=0.5,
     overhead_ms=0.7,
-    neighbour_cores=1.0,
+    taken=0.5,
+    noisy_servers=(0,),
     slice_ms=validation.TICK_MS,
     behind_share=0.5,
     episode_s=0.0,
@@ -41,7 +42,7 @@ def simulated_run(run: recording.Run) -> Recorded:
     due: list[float] = []
     seconds: list[float] = []
     for begin_s, noisy, lasts_s in ((0.0, 0.0, CALM_S), (CALM_S, 1.0 / 3.0, LOUD_S)):
-        setup = replace(TRUTH, balance=balance, noisy=noisy, taken=1.0 - 1e-9, seconds=lasts_s, seed=100 + run.number)
+        setup = replace(TRUTH, balance=balance, noisy=noisy, seconds=lasts_s, seed=100 + run.number)
         made = Simulation(setup, policy, None)
         made.run()
         ended_s, took_s, _ = made.answered()
@@ -60,7 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two rounds of two policies."""
     folder = tmp_path_factory.mktemp("simulated")
     made = plan.planned(("one",), ("static", "leastconn"), rounds=2, seed=1)
-    plan.save(folder, msgspec.structs.replace(made, capacity_rps={"events": 3 * TRUTH.capacity_rps}))
+    measured = {"capacity_rps": {"events": 3 * TRUTH.capacity_rps}, "machine": {"cores": TRUTH.machine_cores}}
+    plan.save(folder, msgspec.structs.replace(made, **measured))
     for run in made.runs:
         recording.write(folder, simulated_run(run))
     return folder
@@ -70,14 +72,12 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validation, "SEEDS", (1, 2))
-    monkeypatch.setattr(validation, "CORES", (0.5, 1.0, 2.0))
     monkeypatch.setattr(validation, "BEHIND", (0.2, 0.5, 1.0))
     monkeypatch.setattr(validation, "VARIATIONS", (0.0, 0.5, 4.0))
     found = validation.validate([folder], None)
     (calibration,) = found["calibrations"]
     assert calibration["comparison"] == folder.name
     assert calibration["cost_cv2"] == 0.5
-    assert calibration["neighbour_cores"] == 1.0
     assert calibration["behind_share"] == 0.5
     assert calibration["load"] == pytest.approx(TRUTH.load, rel=0.1)
     assert calibration["arrivals_cv2"] == pytest.approx(TRUTH.arrivals_cv2, abs=0.05)

@@ -12,8 +12,8 @@ import pytest
 from lab.cluster.cgroups import PERIOD_S
 from lab.sim import balance, cycles
 from lab.sim.requests import Dice, Simulation, simulate
-from lab.sim.server import HOST_CORES, Machine, Server, fair
-from lab.sim.setup import WARM_UP_S, Setup
+from lab.sim.server import Processors, Server, fair
+from lab.sim.setup import WARM_UP_S, Setup, SimulationError
 from lab.sim.tally import Mixture
 
 ONE = Setup(servers=1, capacity_rps=100.0, load=0.7, children=10**9, noisy=0.0, seconds=600.0, period_s=1.0)
@@ -109,53 +109,94 @@ def test_a_quota_stops_a_server_until_the_next_period() -> None:
 
 def test_a_neighbour_spends_the_quota_too() -> None:
     server = Server(children=4, quota_cores=0.4)
-    server.taken = 1.0
+    server.taken = 0.5
     server.add(1, 0.1)
     while not server.finished():
         server.advance(server.next_s())
-    # One core for each of the two, so each gets half of the period's quota, from its beginning on.
-    each_s = 0.4 * PERIOD_S / HOST_CORES
-    assert server.at_s == pytest.approx((round(0.1 / each_s) - 1) * PERIOD_S + each_s)
+    # One processor for the two, so each gets half of it until the quota is spent.
+    spent_s = 0.4 * PERIOD_S
+    assert server.at_s == pytest.approx((round(0.1 / (spent_s / 2.0)) - 1) * PERIOD_S + spent_s)
+
+
+@pytest.mark.parametrize(("quota_cores", "taken"), [(0.4, 0.3), (0.4, 0.85), (1.5, 0.7)])
+def test_a_full_server_loses_the_share_that_its_neighbour_takes_whatever_the_quota(
+    quota_cores: float, taken: float
+) -> None:
+    server = Server(children=8, quota_cores=quota_cores)
+    server.taken = taken
+    for request in range(8):
+        server.add(request, 100.0)
+    while server.at_s < 10.0:
+        server.advance(min(server.next_s(), 10.0))
+    assert server.cpu_s == pytest.approx(10.0 * quota_cores * (1.0 - taken), rel=0.01)
+
+
+def test_a_neighbour_stays_on_its_servers_processor() -> None:
+    server = Server(children=4, quota_cores=0.4)
+    server.taken = 0.5
+    assert server.wants() == (0.0, 1.0)
+    for request in (1, 2):
+        server.add(request, 1.0)
+    assert server.wants() == (1.0, 1.0)
+    assert server.divided(1.0) == (0.5, 0.5)
 
 
 def test_a_machine_is_shared_fairly() -> None:
     assert fair([1.0, 1.0, 1.0], 2.0) == pytest.approx([2 / 3] * 3)
     assert fair([0.5, 3.0, 1.0], 2.0) == pytest.approx([0.5, 0.75, 0.75])
     assert fair([0.5, 1.0], 2.0) == [0.5, 1.0]
-    quiet, loud = (Server(children=4, quota_cores=0.4, neighbour_cores=2.0) for _ in range(2))
-    loud.taken = 1.0
+    assert fair([1.0, 1.0], 1.0, (0.3, 0.7)) == pytest.approx([0.3, 0.7])
+    assert fair([0.1, 1.0], 1.0, (0.3, 0.7)) == pytest.approx([0.1, 0.9])
+    quiet, loud = (Server(children=4, quota_cores=0.4) for _ in range(2))
+    loud.taken = 0.5
     for request in (1, 2):
         quiet.add(request, 0.01)
-    machine = Machine(2.0)
-    machine.share([quiet, loud])
-    assert (quiet.runs_on, loud.runs_on) == ((1.0, 0.0), (0.0, 1.0))
-    assert machine.taken_share == 0.5
-    assert quiet.next_s() == pytest.approx(0.02)
+    processors = Processors(1, [quiet, loud])
+    processors.share()
+    assert (quiet.runs_on, loud.runs_on) == ((0.5, 0.0), (0.0, 0.5))
+    assert processors.taken_share == 0.5
+    assert quiet.next_s() == pytest.approx(0.04)
 
 
-def test_who_comes_beside_a_neighbour_waits_for_a_slice_of_its_and_nobody_else_does() -> None:
-    setup = Setup(servers=3, capacity_rps=100.0, load=0.1, cost_cv2=0.0, quota_cores=0.4, machine_cores=2.0)
-    setup = replace(setup, noisy=1 / 3, taken=1.0 - 1e-9, episode_s=0.0, seconds=20.0, warm_up_s=2.0, slice_ms=20.0)
-    still = simulate(replace(setup, noisy=0.0), "static", None).felt
-    assert still["p95_ms"] == pytest.approx(4.0), "the work of one request"
-    # The neighbour has all it wants for 10 ms of 50: a fifth of the others' requests comes then, and waits 10 ms on
-    # average.
-    others = simulate(setup, "oracle", None).felt
-    assert others["p50_ms"] == pytest.approx(4.0)
-    assert others["mean_ms"] == pytest.approx(4.0 + 0.2 * 10.0, abs=0.5)
-    some = simulate(replace(setup, behind_share=0.25), "oracle", None).felt
-    assert some["mean_ms"] == pytest.approx(4.0 + 0.25 * 0.2 * 10.0, abs=0.2)
-    besides = simulate(replace(setup, noisy=0.0, busy_share=0.1), "static", None).felt
+def test_servers_are_spread_over_the_processors_in_turn() -> None:
+    setup = Setup(servers=5, quota_cores=0.4, machine_cores=2)
+    assert [list(setup.neighbours_of(number)) for number in (0, 3)] == [[0, 2, 4], [1, 3]]
+    wide = replace(setup, quota_cores=1.4, machine_cores=4)
+    assert list(wide.neighbours_of(2)) == [0, 2, 4]
+    assert list(replace(setup, machine_cores=0).neighbours_of(3)) == [3]
+    with pytest.raises(SimulationError, match="machine_cores 3: expected a multiple of 2"):
+        replace(wide, machine_cores=3)
+
+
+def test_who_comes_to_a_processor_that_a_neighbour_has_waits_for_a_slice_and_nobody_else_does() -> None:
+    setup = Setup(servers=2, capacity_rps=100.0, load=0.05, cost_cv2=0.0, quota_cores=0.4, machine_cores=1)
+    setup = replace(setup, noisy=0.5, taken=0.5, episode_s=0.0, seconds=60.0, warm_up_s=2.0)
+    waiting = replace(setup, slice_ms=20.0)
+    still = simulate(replace(waiting, noisy=0.0), "static", None).felt
+    assert still["p50_ms"] == pytest.approx(4.0), "the work of one request"
+
+    def mean_of(one: Setup) -> float:
+        found = simulate(one, "oracle", None).felt["mean_ms"]
+        assert found is not None
+        return found
+
+    # The neighbour spends its host's 20 ms of 50: two fifths of the other host's requests come then, and wait 10 ms on
+    # average. Some begin when the neighbour has gone, and so save what sharing with it would have cost.
+    without = mean_of(setup)
+    more = mean_of(waiting) - without
+    assert 0.5 * 0.4 * 10.0 < more <= 0.4 * 10.0
+    assert mean_of(replace(waiting, behind_share=0.25)) - without == pytest.approx(0.25 * more, abs=0.3)
+    besides = simulate(replace(waiting, noisy=0.0, busy_share=0.1), "static", None).felt
     assert besides["mean_ms"] == pytest.approx(4.0 + 0.1 * 10.0, abs=0.3)
 
 
 def test_servers_on_a_machine_with_room_for_all_are_as_if_each_had_its_own() -> None:
     setup = Setup(servers=3, capacity_rps=100.0, quota_cores=0.4, noisy=0.0, seconds=20.0, warm_up_s=2.0)
     alone: Any = simulate(setup, "static", None).felt
-    together: Any = simulate(replace(setup, machine_cores=100.0), "static", None).felt
+    together: Any = simulate(replace(setup, machine_cores=100), "static", None).felt
     assert together["requests"] == alone["requests"]
     assert together["p95_ms"] == pytest.approx(alone["p95_ms"], rel=0.25)
-    crowded: Any = simulate(replace(setup, machine_cores=0.8), "static", None).felt
+    crowded: Any = simulate(replace(setup, machine_cores=1), "static", None).felt
     assert crowded["p95_ms"] > 1.2 * together["p95_ms"]
 
 

@@ -11,10 +11,12 @@ from click.testing import CliRunner
 
 from detector.classify.judge import Judge
 from lab.commands import lab
+from lab.compare import simulate_commands
 from lab.sim import control, cycles, requests
+from lab.sim.balancers.table import BALANCERS
 from lab.sim.episodes import Episode, Timeline, coming_and_going
 from lab.sim.outcome import Outcome, Score, pace
-from lab.sim.setup import WARM_UP_S, Setup, SimulationError
+from lab.sim.setup import POLICIES, WARM_UP_S, Setup, SimulationError
 from lbengine.decision import step
 
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
@@ -134,6 +136,27 @@ def test_a_closed_loop_has_no_more_requests_in_flight_than_clients() -> None:
     run.run()
     assert sum(server.held for server in run.servers) <= 7
     assert len(run._began) - len(run._ended) <= 7
+
+
+def test_the_command_knows_every_balancer_and_policy() -> None:
+    assert tuple(BALANCERS) == simulate_commands.BALANCES
+    assert simulate_commands.POLICIES == POLICIES
+
+
+def test_only_weights_of_haproxys_algorithms_are_driven() -> None:
+    with pytest.raises(SimulationError, match="slackwater with peak-ewma, which takes no weights: expected roundrobin"):
+        requests.simulate(replace(SMALL, balance="peak-ewma"), "slackwater", None)
+    with pytest.raises(SimulationError, match="peak-ewma: expected roundrobin or leastconn or random2 in the cycle"):
+        cycles.simulate(replace(SMALL, balance="peak-ewma"), "static", None)
+
+
+def test_the_oracle_that_may_keep_any_split_is_not_worse_than_the_one_that_drains() -> None:
+    """Two of three lose half: without them the third cannot carry the load."""
+    setup = replace(SMALL, servers=3, noisy=2 / 3, taken=0.5, load=0.6, spread=0.2)
+    drains, splits = (requests.simulate(setup, policy, None).felt["mean_ms"] for policy in ("oracle", "oracle-split"))
+    assert drains is not None
+    assert splits is not None
+    assert splits <= 1.05 * drains
 
 
 @pytest.mark.parametrize(("name", "value"), [("servers", 0), ("noisy", 1.5), ("taken", 1.0), ("balance", "source")])

@@ -1,0 +1,50 @@
+"""Scenarios drawn from a seed, and every scenario by its name."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from lab.experiment.scenarios import SCENARIOS, Neighbour, Scenario
+
+HOSTS = 3
+SECONDS = 20.0
+TAKEN = {"llcprobe": (0.5, 0.7, 0.85), "dcopy": (0.5,), "cpu": (0.5,), "stress-cache": (0.5,)}
+"""Kinds, and shares of a host that the lab is known to find a weight for."""
+NAME = re.compile(r"random-(\d+)-(\d+)")
+
+
+def names(seed: int, count: int) -> list[str]:
+    """Of the first so many scenarios of a seed."""
+    return [f"random-{seed}-{number}" for number in range(count)]
+
+
+def named(name: str) -> Scenario | None:
+    """The scenario with this name, of the table or drawn; None: there is none."""
+    found = NAME.fullmatch(name)
+    return drawn(int(found[1]), int(found[2])) if found else SCENARIOS.get(name)
+
+
+def drawn(seed: int, number: int) -> Scenario:
+    """One of three hosts' neighbours at random: how many there are, of which kind and share, and when; and the load."""
+    dice = random.Random(f"{seed} {number}")
+    neighbours = [one for host in dice.sample(range(HOSTS), dice.randint(1, HOSTS)) for one in _beside(host, dice)]
+    load = round(dice.uniform(0.2, 0.8), 2)
+    beside = {one.host for one in neighbours}
+    what = f"drawn: {len(neighbours)} episodes beside {len(beside)} of {HOSTS}, {load:.0%} load"
+    return Scenario(what, tuple(sorted(neighbours, key=lambda one: one.begin_s)), seconds=SECONDS, load=load)
+
+
+def _beside(host: int, dice: random.Random) -> list[Neighbour]:
+    """One neighbour all the time, or bursts of one kind; it begins at once or later."""
+    kind = dice.choice(sorted(TAKEN))
+    lost = dice.choice(TAKEN[kind])
+    begin_s = dice.choice((0.0, round(dice.uniform(1.0, 8.0), 1)))
+    if dice.random() < 0.5:
+        return [Neighbour(host, begin_s, SECONDS, kind, lost=lost)]
+    on_s, off_s = round(dice.uniform(1.5, 6.0), 1), round(dice.uniform(1.5, 6.0), 1)
+    found = []
+    while begin_s < SECONDS:
+        found.append(Neighbour(host, round(begin_s, 1), round(min(begin_s + on_s, SECONDS), 1), kind, lost=lost))
+        begin_s += on_s + off_s
+    return found

@@ -1,0 +1,1 @@
+"""The balancers of the request-level model: which server gets the next request. No clocks, no sockets."""

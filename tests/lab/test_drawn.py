@@ -1,0 +1,105 @@
+"""Scenarios that are drawn from a seed, in the simulator and in the lab."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.commands import lab
+from lab.compare import comparison, drawn
+from lab.compare.tables import worst
+from lab.experiment import drawn as in_lab
+from lab.experiment.recording import ExperimentError
+from lab.sim import drawn as simulated
+from lab.sim.setup import Setup
+
+PLAYERS = ("leastconn", "static", "peak-ewma")
+
+
+@given(seed=st.integers(0, 10**6), number=st.integers(0, 10**4))
+def test_a_drawn_scenario_is_the_same_for_the_same_seed_and_can_be_run(seed: int, number: int) -> None:
+    setup = simulated.scenario(seed, number)
+    assert setup == simulated.scenario(seed, number)
+    assert setup != simulated.scenario(seed + 1, number)
+    assert setup.episodes() or setup.episode_s > 0.0
+    scenario = in_lab.drawn(seed, number)
+    assert scenario == in_lab.named(f"random-{seed}-{number}")
+    assert scenario.neighbours
+    for one in scenario.neighbours:
+        assert 0.0 <= one.begin_s < one.end_s <= scenario.seconds
+        assert one.lost in in_lab.TAKEN[one.kind]
+    for host in scenario.hosts:
+        mine = [one for one in scenario.neighbours if one.host == host]
+        assert all(a.end_s <= b.begin_s for a, b in itertools.pairwise(mine)), "one at a time beside a host"
+
+
+def test_names_that_are_not_drawn_are_of_the_table() -> None:
+    assert in_lab.named("one") is not None
+    assert in_lab.named("random-1") is None
+    with pytest.raises(ExperimentError, match="no scenario `random-x-1`"):
+        comparison.planned(("random-x-1",), ("leastconn",), 1, 1)
+    made = comparison.planned(in_lab.names(7, 3), ("leastconn", "static"), 1, 7)
+    assert {run.scenario for run in made.runs} == {"random-7-0", "random-7-1", "random-7-2"}
+
+
+def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) -> None:
+    plan = drawn.begin(tmp_path, 3, PLAYERS, "abc")
+    drawn.run(tmp_path, plan, 2, None, print)
+    first = drawn.lines(tmp_path)
+    assert [one["number"] for one in first] == [0, 1]
+    with (tmp_path / drawn.LINES).open("a") as file:
+        file.write('{"number": 2, "cut')
+    drawn.run(tmp_path, drawn.begin(tmp_path, 3, PLAYERS, "abd"), 3, None, print)
+    again = drawn.lines(tmp_path)
+    assert [one["number"] for one in again] == [0, 1, 2]
+    assert again[:2] == first
+    with pytest.raises(ExperimentError, match="it holds seed 3 with leastconn, static, peak-ewma"):
+        drawn.begin(tmp_path, 4, PLAYERS, "abc")
+    with pytest.raises(ExperimentError, match="expected leastconn among them"):
+        drawn.begin(tmp_path / "other", 3, ("static",), "abc")
+
+    found = drawn.summary(tmp_path, 5)
+    assert (found["asked"], found["played"], found["seed"]) == (5, 3, 3)
+    assert found["players"]["leastconn"]["p95_ms"]["median"] == 1.0
+    assert found["players"]["leastconn"]["p95_ms"]["worse"] == 0
+    ratios = [one["ratio"]["second_means_median_ms"] for one in found["worst"]["static"]]
+    assert ratios == sorted(ratios, reverse=True)
+    assert len(drawn.tables(found, ("static",))) == 2
+
+
+def test_requests_without_an_answer_count_as_long_as_they_waited() -> None:
+    setup = Setup(servers=2, load=0.9, noisy=0.5, taken=0.9, episode_s=0.0, seconds=10.0, warm_up_s=2.0)
+    found = simulated.play(setup, ("static",), None)["players"]["static"]
+    assert found["unanswered_share"] > 0.1
+    assert found["p99_ms"] > 5000.0
+
+
+def test_the_command_refuses_what_is_drawn_and_what_is_missing(tmp_path: Path) -> None:
+    for arguments, wrong in (
+        (["--random", "2"], "--out is missing"),
+        (["--random", "2", "--out", str(tmp_path), "--load", "0.5"], "loads is drawn with --random"),
+        (["--out", str(tmp_path)], "expected --random with them"),
+    ):
+        done = CliRunner().invoke(lab, ["simulate", *arguments])
+        assert done.exit_code == 2
+        assert wrong in done.output
+    both = CliRunner().invoke(lab, ["compare", "--random", "2", "--scenario", "one", "--out", str(tmp_path)])
+    assert both.exit_code == 2
+    assert "expected no --scenario with it" in both.output
+
+
+def test_the_worst_of_a_comparison_are_shown_first() -> None:
+    def cell(scenario: str, change: float) -> dict[str, object]:
+        estimate = {"value": change}
+        change_of = {"leastconn": {"second_means_median_ms": estimate}}
+        return {"scenario": scenario, "policy": "slackwater", "change": change_of}
+
+    table = worst({"cells": [cell("a", -0.1), cell("b", 0.4), {**cell("c", 9.0), "policy": "other"}]}, "slackwater")
+    assert list(table.columns[0].cells) == ["b", "a"]
+    assert list(table.columns[1].cells) == ["+40%", "-10%"]
+    assert table.title == "slackwater: worst of 2"
