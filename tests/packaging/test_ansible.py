@@ -153,8 +153,14 @@ def controller(**values: Any) -> str:
         "slackwater_shared": False,
         "slackwater_admin_port": 14299,
         "slackwater_balancers_group": "balancers",
-        "groups": {"balancers": ["lb1", "lb2"]},
-        "hostvars": {"lb1": {"base_address": "10.0.0.1"}, "lb2": {"base_address": "10.0.0.2"}},
+        "slackwater_nodes_group": "nodes",
+        "groups": {"balancers": ["lb1", "lb2"], "nodes": ["web1", "web2"]},
+        "hostvars": {
+            "lb1": {"base_address": "10.0.0.1"},
+            "lb2": {"base_address": "10.0.0.2"},
+            "web1": {},
+            "web2": {"node_name": "w2", "node_zone": "eu-1a", "node_machine_type": "m5.large"},
+        },
         "controller_law": "optimal",
         "controller_max_mitigated": 0.5,
         "controller_service": "",
@@ -177,6 +183,12 @@ def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
         slackwater_balancer="lvs", controller_service="-t 10.0.0.9:80", controller_servers={"10.0.0.1:80": "web1"}
     )
     assert parse(lvs, "lvs").pool[0].servers == {"10.0.0.1:80": "web1"}
+
+
+def test_the_controller_is_told_the_zones_and_machine_types_of_the_nodes() -> None:
+    pool = parse(controller(), "labelled").pool[0]
+    assert (pool.zones, pool.machine_types) == ({"w2": "eu-1a"}, {"w2": "m5.large"})
+    assert parse(controller(hostvars={"web1": {}, "web2": {}}), "bare").pool[0].zones == {}
 
 
 def lint(program: str, *words: str) -> None:

@@ -55,6 +55,10 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("UPDATE changes SET node = NULL WHERE id = 'c1'",),
     ("INSERT INTO clock (begin_age_s, end_age_s, begin_unix_s) VALUES (-315576000, 60, 1479424010.3)",),
+    (
+        "INSERT INTO rolled_states (node_id, time_unix_s, known_s, lost_s, episodes, worst_unix_s)"
+        " VALUES (1, 1794960000, 5, 2.5, 1, 1795000005.0)",
+    ),
 )
 """What is filled in after each step, in the form of that step."""
 
