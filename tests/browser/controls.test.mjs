@@ -21,7 +21,7 @@ after(async () => { await browser.close(); });
 
 // A test with pages of its own; nothing may be wrong on any of them. `anonymous`: nobody is logged in.
 function checked(name, options, body, anonymous = false) {
-  test(name, { timeout: 240_000 }, async () => {
+  test(name, { timeout: 600_000 }, async () => {
     const page = await open(browser, url, options);
     if (!anonymous) await page.context().addCookies(cookies);
     try {

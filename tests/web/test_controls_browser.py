@@ -33,10 +33,11 @@ CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 MODULES = ROOT / ".build/browser"
 PASSWORD = "correct horse battery"
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make setup` brings it"),
     pytest.mark.skipif(not (MODULES / "node_modules/playwright-core").exists(), reason="no playwright-core here"),
     pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js here"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2400),
 ]
 PARTS = {"pool": "web", "node": "web1", "since_ms": f"{round((T0 - 600) * 1000)}", "word": "pause"}
 """What stands in the paths of pages."""
@@ -88,7 +89,7 @@ def test_every_control_at_four_widths_and_axe_on_every_page(application: tuple[F
     }
     script = str(ROOT / "tests/browser/controls.test.mjs")
     command = ["node", "--test", "--test-reporter=spec", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=850)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2300)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     passed = re.search(r"pass (\d+)", done.stdout)
     assert passed is not None

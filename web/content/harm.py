@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 
 import msgspec
 
@@ -102,12 +103,11 @@ def narrower(last: str) -> str:
 def cells(harm: HarmMap) -> tuple[list[Cell], int]:
     """The cells in which most was lost, and how many more had episodes."""
     found = [
-        (one.lost_percent[slot] or 0, slot, one)
-        for one in harm.servers
+        (one.lost_percent[slot] or 0, slot, number)
+        for number, one in enumerate(harm.servers)
         for slot, count in enumerate(one.episodes)
         if count
     ]
-    found.sort(key=lambda cell: (-cell[0], -cell[1], cell[2].pool, cell[2].node))
     shown = [
         Cell(
             pool=one.pool,
@@ -117,6 +117,7 @@ def cells(harm: HarmMap) -> tuple[list[Cell], int]:
             episodes=one.episodes[slot],
             url=episode_path(one.pool, one.node, one.worst_unix_ms[slot] / 1000.0),
         )
-        for lost, slot, one in found[:MOST_LISTED]
+        for lost, slot, number in nlargest(MOST_LISTED, found)
+        for one in [harm.servers[number]]
     ]
     return shown, len(found) - len(shown)
