@@ -42,7 +42,8 @@ def site(balance: str = "roundrobin") -> list[Message]:
     for node, rps in rates.items():
         pool = "shop" if node == "shop1" else "web"
         traffic = Traffic(rps=rps, rt_p50_ms=2.0, rt_p95_ms=rps)
-        messages.append(Sample(1, node, pool, T0, "boot", 1, 0.2, traffic=traffic))
+        for seq, at in enumerate((T0 - 10.0, T0)):
+            messages.append(Sample(1, node, pool, at, "boot", seq, 0.2, traffic=traffic))
     web = [ServerState(node, "UP", 100, 100, 100, share=rates[node] / 100) for node in ("web1", "web2", "web10")]
     shop = [ServerState("shop1", "UP", 1, 1, 1, share=1.0)]
     mean = "share" if balance == "roundrobin" else "concurrency"
