@@ -15,9 +15,10 @@ from slackwater.bus.bus import BusError
 from slackwater.config import ControllerSettings
 from slackwater.control import Request
 from web import access, security
-from web.blueprints import api, controls, errors, live, login, metrics, pages
+from web.blueprints import api, controls, errors, fleet, live, login, metrics, pages
 from web.content.model import Models
 from web.context import Context, SendToEngine
+from web.fleet import Fleet
 from web.reader import Reader
 from web.streams import Streams
 
@@ -44,12 +45,22 @@ def create_app(
     app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals.update(version=__version__, notice=notice)
     gate = access.Gate(settings, clock)
+    reader = Reader(settings, clock)
     app.extensions["slackwater"] = Context(
-        settings, Reader(settings, clock), gate, send, Models(settings.detector.model), Streams()
+        settings, reader, gate, send, Models(settings.detector.model), Streams(), Fleet(reader)
     )
     security.protect(app, settings.web.listen, settings.web.hosts)
     login.limiter.init_app(app)
     access.protect(app, gate, settings)
-    for blueprint in (pages.pages, controls.controls, api.api, live.live, login.login, metrics.metrics, errors.errors):
+    for blueprint in (
+        pages.pages,
+        fleet.fleet,
+        controls.controls,
+        api.api,
+        live.live,
+        login.login,
+        metrics.metrics,
+        errors.errors,
+    ):
         app.register_blueprint(blueprint)
     return app

@@ -15,6 +15,7 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.control import Request
 from web.access import Gate
 from web.content.model import Models
+from web.fleet import Fleet
 from web.reader import Reader
 from web.streams import Streams
 
@@ -33,6 +34,7 @@ class Context:
     send: SendToEngine
     models: Models
     streams: Streams
+    fleet: Fleet
 
     @property
     def pool_names(self) -> list[str]:

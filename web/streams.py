@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from werkzeug.wsgi import ClosingIterator
-
-from web.reader import Reader
 
 EVERY_S = 1.0
 RETRY_MS = 1000
@@ -22,16 +20,16 @@ class Streams:
         self.stop = threading.Event()
         self._free = threading.BoundedSemaphore(limit)
 
-    def open(self, reader: Reader, pool: str | None) -> ClosingIterator | None:
-        """A stream of events, of all pools in short or of one whole; None when there are too many.
+    def open(self, event_json: Callable[[], bytes]) -> ClosingIterator | None:
+        """A stream of what `event_json` gives at each time; None when there are too many.
 
         The server closes it when the viewer is gone.
         """
         if not self._free.acquire(blocking=False):
             return None
-        return ClosingIterator(self._events(reader, pool), self._free.release)
+        return ClosingIterator(self._events(event_json), self._free.release)
 
-    def _events(self, reader: Reader, pool: str | None) -> Iterator[bytes]:
-        yield f"retry: {RETRY_MS}\n".encode() + b"data: " + reader.event_json(pool) + b"\n\n"
+    def _events(self, event_json: Callable[[], bytes]) -> Iterator[bytes]:
+        yield f"retry: {RETRY_MS}\n".encode() + b"data: " + event_json() + b"\n\n"
         while not self.stop.wait(EVERY_S):
-            yield b"data: " + reader.event_json(pool) + b"\n\n"
+            yield b"data: " + event_json() + b"\n\n"

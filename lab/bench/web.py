@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.bench.harness import BenchError, Report, background, program, run, scratch, wait_for
+from lab.bench.harness import BenchError, Report, background, program, run, scratch, spread, wait_for
 from lab.cluster.paths import ROOT
 from lab.cluster.process_use import process_use
+from slackwater.config import JournalSettings
 from slackwater.journal import schema
 from slackwater.journal.journal import Journal, journal_path
+from slackwater.journal.retention import Keeper
 from slackwater.messages import (
     Change,
     Counters,
@@ -39,7 +41,10 @@ from slackwater.messages import (
     Traffic,
     Verdict,
 )
+from web.content.harm import RANGES
 
+FLEET_DRAWN_MS = 300
+"""The goal for all servers on one page."""
 SLOW = 3
 """As many servers are beside a neighbour."""
 PERIOD_S = 0.2
@@ -47,6 +52,18 @@ HISTORY_ROWS = """
 INSERT INTO rolled WITH RECURSIVE s(t) AS (SELECT :first UNION ALL SELECT t + :step FROM s WHERE t + :step < :last)
 SELECT :step, :node, t, :step * 5, 800000 + (t * 7919 + :node * 104729) % 100000, 50000, 30000, 90000, 150000, 3, 0,
  4000 + t % 1000, 0, 500, 200, 0, 0, 12000, 1500, 10000 FROM s
+"""
+
+
+EPISODES_A_DAY = 3
+"""Of each server: as many as a site that has the default limit of false episodes may have."""
+EPISODE_S = 300.0
+STATES = """
+INSERT INTO states (node_id, since_unix_s, state, last_unix_s, severity, path)
+WITH RECURSIVE s(k) AS (SELECT 0 UNION ALL SELECT k + 1 FROM s WHERE k + 1 < :count),
+ begun AS (SELECT k, :first + k * :every + (k * 7919 + :node * 104729) % CAST(:every / 2 AS INTEGER) AS t FROM s)
+SELECT :node, t, 'interference', t + :lasts, 0.1 + (k * 37 + :node) % 90 / 100.0, '["run delay"]' FROM begun
+UNION ALL SELECT :node, t + :lasts, 'calm', min(:last, :first + (k + 1) * :every), 0, '[]' FROM begun
 """
 
 
@@ -117,7 +134,14 @@ def make(folder: Path, servers: int, days: float) -> float:
                         where = {"step": step, "node": node, "first": start, "last": int(now) - 60}
                         database.execute(HISTORY_ROWS, where)
                     database.execute("COMMIT")
+            every_s = 86400 / EPISODES_A_DAY
+            began = {"first": now - days * 86400, "last": now - 60, "every": every_s, "lasts": EPISODE_S}
+            database.execute("BEGIN")
+            for node in ids:
+                database.execute(STATES, {**began, "node": node, "count": int(days * EPISODES_A_DAY) - 1})
+            database.execute("COMMIT")
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        Keeper(journal, JournalSettings(), free_bytes=lambda _: 10**12).keep()  # the days of states
         return journal.used_bytes() / 1e6
 
 
@@ -236,6 +260,11 @@ def drawn(port: int) -> dict[str, list[float]]:
     return found
 
 
+def reached(drawn_ms: list[float]) -> str:
+    """Whether the goal is, by the median."""
+    return "" if statistics.median(drawn_ms) <= FLEET_DRAWN_MS else ": NOT reached"
+
+
 def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid: int) -> list[tuple[str, str, str]]:
     for _ in range(5):
         get(port, "/")
@@ -244,6 +273,10 @@ def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid
     for _ in range(20):
         time.sleep(1.0)
         cold.append(get(port, "/"))
+    harm = {
+        last: [get(port, f"/api/v1/fleet/harm?last={last}&until_unix_s={time.time() - 10 - n:.0f}") for n in range(7)]
+        for last in RANGES
+    }
     found = drawn(port)
     before = cpu_s(pid)
     watching(port, 1, "/events?pool=web", seconds)
@@ -265,6 +298,22 @@ def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid
         ("Overview that reads the journal anew, p95", f"{1e3 * p95(cold):.0f} ms", "150 ms"),
         ("Overview, drawn in Chromium, median of 7", f"{statistics.median(found['/']):.0f} ms", "1,000 ms"),
         ("Pool with all servers and plots, drawn", f"{statistics.median(found['/pools/web']):.0f} ms", ""),
+        *(
+            (
+                f"Fleet with a heat map of {words}, drawn, median of 7 (range)",
+                f"{spread(found[path], '.0f')} ms{reached(found[path])}",
+                f"{FLEET_DRAWN_MS} ms",
+            )
+            for words, path in (("24 h", "/fleet"), ("90 days", "/fleet?last=90d"))
+        ),
+        *(
+            (
+                f"heat map of {last}, read from the journal anew, median of 7 (range)",
+                f"{spread([1e3 * one for one in times], '.0f')} ms",
+                "",
+            )
+            for last, times in harm.items()
+        ),
         ("live updates of all servers at 1 Hz, one viewer", f"{100 * one:.1f} % of a core", "5 %"),
         ("live updates of the Overview at 1 Hz, one viewer", f"{100 * overview:.1f} % of a core", "5 %"),
         ("50 viewers of all servers at 1 Hz", f"{100 * fifty:.1f} % of a core", ""),

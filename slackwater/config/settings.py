@@ -149,6 +149,10 @@ class PoolSettings(Settings, frozen=True):
             " its address (`10.0.0.11:80`)"
         ),
     ] = {}
+    zones: Annotated[
+        dict[Name, Name], Meta(description="node name -> its zone, to search and group by on the page Fleet")
+    ] = {}
+    machine_types: Annotated[dict[Name, Name], Meta(description="node name -> its machine type, for the same")] = {}
 
     @classmethod
     def word(cls) -> str:

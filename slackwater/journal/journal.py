@@ -19,11 +19,12 @@ import msgspec
 
 from slackwater import messages
 from slackwater.journal import schema
+from slackwater.journal.losses import Losses, read_losses
 from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
-from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history
+from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history, read_states
 from slackwater.messages import WSENGINE, Change, Cycle, Governed, Knobs, Message, Sample, Verdict, plain_json
 
-__all__ = ["Journal", "JournalError", "NodeSeries", "PoolSeries", "Reading", "StateSpan", "journal_path"]
+__all__ = ["Journal", "JournalError", "Losses", "NodeSeries", "PoolSeries", "Reading", "StateSpan", "journal_path"]
 
 WEIGHT_EVERY_S = 10.0
 """An unchanged weight is written again this often, so that a gap in the plot means that it was not read."""
@@ -265,15 +266,13 @@ class Journal:
     def states(self, pool: str, since_unix_s: float) -> list[StateSpan]:
         """The states that the pool's nodes were in since then, in order of their beginning."""
         with self._reading() as database:
-            rows = database.execute(
-                "SELECT node, state, since_unix_s, last_unix_s, severity, path, resource FROM states"
-                " JOIN nodes ON id = node_id WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
-                (pool, since_unix_s),
-            ).fetchall()
-        return [
-            msgspec.convert({**row, "path": msgspec.json.decode(plain_json(row["path"]))}, StateSpan)
-            for row in map(dict, rows)
-        ]
+            return read_states(database, pool, since_unix_s)
+
+    def losses(self, pool: str, since_unix_s: float, step_s: float, until_unix_s: float) -> dict[str, Losses]:
+        """What each node lost of its calm capacity in each step. Steps of a day from the beginning of one (UTC) come
+        from the rolled-up days, but for the last. Raises ValueError for a step that is not positive or too short."""
+        with self._reading() as database:
+            return read_losses(database, pool, since_unix_s, step_s, until_unix_s)
 
     def readings(self, pool: str, last_s: float = 2.0) -> dict[str, Reading]:
         """Each node's means over the `last_s` seconds before its last Sample (the node's own clock)."""

@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,9 +107,12 @@ class Keeper:
             self._rolled_age_s = segments[0].begin_age_s
         age_s = segments[-1].end_age_s
         _roll_all(journal, nodes, *age.shown(segments, age_s - self._rolled_age_s))
+        raw_s, rolled_s = settings.keep_samples_h * 3600.0, settings.keep_minutes_d * DAY_S
+        # All that is kept, in a journal of before there were days.
+        since_s = min(rolled_s, age_s - self._rolled_age_s) if _has_days(journal) else rolled_s
+        _roll_days(journal, *age.shown(segments, since_s))
         if all_is_written:
             self._rolled_age_s = age_s
-        raw_s, rolled_s = settings.keep_samples_h * 3600.0, settings.keep_minutes_d * DAY_S
         deleted = sum(_delete(journal, nodes, tier, segments, rolled_s if tier.step_s else raw_s) for tier in TIERS)
         deleted += _prune_changes(journal, age.shown(segments, settings.keep_changes_d * DAY_S)[0], NODE_CHANGES)
         _tidy(journal, _range(segments, raw_s, 0), _range(segments, rolled_s, 0))
@@ -178,6 +182,22 @@ def _roll_all(journal: Journal, nodes: list[Node], since: float, until: float) -
     _each(journal, nodes, roll, "rolled up")
 
 
+def _has_days(journal: Journal) -> bool:
+    found: list[object] = []
+    journal.keeping(lambda database: found.extend(database.execute(schema.ANY_DAY)), "read")
+    return bool(found)
+
+
+def _roll_days(journal: Journal, since: float, until: float) -> None:
+    """What each node lost of its capacity, day by day; a day in a transaction."""
+    for day in range(int((since - LATE_S) // schema.DAY_S), int((until + LATE_S) // schema.DAY_S) + 1):
+        journal.keeping(partial(_roll_day, day=day * schema.DAY_S), "rolled up")
+
+
+def _roll_day(database: sqlite3.Connection, day: int) -> None:
+    database.execute(schema.ROLL_STATES, {"day": day})
+
+
 def _nodes(journal: Journal) -> list[Node]:
     found: list[Node] = []
     query = "SELECT id, pool, node FROM nodes"
@@ -236,6 +256,7 @@ def _tidy(journal: Journal, raw: dict[str, float], rolled: dict[str, float]) -> 
 
     def work(database: sqlite3.Connection) -> None:
         database.execute(schema.PRUNE_STATES, rolled)
+        database.execute(schema.PRUNE_DAYS, rolled)
         database.execute(schema.PRUNE_LATEST, raw)
         database.execute(schema.PRUNE_NODES)
 

@@ -39,8 +39,8 @@ one goes to the end, with a new step that adds it to both tables."""
 
 SCALE = 10_000
 """Rolled-up values are kept as whole numbers of 1/SCALE: SQLite keeps those in 1 to 4 bytes instead of 8."""
-MINUTE_S, HOUR_S = 60, 3600
-"""The steps of rolled-up series."""
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+"""The steps of rolled-up series; states are rolled up by days (UTC)."""
 
 INSERT_CHANGE = "INSERT OR IGNORE INTO changes (id, pool, time_unix_s, what, target, json, node) VALUES (?,?,?,?,?,?,?)"
 """`node`: the one whose wsengine made it; NULL for the controller's and people's."""
@@ -54,7 +54,7 @@ PRUNE_NODES_CHANGES = (
 INSERT_SAMPLE = f"INSERT OR REPLACE INTO samples VALUES (?,?,{','.join('?' * len(SAMPLE_COLUMNS))})"
 
 _KEPT = (
-    *("samples WHERE", "states WHERE"),
+    *("samples WHERE", "states WHERE", "rolled_states WHERE"),
     *(f"{table} WHERE step_s = {step} AND" for table in ("rolled", "rolled_weights") for step in (MINUTE_S, HOUR_S)),
 )
 PRUNE_NODES = "DELETE FROM nodes WHERE " + " AND ".join(
@@ -107,10 +107,22 @@ ROLL_WEIGHTS = tuple(
         (HOUR_S, "", f"rolled_weights WHERE step_s = {MINUTE_S} AND node_id = :node AND {_OF_HOURS}"),
     )
 )
+_LOSING = "state IN ('interference', 'overload', 'all_slow')"
+_SECONDS = f"max(0, min(last_unix_s, :day + {DAY_S}) - max(since_unix_s, :day))"
+_LOST = f"CASE WHEN {_LOSING} THEN severity * {_SECONDS} END"
+ROLL_STATES = (
+    f"INSERT OR REPLACE INTO rolled_states SELECT node_id, :day, sum({_SECONDS}), coalesce(sum({_LOST}), 0),"
+    f" sum({_LOSING}), CASE WHEN max({_LOST}) IS NOT NULL THEN since_unix_s END FROM states"
+    f" WHERE last_unix_s >= :day AND since_unix_s < :day + {DAY_S} AND state <> 'unknown' GROUP BY node_id"
+)
+"""One day of all nodes. `since_unix_s` is that of the row with the highest loss
+(https://sqlite.org/lang_select.html#bareagg)."""
+ANY_DAY = "SELECT 1 FROM rolled_states LIMIT 1"
 _OUTSIDE = "(time_unix_s < :since OR time_unix_s >= :until)"
 SEGMENTS = "SELECT begin_age_s, end_age_s, begin_unix_s FROM clock ORDER BY rowid"
 """Of the clock: `slackwater.journal.age.Segment`."""
 PRUNE_STATES = "DELETE FROM states WHERE last_unix_s < :since OR since_unix_s >= :until"
+PRUNE_DAYS = "DELETE FROM rolled_states WHERE time_unix_s < :since OR time_unix_s >= :until"
 PRUNE_LATEST = "DELETE FROM latest WHERE kind <> 'cycle' AND (received_unix_s < :since OR received_unix_s >= :until)"
 DELETE_RAW = (
     f"DELETE FROM samples WHERE node_id = :node AND {_OUTSIDE}",
@@ -143,6 +155,15 @@ ROLLED_WEIGHTS = (
     " step_s = :tier AND node_id = id WHERE pool = :pool AND"
     " (:servers IS NULL OR node IN (SELECT value FROM json_each(:servers)))"
     " AND time_unix_s >= :since AND time_unix_s < :until ORDER BY time_unix_s"
+)
+ROLLED_STATES = (
+    "SELECT node_id, time_unix_s, known_s, lost_s, episodes, worst_unix_s FROM nodes JOIN rolled_states ON node_id = id"
+    " WHERE pool = :pool AND time_unix_s >= :since AND time_unix_s < :until"
+)
+SPANS = (
+    f"SELECT node_id, since_unix_s, max(since_unix_s, last_unix_s), CASE WHEN {_LOSING} THEN severity END"
+    " FROM states JOIN nodes ON id = node_id WHERE pool = :pool AND last_unix_s >= :since AND since_unix_s < :until"
+    " AND state <> 'unknown'"
 )
 READINGS = (
     f"SELECT nodes.node, {_means(_READ)}, received_unix_s FROM nodes"

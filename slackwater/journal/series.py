@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from slackwater.journal import schema
-from slackwater.messages import Resource, State
+from slackwater.messages import Resource, State, plain_json
 
 WEIGHT_HOLDS_S = 15.0
 """A weight that was written counts for this long at most."""
@@ -115,6 +115,19 @@ def read_history(
             held[slot] = row["weight"]
     grid = [since_unix_s + slot * step_s for slot in range(length)]
     return PoolSeries(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
+
+
+def read_states(database: sqlite3.Connection, pool: str, since_unix_s: float) -> list[StateSpan]:
+    """`Journal.states`, from an open database. Raises sqlite3.Error."""
+    rows = database.execute(
+        "SELECT node, state, since_unix_s, last_unix_s, severity, path, resource FROM states"
+        " JOIN nodes ON id = node_id WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
+        (pool, since_unix_s),
+    ).fetchall()
+    return [
+        msgspec.convert({**row, "path": msgspec.json.decode(plain_json(row["path"]))}, StateSpan)
+        for row in map(dict, rows)
+    ]
 
 
 def _json_list(names: Collection[str] | None) -> str | None:

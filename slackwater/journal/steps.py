@@ -54,4 +54,9 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ),
     ("CREATE TABLE clock (begin_age_s REAL NOT NULL, end_age_s REAL NOT NULL, begin_unix_s REAL NOT NULL)",),
     ("CREATE INDEX changes_what ON changes (pool, what, time_unix_s)",),
+    (
+        "CREATE TABLE rolled_states (node_id INTEGER NOT NULL, time_unix_s INTEGER NOT NULL, known_s REAL NOT NULL,"
+        " lost_s REAL NOT NULL, episodes INTEGER NOT NULL, worst_unix_s REAL, PRIMARY KEY (node_id, time_unix_s))"
+        " WITHOUT ROWID",
+    ),
 )

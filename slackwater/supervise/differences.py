@@ -18,6 +18,8 @@ CONCERNS: Mapping[str, frozenset[str]] = {
     "pool.servers": frozenset({DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB, OTLP}),
     "pool.target_p95_ms": frozenset({GOVERNOR, WEB, OTLP}),
     "pool.target_p99_ms": frozenset({WEB, OTLP}),
+    "pool.zones": frozenset({WEB}),
+    "pool.machine_types": frozenset({WEB}),
     "bus.control_user": frozenset({WEB}),
     "bus.control_password_file": frozenset({WEB}),
     "detector": frozenset({DETECTOR, WEB}),

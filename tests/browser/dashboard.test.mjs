@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { after, before, test } from "node:test";
-import { AXE, launch, login, open } from "./kit.mjs";
+import { launch, login, open, serious } from "./kit.mjs";
 
 const { URL: url, PASSWORD: password, STAGE: stage, CONFIG: config, PYTHON: python } = process.env;
 const PAGES = ["/", "/pools/web", "/episodes", "/changes", "/detector", "/governor", "/settings", "/confirm/pause"];
@@ -45,15 +45,6 @@ async function live(page, path) {
 async function episode(page) {
   await page.goto("/pools/web");
   await page.goto(await page.locator(".listed a").first().getAttribute("href"));
-}
-
-async function serious(page) {
-  // In the page's own world a script from outside is against its policy: axe is run by the debugger instead.
-  await page.evaluate(await import("node:fs").then((fs) => fs.readFileSync(AXE, "utf8")));
-  const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
-  return found.violations
-    .filter(({ impact }) => impact === "serious" || impact === "critical")
-    .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => node.html.slice(0, 120)).join(" | ")}`);
 }
 
 const chip = (page, selector) => page.locator(`.chips ${selector}`);

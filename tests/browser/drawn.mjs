@@ -1,18 +1,19 @@
-// node drawn.mjs URL: milliseconds from the navigation to the first frame with all rows (and plots), seven times each.
+// node drawn.mjs URL: milliseconds from the navigation to the first frame with all rows (and plots, and the heat map), seven times each.
 import { launch, open } from "./kit.mjs";
 
 const [url] = process.argv.slice(2);
 const browser = await launch();
 const found = {};
-for (const path of ["/", "/pools/web"]) {
+for (const path of ["/", "/pools/web", "/fleet", "/fleet?last=90d"]) {
   found[path] = [];
   for (let run = 0; run < 8; run += 1) {
     const page = await open(browser, url);
     await page.addInitScript(() => {
       const look = () => {
-        const rows = document.querySelector(".servers tbody tr");
+        const rows = document.readyState !== "loading" && document.querySelector(".servers tbody tr, .fleet tbody tr");
         const plots = !document.querySelector(".stack") || document.querySelector(".stack canvas");
-        if (rows && plots) requestAnimationFrame(() => setTimeout(() => { window.drawnMs = performance.now(); }));
+        const map = !document.querySelector(".map[hidden]");
+        if (rows && plots && map) requestAnimationFrame(() => setTimeout(() => { window.drawnMs = performance.now(); }));
         else requestAnimationFrame(look);
       };
       look();

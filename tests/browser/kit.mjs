@@ -1,9 +1,10 @@
 // What the browser tests and the screenshots share: Chromium through playwright-core, from where `make setup` put them.
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 const require = createRequire(`${process.env.BROWSER_MODULES}/`);
 export const { chromium } = require("playwright-core");
-export const AXE = require.resolve("axe-core/axe.min.js");
+const AXE = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
 export async function launch() {
   return chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
@@ -29,4 +30,14 @@ export async function login(page, name, password) {
   await page.getByLabel("Password").fill(password);
   await page.getByRole("button", { name: "Log in" }).click();
   await page.waitForURL((url) => url.pathname === "/");
+}
+
+// What axe finds that is serious or critical.
+export async function serious(page) {
+  // In the page's own world a script from outside is against its policy: axe is run by the debugger instead.
+  await page.evaluate(AXE);
+  const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  return found.violations
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => node.html.slice(0, 120)).join(" | ")}`);
 }

@@ -155,8 +155,18 @@ def controller(**values: Any) -> str:
         "slackwater_shared": False,
         "slackwater_admin_port": 14299,
         "slackwater_balancers_group": "balancers",
-        "groups": {"balancers": ["lb1", "lb2"]},
-        "hostvars": {"lb1": {"slackwater_base_address": "10.0.0.1"}, "lb2": {"slackwater_base_address": "10.0.0.2"}},
+        "slackwater_nodes_group": "nodes",
+        "groups": {"balancers": ["lb1", "lb2"], "nodes": ["web1", "web2"]},
+        "hostvars": {
+            "lb1": {"slackwater_base_address": "10.0.0.1"},
+            "lb2": {"slackwater_base_address": "10.0.0.2"},
+            "web1": {},
+            "web2": {
+                "slackwater_node_name": "w2",
+                "slackwater_node_zone": "eu-1a",
+                "slackwater_node_machine_type": "m5.large",
+            },
+        },
         "slackwater_controller_law": "optimal",
         "slackwater_controller_max_mitigated": 0.5,
         "slackwater_controller_service": "",
@@ -181,6 +191,12 @@ def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
         slackwater_controller_servers={"10.0.0.1:80": "web1"},
     )
     assert parse(lvs, "lvs").pool[0].servers == {"10.0.0.1:80": "web1"}
+
+
+def test_the_controller_is_told_the_zones_and_machine_types_of_the_nodes() -> None:
+    pool = parse(controller(), "labelled").pool[0]
+    assert (pool.zones, pool.machine_types) == ({"w2": "eu-1a"}, {"w2": "m5.large"})
+    assert parse(controller(hostvars={"web1": {}, "web2": {}}), "bare").pool[0].zones == {}
 
 
 def lint(environment: dict[str, str], program: str, *words: str) -> None:

@@ -63,6 +63,10 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO changes (id, pool, time_unix_s, what, target, json)"
         f" VALUES ('c2', 'web', 1795000020.0, 'mark_episode', 'host1', '{MARK}')",
     ),
+    (
+        "INSERT INTO rolled_states (node_id, time_unix_s, known_s, lost_s, episodes, worst_unix_s)"
+        " VALUES (1, 1794960000, 5, 2.5, 1, 1795000005.0)",
+    ),
 )
 """What is filled in after each step, in the form of that step."""
 

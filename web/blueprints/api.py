@@ -16,6 +16,7 @@ from slackwater.views.pool import PoolView
 from slackwater.views.week import DAYS, WEEK_DAYS, Week
 from web.blueprints.controls import send
 from web.content import audit, episodes
+from web.content.harm import RANGES, HarmMap
 from web.context import as_json, context, operators_only, pool_settings
 from web.openapi import NAME, Api, number_parameter, old_parameter, query_parameter, text_parameter
 from web.reader import PLOT_S, Plots
@@ -48,6 +49,11 @@ FILTERS = (
     number_parameter("since_unix_s", "not older than this Unix time", MAX_UNIX_S),
     query_parameter("page", "which page", {"type": "integer", "minimum": 1, "maximum": 999_999}),
     LIMIT,
+)
+
+HARM = (
+    query_parameter("last", "how far back; default: 24h", {"type": "string", "enum": [*RANGES]}),
+    number_parameter("until_unix_s", "the end, as Unix time; default: now", MAX_UNIX_S),
 )
 
 
@@ -127,6 +133,15 @@ def story(pool: str, node: str) -> Response:
     at_unix_s = _number("at_unix_s", 0.0, most=MAX_UNIX_S) or None
     with reader.journal() as journal:
         return as_json(NodeStory(why.story(journal, settings.name, of, settings.servers, reader.clock(), at_unix_s)))
+
+
+@described.get("/api/v1/fleet/harm", "What each server lost of its capacity over time", HarmMap, *HARM)
+def fleet_harm() -> Response:
+    last = request.args.get("last", "24h")
+    if last not in RANGES:
+        abort(400, f"last: expected one of {', '.join(RANGES)}")
+    until_unix_s = _number("until_unix_s", context().reader.clock(), most=MAX_UNIX_S)
+    return Response(context().fleet.harm_json(last, until_unix_s), mimetype="application/json")
 
 
 @described.post("/api/v1/pools/<pool>/control", "Send lbengine a command; needs the role operator", Done)

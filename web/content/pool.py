@@ -206,8 +206,13 @@ def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix
 
 
 def episode_url(episode: Story | WeekEpisode) -> str:
-    """The page of an episode: its node and when it began, in milliseconds."""
-    return f"/pools/{quote(episode.pool)}/episodes/{quote(episode.node)}/{round(episode.since_unix_s * 1000)}"
+    """The page of an episode."""
+    return episode_path(episode.pool, episode.node, episode.since_unix_s)
+
+
+def episode_path(pool: str, node: str, since_unix_s: float) -> str:
+    """The page of the episode of this node that began then; the path has milliseconds."""
+    return f"/pools/{quote(pool)}/episodes/{quote(node)}/{round(since_unix_s * 1000)}"
 
 
 def _sentence(view: PoolView) -> str:

@@ -1,0 +1,96 @@
+"""Every page and every control in Chromium, over a made-up journal and an lbengine that agrees to all that is asked.
+
+What is looked at stands in tests/browser/controls.test.mjs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask import Flask
+
+from slackwater.config import host_and_port
+from slackwater.control import Request
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change
+from tests.support.fleet_story import settings_in, site
+from tests.support.paths import ROOT
+from tests.support.real_processes import free_address
+from tests.support.web_story import T0, Clock
+from web import create_app
+from web.http_server import HttpServer
+from web.users import Users
+
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+MODULES = ROOT / ".build/browser"
+PASSWORD = "correct horse battery"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make setup` brings it"),
+    pytest.mark.skipif(not (MODULES / "node_modules/playwright-core").exists(), reason="no playwright-core here"),
+    pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js here"),
+    pytest.mark.timeout(2400),
+]
+PARTS = {"pool": "web", "node": "web1", "since_ms": f"{round((T0 - 600) * 1000)}", "word": "pause"}
+"""What stands in the paths of pages."""
+
+
+def pages(app: Flask) -> list[str]:
+    """The path of every page. Raises KeyError for one whose path has a part that is not known here."""
+    of_people = {"pages", "fleet", "controls", "login"}
+    rules = [rule for rule in app.url_map.iter_rules() if rule.endpoint.partition(".")[0] in of_people]
+    with_get = [rule.rule for rule in rules if "GET" in (rule.methods or ())]
+    return [re.sub(r"<(?:\w+:)?(\w+)>", lambda part: PARTS[part[1]], path) for path in with_get]
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Iterator[tuple[Flask, str]]:
+    """The dashboard and its address; anna is an operator."""
+    address = free_address()
+    settings = settings_in(tmp_path, f'[web]\nlisten = "{address}"\n[governor]\nmode = "off"\n')
+    Users(settings.state_dir).add_user("anna", "operator", PASSWORD)
+    with Journal.open(journal_path(tmp_path), clock=Clock()) as journal:
+        journal.record(*site())
+        for number in range(120):
+            journal.record(
+                Change(1, f"c{number}", "web", T0 - 60 - number, "weight", "web1", 100, 20, "x", "lbengine", True),
+                wait=False,
+            )
+
+    def send(pool: str, request: Request) -> str:
+        return f"{pool}: {request.action} {request.target or ''} is done".replace("  ", " ")
+
+    app = create_app(settings, clock=Clock(), send=send)
+    server = HttpServer(app, *host_and_port(address), lambda: None)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield app, f"http://{address}"
+    finally:
+        app.extensions["slackwater"].streams.stop.set()
+        server.end()
+        thread.join(30.0)
+
+
+def test_every_control_at_four_widths_and_axe_on_every_page(application: tuple[Flask, str]) -> None:
+    app, url = application
+    environment = {
+        **os.environ,
+        **{"CHROMIUM": str(CHROMIUM), "BROWSER_MODULES": str(MODULES), "URL": url, "PASSWORD": PASSWORD},
+        "PAGES": json.dumps(pages(app)),
+    }
+    script = str(ROOT / "tests/browser/controls.test.mjs")
+    command = ["node", "--test", "--test-reporter=spec", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2300)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    passed = re.search(r"pass (\d+)", done.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) >= 4 * 7 + 4, done.stdout

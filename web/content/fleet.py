@@ -1,0 +1,151 @@
+"""The page of all servers of all pools: what is known of each, which of them are shown, and in what order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from slackwater.config import PoolSettings
+from slackwater.messages import State
+from slackwater.views.pool import NOTHING, SERVING, SYMBOLS, WORDS, PoolView, Row, duration, milliseconds
+from web.content.harm import RANGES, Harm
+from web.content.pool import number, percent
+
+GROUPS = {"none": "", "pool": "pool", "zone": "zone", "type": "machine_type"}
+"""What the rows may be grouped by, and the field that has it."""
+SORTS = ("harm", "name", "state", "load", "p95")
+LONGEST = 200
+URGENCY: tuple[State, ...] = ("interference", "overload", "all_slow", "unknown", "calm")
+
+
+class FilterError(ValueError):
+    """A filter that cannot be used; the text names it and what was expected."""
+
+
+class Filter(msgspec.Struct):
+    """Which servers to show, and how."""
+
+    q: str = ""
+    group: str = "none"
+    sort: str = "harm"
+    last: str = "24h"
+    until: float | None = None
+    """Unix time at which the harm that is shown ends; None: now."""
+
+
+class Server(msgspec.Struct):
+    """One server, now: texts, and the numbers that rows are sorted by."""
+
+    key: str
+    """Pool and node; tells it from all others."""
+    pool: str
+    node: str
+    zone: str
+    machine_type: str
+    state: State
+    symbol: str
+    word: str
+    rank: int
+    """Of its state: 0 is the most urgent."""
+    since: str
+    load: str
+    load_share: float | None
+    """Its requests per second over those that it would get at the baseline weights; None: not known."""
+    rps: str
+    p95: str
+    p95_ms: float | None
+
+
+class Group(msgspec.Struct):
+    """Servers that have a label in common."""
+
+    title: str
+    """Empty where nothing is grouped."""
+    servers: list[Server]
+
+
+def filter_of(given: Mapping[str, str]) -> Filter:
+    """From a query string. Raises FilterError."""
+    chosen = msgspec.convert({key: given[key] for key in ("q", "group", "sort", "last") if given.get(key)}, Filter)
+    for key, value, expected in (("group", chosen.group, GROUPS), ("sort", chosen.sort, SORTS)):
+        if value not in expected:
+            raise FilterError(f"{key}: expected one of {', '.join(expected)}, got `{value[:LONGEST]}`")
+    if chosen.last not in RANGES:
+        raise FilterError(f"last: expected one of {', '.join(RANGES)}, got `{chosen.last[:LONGEST]}`")
+    if len(chosen.q) > LONGEST:
+        raise FilterError(f"q: expected at most {LONGEST} characters, got {len(chosen.q)}")
+    if until := given.get("until"):
+        if not re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", until) or float(until) > 4e9:
+            raise FilterError(f"until: expected a Unix time in seconds, got `{until[:LONGEST]}`")
+        chosen.until = float(until)
+    return chosen
+
+
+def servers_of(view: PoolView, pool: PoolSettings, now_unix_s: float) -> list[Server]:
+    """The servers of a pool, in the balancer's order."""
+    by_weight = any(row.share_wanted is not None for row in view.rows)
+    baseline = sum(row.baseline or 0 for row in view.rows if row.status.startswith(SERVING))
+    return [_server(row, pool, baseline if by_weight else 0, now_unix_s) for row in view.rows]
+
+
+def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> Server:
+    share = None
+    if row.share is not None and row.baseline and baseline:
+        share = row.share * baseline / row.baseline
+    return Server(
+        key=f"{pool.name}/{row.node}",
+        pool=pool.name,
+        node=row.node,
+        zone=pool.zones.get(row.node, ""),
+        machine_type=pool.machine_types.get(row.node, ""),
+        state=row.state,
+        symbol=SYMBOLS[row.state],
+        word=f"{WORDS[row.state]}: {row.resource}" if row.resource not in (None, "unclear") else WORDS[row.state],
+        rank=URGENCY.index(row.state),
+        since=duration(max(0.0, now_unix_s - row.since_unix_s)) if row.since_unix_s is not None else NOTHING,
+        load=percent(share),
+        load_share=share,
+        rps=number(row.rps),
+        p95=milliseconds(row.rt_p95_ms),
+        p95_ms=row.rt_p95_ms,
+    )
+
+
+def arrange(servers: Iterable[Server], harm: Mapping[str, Harm], chosen: Filter) -> list[Group]:
+    """The servers that match, sorted, in their groups; `harm` by their keys. `static/js/fleet.js` does the same."""
+    words = chosen.q.lower().split()
+    shown = [one for one in servers if all(word in _searched(one) for word in words)]
+    shown.sort(key=_natural)
+    if chosen.sort == "harm":
+        shown.sort(key=lambda one: -harm[one.key].lost_s if one.key in harm else 0.0)
+    elif chosen.sort == "state":
+        shown.sort(key=lambda one: one.rank)
+    elif chosen.sort == "load":
+        shown.sort(key=lambda one: 1e9 if one.load_share is None else one.load_share)
+    elif chosen.sort == "p95":
+        shown.sort(key=lambda one: -(one.p95_ms or 0.0))
+    field = GROUPS[chosen.group]
+    if not field:
+        return [Group("", shown)] if shown else []
+    found: dict[str, list[Server]] = {}
+    for one in shown:
+        found.setdefault(getattr(one, field), []).append(one)
+    return [Group(title or NOTHING, found[title]) for title in sorted(found, key=lambda title: (not title, title))]
+
+
+def summary(servers: Sequence[Server]) -> str:
+    """How many servers are in each state: `▲ 2 interference, ● 298 calm`."""
+    counts = [(state, sum(one.state == state for one in servers)) for state in URGENCY]
+    return ", ".join(f"{SYMBOLS[state]} {count} {WORDS[state]}" for state, count in counts if count)
+
+
+def _searched(server: Server) -> str:
+    return " ".join((server.node, server.pool, server.zone, server.machine_type, server.word)).lower()
+
+
+def _natural(server: Server) -> list[tuple[int, str]]:
+    """`web2` before `web10`."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", server.node.lower())
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts] + [(-1, server.pool)]
