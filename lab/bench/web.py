@@ -83,7 +83,20 @@ def tick(nodes: list[str], now: float, number: int) -> list[Message]:
         absent = {"frequency": "no cpufreq in this VM", "cpu.throttled": "no quota"}
         messages.append(
             Sample(
-                1, node, "web", now, "b", number, PERIOD_S, cpu, sched, Pressure(0.1), counters, traffic, absent=absent
+                1,
+                node,
+                "web",
+                now,
+                "b",
+                number,
+                PERIOD_S,
+                None,
+                cpu,
+                sched,
+                Pressure(0.1),
+                counters,
+                traffic,
+                absent=absent,
             )
         )
         state = "interference" if slow else "calm"

@@ -273,6 +273,8 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """Counts up from 0 in each run of the monitor."""
     period_s: NonNegative
     """The period's real length."""
+    next_within_s: NonNegative | None = None
+    """The next Sample comes at most so long after this one: what the node is going to do, as it says itself."""
     cpu: Cpu | None = None
     sched: Sched | None = None
     pressure: Pressure | None = None
@@ -295,5 +297,3 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason."""
     absence_causes: Annotated[dict[Word, AbsenceCause], Meta(max_length=MOST_ABSENT)] = {}
     """The same names with the causes of those that have one, for programs."""
-    next_within_s: NonNegative | None = None
-    """The next Sample comes at most so long after this one: what the node is going to do, as it says itself."""

@@ -42,7 +42,7 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
 
         Signer.load(Path(settings.retune.order_key))
     if OTLP in parts and settings.otlp.endpoint:
-        from web.otlp.collector import Collector
+        from slackwater.otlp_collector import Collector
 
         Collector.of(settings.otlp)
     if listen and (problem := nats_server.why_not_free(listen)):

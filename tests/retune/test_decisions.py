@@ -102,7 +102,7 @@ def test_the_shipped_knowledge_has_a_row_for_each_knob_but_one_that_documents_wh
 
 def sample(used: float, waiting_s: float, cores: float = 1.0, steal: float = 0.0) -> Sample:
     return Sample(
-        1, "web1", "web", 0.0, "b", 0, 0.2, Cpu("system", used, steal, cores), Sched(run_delay_s_per_s=waiting_s)
+        1, "web1", "web", 0.0, "b", 0, 0.2, None, Cpu("system", used, steal, cores), Sched(run_delay_s_per_s=waiting_s)
     )
 
 

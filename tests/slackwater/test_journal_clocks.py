@@ -63,7 +63,7 @@ class Machine:
 
 
 def sample(at_unix_s: float, rps: float = 10.0) -> Sample:
-    return Sample(1, "host1", "web", at_unix_s, "boot", 0, 0.2, Cpu("cgroup", 0.25), traffic=Traffic(rps=rps))
+    return Sample(1, "host1", "web", at_unix_s, "boot", 0, 0.2, cpu=Cpu("cgroup", 0.25), traffic=Traffic(rps=rps))
 
 
 def cycle(at_unix_s: float) -> Cycle:

@@ -26,7 +26,9 @@ DAY_S = 86400.0
 
 
 def sample(node: str, at: float, rps: float, p95: float | None) -> Sample:
-    return Sample(1, node, "web", T0 + at, "boot", 0, 0.2, Cpu("cgroup", 0.25), traffic=Traffic(rps=rps, rt_p95_ms=p95))
+    return Sample(
+        1, node, "web", T0 + at, "boot", 0, 0.2, cpu=Cpu("cgroup", 0.25), traffic=Traffic(rps=rps, rt_p95_ms=p95)
+    )
 
 
 def cycle(at: float, weight: int) -> Cycle:

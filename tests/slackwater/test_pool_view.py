@@ -40,7 +40,7 @@ class Pool:
     def sample(self, node: str, rps: float = 80.0) -> None:
         traffic = Traffic(rps=rps, rt_p95_ms=5.0)
         self.journal.record(
-            Sample(1, node, "web", self.now_unix_s, "boot", 0, 0.2, Cpu("cgroup", 0.4), traffic=traffic)
+            Sample(1, node, "web", self.now_unix_s, "boot", 0, 0.2, cpu=Cpu("cgroup", 0.4), traffic=traffic)
         )
 
     def verdict(self, node: str, state: State, path: str = "because") -> None:

@@ -29,7 +29,7 @@ def samples(node: str, begin: float, end: float, rps: float, marks: tuple[float,
     for number in range(round((end - begin) / PERIOD_S)):
         at = T0 + begin + number * PERIOD_S
         traffic = Traffic(rps=rps, rt_p50_ms=marks[0], rt_p95_ms=marks[1], rt_p99_ms=marks[2])
-        yield Sample(1, node, "web", at, "boot", number, PERIOD_S, Cpu("cgroup", 0.5), traffic=traffic)
+        yield Sample(1, node, "web", at, "boot", number, PERIOD_S, cpu=Cpu("cgroup", 0.5), traffic=traffic)
 
 
 def cycle(at: float, weight: int, balance: str = "roundrobin", other: int = 100) -> Cycle:

@@ -33,7 +33,7 @@ def samples(node: str, begin_s: float, end_s: float, p95_ms: float, rps: float =
     """One a second; half of the requests take less than a quarter of the p95."""
     for k in range(round(begin_s), round(end_s)):
         traffic = Traffic(rps=rps, rt_p50_ms=p95_ms / 4, rt_p95_ms=p95_ms, rt_p99_ms=1.5 * p95_ms)
-        yield Sample(1, node, "web", T0 + k + 0.5, "boot", k + 1000, 1.0, Cpu("cgroup", 0.4), traffic=traffic)
+        yield Sample(1, node, "web", T0 + k + 0.5, "boot", k + 1000, 1.0, cpu=Cpu("cgroup", 0.4), traffic=traffic)
 
 
 def episode(begin_s: float, end_s: float, node: str = "web1", state: State = "interference") -> list[Message]:

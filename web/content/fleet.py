@@ -10,7 +10,7 @@ import msgspec
 from slackwater.config import PoolSettings
 from slackwater.messages import State
 from slackwater.views.pool import NOTHING, SERVING, SYMBOLS, WORDS, PoolView, Row, duration, milliseconds
-from web.content.harm import RANGES, Harm
+from web.content.harm import RANGES, ServerHarm
 from web.content.pool import number, percent
 
 GROUPS = {"none": "", "pool": "pool", "zone": "zone", "type": "machine_type"}
@@ -113,7 +113,7 @@ def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> S
     )
 
 
-def arrange(servers: Iterable[Server], harm: Mapping[str, Harm], chosen: Filter) -> list[Group]:
+def arrange(servers: Iterable[Server], harm: Mapping[str, ServerHarm], chosen: Filter) -> list[Group]:
     """The servers that match, sorted, in their groups; `harm` by their keys. `static/js/fleet.js` does the same."""
     words = chosen.q.lower().split()
     shown = [one for one in servers if all(word in _searched(one) for word in words)]

@@ -18,7 +18,7 @@ MOST_LISTED = 60
 """Cells in the table that says the same as the picture."""
 
 
-class Harm(msgspec.Struct):
+class ServerHarm(msgspec.Struct):
     """What one server lost in the time of a heat map, a value a cell."""
 
     pool: str
@@ -45,7 +45,7 @@ class HarmMap(msgspec.Struct):
     since_unix_s: float
     until_unix_s: float
     step_s: float
-    servers: list[Harm]
+    servers: list[ServerHarm]
 
 
 class Cell(msgspec.Struct):
@@ -76,11 +76,11 @@ def read(journal: Journal, pools: Sequence[PoolSettings], last: str, until_unix_
     return HarmMap(since, until, step_s, servers)
 
 
-def _harm(pool: str, node: str, losses: Losses) -> Harm:
+def _harm(pool: str, node: str, losses: Losses) -> ServerHarm:
     cells = zip(losses.lost_s, losses.known_s, strict=True)
     worst = max(zip(losses.lost_s, losses.worst_unix_s, strict=True), key=lambda one: (one[1] is not None, one[0]))[1]
     total = sum(losses.lost_s)
-    return Harm(
+    return ServerHarm(
         pool=pool,
         node=node,
         lost_s=round(total, 3),

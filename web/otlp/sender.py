@@ -11,9 +11,9 @@ from slackwater.bus.bus import without_password
 from slackwater.config import PoolSettings
 from slackwater.files import replacing
 from slackwater.journal.journal import Journal, JournalError
+from slackwater.otlp_collector import Collector
 from slackwater.views.why import AFTER_S, Story, episodes, with_changes
 from web.metric_values import values
-from web.otlp.collector import Collector
 from web.otlp.convert import metrics_data, resource_of, spans_of
 from web.reader import Reader
 

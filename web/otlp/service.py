@@ -10,8 +10,8 @@ import time
 from slackwater.bus.bus import without_password
 from slackwater.config import ControllerSettings
 from slackwater.heartbeat import Heartbeat
+from slackwater.otlp_collector import Collector
 from slackwater.stopping import stop_event
-from web.otlp.collector import Collector
 from web.reader import Reader
 
 log = logging.getLogger("slackwater.otlp")
