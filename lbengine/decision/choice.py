@@ -218,7 +218,7 @@ def _is_doubtful(load: Load) -> bool:
 def _belief(load: Load, rps: float, per_weight: float, kept_error: float) -> _Belief:
     error = load.capacity_stderr_rps / load.capacity_rps if load.capacity_rps else kept_error
     error = min(max(error, LEAST_ERROR), MOST_ERROR)
-    if not load.reduce:
+    if not load.slow:
         rps, error = (1.0 - LIKELY_LOSS) * load.baseline * per_weight, LIKELY_LOSS
     return _Belief(
         _graded(rps),

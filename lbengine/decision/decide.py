@@ -90,7 +90,7 @@ class _Turn:
         """The sequence."""
         view, movable, pins = self.view, self.movable, self.pins
         self.admission = self._admit()
-        reduce = (self.admission.reduce & movable.keys()) - pins.keys()
+        reduce = (self.admission.reduce & movable.keys()) - pins.keys() - self._held_up()
         requested = (view.drains.keys() & movable.keys()) - pins.keys()
         weights = {name: self.state.positions[name].weight for name in movable} | pins
         drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
@@ -135,6 +135,16 @@ class _Turn:
             position = budget.noted(before, move.position, view.now_s, counts=name not in drains | pins.keys())
             decisions[name] = Decision(position, move.why, move.short, move.cause, move.maxconn)
         return Decisions(decisions, self.admission.panic)
+
+    def _held_up(self) -> set[str]:
+        """Servers at their baseline that the rate limit does not let fall again: the others' split must heed it."""
+        now_s, most = self.view.now_s, self.settings.max_falls_per_min
+        positions = {name: self.state.positions[name] for name in self.movable}
+        return {
+            name
+            for name, position in positions.items()
+            if position.weight >= self.movable[name] and not budget.may_fall(position, now_s, most)
+        }
 
     def _is_usable(self, server: Server) -> bool:
         """It takes requests, or would if we gave it weight; one that someone else holds at 0 does not."""
@@ -214,7 +224,7 @@ class _Turn:
             return _Move(before.weight, Position(before.weight), WAITING, (WAITING,), "waiting")
         else:
             target = baseline
-            cause, short = self._why_baseline(verdict)
+            cause, short = self._why_baseline(name, verdict)
             why = ", ".join(short)
             if cause == "panic":
                 short = ("panic",)
@@ -253,7 +263,7 @@ class _Turn:
         total = sum(rps.values())
         return total > 0.0 and rps.get(name, 0.0) >= FULL_SHARE * total / len(self.usable)
 
-    def _why_baseline(self, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
+    def _why_baseline(self, name: str, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
         """The cause, and as in `Decision.short`."""
         lease_s = self.settings.lease_s
         if not self.view.verdicts:
@@ -266,6 +276,11 @@ class _Turn:
             return "calm", ("calm",)
         if verdict.state == "interference" and not verdict.shown:
             return "not_shown", ("interference", f"but nothing shows it now: {_first(verdict)}")
+        if verdict.state == "interference" and name in self._held_up():
+            return "interference", (
+                "interference",
+                f"not lowered again for now: {_often(self.settings.max_falls_per_min)}",
+            )
         if verdict.state == "interference" and self.choice.why_not:
             return "no_gain", ("interference", f"but {self.choice.why_not}")
         return verdict.state, (f"{verdict.state}: {_first(verdict)}",)
