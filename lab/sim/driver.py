@@ -99,8 +99,9 @@ class Driver:
             return 0.0
         began = time.thread_time()
         self._detecting.tick(now_s, samples)
+        own = [round(held / self.setup.balancers) for held in in_flight]
         for number, balancing in enumerate(self._balancing):
-            changed = balancing.cycle(now_s, self._detecting.latest, requests[number], in_flight)
+            changed = balancing.cycle(now_s, self._detecting.latest, requests[number], own)
             for server, weight in changed.items():
                 self.weights[number, server] = weight
                 self._changed.add(number)

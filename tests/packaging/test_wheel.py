@@ -74,10 +74,10 @@ def test_the_source_distribution_gives_the_same_wheel_as_the_checkout(
     assert {"lab/native/noise.c", "web/templates/base.html", "detector/models/start.skops"} <= inside(wheel)
 
 
-def test_the_extras_are_lab_and_dev(wheel: Path) -> None:
+def test_the_extras_are_those_of_the_project(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         metadata = opened.read(f"slackwater-{__version__}.dist-info/METADATA").decode()
-    assert set(re.findall(r"(?m)^Provides-Extra: (.*)$", metadata)) == {"lab", "dev"}
+    assert set(re.findall(r"(?m)^Provides-Extra: (.*)$", metadata)) == {"lab", "otlp", "dev"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = re.findall(r"(?m)^Requires-Dist: ([^\s;]+)", metadata)
     wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
