@@ -6,7 +6,6 @@ the ramp and the rate limit how fast, the headroom what the others cannot carry,
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -25,8 +24,6 @@ from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import DecisionCause, Verdict
 
 WAITING = "waiting for its first Verdict"
-SHARED = 1.5
-"""Nodes that serve so many times what this balancer sends have another balancer before them."""
 FULL_SHARE = 0.7
 """A server on its way back that gets this much of an even share carries what there is to carry."""
 
@@ -98,12 +95,11 @@ class _Turn:
         weights = {name: self.state.positions[name].weight for name in movable} | pins
         drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
         drains = guard.admit_drains(requested, len(self.usable), self.pool.max_mitigated, drained)
-        self.shared_by = self._shared_by()
         loads = self._believed([self._load(server, server.name in reduce) for server in self.usable])
         headroom = Headroom(
             staying=[load for load in loads if load.server not in drains],
             leaving=[load for load in loads if load.server in drains],
-            total_rps=None if self.state.rates.total_rps is None else self.state.rates.total_rps * self.shared_by,
+            total_rps=self.state.rates.total_rps,
             u_threshold=self.pool.u_threshold,
             by_concurrency=view.snapshot.by_concurrency,
         )
@@ -140,22 +136,6 @@ class _Turn:
             decisions[name] = Decision(position, move.why, move.short, move.cause, move.maxconn)
         return Decisions(decisions, self.admission.panic)
 
-    def _shared_by(self) -> float:
-        """Requests of the pool over those of this balancer: others may send to the same servers, and decide alike.
-
-        The median of what nodes report over what the balancer counts, so that one report changes little.
-        """
-        counted = self.state.rates.rps
-        if counted is None or self.view.snapshot.counts != "requests":
-            return 1.0
-        ratios = [
-            verdict.rps / counted[name]
-            for name, verdict in self.view.verdicts.items()
-            if verdict.rps is not None and counted.get(name, 0.0) > 0.0
-        ]
-        ratio = statistics.median(ratios) if ratios else 1.0
-        return ratio if ratio >= SHARED else 1.0
-
     def _held_up(self) -> set[str]:
         """Servers at their baseline that the rate limit does not let fall again: the others' split must heed it."""
         now_s, most = self.view.now_s, self.settings.max_falls_per_min
@@ -191,14 +171,14 @@ class _Turn:
         held = server.weight if theirs else self.pins.get(name)
         full = self.baselines[name].weight
         part = held / full if held is not None and full > 0 else 1.0
-        rps = None if self.state.rates.rps is None else self.state.rates.rps.get(name, 0.0) * self.shared_by
-        served = 0.0 if self.state.rates.served is None else self.state.rates.served.get(name, 0.0) * self.shared_by
+        rps = None if self.state.rates.rps is None else self.state.rates.rps.get(name)
+        served = None if self.state.rates.served is None else self.state.rates.served.get(name)
         load = Load(
             server=name,
             baseline=full if held is None else held,
             reduce=reduce,
             rps=rps,
-            served_rps=served,
+            served_rps=served or 0.0,
             drained=position.weight == 0,
             weight=server.weight if theirs else position.weight,
         )
@@ -222,15 +202,9 @@ class _Turn:
         if rates.rps is None or known is None:
             return loads
         per_weight, error = calm_capacity(loads, known)
-        each_s = queueing.shortest_s(self.usable, rates.rps)  # the same share of requests and of rates
+        each_s = queueing.shortest_s(self.usable, rates.rps)
         return [
-            queueing.believed(
-                load,
-                [self.shared_by * held for held in rates.held_by(load.server)],
-                load.baseline * per_weight,
-                error,
-                each_s,
-            )
+            queueing.believed(load, rates.held_by(load.server), load.baseline * per_weight, error, each_s)
             for load in loads
         ]
 

@@ -40,7 +40,7 @@ def shortest_s(servers: Sequence[Server], rps: Mapping[str, float]) -> float:
     return min(times, default=0.0)
 
 
-def believed(load: Load, looks: Sequence[float], calm_rps: float, calm_error: float, each_s: float) -> Load:
+def believed(load: Load, looks: Sequence[int], calm_rps: float, calm_error: float, each_s: float) -> Load:
     """The load with what both sources give together: its capacity, with its error, and the probability of a neighbour.
 
     `looks`: requests in flight in the last second; `calm_rps`, `calm_error`: the server's capacity without a neighbour
