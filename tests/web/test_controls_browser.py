@@ -6,10 +6,7 @@ What is looked at stands in tests/browser/controls.test.mjs.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,22 +18,17 @@ from slackwater.config import host_and_port
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change
+from tests.support.chromium import browse, needs_chromium
 from tests.support.fleet_story import settings_in, site
-from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 from tests.support.web_story import T0, Clock
 from web import create_app
 from web.http_server import HttpServer
 from web.users import Users
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-MODULES = ROOT / ".build/browser"
 PASSWORD = "correct horse battery"
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make setup` brings it"),
-    pytest.mark.skipif(not (MODULES / "node_modules/playwright-core").exists(), reason="no playwright-core here"),
-    pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js here"),
+    *needs_chromium,
     pytest.mark.timeout(2400),
 ]
 PARTS = {"pool": "web", "node": "web1", "since_ms": f"{round((T0 - 600) * 1000)}", "word": "pause"}
@@ -82,15 +74,7 @@ def application(tmp_path: Path) -> Iterator[tuple[Flask, str]]:
 
 def test_every_control_at_four_widths_and_axe_on_every_page(application: tuple[Flask, str]) -> None:
     app, url = application
-    environment = {
-        **os.environ,
-        **{"CHROMIUM": str(CHROMIUM), "BROWSER_MODULES": str(MODULES), "URL": url, "PASSWORD": PASSWORD},
-        "PAGES": json.dumps(pages(app)),
-    }
-    script = str(ROOT / "tests/browser/controls.test.mjs")
-    command = ["node", "--test", "--test-reporter=spec", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2300)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    passed = re.search(r"pass (\d+)", done.stdout)
+    printed = browse("controls.test.mjs", url, PASSWORD, 2300, PAGES=json.dumps(pages(app)))
+    passed = re.search(r"pass (\d+)", printed)
     assert passed is not None
-    assert int(passed.group(1)) >= 4 * 7 + 4, done.stdout
+    assert int(passed.group(1)) >= 4 * 7 + 4, printed

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +12,15 @@ from werkzeug.serving import make_server
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change
-from tests.support.paths import ROOT
+from tests.support.chromium import browse, needs_chromium
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock, story
 from web import create_app
 from web.users import Users
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-MODULES = ROOT / ".build/browser"
 PASSWORD = "correct horse battery"
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make setup` brings it"),
-    pytest.mark.skipif(not (MODULES / "node_modules/playwright-core").exists(), reason="no playwright-core here"),
-    pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js here"),
+    *needs_chromium,
     pytest.mark.timeout(600),
 ]
 
@@ -56,11 +48,5 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_tour_the_head_and_the_week(url: str) -> None:
-    environment = {
-        **os.environ,
-        **{"CHROMIUM": str(CHROMIUM), "BROWSER_MODULES": str(MODULES), "URL": url, "PASSWORD": PASSWORD},
-    }
-    command = ["node", "--test", "--test-reporter=spec", str(ROOT / "tests/browser/week.test.mjs")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert "pass 5" in done.stdout, done.stdout
+    printed = browse("week.test.mjs", url, PASSWORD, 500)
+    assert "pass 5" in printed, printed
