@@ -40,6 +40,7 @@ for (const options of [{ width: 1280 }, { width: 380, dark: true }]) {
     assert.ok(await page.evaluate(() => document.querySelector("#tour").getBoundingClientRect().left >= 0));
     await pressed(page, "Enter");
     await tour.waitFor({ state: "hidden" });
+    await page.locator(".toured").waitFor({ state: "detached" }); // the dialog tells of its end a little after it is hidden
     assert.equal(await page.locator(".toured").count(), 0);
     await page.reload();
     await page.waitForSelector('#link[data-link="live"]');
