@@ -189,7 +189,7 @@ class StateMachines(SlotArrays):
             np.where(classification == INTERFERENCE, ratios[says], ratios[QUIET]),
             weight,
             idle=low_traffic & (classification == CALM),
-            residual=residual & (state == INTERFERENCE),
+            residual=residual,
         )
         shown = sums[rows, classification]
         begins = (classification != CALM) & (classification != state) & (shown >= self.threshold)

@@ -32,8 +32,6 @@ LEAST_GAIN = 0.02
 """A split that gains less than this is not worth a change."""
 ROUNDING = 1e-6
 DRAWS = 20
-CAUTIONS = (0.0, 1.0, 2.0)
-"""Standard errors by which a law takes capacities too low, one candidate each."""
 LEAST_ERROR = 0.05
 """No capacity is known to less than this share of it."""
 MOST_ERROR = 1.0
@@ -97,15 +95,15 @@ def choose(
     reducible = [load for load in loads if load.reduce]
     if not reducible or len(loads) < 2:
         return Choice({})
-    by_law = wanted_weights(loads, total_rps, law_name, u_threshold, snapshot)
+
+    def law(caution: float) -> dict[str, Want]:
+        return wanted_weights([_cautious(load, caution) for load in loads], total_rps, law_name, u_threshold, snapshot)
+
+    by_law = law(1.0)
     known = capacities([_cautious(load, 0.0) for load in loads])
     if known is None or total_rps is None or total_rps <= 0.0:
         return Choice(_within(by_law, reducible, most_drained))
-    candidates = [
-        wanted_weights([_cautious(load, caution) for load in loads], total_rps, law_name, u_threshold, snapshot)
-        for caution in CAUTIONS
-    ]
-    candidates.append(_halfway(reducible, candidates[1]))
+    candidates = [law(0.0), by_law, law(2.0), _halfway(reducible, by_law)]
     candidates += [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
     candidates = [_within(one, reducible, most_drained) for one in candidates]
     now = {load.server: Want(load.weight_now, "") for load in reducible}
@@ -148,6 +146,7 @@ def choose(
 
 
 def _cautious(load: Load, caution: float) -> Load:
+    """As if the law's `CAUTION` were so many standard errors."""
     return msgspec.structs.replace(load, capacity_stderr_rps=caution * load.capacity_stderr_rps)
 
 

@@ -90,7 +90,8 @@ class _Turn:
         """The sequence."""
         view, movable, pins = self.view, self.movable, self.pins
         self.admission = self._admit()
-        reduce = (self.admission.reduce & movable.keys()) - pins.keys() - self._held_up()
+        self.held_up = self._held_up()
+        reduce = (self.admission.reduce & movable.keys()) - pins.keys() - self.held_up
         requested = (view.drains.keys() & movable.keys()) - pins.keys()
         weights = {name: self.state.positions[name].weight for name in movable} | pins
         drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
@@ -276,7 +277,7 @@ class _Turn:
             return "calm", ("calm",)
         if verdict.state == "interference" and not verdict.shown:
             return "not_shown", ("interference", f"but nothing shows it now: {_first(verdict)}")
-        if verdict.state == "interference" and name in self._held_up():
+        if verdict.state == "interference" and name in self.held_up:
             return "interference", (
                 "interference",
                 f"not lowered again for now: {_often(self.settings.max_falls_per_min)}",
