@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.played_verdict import verdict
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import Balancer, Snapshot
 from lbengine.engine import Engine
@@ -15,7 +16,7 @@ from lbengine.hooks import Hooks
 from lbengine.service import Driver
 from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Cycle, State, Verdict, WeightsMean
+from slackwater.messages import Cycle, Verdict, WeightsMean
 from tests.support.pool_shown import server, snapshot
 
 POOL = HAProxyPool(name="web", backend="web", socket="/unused")
@@ -34,21 +35,6 @@ class Played(Balancer):
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         raise AssertionError(f"nothing is to be set: {weights}")
-
-
-def verdict(node: str, state: State = "calm", rps: float | None = 50.0) -> Verdict:
-    return Verdict(
-        v=1,
-        node=node,
-        pool="web",
-        time_unix_s=1.0,
-        state=state,
-        since_unix_s=0.0,
-        severity=0.0,
-        path=[],
-        model="m",
-        rps=rps,
-    )
 
 
 @pytest.mark.parametrize(
@@ -81,12 +67,12 @@ def test_a_cycle_says_what_weights_mean_and_the_journal_keeps_it(
 @pytest.mark.parametrize(
     ("verdicts", "rests"),
     [
-        ([verdict("host1"), verdict("host2")], True),
-        ([verdict("host1")], True),
+        ([verdict("host1", "calm"), verdict("host2", "calm")], True),
+        ([verdict("host1", "calm")], True),
         ([], False),
-        ([verdict("host1"), verdict("host2", "interference")], False),
-        ([verdict("host1"), verdict("host2", "unknown", None)], False),
-        ([verdict("host1"), verdict("host2", rps=None)], False),
+        ([verdict("host1", "calm"), verdict("host2", "interference")], False),
+        ([verdict("host1", "calm"), verdict("host2", "unknown", rps=None)], False),
+        ([verdict("host1", "calm"), verdict("host2", "calm", rps=None)], False),
     ],
 )
 def test_it_is_at_rest_while_all_are_calm_and_see_their_own_requests(
@@ -121,7 +107,7 @@ def test_an_engine_at_rest_turns_seldom_and_at_once_when_a_state_changes(tmp_pat
 
         driver.beat = beat
         stop = asyncio.Event()
-        driver._take(verdict("host1"))
+        driver._take(verdict("host1", "calm"))
         driving = asyncio.create_task(driver.drive(stop))
         while not driver.engine.at_rest:
             await asyncio.sleep(0.001)

@@ -10,15 +10,14 @@ import json
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from tests.support.clean_root import CleanRoot
-from tests.support.real_haproxy import servers_of, web_servers
+from tests.support.real_haproxy import servers_of, until, web_servers
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
 
 BUS, FRONTEND = "127.0.0.1:14222", 8080
@@ -40,15 +39,6 @@ frontend www
 backend web
     balance roundrobin
 """
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Waits for the first true value of `condition`."""
-    deadline_s = time.monotonic() + IN_TIME_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline_s, f"not within {IN_TIME_S:g} s: {what}"
-        time.sleep(0.05)
-    return value
 
 
 class CleanSite:
@@ -73,7 +63,7 @@ class CleanSite:
         (self.root.place / "run/haproxy").mkdir(exist_ok=True)
         command = ("haproxy", "-Ws", "-f", "/etc/haproxy/haproxy.cfg")
         self._balancer = self.root.popen(*command, log=self.root.place / "tmp/haproxy.log")
-        until(lambda: self.weights() is not None, "HAProxy answers")
+        until(lambda: self.weights() is not None, "HAProxy answers", IN_TIME_S)
 
     def weights(self) -> dict[str, int] | None:
         """Each server's weight; None while HAProxy does not answer."""
@@ -99,7 +89,7 @@ class CleanSite:
         folder.mkdir(exist_ok=True)
         self.root.run("chown", "slackwater:slackwater", "/run/slackwater")
         self._controller = self.root.popen("slackwater", "serve", user="slackwater", groups="haproxy", log=self.log)
-        until(lambda: self._runs() and self.states() is not None, "the controller answers")
+        until(lambda: self._runs() and self.states() is not None, "the controller answers", IN_TIME_S)
 
     def stop_controller(self) -> None:
         if self._controller is not None:
@@ -131,11 +121,11 @@ class CleanSite:
             mine = [one for one in self.changes() if one["what"] == "weight" and one["target"] == name]
             return [one["after"] for one in mine if not one["applied"]]
 
-        return int(until(decided, f"a weight for {name}")[0])
+        return int(until(decided, f"a weight for {name}", IN_TIME_S)[0])
 
     def lowered(self, name: str) -> int:
         """A server's weight as soon as it is below the baseline."""
-        until(lambda: (self.weights() or {name: BASELINE})[name] < BASELINE, f"a lower weight of {name}")
+        until(lambda: (self.weights() or {name: BASELINE})[name] < BASELINE, f"a lower weight of {name}", IN_TIME_S)
         return (self.weights() or {})[name]
 
     # --- the web servers
@@ -151,12 +141,12 @@ class CleanSite:
 
     def noise(self, name: str) -> None:
         self.loud.add(name)
-        until(lambda: (self.states() or {}).get(name) == "interference", f"an episode of {name}")
+        until(lambda: (self.states() or {}).get(name) == "interference", f"an episode of {name}", IN_TIME_S)
 
     def calm(self) -> None:
         self.loud.clear()
-        until(lambda: set((self.states() or {"": ""}).values()) == {"calm"}, "calm servers")
-        until(lambda: set((self.weights() or {}).values()) == {BASELINE}, "baseline weights")
+        until(lambda: set((self.states() or {"": ""}).values()) == {"calm"}, "calm servers", IN_TIME_S)
+        until(lambda: set((self.weights() or {}).values()) == {BASELINE}, "baseline weights", IN_TIME_S)
 
     def _request(self) -> None:
         while not self._done.wait(1.0 / BURSTS_PER_S):
@@ -180,15 +170,9 @@ class CleanSite:
         try:
             while not self._done.is_set():
                 weights = self.weights() or dict.fromkeys(self.cluster.names, BASELINE)
-                whole = sum(weights.values()) or 1
-                for name, weight in weights.items():
-                    one = self.cluster.hosts[name]
-                    one.rps = TOTAL_RPS * weight / whole
-                    one.neighbour = 0.9 if name in self.loud else 0.0
-                    sample = self.cluster.sample(name, 0.0)
-                    sample.time_unix_s = time.time()
+                for sample in self.cluster.shared(TOTAL_RPS, weights, self.loud):
                     with contextlib.suppress(Exception):  # the bus is upgraded too
-                        await monitors[name].publish(sample)
+                        await monitors[sample.node].publish(sample)
                 await asyncio.sleep(PERIOD_S)
         finally:
             for bus in monitors.values():

@@ -152,15 +152,9 @@ class LiveCluster:
                 began = time.monotonic()
                 with contextlib.suppress(OSError):
                     weights = {host: self.balancer.weight(host) for host in self.cluster.names}
-                whole = sum(weights.values()) or 1
-                for host, weight in weights.items():
-                    one = self.cluster.hosts[host]
-                    one.rps = TOTAL_RPS * weight / whole
-                    one.neighbour = 0.9 if host in self.loud else 0.0
-                    sample = self.cluster.sample(host, 0.0)
-                    sample.time_unix_s = time.time()
+                for sample in self.cluster.shared(TOTAL_RPS, weights, self.loud):
                     sample.absent["steal"] = f"not told here {MARKUP}"
-                    await monitors[host].publish(sample)
+                    await monitors[sample.node].publish(sample)
                 await asyncio.sleep(max(0.0, PERIOD_S - (time.monotonic() - began)))
         finally:
             for bus in monitors.values():

@@ -6,7 +6,8 @@ The figures are those measured on hosts of 0.4 core with pages of 1.4 ms CPU; wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,6 +85,17 @@ class Cluster:
                 at_s = self.now_s + PERIOD_S * (number + 1) / (len(self.names) + 1)
                 yield at_s, [self.sample(name, at_s)]
             self.now_s += PERIOD_S
+
+    def shared(self, total_rps: float, weights: Mapping[str, int], loud: Collection[str]) -> Iterator[Sample]:
+        """Each host's Sample of now, with its share of `total_rps` by weight; those in `loud` have a neighbour."""
+        whole = sum(weights.values()) or 1
+        for name, weight in weights.items():
+            one = self.hosts[name]
+            one.rps = total_rps * weight / whole
+            one.neighbour = 0.9 if name in loud else 0.0
+            sample = self.sample(name, 0.0)
+            sample.time_unix_s = time.time()
+            yield sample
 
     def sample(self, name: str, at_s: float) -> Sample:
         """One Sample of a host; counts up its sequence number."""
