@@ -55,7 +55,7 @@ def believed(load: Load, looks: Sequence[int], calm_rps: float, calm_error: floa
 def _called_calm(load: Load, held: float, calm_rps: float) -> Load:
     """A server that holds surprisingly much is full: what it answers is its capacity."""
     filled = (load.rps or 0.0) / calm_rps
-    if filled >= 1.0 or filled**held >= SURPRISE:
+    if filled >= 1.0 or load.served_rps <= 0.0 or filled**held >= SURPRISE:
         return load
     full_rps = min(load.served_rps, calm_rps)
     error_rps = math.sqrt(full_rps / WINDOW_S)

@@ -22,10 +22,13 @@ class Meter:
     seen: tuple[tuple[float, Mapping[str, int]], ...] = ()
     """(time, count by server), oldest first."""
 
-    def after(self, now_s: float, counts: Mapping[str, int]) -> Meter:
-        """With each server's count so far. Counters that fell (a reload) start the measurement anew."""
-        fell = self.seen and any(count < self.seen[-1][1].get(server, 0) for server, count in counts.items())
-        seen = (*(() if fell else self.seen), (now_s, counts))
+    def fell(self, counts: Mapping[str, int]) -> bool:
+        """Some counter is lower than it was: a reload."""
+        return bool(self.seen) and any(count < self.seen[-1][1].get(server, 0) for server, count in counts.items())
+
+    def after(self, now_s: float, counts: Mapping[str, int], anew: bool) -> Meter:
+        """With each server's count so far; `anew`: the measurement starts again."""
+        seen = (*(() if anew else self.seen), (now_s, counts))
         while len(seen) > 2 and seen[1][0] <= now_s - WINDOW_S:
             seen = seen[1:]
         return Meter(seen)
@@ -80,11 +83,12 @@ class Rates:
             serving = {s.name for s in snapshot.servers if s.available and not s.backup and s.weight > 0}
             rps = dict(reported) if serving and serving <= reported.keys() else None
         else:
-            requests = requests.after(now_s, {server.name: server.requests for server in snapshot.servers})
-            failures = failures.after(now_s, {server.name: server.errors for server in snapshot.servers})
-            answers = answers.after(
-                now_s, {server.name: server.requests - server.in_flight for server in snapshot.servers}
-            )
+            asked = {server.name: server.requests for server in snapshot.servers}
+            answered = {server.name: server.requests - server.in_flight for server in snapshot.servers}
+            failed = {server.name: server.errors for server in snapshot.servers}
+            anew = requests.fell(asked)
+            requests, answers = requests.after(now_s, asked, anew), answers.after(now_s, answered, anew)
+            failures = failures.after(now_s, failed, failures.fell(failed))
             looks = tuple(look for look in self.looks if look[0] > now_s - WINDOW_S)
             looks = (*looks, (now_s, {server.name: server.in_flight for server in snapshot.servers}))
             rps, served, errors = requests.rates(), answers.rates(), failures.rates()

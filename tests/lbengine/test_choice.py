@@ -116,6 +116,11 @@ def test_a_server_that_holds_far_more_than_it_should_is_full_though_it_is_called
     assert found.capacity_stderr_rps == pytest.approx(80.0**0.5)
 
 
+def test_a_queue_says_nothing_while_it_is_not_known_what_was_answered() -> None:
+    load = calm("a", rps=140.0)
+    assert told(load, [3, 12, 20, 30]) == load
+
+
 def test_a_queue_that_its_load_explains_says_nothing() -> None:
     load = msgspec.structs.replace(calm("a", rps=140.0), served_rps=138.0)
     assert told(load, [1, 0, 4]) == load
