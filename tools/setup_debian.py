@@ -183,9 +183,10 @@ def mirror() -> str:
 
 
 def unpack_of_release(name: str, release: str, packages: Sequence[str], folder: Path) -> None:
-    """Another Debian release's packages, unpacked into `folder`."""
+    """Another Debian release's packages, unpacked into `folder`. Steps of setup that want the same release run at the
+    same time, so apt's state belongs to the folder."""
     need("apt-get", f"{name} comes from Debian's packages")
-    state = BUILD / f"apt-{release}"
+    state = BUILD / f"apt-of-{folder.name}"
     options = apt_options(state)
     sources, archives = state / "sources.list", state / "archives"
     sources.write_text(f"deb [signed-by={KEYRING}] {mirror()} {release} main\n")

@@ -77,6 +77,27 @@ def test_a_step_of_the_demo_is_left_out_when_the_larger_one_is_done(monkeypatch:
     assert setup.to_do("demo") == []
 
 
+def test_two_steps_that_unpack_the_same_release_at_once_do_not_share_apts_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bool] = []
+
+    def apt_get(command: list[str | Path], **_: object) -> None:
+        lists = next(Path(str(word).partition("=")[2]) for word in command if str(word).startswith("Dir::State::Lists"))
+        if "first" in str(lists) and "download" in command:
+            unpack("second")
+        kept.append((lists / "partial").is_dir())
+
+    def unpack(name: str) -> None:
+        setup_debian.unpack_of_release(name, "trixie", [], tmp_path / name)
+
+    monkeypatch.setattr(setup_debian, "BUILD", tmp_path)
+    monkeypatch.setattr(setup_debian, "mirror", lambda: "http://deb.debian.org/debian")
+    monkeypatch.setattr(setup_debian, "run", apt_get)
+    unpack("first")
+    assert kept == [True] * 4
+
+
 def test_steps_that_are_named_exist() -> None:
     for steps in setup.PARTS.values():
         names = {one.name for one in steps}
