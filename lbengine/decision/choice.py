@@ -96,14 +96,18 @@ def choose(
     if not reducible or len(loads) < 2:
         return Choice({})
 
-    def law(caution: float) -> dict[str, Want]:
-        return wanted_weights([_cautious(load, caution) for load in loads], total_rps, law_name, u_threshold, snapshot)
+    def law(caution: float, spare_slow: bool = True) -> dict[str, Want]:
+        cautious = [_cautious(load, caution) for load in loads]
+        return wanted_weights(cautious, total_rps, law_name, u_threshold, snapshot, spare_slow)
 
     by_law = law(1.0)
     known = capacities([_cautious(load, 0.0) for load in loads])
     if known is None or total_rps is None or total_rps <= 0.0:
         return Choice(_within(by_law, reducible, most_drained))
     candidates = [law(0.0), by_law, law(2.0), _halfway(reducible, by_law)]
+    if any(load.slow and not load.reduce for load in loads):
+        unspared = law(1.0, spare_slow=False)
+        candidates += [unspared, _halfway(reducible, unspared)]
     candidates += [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
     candidates = [_within(one, reducible, most_drained) for one in candidates]
     now = {load.server: Want(load.weight_now, "") for load in reducible}

@@ -83,11 +83,17 @@ class Want:
 
 
 def wanted_weights(
-    loads: Sequence[Load], total_rps: float | None, law_name: str, u_threshold: float, snapshot: Snapshot
+    loads: Sequence[Load],
+    total_rps: float | None,
+    law_name: str,
+    u_threshold: float,
+    snapshot: Snapshot,
+    spare_slow: bool = True,
 ) -> dict[str, Want]:
     """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
 
-    Under any law they keep what pushes no other server over `u_threshold`, as far as that can be predicted.
+    Under any law they keep what pushes no other server over `u_threshold`, as far as that can be predicted. Without
+    `spare_slow` one that is slow itself, or full, holds nobody's split back.
     """
     affected = [load for load in loads if load.reduce]
     if not affected:
@@ -104,12 +110,12 @@ def wanted_weights(
         weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
         weights = _rounded(loads, rates, step)
-    kept = [not load.reduce for load in loads]
+    spared = [not load.reduce and (spare_slow or not load.slow) for load in loads]
     given = residual.give_back(
         [weights.get(load.server, load.baseline) for load in loads],
         [load.baseline for load in loads],
         capacity,
-        kept,
+        spared,
         total_rps,
         u_threshold,
         snapshot.by_concurrency,

@@ -53,13 +53,13 @@ def believed(load: Load, looks: Sequence[int], calm_rps: float, calm_error: floa
 
 
 def _called_calm(load: Load, held: float, calm_rps: float) -> Load:
-    """A server that holds surprisingly much is full: what it answers is its capacity."""
+    """A server that holds surprisingly much is full: what it answers is its capacity, as surely as by a Verdict."""
     filled = (load.rps or 0.0) / calm_rps
     if filled >= 1.0 or load.served_rps <= 0.0 or filled**held >= SURPRISE:
         return load
     full_rps = min(load.served_rps, calm_rps)
-    error_rps = math.sqrt(full_rps / WINDOW_S)
-    return msgspec.structs.replace(load, capacity_rps=full_rps, capacity_stderr_rps=error_rps, slow=True)
+    full = {"capacity_rps": full_rps, "capacity_stderr_rps": math.sqrt(full_rps / WINDOW_S)}
+    return msgspec.structs.replace(load, **full, slow=True, probability=1.0)
 
 
 def _suspected(load: Load, held: Sequence[float], calm_rps: float, calm_error: float) -> Load:

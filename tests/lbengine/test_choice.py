@@ -116,6 +116,14 @@ def test_a_server_that_holds_far_more_than_it_should_is_full_though_it_is_called
     assert found.capacity_stderr_rps == pytest.approx(80.0**0.5)
 
 
+def test_a_full_server_among_many_holds_back_nobodys_split() -> None:
+    others = [calm(f"other{n}") for n in range(89)]
+    held = queueing.believed(msgspec.structs.replace(calm("full"), served_rps=60.0), [40] * 5, 250.0, 0.1, 0.0)
+    assert held.slow
+    loads = [*(slow(f"slow{n}", 40.0) for n in range(10)), held, *others]
+    assert max(weights(chosen(loads, 10_000.0), loads)[:10]) < 50
+
+
 def test_a_queue_says_nothing_while_it_is_not_known_what_was_answered() -> None:
     load = calm("a", rps=140.0)
     assert told(load, [3, 12, 20, 30]) == load
