@@ -12,7 +12,7 @@ from hypothesis import settings
 
 import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from lab.cluster.traces import traces
-from tests.support import count_tests, real_haproxy
+from tests.support import count_tests, real_haproxy, side_by_side
 from tests.support.ipvs_guest import IpvsGuest, booted
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_lab import run_lab
@@ -30,6 +30,7 @@ settings.load_profile("ci")
 
 def pytest_configure(config: pytest.Config) -> None:
     count_tests.register(config)
+    side_by_side.register(config)
 
 
 def _use(name: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -23,6 +23,8 @@ CARGO_OUTPUT = re.compile(r"---- .* stdout ----")
 """What a test printed follows."""
 CARGO_SKIPPED = re.compile(r"skipped: (.*)")
 """What a test of ours prints before it returns, when the machine lacks what it needs; cargo calls it passed."""
+PYTEST = ("pytest", "--numprocesses=2", "--dist=loadgroup")
+"""Two processes, whatever the machine: tests start servers of their own. Groups: tests/support/side_by_side.py."""
 COUNTS_FILE = "SLACKWATER_TEST_COUNTS"  # tests/support/count_tests.py writes it
 
 
@@ -81,7 +83,7 @@ def cargo(tally: Tally) -> int:
 def pytest(tally: Tally, arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder) / "counts.json"
-        status = subprocess.run(["pytest", *arguments], env={**os.environ, COUNTS_FILE: str(counts)}).returncode
+        status = subprocess.run([*PYTEST, *arguments], env={**os.environ, COUNTS_FILE: str(counts)}).returncode
         if counts.exists():
             tally.add_counts_of_pytest(counts.read_text())
         elif status == 0:

@@ -92,7 +92,7 @@ def test_the_last_line_has_all_tests_and_the_reasons_of_those_that_did_not_run(t
     )
     assert "what a test said that passed" not in lines
     assert any(line.startswith("test result: ok. 3 passed; 0 failed; 1 ignored") for line in lines), "cargo's own stay"
-    assert any("1201 passed, 4 skipped, 1 deselected, 1 xfailed" in line for line in lines), "and pytest's"
+    assert any("1201 passed, 4 skipped, 1 xfailed" in line for line in lines), "and pytest's"
 
 
 @pytest.mark.parametrize("broken", ["call", "teardown"])

@@ -7,11 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 FILE = "SLACKWATER_TEST_COUNTS"
 """The environment's name for the file that the counts go to."""
+LEFT_OUT = "slow_left_out"
 WORST_LAST = ("passed", "skipped", "failed")
 
 
@@ -32,7 +34,12 @@ class Counts:
             self._add(report)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self.slow_left_out += sum(item.get_closest_marker("slow") is not None for item in items)
+        self.slow_left_out += slow_ones(items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Each of several processes leaves out the same tests, and only they know which."""
+        self.slow_left_out = node.workeroutput.get(LEFT_OUT, self.slow_left_out)
 
     def pytest_sessionfinish(self) -> None:
         counts = {
@@ -51,7 +58,23 @@ class Counts:
             self.reasons[report.nodeid] = reason.removeprefix("Skipped: ")
 
 
+class OneOfSeveral:
+    """The same in one of several processes: the one that started it hears of outcomes, but not of what is left out."""
+
+    def __init__(self, output: dict[str, Any]) -> None:
+        self.output = output
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.output[LEFT_OUT] = self.output.get(LEFT_OUT, 0) + slow_ones(items)
+
+
+def slow_ones(items: Sequence[pytest.Item]) -> int:
+    return sum(item.get_closest_marker("slow") is not None for item in items)
+
+
 def register(config: pytest.Config) -> None:
     """Counts where somebody asked for it; not in runs of pytest that tests start."""
-    if file := os.environ.pop(FILE, ""):
+    if hasattr(config, "workeroutput"):
+        config.pluginmanager.register(OneOfSeveral(config.workeroutput))
+    elif file := os.environ.pop(FILE, ""):
         config.pluginmanager.register(Counts(Path(file)))
