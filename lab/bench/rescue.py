@@ -71,13 +71,13 @@ def page(folder: Path, made: comparison.Comparison, report: Report) -> None:
     runs = [recording.read(folder, run) for run in made.runs if recording.done(folder, run)]
     rows = []
     for policy in POLICIES:
-        found = [figures(one) for one in runs if one.run.policy == policy]
+        if not (found := [figures(one) for one in runs if one.run.policy == policy]):
+            continue
         cells = [
             f"{form(statistics.median(values))} ({form(min(values))} to {form(max(values))})"
             for form, values in zip(FORMS, zip(*found, strict=True), strict=True)
         ]
-        if found:
-            rows.append([f"`{policy}`", len(found), *cells])
+        rows.append([f"`{policy}`", len(found), *cells])
     commits = sorted({str(one.facts["commit"]) for one in runs})
     report.add(f"Machine: {machine()}; HAProxy `{made.haproxy}`; commit {', '.join(commits)}. Median, and range.")
     report.add()

@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from lab.played_verdict import verdict
 from lbengine.backends.haproxy import rescue
-from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.table import check
 from lbengine.balancer import BalancerError, Server, Snapshot
 from lbengine.rescue import PAUSE_S, wanted
 from lbengine.restore import restore
+from slackwater.cli.commands import config
 from slackwater.config import MOST_RESCUE_TIMEOUT_MS, ConfigError, ControllerSettings, parse
 from slackwater.journal.journal import JournalError
 from slackwater.messages import Cycle, State, Verdict
 from tests.support import real_haproxy
+from tests.support.paths import ROOT
 from tests.support.real_haproxy import backend, haproxy, until, web_servers
 from tests.support.rescue_site import AFTER_MS, HOSTS, SETTINGS, RescueSite, has_programs, rescue_site
 
@@ -83,6 +85,17 @@ def test_a_queue_is_no_room_and_without_calm_response_times_nothing_is_armed() -
 def test_wrong_settings_are_named(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         parse(POOL + text, "f.toml")
+
+
+def test_config_check_prints_the_lines_of_the_reference_page(tmp_path: Path) -> None:
+    file = tmp_path / "controller.toml"
+    file.write_text(POOL)
+    printed = CliRunner().invoke(config, ["check", str(file)]).output
+    lines = "\n".join(rescue.lines("web"))
+    assert printed == f"OK\npool `web` needs these lines in the configuration of HAProxy:\n{lines}\n"
+    assert lines in (ROOT / "docs/reference/rescue.md").read_text()
+    file.write_text(POOL.replace("rescue = true\n", ""))
+    assert CliRunner().invoke(config, ["check", str(file)]).output == "OK\n"
 
 
 @pytest.fixture
@@ -227,10 +240,3 @@ def test_of_several_haproxies_all_are_armed(tmp_path: Path, monkeypatch: pytest.
         assert (one.armed_ms(), other.armed_ms()) == (AFTER_MS, AFTER_MS)
         one.cycle()
         assert (one.armed_ms(), other.armed_ms()) == (0, 0)
-
-
-@needs_programs
-def test_a_table_of_another_kind_is_named(site: RescueSite) -> None:
-    haproxy_of_site = HAProxy(site.balancer.socket, "web", 20.0)
-    assert rescue.lacks(haproxy_of_site) == []
-    assert "No such table" not in site.balancer.send(f"show table {rescue.TABLE}")

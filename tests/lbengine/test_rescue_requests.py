@@ -74,8 +74,7 @@ def test_when_it_is_disarmed_nothing_is_sent_twice_any_more(site: RescueSite) ->
 
 
 def test_the_budget_bounds_what_is_sent_twice(site: RescueSite) -> None:
-    count = 120
-    site.warm_up()
+    count = 120  # of which host1 gets a third, more than 2% of what can have come in 10 s at this rate
     site.arm()
     site.keep("host1")
     with ThreadPoolExecutor(count) as clients:
@@ -88,7 +87,7 @@ def test_the_budget_bounds_what_is_sent_twice(site: RescueSite) -> None:
 
         until(settled, "only requests without a budget wait")
         sent_twice = site.stat("wretr")
-        assert 0 < sent_twice <= site.stat("rate_max") * rescue.KEPT_S / rescue.ONE_IN
+        assert 0 < sent_twice <= site.stat("rate_max") * rescue.KEPT_S / rescue.ONE_IN + site.threads()
         site.release()
         assert [one.result() for one in asked] == [200] * count
 

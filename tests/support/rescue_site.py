@@ -149,6 +149,11 @@ class RescueSite:
         rows = self.balancer.send(f"show table {rescue.TABLE}").splitlines()
         return next((int(row.split(f"{field}=")[1].split()[0]) for row in rows if f"key={key} " in row), 0)
 
+    def threads(self) -> int:
+        """Of HAProxy: each may take the last request of the budget at the same moment."""
+        rows = self.balancer.send("show info").splitlines()
+        return next(int(row.split()[1]) for row in rows if row.startswith("Nbthread: "))
+
     def stat(self, column: str, name: str = "BACKEND") -> int:
         """Of the whole backend, or of one server."""
         rows = csv.DictReader(io.StringIO(self.balancer.send("show stat web 6 -1").removeprefix("# ")))
