@@ -50,6 +50,7 @@ class HostsParam(click.ParamType[tuple[HostKind, int]]):
         return ("vm" if kind == "vm" else "cgroup"), int(number)
 
 
+HAPROXIES = ("haproxy", "haproxy-3", "haproxy-3.2")
 DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "vm": 0.45}
 
 
@@ -58,7 +59,7 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_settings(
-        *, hosts: tuple[HostKind, int], quota: float | None, steal: str, period_ms: float, **rest: Any
+        *, hosts: tuple[HostKind, int], quota: float | None, steal: str, period_ms: float, haproxy: str, **rest: Any
     ) -> Any:
         kind, number = hosts
         settings = LabSettings(
@@ -67,6 +68,7 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
             kind=kind,
             hides_steal=steal == "hidden",
             period_s=period_ms / 1000.0,
+            haproxy=haproxy,
         )
         return command(settings=settings, **rest)
 
@@ -95,6 +97,13 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=PERIOD_S * 1000.0,
             show_default=True,
             help="A host gets its CPU in slices, one in this time.",
+        ),
+        click.option(
+            "--haproxy",
+            type=click.Choice(HAPROXIES),
+            default=HAPROXIES[0],
+            show_default=True,
+            help="Debian 12's, Debian 13's, or Debian 14's.",
         ),
     ):
         wrapped = option(wrapped)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from pathlib import Path
 
 from lbengine.backends.table import balancer_of
-from lbengine.balancer import BalancerUnreachable
+from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.baseline import BaselineStore, diff_from_baseline, merge
 from lbengine.writer import change
 from slackwater.config import ControllerSettings, PoolSettings
@@ -41,9 +42,12 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
+    balancer = balancer_of(pool, settings.lbengine.socket_timeout_s)
+    if pool.rescue_after_ms is not None and (pool.mode == "act" or stored is not None):
+        with contextlib.suppress(BalancerError):  # it forgets the rescue by itself soon
+            balancer.set_rescue(0)
     if stored is None:
         return []
-    balancer = balancer_of(pool, settings.lbengine.socket_timeout_s)
     snapshot = balancer.read()
     baselines, _ = merge(stored, snapshot)
     weights, limits = diff_from_baseline(snapshot, baselines)

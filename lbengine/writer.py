@@ -138,6 +138,16 @@ class Writer:
             log.error("%s: %s", self.pool, error)
         self.outbox += changes
 
+    def recorded(self, made: Change) -> bool:
+        """Records what may only be done if it is recorded first, and publishes it; whether it was recorded."""
+        try:
+            self._journal.record(made, wait=False)
+        except JournalError as error:
+            log.error("%s: %s", self.pool, error)
+            return False
+        self.outbox.append(made)
+        return True
+
     def settle(self) -> None:
         """Has what was recorded on the disk: after the weights are set, since disks are slow."""
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from lab.cluster.hosts import Host
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import Program, call, wait_until
+from lbengine.backends.haproxy import rescue
 
 BACKEND = "web"
 BASE_WEIGHT = 100
@@ -38,14 +39,18 @@ def configuration(
     *,
     tls: bool = False,
     defaults: Sequence[str] = (),
+    rescues: bool = False,
 ) -> str:
     """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line.
 
-    `tls`: the servers are asked over TLS; `defaults`: more lines of that section.
+    `tls`: the servers are asked over TLS; `defaults`: more lines of that section; `rescues`: with the lines that the
+    pool's setting `rescue` needs.
 
     `retry-on`: a web server that restarts gracefully closes kept connections on which a request may just be arriving.
     """
     lines = more or {}
+    table, of_backend = (rescue.TABLE_SECTION, rescue.backend_lines(BACKEND)) if rescues else ((), [])
+    section, more_lines = ("".join(f"{line}\n" for line in lines) for lines in (table, of_backend))
     more_defaults = "".join(f"    {line}\n" for line in defaults)
     place = "443 ssl verify none" if tls else "80"
     servers = "\n".join(
@@ -76,10 +81,11 @@ frontend lab
     maxconn 6000
     default_backend {BACKEND}
 
+{section}
 backend {BACKEND}
     {BALANCES[balance]}
     http-reuse safe
-{servers}
+{more_lines}{servers}
 """
 
 
@@ -173,16 +179,23 @@ class Balancer:
         self._folder = folder
         self.set_balance(balance)
 
-    def set_balance(self, balance: str, lines: Mapping[str, str] | None = None, defaults: Sequence[str] = ()) -> None:
+    def set_balance(
+        self,
+        balance: str,
+        lines: Mapping[str, str] | None = None,
+        defaults: Sequence[str] = (),
+        *,
+        rescues: bool = False,
+    ) -> None:
         """Writes the configuration; in force from the next start or reload.
 
-        `lines`: what server lines have besides; `defaults`: more lines of that section.
+        `lines`: what server lines have besides; `defaults`: more lines of that section; `rescues`: as `configuration`.
         """
         if balance not in BALANCES:
             raise LabError(f"no balance `{balance}` in the lab; there are: {', '.join(BALANCES)}")
-        self.balance, self.lines = balance, dict(lines or {})
+        self.balance, self.lines, self.rescues = balance, dict(lines or {}), rescues
         where = self.members, balance, self.port, self.admin_socket
-        self.config.write_text(configuration(*where, self.lines, tls=self.tls, defaults=defaults))
+        self.config.write_text(configuration(*where, self.lines, tls=self.tls, defaults=defaults, rescues=rescues))
 
     def start(self, wrapped: Sequence[str]) -> None:
         """`wrapped` is the command without arguments, as it is placed in its cgroup."""
@@ -240,6 +253,11 @@ class Balancer:
     def snapshot(self) -> Snapshot:
         text = self.ask("show stat")
         return parse_stat(text, time.monotonic())
+
+    def retries(self) -> int:
+        """Requests that were sent, or connections that were tried, once more since this worker began."""
+        rows = csv.DictReader(io.StringIO(self.ask(f"show stat {BACKEND} 2 -1").removeprefix("# ")))
+        return sum(int(row["wretr"] or 0) for row in rows)
 
     def set_weight(self, server: str, weight: int) -> None:
         """For the oracle: the policy that knows when the noise begins."""

@@ -33,7 +33,9 @@ STOP_S = 15.0
 FRESH_S = 2.0
 
 
-def controller_toml(admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
+def controller_toml(
+    admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal", *, rescues: bool = False
+) -> str:
     """The controller's file, all else at its defaults."""
     return f"""\
 state_dir = "{STATE_DIR}"
@@ -44,6 +46,7 @@ backend = "{BACKEND}"
 socket = "{admin_socket}"
 mode = "{mode}"
 law = "{law}"
+rescue = {str(rescues).lower()}
 
 {bus.controller_section()}
 [web]
@@ -109,9 +112,10 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) ->
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
-    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal") -> None:
+    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal", *, rescues: bool = False) -> None:
         self.lab = lab
         self.law: Law = law
+        self.rescues = rescues
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
         self.program: Program | None = None
@@ -122,7 +126,8 @@ class Controller:
     def write(self, mode: Mode) -> None:
         """Writes the controller's file; in force from the next start."""
         bus.prepare(self.lab.hosts)
-        CONTROLLER_FILE.write_text(controller_toml(self.lab.balancer.admin_socket, self.web, mode, self.law))
+        text = controller_toml(self.lab.balancer.admin_socket, self.web, mode, self.law, rescues=self.rescues)
+        CONTROLLER_FILE.write_text(text)
 
     def start(self) -> None:
         """Starts serve and, the first time, the monitors; waits until it judges all nodes."""

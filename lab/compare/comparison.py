@@ -39,6 +39,7 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hides_steal: bool = True
     period_s: float = PERIOD_S
     """Of the hosts, as in `LabSettings`."""
+    haproxy: str = REFERENCE.haproxy
     capacity_rps: dict[str, float] = {}
     """Of the pool in calm, by application; measured when the first run needs it, and kept for all."""
     machine: dict[str, Any] = {}
@@ -53,6 +54,7 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             kind=self.kind,
             hides_steal=self.hides_steal,
             period_s=self.period_s,
+            haproxy=self.haproxy,
         )
 
     def same_question(self, other: Comparison) -> bool:
@@ -97,6 +99,7 @@ def planned(
         kind=lab.kind,
         hides_steal=lab.hides_steal,
         period_s=lab.period_s,
+        haproxy=lab.haproxy,
     )
 
 

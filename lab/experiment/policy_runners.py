@@ -13,7 +13,7 @@ from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.bus import STATE_DIR
 from lab.cluster.bus_listener import BusListener
 from lab.cluster.controller import Controller, start_bus, start_monitors
-from lab.cluster.lab import Lab
+from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.paths import LabError
 from lab.cluster.peers import start
 from lab.cluster.spawn import wait_until
@@ -42,6 +42,8 @@ class PolicyRunner:
         """Whom the load asks; None: HAProxy."""
         self.lines: Mapping[str, str] = {}
         """What the balancer's line of a server has besides, by server."""
+        self.rescues = False
+        """HAProxy has the lines for the pool's setting `rescue`."""
         self.listener: BusListener | None = None
         self.judged: BusListener | None = None
         self.changes: BusListener | None = None
@@ -118,15 +120,18 @@ class OracleRunner(PolicyRunner):
 
 
 class SlackwaterRunner(PolicyRunner):
-    """Slackwater itself: the real controller and monitors, with one of its laws."""
+    """Slackwater itself: the real controller and monitors, with one of its laws. `rescues` needs HAProxy 3.0."""
 
-    def __init__(self, lab: Lab, scenario: Scenario, law: Law = "optimal") -> None:
+    def __init__(self, lab: Lab, scenario: Scenario, law: Law = "optimal", *, rescues: bool = False) -> None:
         super().__init__(lab, scenario)
         self._law: Law = law
+        self.rescues = rescues
+        if rescues and lab.settings.haproxy == LabSettings().haproxy:
+            raise LabError("the rescue needs HAProxy 3.0: expected --haproxy haproxy-3 or haproxy-3.2")
 
     def begin(self) -> None:
         shutil.rmtree(STATE_DIR, ignore_errors=True)  # nothing is known from an earlier run
-        controller = Controller(self.lab, "act", self._law)
+        controller = Controller(self.lab, "act", self._law, rescues=self.rescues)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()

@@ -143,8 +143,9 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
     runner = policy.runner(lab, scenario)
     balance = lab.balancer.balance if scenario.keeps_balance else policy.balance
     try:
-        if (lab.balancer.balance, lab.balancer.lines) != (balance, runner.lines):
-            lab.balancer.set_balance(balance, runner.lines)
+        configured = lab.balancer.balance, lab.balancer.lines, lab.balancer.rescues
+        if configured != (balance, runner.lines, runner.rescues):
+            lab.balancer.set_balance(balance, runner.lines, rescues=runner.rescues)
             lab.balancer.reload()
         _set_quotas(lab, scenario.quotas)
         aims = aims_of(lab, scenario)
@@ -170,6 +171,7 @@ def _measured(
     lasts_s = SETTLE_S + scenario.calm_s + scenario.seconds + scenario.after_s + MARGIN_S
     with contextlib.ExitStack() as stack:
         before, before_s = cost.look(lab), time.monotonic()
+        retries = lab.balancer.retries()
         watch = stack.enter_context(BalancerWatch(lab.balancer.snapshot))
         loads = [lab.load(demand, lasts_s, runner.url)]
         begin_s = loads[0].begin_mono_s
@@ -235,6 +237,7 @@ def _measured(
             "taken": [aimed.as_fact() for aimed in dict.fromkeys(aims.values())],
             "cpu": used.used,
             "cost": costs,
+            "retries": lab.balancer.retries() - retries,
             "turned": [
                 {"at_s": one.time_unix_s - begin_unix_s, "node": one.target, "what": one.what, "after": one.after}
                 for one in runner.knob_changes

@@ -110,6 +110,7 @@ def settings_text(found: Survey, pools: Sequence[NewPool], wishes: Wishes) -> st
         lines += ["", "[[pool]]", f"name = {toml_text(pool.name)}", f"backend = {toml_text(pool.name)}"]
         lines += [f"socket = {toml_text(found.socket)}"]
         lines += ['mode = "observe"                # decides and records, and sets no weight; "act" sets them']
+        lines += ["# rescue = true                 # with HAProxy 3.0; `slackwater config check` prints its lines"]
         if renamed := [node for node in pool.nodes if node.name != node.server]:
             pairs = ", ".join(f"{toml_text(node.server)} = {toml_text(node.name)}" for node in renamed)
             lines += [f"servers = {{ {pairs} }}"]

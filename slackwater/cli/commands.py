@@ -214,7 +214,12 @@ def config() -> None:
 def check(file: Path) -> None:
     """Check FILE: print OK, or FILE:LINE and the error (exit status 1).
 
-    The balancer is not contacted; `slackwater serve` does that when it starts.
+    The balancer is not contacted; `slackwater serve` does that when it starts. Lines that a setting needs in the
+    balancer's own configuration are printed too.
     """
-    load(file)
+    settings = load(file)
     click.echo("OK")
+    for pool in settings.pool:
+        if lines := pool.lines_of_balancer:
+            click.echo(f"pool `{pool.name}` needs these lines in the configuration of {pool.title}:")
+            click.echo("\n".join(lines))

@@ -9,6 +9,7 @@ from slackwater.config.reading import load, parse, read, use_new_names
 from slackwater.config.settings import (
     CONTROL,
     CONTROLLER,
+    MOST_RESCUE_TIMEOUT_MS,
     NODE_POLICIES,
     NODE_POLICY,
     BusSettings,

@@ -107,6 +107,10 @@ class PoolView(msgspec.Struct, kw_only=True):
     """Over the requests of all servers; None when stale or without requests."""
     rt_p99_ms: float | None = None
     rows: list[Row] = []
+    rescue_timeout_ms: int | None = None
+    """A GET or HEAD that is not answered within this is sent to another server too; None: none is."""
+    rescue_sent_twice: int | None = None
+    """Requests so far, since lbengine began; None: none, or stale."""
 
 
 def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[str, str] | None = None) -> PoolView:
@@ -191,6 +195,8 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         rt_p95_ms=pooled_ms(measured_now, 0.95),
         rt_p99_ms=pooled_ms(measured_now, 0.99),
         rows=rows,
+        rescue_timeout_ms=cycle.rescue_timeout_ms if cycle and not stale else None,
+        rescue_sent_twice=cycle.rescue_sent_twice if cycle and not stale else None,
     )
 
 

@@ -10,9 +10,10 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
+from lbengine.backends.haproxy import rescue
 from lbengine.backends.haproxy.answers import facts_of, parse, states
 from lbengine.backends.haproxy.settings import TCP
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, RescueCounts, Snapshot
 from slackwater.config import host_and_port
 from slackwater.messages import is_name, plain_text
 
@@ -83,6 +84,9 @@ class HAProxy(Balancer):
         self._raise_refused(maxconns, answers)
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._raise_different(maxconns, {server.name: server.maxconn for server in snapshot.servers})
+
+    def set_rescue(self, timeout_ms: int) -> RescueCounts:
+        return rescue.arm(self, timeout_ms)
 
     def _check(self, values: Mapping[str, int], least: int, most: int, what: str) -> None:
         for server, value in values.items():

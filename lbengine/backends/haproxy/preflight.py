@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from lbengine.backends.haproxy import rescue
 from lbengine.backends.haproxy.algorithms import ALGORITHMS
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
@@ -54,6 +55,8 @@ def _check_one(path: str, pool: HAProxyPool, settings: LbengineSettings) -> tupl
     common = check_servers(snapshot, pool, where)
     if pool.weight_delivery == "agent-check":
         _check_agents(snapshot, where)
+    if pool.rescue and (lacks := rescue.lacks(haproxy)):
+        raise BalancerError(lacks[0])
     warnings += _check_balance(haproxy, snapshot, pool, where)
     return snapshot, warnings + _warnings(snapshot, pool) + common
 
