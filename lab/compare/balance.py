@@ -23,7 +23,7 @@ WORSE = 1.1
 
 Felt = Mapping[str, Mapping[str, float]]
 """By player: what users felt in a scenario."""
-TEMPLATES = Environment(loader=PackageLoader("lab.compare"), autoescape=False, keep_trailing_newline=True)  # noqa: S701
+TEMPLATES = Environment(loader=PackageLoader("lab.compare"), autoescape=False, keep_trailing_newline=True)
 
 
 def measured(played: Sequence[Mapping[str, Any]], command: str, commit: str | None) -> Measurement:

@@ -16,9 +16,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command(epilog="Example: slackwater lab balance --scenarios 100 --seed 7 --out balance --minutes 20")
 @click.option("--scenarios", type=click.IntRange(1), default=100, show_default=True, help="So many are drawn.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same scenarios.")
-@click.option(
-    "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Their folder."
-)
+@click.option("--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Their folder.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="End after so long; go on another time.")
 @click.option("--page", "page_file", type=FILE, help="Write the page of results.")
 @click.option("--data", "data_file", type=FILE, help="Write the figures that `slackwater check` reads.")
