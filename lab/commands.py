@@ -19,6 +19,7 @@ from lab.cluster.noise import NOISES
 from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
 from lab.cluster.traces import down, is_up, state, traces
+from lab.compare.balance_commands import balance
 from lab.compare.commands import compare, evaluate, grid, report
 from lab.compare.simulate_commands import simulate
 from lab.disturb.timetable import DISTURBANCES, timetable
@@ -346,5 +347,5 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, governor):
+for command in (simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, governor):
     lab.add_command(command)

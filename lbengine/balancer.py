@@ -201,3 +201,5 @@ class Backend(Generic[Pool]):
     """Why no other backend may drive this pool, in words; empty where it may. Raises BalancerError."""
     lacks: Callable[[Pool], list[str]] = lambda _: []
     """What the controller's user lacks on this host to drive the pool, in words with the remedy."""
+    advice: Callable[[Pool, Snapshot], tuple[str, str] | None] = lambda _, __: None
+    """What was measured where another balance algorithm works better with Slackwater, and the remedy."""

@@ -12,7 +12,7 @@ from typing import Literal
 import click
 import msgspec
 
-from lbengine.backends.table import balancer_of, check, lacks
+from lbengine.backends.table import advice, balancer_of, check, lacks
 from lbengine.balancer import BalancerError
 from slackwater.bus import nats_server
 from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
@@ -52,7 +52,8 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     """Look at the configuration, the balancers, the running controller and the web servers' monitors.
 
     A line with ✕ is something missing, with its remedy; the exit status is 1 then. A line with ! would be better
-    otherwise. Run it as root or as the controller's user. On a web server `slackwater-monitor check` does the same.
+    otherwise: so it says, from measurements, which balance algorithm works best with Slackwater. Run it as root or as
+    the controller's user. On a web server `slackwater-monitor check` does the same.
     """
     logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line says so
     until_s = time.monotonic() + (wait_s or 0.0)
@@ -133,6 +134,8 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         snapshot = balancer_of(pool, settings.lbengine.socket_timeout_s).read()
     except BalancerError:
         return  # said above
+    if (better := advice(pool, snapshot)) is not None:
+        yield Line(f"balance algorithm of pool {pool.name}", "warning", *better)
     may = None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
     heard = _heard(settings, pool) if is_running else {}
     for server in [one.name for one in snapshot.servers if not one.backup]:

@@ -195,14 +195,25 @@ def _drawn(
 
 RUN = ("run", "model", "policy", "servers", "balancers", "load", "noisy")
 FELT = ("mean ms", "p50 ms", "p95 ms", "p99 ms", "failed")
-DECIDED = ("answered s", "missed", "false", "turns/h", "detector ms", "lbengine ms", "model ms", "of a core", "late")
+DECIDED = (
+    "answered s",
+    "back s",
+    "missed",
+    "false",
+    "turns/h",
+    "detector ms",
+    "lbengine ms",
+    "model ms",
+    "of a core",
+    "late",
+)
 
 
 def tables(runs: list[dict[str, Any]]) -> list[Table]:
     """What users felt, and how it was decided: a run a row. `answered`: median from an episode's begin to the first
-    weight; `turns/h`: changes of direction per server and hour; the last: median CPU time of a cycle by
-    part, and of the whole run over its simulated time; `late`: cycles that took longer than their period, after
-    learning."""
+    weight; `back`: median from its end until its server has its full share to stay; `turns/h`: changes of direction
+    per server and hour; the last: median CPU time of a cycle by part, and of the whole run over its simulated time;
+    `late`: cycles that took longer than their period, after learning."""
     felt = Table(*RUN, *FELT, title="what users felt", box=None)
     decided = Table("run", "policy", *DECIDED, title="how it was decided", box=None)
     for number, run in enumerate(runs, start=1):
@@ -210,7 +221,8 @@ def tables(runs: list[dict[str, Any]]) -> list[Table]:
         about = [number, run["model"], run["policy"], *(setup[key] for key in RUN[3:])]
         times = [_shown(users[key]) for key in ("mean_ms", "p50_ms", "p95_ms", "p99_ms")]
         felt.add_row(*map(str, about), *times, f"{users['failed_share']:.2%}")
-        calls = [_shown(run["detection_s"]["p50"], ".2f"), run["missed"], run["false_reductions"]]
+        calls = [_shown(run["detection_s"]["p50"], ".2f"), _shown(run["back_s"]["p50"], ".2f")]
+        calls += [run["missed"], run["false_reductions"]]
         calls += [f"{run['turns_per_server_hour']:.1f}"]
         calls += [_shown(costs[part]["p50"], ".2f") for part in ("detector", "lbengine", "model")]
         calls.append(f"{run['core_share']:.0%}")

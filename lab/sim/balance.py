@@ -9,13 +9,13 @@ import numpy as np
 from scipy.optimize import brentq
 
 from detector.features.columns import Floats, Ints
+from lbengine.decision import two_choices
+from lbengine.decision.prediction import Alike
 
 FULLEST = 0.98
 """Highest utilisation for which a queue's stationary length is computed; what is beyond gathers as backlog."""
 ROUNDS = 12
 """Of Newton's method."""
-LEVELS = 100
-"""Queue lengths that `random2` tells apart."""
 CLASSES = 24
 """Capacities that `random2` tells apart."""
 
@@ -77,37 +77,19 @@ def leastconn(weights: Ints, capacity: Floats, total_rps: float) -> tuple[Floats
 
 
 def random2(weights: Ints, capacity: Floats, total_rps: float) -> tuple[Floats, Floats]:
-    """The shorter of two servers drawn by weight, over many servers: the mean-field fixed point.
-
-    With B_k the chance that a drawn server has k requests or more, a server with k gets requests at
-    (its share of the draws)·R·(B_k + B_{k+1}) (M. Mitzenmacher, "The power of two choices in randomized load
-    balancing", IEEE TPDS 12(10), 2001; with servers of different speeds: A. Mukhopadhyay and R. R. Mazumdar,
-    "Analysis of randomized join-the-shortest-queue schemes in large heterogeneous processor-sharing systems", IEEE
-    TCNS 3(2), 2016). Servers of like capacity and weight are taken together.
+    """Of two servers drawn by weight the one with fewer requests for its weight, as `lbengine/decision/two_choices.py`
+    predicts it. Servers of like capacity and weight are taken together.
     """
-    draws = weights / max(float(weights.sum()), 1e-9)
-    used = np.flatnonzero(draws > 0.0)
-    keys = np.stack([_graded(capacity[used]), draws[used]], axis=1)
+    used = np.flatnonzero(weights > 0)
+    keys = np.stack([_graded(capacity[used]), weights[used]], axis=1)
     kinds, member, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    mu, draw = np.maximum(kinds[:, 0], 1e-6), kinds[:, 1]
-    lengths = np.zeros((len(kinds), LEVELS + 1))
-    lengths[:, 0] = 1.0
-    for _ in range(400):
-        beyond = lengths[:, ::-1].cumsum(axis=1)[:, ::-1]
-        drawn = np.append((count * draw) @ beyond, 0.0)
-        arrivals = total_rps * draw[:, None] * (drawn[:-1] + drawn[1:])[None, :]
-        steps = np.cumsum(np.log(np.maximum(arrivals[:, :-1], 1e-300)) - np.log(mu)[:, None], axis=1)
-        steps = np.concatenate([np.zeros((len(kinds), 1)), steps], axis=1)
-        fresh = np.exp(steps - steps.max(axis=1, keepdims=True))
-        fresh /= fresh.sum(axis=1, keepdims=True)
-        off = float(np.abs(fresh - lengths).max())
-        lengths = 0.5 * (lengths + fresh)
-        if off < 1e-7:
-            break
-    rates_of = (lengths * arrivals).sum(axis=1)
+    found = two_choices.queues(
+        tuple(Alike(n, weight, max(mu, 1e-6)) for n, (mu, weight) in zip(count.tolist(), kinds.tolist(), strict=True)),
+        total_rps,
+    )
     rates, held = np.zeros_like(capacity), np.zeros_like(capacity)
-    rates[used] = rates_of[member]
-    held[used] = (lengths @ np.arange(LEVELS + 1))[member]
+    rates[used] = np.array([queue.filled for queue in found])[member] * np.maximum(kinds[member, 0], 1e-6)
+    held[used] = np.array([queue.held for queue in found])[member]
     rates *= total_rps / max(float(rates.sum()), 1e-9)
     return rates, held
 

@@ -13,6 +13,7 @@ import numpy as np
 from detector.classify.judge import Judge
 from detector.classify.tree import Model
 from detector.features.columns import Floats, Ints
+from lab.sim.balancers.table import BALANCERS
 from lab.sim.signals import POOL
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.backends.haproxy.settings import HAProxyPool
@@ -81,7 +82,8 @@ class Balancing:
         self.names = list(names)
         self.weights: Ints = np.full(len(names), BASE_WEIGHT, dtype=np.int64)
         """(servers,) as the balancer has them now."""
-        self._balance, self._pool, self._settings, self._costs = balance, pool, settings, costs
+        self._balance = BALANCERS[balance].shown_as
+        self._pool, self._settings, self._costs = pool, settings, costs
         self._index = {name: number for number, name in enumerate(names)}
         self._state = PoolState(
             "acting",

@@ -30,6 +30,7 @@ PLAYERS: dict[str, tuple[str, str]] = {
     **{("static" if name == "roundrobin" else name): ("static", name) for name in BALANCERS},
     "slackwater": ("slackwater", "roundrobin"),
     "slackwater-lc": ("slackwater", "leastconn"),
+    "slackwater-random2": ("slackwater", "random2"),
     "oracle-lc": ("oracle", "leastconn"),
     "oracle-split": ("oracle-split", "roundrobin"),
     "oracle-split-lc": ("oracle-split", "leastconn"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +18,8 @@ from lab.sim.tally import Felt
 
 SETTLE_S = 5.0
 """So long after its neighbour came or went a weight may still be on its way."""
+LEFT_S = 15.0
+"""A way back is measured if so much time was left for it."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class Outcome:
     felt: Felt
     detection_s: list[float]
     """Of each episode that was answered: from its begin to the first weight that was lowered for it."""
+    back_s: list[float]
+    """Of each episode that was answered and after which its server's next one, or the end, left `LEFT_S`: from its end
+    until all balancers had the server at its baseline to stay. Infinite where they did not."""
     episodes: int
     missed: int
     """Episodes that ended without an answer."""
@@ -49,6 +56,8 @@ class Outcome:
         """For `--json`: times as percentiles, everything else as it is."""
         found = asdict(self)
         found["detection_s"] = _spread(self.detection_s)
+        back_s = [one for one in self.back_s if math.isfinite(one)]
+        found["back_s"] = _spread(back_s) | {"never": len(self.back_s) - len(back_s)}
         found["cost_ms"] = {part: _spread(times) for part, times in self.cost_ms.items()}
         found["pace"] = pace(found.pop("cycle_s"), self.setup.period_s)
         found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
@@ -90,10 +99,16 @@ class Score:
         self._weights = np.full((setup.balancers, setup.servers), BASE_WEIGHT)
         self._turns = [Turns(setup.servers, SETTLE_S) for _ in range(setup.balancers)]
         self._open: dict[int, Episode] = {}
+        self._begins_s: defaultdict[int, list[float]] = defaultdict(list)
+        for one in episodes:
+            self._begins_s[one.server].append(one.begin_s)
         self._left = sorted(episodes, key=lambda one: one.begin_s, reverse=True)
         self._episodes = len(self._left)
         self._ended: Floats = np.full(setup.servers, -np.inf)
         self._answered: set[Episode] = set()
+        self._moves: defaultdict[int, list[tuple[float, bool]]] = defaultdict(list)
+        """By server: when it was moved, and whether it stands below its baseline from then on."""
+        self._over: list[Episode] = []
         self.detection_s: list[float] = []
         self.missed = 0
         self.false_reductions = 0
@@ -105,6 +120,7 @@ class Score:
             self.missed += one not in self._answered
             self._changed(server, now_s)
             self._ended[server] = now_s
+            self._over += [one] * (one in self._answered)
         while self._left and self._left[-1].begin_s <= now_s:
             one = self._left.pop()
             if one.end_s <= now_s:
@@ -129,12 +145,27 @@ class Score:
         before = int(self._weights[balancer, server])
         self._turns[balancer].moved(server, before, weight, now_s)
         self._weights[balancer, server] = weight
+        self._moves[server].append((now_s, bool((self._weights[:, server] < BASE_WEIGHT).any())))
         if weight >= before:
             return
         if server in self._open:
             self._answer(self._open[server], now_s)
         elif before == BASE_WEIGHT and now_s - self._ended[server] > SETTLE_S:
             self.false_reductions += 1
+
+    def back_s(self, end_s: float) -> list[float]:
+        """As `Outcome.back_s`."""
+        found = []
+        for one in self._over:
+            until_s = min([at for at in self._begins_s[one.server] if at >= one.end_s], default=end_s)
+            if until_s - one.end_s < LEFT_S:
+                continue
+            since_s = one.end_s
+            for at, is_low in self._moves[one.server]:
+                if at < until_s:
+                    since_s = math.inf if is_low else min(since_s, at)
+            found.append(max(since_s - one.end_s, 0.0))
+        return found
 
     def outcome(
         self,
@@ -153,6 +184,7 @@ class Score:
             model=model,
             felt=felt,
             detection_s=self.detection_s,
+            back_s=self.back_s(setup.end_s),
             episodes=self._episodes,
             missed=self.missed + sum(one not in self._answered for one in self._open.values()),
             false_reductions=self.false_reductions,

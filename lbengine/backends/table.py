@@ -10,7 +10,7 @@ from typing import Any
 from lbengine.backends.haproxy.backend import HAPROXY
 from lbengine.backends.ipvs.backend import IPVS
 from lbengine.backends.keepalived.backend import KEEPALIVED
-from lbengine.balancer import Backend, Balancer, BalancerError, Target
+from lbengine.balancer import Backend, Balancer, BalancerError, Snapshot, Target
 from slackwater.config import LbengineSettings, PoolSettings, declare
 
 _ALL: tuple[Backend[Any], ...] = (
@@ -35,6 +35,11 @@ def targets_of(pool: PoolSettings) -> list[Target]:
 def lacks(pool: PoolSettings) -> list[str]:
     """What the controller's user lacks on this host to drive the pool, in words with the remedy."""
     return BACKENDS[pool.balancer].lacks(pool)
+
+
+def advice(pool: PoolSettings, snapshot: Snapshot) -> tuple[str, str] | None:
+    """What was measured where another balance algorithm than that of `snapshot` works better, and the remedy."""
+    return BACKENDS[pool.balancer].advice(pool, snapshot)
 
 
 def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:

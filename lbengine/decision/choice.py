@@ -18,9 +18,10 @@ from statistics import NormalDist
 import msgspec
 
 from lbengine.balancer import Snapshot
-from lbengine.decision import guard, prediction
+from lbengine.decision import guard, prediction, two_choices
 from lbengine.decision.law_weights import LEAST_RPS, Load, Want, capacities, wanted_weights
 from lbengine.decision.prediction import Alike
+from slackwater.messages import WeightsMean
 
 CONFIDENCE = 0.9
 """So likely a split must be no worse than the baseline weights."""
@@ -113,7 +114,7 @@ def choose(
     now = {load.server: Want(load.weight_now, "") for load in reducible}
     splits = [{load.server: load.baseline for load in loads}]
     splits += [{**splits[0], **{name: want.weight for name, want in one.items()}} for one in (now, *candidates)]
-    held = _held(loads, known, splits, total_rps, snapshot.by_concurrency)
+    held = _held(loads, known, splits, total_rps, snapshot.weights_mean)
     mean = [math.fsum(row) / DRAWS for row in held]
     sure = [_no_worse(row, held[0]) for row in held]
     best = min((n for n in range(2, len(splits)) if sure[n] >= CONFIDENCE), key=mean.__getitem__, default=0)
@@ -186,7 +187,7 @@ def _held(
     known: Sequence[float],
     splits: Sequence[Mapping[str, int]],
     total_rps: float,
-    by_concurrency: bool,
+    weights_mean: WeightsMean | None,
 ) -> list[list[float]]:
     """(splits, DRAWS) requests that the pool is predicted to hold."""
     per_weight, kept_error = calm_capacity(loads, known)
@@ -204,8 +205,8 @@ def _held(
             (count, weights, max(_draw(belief, draw, number + 1, common), LEAST_RPS))
             for number, ((belief, weights), count) in enumerate(classes.items())
         ]
-        model = prediction.by_share
-        if by_concurrency:
+        model = two_choices.held_together if weights_mean == "draws" else prediction.by_share
+        if weights_mean == "concurrency":
             model = prediction.own_queues if draw % 2 else prediction.one_queue
         for number, row in enumerate(held):
             groups = [Alike(*one) for one in fixed]

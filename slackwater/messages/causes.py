@@ -82,5 +82,6 @@ changed it in this episode."""
 EpisodeMark = Literal["neighbour", "deploy", "backup", "false_alarm", "other"]
 """What a person says an episode was. neighbour: it was right. deploy, backup: the server competed with itself.
 false_alarm: nothing was wrong. other: something else slowed it."""
-WeightsMean = Literal["share", "concurrency", "keys", "none"]
-"""share: of the requests. concurrency: of the requests in flight. keys: of the keys that are hashed. none: nothing."""
+WeightsMean = Literal["share", "draws", "concurrency", "keys", "none"]
+"""share: of the requests. draws: of the draws, of which the server with fewer requests in flight for its weight is
+taken. concurrency: of the requests in flight. keys: of the keys that are hashed. none: nothing."""

@@ -17,6 +17,7 @@ from lab.sim.balancers.table import BALANCERS
 from lab.sim.episodes import Episode, Timeline, coming_and_going
 from lab.sim.outcome import Outcome, Score, pace
 from lab.sim.setup import POLICIES, WARM_UP_S, Setup, SimulationError
+from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.decision import step
 
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
@@ -148,6 +149,19 @@ def test_only_weights_of_haproxys_algorithms_are_driven() -> None:
         requests.simulate(replace(SMALL, balance="peak-ewma"), "slackwater", None)
     with pytest.raises(SimulationError, match="peak-ewma: expected roundrobin or leastconn or random2 in the cycle"):
         cycles.simulate(replace(SMALL, balance="peak-ewma"), "static", None)
+
+
+@pytest.mark.parametrize("balance", sorted(name for name, one in BALANCERS.items() if one.shown_as))
+def test_what_haproxy_calls_an_algorithm_is_known(balance: str) -> None:
+    assert BALANCERS[balance].takes_weights
+    assert weights_mean(BALANCERS[balance].shown_as) in ("share", "draws", "concurrency")
+
+
+def test_slackwater_plays_random_draws_on_their_own_terms() -> None:
+    setup = replace(SMALL, balance="random2")
+    static, ours = (requests.simulate(setup, policy, None) for policy in ("static", "slackwater"))
+    assert ours.moves > 0
+    assert p99(ours) < p99(static)
 
 
 def test_the_oracle_that_may_keep_any_split_is_not_worse_than_the_one_that_drains() -> None:

@@ -26,6 +26,7 @@ def share(balance: str, weight: int) -> float:
         found = running.shares(COUNT, distinct_sources=balance.startswith("source"))
         assert sum(found) == pytest.approx(1.0)
         assert (shown.weights_mean == "keys") == ("hash-type" in balance)
+        assert (shown.weights_mean == "draws") == balance.startswith("random")
         return found[0]
 
 
@@ -109,6 +110,7 @@ def test_each_algorithm_is_documented() -> None:
 
 def test_what_weights_mean_is_data_of_the_balancer() -> None:
     assert weights_mean("leastconn") == "concurrency"
+    assert weights_mean("random") == weights_mean("unknown") == "draws"
     assert weights_mean("newrr") is None
     assert not snapshot((), "newrr").by_concurrency, "one that is not known is taken for one that shares"
     of_ipvs = {name: row.weights_mean for name, row in SCHEDULERS.items()}

@@ -44,10 +44,17 @@ def weights(choice: Choice, loads: list[Load]) -> list[int]:
     return [choice.wanted[load.server].weight if load.server in choice.wanted else 100 for load in loads]
 
 
-@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn", "random"])
 def test_a_server_that_surely_lost_most_of_its_capacity_is_drained_where_the_others_have_room(balance: str) -> None:
     loads = [slow("a", 30.0), calm("b"), calm("c")]
     assert weights(chosen(loads, 200.0, balance), loads) == [0, 100, 100]
+
+
+def test_what_random_draws_avoid_by_themselves_needs_no_weight() -> None:
+    """Going round fills the slow server; of two drawn it is taken less often, whatever its weight."""
+    loads = [slow("a", 200.0), calm("b"), calm("c")]
+    assert weights(chosen(loads, 480.0, "roundrobin"), loads)[0] < 100
+    assert weights(chosen(loads, 480.0, "random"), loads) == [100, 100, 100]
 
 
 def test_two_of_three_are_both_reduced_and_one_of_them_is_drained_at_most() -> None:

@@ -42,6 +42,7 @@ class Played(Balancer):
     [
         ("roundrobin", "share"),
         ("wrr", "share"),
+        ("random", "draws"),
         ("leastconn", "concurrency"),
         ("wlc", "concurrency"),
         ("sed", "concurrency"),

@@ -456,8 +456,11 @@ def test_the_nodes_may_have_other_names_than_the_servers(site: DrivenHAProxy) ->
 
 
 @pytest.mark.usefixtures("haproxy_in_full")
-def test_under_least_connections_the_slow_server_is_drained(tmp_path: Path) -> None:
-    with web_servers(3) as ports, haproxy(backend(ports, "leastconn")) as balancer:
+@pytest.mark.parametrize(("balance", "weights_mean"), [("leastconn", "concurrency"), ("random(2)", "draws")])
+def test_where_weights_are_no_plain_shares_the_slow_server_is_drained_too(
+    balance: str, weights_mean: str, tmp_path: Path
+) -> None:
+    with web_servers(3) as ports, haproxy(backend(ports, balance)) as balancer:
         site = DrivenHAProxy(balancer, ports, tmp_path)
         site.cycle()
         site.cycle(host1="interference")
@@ -467,6 +470,7 @@ def test_under_least_connections_the_slow_server_is_drained(tmp_path: Path) -> N
         cycle = site.engine.outbox[-1]
         assert isinstance(cycle, Cycle)
         assert cycle.servers[0].share == 0.0
+        assert cycle.weights_mean == weights_mean
         site.journal.close()
 
 

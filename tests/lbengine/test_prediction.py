@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbengine.decision.prediction import EXACT, FULL, Alike, by_share, one_queue, own_queues
+from lbengine.decision.two_choices import held_together
 
 MOST = 80
 """Requests that the chain can hold."""
@@ -86,7 +87,7 @@ groups_strategy = st.lists(
 ).filter(lambda groups: any(group.weight > 0 for group in groups))
 
 
-@pytest.mark.parametrize("model", [by_share, own_queues, one_queue])
+@pytest.mark.parametrize("model", [by_share, own_queues, one_queue, held_together])
 @given(groups_strategy, st.floats(1e-3, 3.0))
 def test_what_is_held_is_finite_and_grows_with_the_load(model: object, groups: list[Alike], load: float) -> None:
     assert callable(model)

@@ -95,6 +95,7 @@ def test_a_row_joins_what_balancer_detector_and_monitor_say(pool: Pool) -> None:
         ("roundrobin", "share", 0.5),
         ("wrr", "share", 0.5),
         ("leastconn", "concurrency", None),
+        ("random", "draws", None),
         ("wlc", "concurrency", None),
         ("mh", "keys", None),
         ("rr", "none", None),

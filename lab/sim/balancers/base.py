@@ -12,6 +12,8 @@ class Balancer:
 
     takes_weights = False
     """Whether Slackwater and the oracle can drive it; the others decide everything by themselves."""
+    shown_as = ""
+    """What HAProxy's `show stat` calls it, where it is HAProxy's."""
 
     def __init__(self, servers: int, weights: Ints, dice: np.random.Generator) -> None:
         self.servers = servers

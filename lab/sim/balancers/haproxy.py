@@ -16,6 +16,7 @@ class RoundRobin(Balancer):
     """Smooth weighted round robin: each gains its weight, the one with most pays the sum."""
 
     takes_weights = True
+    shown_as = "roundrobin"
 
     def set_weights(self, weights: Ints) -> None:
         super().set_weights(weights)
@@ -36,6 +37,7 @@ class LeastConn(Balancer):
     """(in flight + 1)/weight, but an idle server ranks first whatever its weight; equals take turns."""
 
     takes_weights = True
+    shown_as = "leastconn"
 
     def __init__(self, servers: int, weights: Ints, dice: np.random.Generator) -> None:
         super().__init__(servers, weights, dice)
@@ -62,6 +64,7 @@ class Random2(Balancer):
     """Two draws by weight, the less loaded for its weight of the two."""
 
     takes_weights = True
+    shown_as = "random"
 
     def set_weights(self, weights: Ints) -> None:
         super().set_weights(weights)

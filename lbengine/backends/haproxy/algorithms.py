@@ -23,8 +23,8 @@ class Algorithm:
 _KEYS = Algorithm("keys", "weights move a share of the keys, and with them their sessions and caches")
 ALGORITHMS: dict[str, Algorithm] = {
     "roundrobin": Algorithm("share"),
-    "random": Algorithm("share"),
-    "unknown": Algorithm("share"),  # what HAProxy 2.6 to 3.2 call `random`
+    "random": Algorithm("draws"),  # of two, unless configured otherwise, which HAProxy does not show
+    "unknown": Algorithm("draws"),  # what HAProxy 2.6 to 3.2 call `random`
     "leastconn": Algorithm("concurrency"),
     "source": _KEYS,
     "uri": _KEYS,
@@ -36,6 +36,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "first": Algorithm("none", "it ignores weights; use `balance roundrobin` or `leastconn`"),
 }
 """By the name that HAProxy's `show stat` gives it."""
+CONFIGURED = {"unknown": "random"}
+"""What `show stat` calls otherwise than the configuration."""
 
 
 def weights_mean(balance: str) -> WeightsMean | None:

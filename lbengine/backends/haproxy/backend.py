@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
+from lbengine.backends.haproxy import measured
 from lbengine.backends.haproxy.agent_check import AgentCheck
 from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.backends.haproxy.survey import Configuration, access_of
-from lbengine.balancer import Backend, Balancer, Target
+from lbengine.balancer import Backend, Balancer, Snapshot, Target
 from slackwater.machine import machine_id
 
 
@@ -39,4 +40,8 @@ def _lacks(pool: HAProxyPool) -> list[str]:
     return [text for path in local for text in access_of(path, Configuration())]
 
 
-HAPROXY = Backend(settings=HAProxyPool, open=_open, check=check, targets=_targets, lacks=_lacks)
+def _advice(pool: HAProxyPool, snapshot: Snapshot) -> tuple[str, str] | None:
+    return measured.advice(snapshot.balance, pool.backend, measured.read())
+
+
+HAPROXY = Backend(settings=HAProxyPool, open=_open, check=check, targets=_targets, lacks=_lacks, advice=_advice)

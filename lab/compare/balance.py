@@ -1,0 +1,74 @@
+"""HAProxy's balance algorithms under Slackwater, over drawn scenarios: the figures that `slackwater check` reads, and
+their page."""
+
+from __future__ import annotations
+
+import math
+import statistics as plain
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+
+from lab.compare import statistics
+from lab.experiment.recording import ExperimentError
+from lbengine.backends.haproxy.measured import Measured, Measurement, Ratio, Response
+
+ALONE = {"roundrobin": "static", "leastconn": "leastconn", "random": "random2"}
+"""HAProxy's name -> the player without Slackwater."""
+WITH = {"roundrobin": "slackwater", "leastconn": "slackwater-lc", "random": "slackwater-random2"}
+PLAYERS = (*ALONE.values(), *WITH.values())
+WORSE = 1.1
+"""Times the mean without Slackwater."""
+
+Felt = Mapping[str, Mapping[str, float]]
+"""By player: what users felt in a scenario."""
+TEMPLATES = Environment(loader=PackageLoader("lab.compare"), autoescape=False, keep_trailing_newline=True)
+
+
+def measured(played: Sequence[Mapping[str, Any]], command: str, commit: str | None) -> Measurement:
+    """The figures of scenarios that `PLAYERS` played. Raises ExperimentError without any."""
+    if not played:
+        raise ExperimentError("no scenario is played yet: expected one at least; the same command goes on")
+    felt: list[Felt] = [one["players"] for one in played]
+
+    def average(name: str) -> float:
+        return plain.fmean(math.log(one[WITH[name]]["mean_ms"]) for one in felt)
+
+    best = min(ALONE, key=average)
+
+    def response(ours: str, theirs: str) -> Response:
+        return Response(*(_ratio(felt, ours, theirs, key) for key in ("mean_ms", "p95_ms", "p99_ms")))
+
+    def of(name: str) -> Measured:
+        to_best, to_alone = (_ratios(felt, WITH[name], other, "mean_ms") for other in (WITH[best], ALONE[name]))
+        return Measured(
+            to_best=response(WITH[name], WITH[best]),
+            to_alone=response(WITH[name], ALONE[name]),
+            to_best_worst=max(to_best),
+            to_alone_worst=max(to_alone),
+            worse_than_alone=sum(one > WORSE for one in to_alone),
+        )
+
+    return Measurement(command, commit, len(felt), best, {name: of(name) for name in ALONE})
+
+
+def _ratios(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> list[float]:
+    return [one[ours][key] / one[theirs][key] for one in felt]
+
+
+def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
+    found = statistics.median(_ratios(felt, ours, theirs, key))
+    assert found is not None
+    return Ratio(found.value, found.low, found.high)
+
+
+def page(found: Measurement) -> str:
+    """The page of these figures, in Markdown."""
+    return TEMPLATES.get_template("balance.md").render(found=found, shown=_shown)
+
+
+def _shown(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.median:.2f}"
+    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"

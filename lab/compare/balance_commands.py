@@ -1,0 +1,58 @@
+"""The command `slackwater lab balance`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from lab.compare.commands import until
+from lab.options import json_option, progress, write_json
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(epilog="Example: slackwater lab balance --scenarios 100 --seed 7 --out balance --minutes 20")
+@click.option("--scenarios", type=click.IntRange(1), default=100, show_default=True, help="So many are drawn.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same scenarios.")
+@click.option("--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Their folder.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="End after so long; go on another time.")
+@click.option("--page", "page_file", type=FILE, help="Write the page of results.")
+@click.option("--data", "data_file", type=FILE, help="Write the figures that `slackwater check` reads.")
+@json_option
+def balance(
+    scenarios: int,
+    seed: int,
+    folder: Path,
+    minutes: float | None,
+    page_file: Path | None,
+    data_file: Path | None,
+    json_file: str | None,
+) -> None:
+    """Find the balance algorithm that works best with Slackwater, in the simulator.
+
+    Plays each drawn scenario under roundrobin, leastconn and random(2), with Slackwater and without, on all cores. The
+    same command goes on where it was interrupted. To renew what is shipped: --page docs/results/balance.md --data
+    lbengine/backends/haproxy/measured.json.
+    """
+    from detector.service import choose_model
+    from lab.cluster.commit import commit
+    from lab.compare import balance as compared
+    from lab.compare import drawn
+    from slackwater.config import DetectorSettings
+
+    plan = drawn.begin(folder, seed, compared.PLAYERS, commit())
+    drawn.run(folder, plan, scenarios, choose_model(DetectorSettings(model="")), progress, until(minutes))
+    played = [one for one in drawn.lines(folder) if one["number"] < scenarios]
+    command = f"slackwater lab balance --scenarios {scenarios} --seed {seed} --out FOLDER"
+    found = compared.measured(played, command, plan.commit)
+    page = compared.page(found)
+    if page_file is not None:
+        page_file.write_text(page)
+    if data_file is not None:
+        data_file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    if json_file:
+        write_json(msgspec.to_builtins(found), json_file)
+    if json_file != "-":
+        click.echo(page, nl=False)
