@@ -26,7 +26,7 @@ def commit(root: Path = ROOT) -> str | None:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=WAIT_S)
+        done = subprocess.run(["git", "--no-optional-locks", "-C", str(root), *arguments], capture_output=True, text=True, timeout=WAIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
