@@ -169,15 +169,14 @@ class Load:
                 self._ask(client, number)
 
     def _ask_in_turn(self) -> None:
-        due_s = time.monotonic()
         with contextlib.closing(self._make()) as client:
             while not self._end.is_set():
-                due_s = max(due_s, time.monotonic())
-                if not self._rate_rps:
+                rate_rps, due_s = self._rate_rps, time.monotonic()
+                if not rate_rps:
                     self._end.wait(LOOK_S)
                     continue
                 self._ask(client, self._begin(due_s))
-                self._end.wait(max(0.0, due_s + self._connections / self._rate_rps - time.monotonic()))
+                self._end.wait(max(0.0, due_s + self._connections / rate_rps - time.monotonic()))
 
     def _ask(self, client: Client, number: int) -> None:
         try:
