@@ -25,6 +25,7 @@ from lab.compare.simulate_commands import simulate
 from lab.disturb.timetable import DISTURBANCES, timetable
 from lab.experiment.policies import POLICIES
 from lab.experiment.steady import default_demand, shown
+from lab.governor.live.commands import governor_policies
 from lab.options import cluster_options, json_option, noise_options, progress, write_json
 from lab.protocols.commands import protocols
 from lab.stories import one_policy, second_stage
@@ -347,5 +348,8 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, governor):
+for command in (
+    *(simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls),
+    *(governor, governor_policies),
+):
     lab.add_command(command)

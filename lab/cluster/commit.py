@@ -26,7 +26,9 @@ def commit(root: Path = ROOT) -> str | None:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=WAIT_S)
+        # Without optional locks: a git that is ended here would leave one behind.
+        argv = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -5,7 +5,7 @@ declare(strict_types=1);
 require __DIR__ . '/hot_function.php';
 
 $socket = require __DIR__ . '/socket.php';
-$keywords = max(1, min(16, (int) ($_GET['keywords'] ?? 1)));
+$keywords = max(1, min(64, (int) ($_GET['keywords'] ?? 1)));
 $digest = slackwater_hot('search', function () use ($keywords): string {
     $digest = '';
     for ($round = 0; $round < 100000 * $keywords; $round++) {

@@ -1,0 +1,95 @@
+"""The command `slackwater lab governor-policies`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Column, Table
+
+from lab.cluster.lab import Lab
+from lab.cluster.paths import LabError
+from lab.cluster.terminal import console
+from lab.governor.live import story
+from lab.governor.live.policies import LIVE
+from lab.governor.live.services import SERVICES
+from lab.governor.live.story import MEASURES, LiveTest
+from lab.options import json_option, progress, write_json
+
+
+@click.command(
+    "governor-policies",
+    epilog="Example: slackwater lab governor-policies --service memcached-open --rounds 3 --json memcached.json",
+)
+@click.option("--service", type=click.Choice(list(SERVICES)), required=True, help="What is served.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(list(LIVE)),
+    help="Again for more  [default: all that the service can have]",
+)
+@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Of each policy.")
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(2, 600),
+    default=5.0,
+    show_default=True,
+    help="Of low load, of high load and of low load again.",
+)
+@click.option(
+    "--add-to",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The JSON of a run before: its rounds count too.",
+)
+@json_option
+def governor_policies(
+    service: str,
+    policies: tuple[str, ...],
+    rounds: int,
+    step_seconds: float,
+    add_to: Path | None,
+    json_file: str | None,
+) -> None:
+    """Compare the governor's policies on a real service with a batch job beside it.
+
+    A quota of CPU time stands in for a clock, so nothing of it is energy. Each policy drives the service's cores and
+    quota itself, without Orders, and sees the load generator's answers.
+    """
+    can = SERVICES[service].policies
+    if cannot := [one for one in policies if one not in can]:
+        raise click.BadParameter(
+            f"{service} does not tell of its hot function, which {', '.join(cannot)} needs; expected {', '.join(can)}",
+            param_hint="--policy",
+        )
+    test = LiveTest(service, policies or can, rounds, step_seconds)
+    try:
+        before = story.rounds_of(add_to.read_bytes(), test) if add_to else []
+    except LabError as error:
+        raise click.BadParameter(f"{add_to}: {error}", param_hint="--add-to") from None
+    with Lab(story.settings(test), progress) as cluster:
+        result = story.run(cluster, test, progress, before)
+    if json_file:
+        write_json(result, json_file)
+        if json_file == "-":
+            return
+    show(result)
+
+
+def show(result: dict[str, Any]) -> None:
+    """The medians and ranges over the rounds, as a table."""
+    heads = ("p95 ms", "p99 ms", "seconds in target %", "requests/s", "allowed", "used", "cores", "batch")
+    title = f"{result['service']}: median (range); allowed, used and batch are CPU time in cores"
+    table = Table(Column("policy", no_wrap=True), *heads, "errors", title=title)
+    for row in result["summary"]:
+        table.add_row(row["policy"], *(cell(row[one]) for one in MEASURES), f"{row['errors']}/{row['requests']}")
+    console().print(table)
+
+
+def cell(found: list[float] | None) -> str:
+    """Median, and least to most where they differ."""
+    if found is None:
+        return "-"
+    middle, least, most = (f"{one:.3g}" for one in found)
+    return middle if least == most else f"{middle} ({least} to {most})"

@@ -1,0 +1,247 @@
+"""One policy through one load: a process of its own, beside the hosts, that reads what to do and writes what it saw.
+
+The load generator and the policy share the process, so that the policy sees each answer at once, as the papers' do from
+theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import numpy as np
+
+from governor.types import Hardware, Observation, Policy, whole
+from lab.cluster.cgroups import Cgroups
+from lab.governor.live.hot import HotEvents
+from lab.governor.live.load import Answer, Client, Load, Memcached, Web
+from lab.governor.live.machine import Place, ServingHost, waited_s
+from lab.governor.live.policies import LIVE, machine
+from lab.governor.live.services import SERVICES
+
+SWITCH_S = 0.001
+"""So long a thread of this process may keep the others waiting."""
+QUEUE_S = 1.0
+FINISH_S = 5.0
+"""What was not answered so long after the load's end counts as an error."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What a process is to do."""
+
+    service: str
+    policy: str
+    place: Place
+    address: tuple[str, int]
+    rates_rps: tuple[float, ...] | None
+    """Of each step; None: one step, as fast as answers come, which shows the capacity."""
+    step_s: float
+    seed: int
+    waiting: tuple[int, ...]
+    """Processes whose threads' waits for a core are the queue."""
+    pinned: tuple[int, ...] = ()
+    events_socket: str | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What it saw. CPU times are in cores: seconds in a second."""
+
+    requests: int
+    errors: int
+    """With those that were not answered."""
+    p95_ms: float | None
+    p99_ms: float | None
+    within_target_percent: float | None
+    """Share of the seconds with requests whose p95 is within the target; a request belongs to when it was due."""
+    rps: float
+    """Good answers."""
+    allowed_cores: float
+    used_cores: float
+    batch_cores: float
+    serving_cores: float
+    """How many the policy let serve, mean."""
+    states: dict[str, float]
+    """Share of the decisions that set this share of the highest clock, over cores."""
+
+
+class Governing:
+    """Runs a policy while it is entered; the host has all there is before."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        of: Hardware,
+        host: ServingHost,
+        load: Load,
+        waiting: Sequence[int],
+        events: HotEvents | None = None,
+    ) -> None:
+        self._policy, self._of, self._host, self._load, self._waiting = policy, of, host, load, waiting
+        self._events = events
+        self.states: Counter[float] = Counter()
+        self.allowed_core_s = self.serving_core_s = 0.0
+        self._read = 0
+        self._cpu_s = host.service_cpu_s()
+        self._waits: deque[tuple[float, float, int]] = deque()
+        """Of the last `QUEUE_S`: instant, waits of all threads until then in s, answers until then."""
+        self._end = threading.Event()
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._decide()
+        except Exception as error:  # told to the one who waits
+            self._failed = error
+
+    def _decide(self) -> None:
+        action = self._policy.start()
+        self._host.set(action)
+        then_s = time.monotonic()
+        due_s = then_s + self._policy.period_s
+        ended = False
+        while not ended:
+            ended = self._end.wait(max(0.0, due_s - time.monotonic()))
+            now_s = time.monotonic()
+            passed_s = now_s - then_s
+            self.allowed_core_s += passed_s * self._host.allowed_cores
+            self.serving_core_s += passed_s * len(action.cores)
+            wanted = self._policy.decide(self._observe(now_s, passed_s, len(action.cores)))
+            if wanted != action:
+                self._host.set(wanted)
+            action, then_s = wanted, now_s
+            self.states.update(round(clock_mhz / self._of.max_mhz, 3) for clock_mhz in action.clocks_mhz)
+            # A decision that came late shifts those after it.
+            due_s = max(due_s + self._policy.period_s, time.monotonic())
+
+    def _observe(self, now_s: float, passed_s: float, cores: int) -> Observation:
+        answered = self._load.answers[self._read :]
+        self._read += len(answered)
+        took_ms = [1e3 * one.took_s for one in answered if one.good]
+        p95_ms, p99_ms = map(float, np.percentile(took_ms, (95, 99))) if took_ms else (None, None)
+        cpu_s = self._host.service_cpu_s()
+        used_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
+        busy = min(1.0, used_s / max(1e-9, passed_s * self._host.allowed_cores))
+        return Observation(
+            now_s,
+            len(answered) / max(1e-9, passed_s),
+            p95_ms,
+            p99_ms,
+            self._queue_delay_ms(now_s),
+            1e3 * self._load.oldest_s(),
+            (busy,) * cores,
+            events=self._events.drain() if self._events else (),
+        )
+
+    def _queue_delay_ms(self, now_s: float) -> float:
+        """How long threads waited for a core in the last second, for each answer."""
+        self._waits.append((now_s, waited_s(self._waiting), self._read))
+        while self._waits[0][0] < now_s - QUEUE_S:
+            self._waits.popleft()
+        _, before_s, answered = self._waits[0]
+        return 1e3 * max(0.0, self._waits[-1][1] - before_s) / max(1, self._read - answered)
+
+    def __enter__(self) -> Governing:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        if self._failed is not None and error is None:
+            raise self._failed
+
+
+def client(task: Task) -> Callable[[], Client]:
+    """Makes one connection to the task's service."""
+    asked = SERVICES[task.service]
+    if asked.kind == "memcached":
+        return lambda: Memcached(task.address)
+    host, port = task.address
+    return lambda: Web([f"http://{host}:{port}{path}" for path in asked.paths])
+
+
+def run(task: Task, cgroups: Cgroups) -> Seen:
+    """Raises OSError when the service cannot be reached or the kernel's files cannot be written."""
+    asked, of = SERVICES[task.service], machine()
+    make = client(task)
+    if asked.kind == "memcached":
+        with contextlib.closing(Memcached(task.address)) as first:
+            first.fill()
+    host = ServingHost(cgroups, task.place, of.max_mhz, task.pinned)
+    host.set(whole(of.highest))
+    closed = asked.closed or task.rates_rps is None
+    with contextlib.ExitStack() as stack:
+        events = stack.enter_context(HotEvents(Path(task.events_socket))) if task.events_socket else None
+        load = stack.enter_context(Load(make, asked.connections, closed, task.seed))
+        policy = LIVE[task.policy](of, asked.target_ms)
+        service_s, batch_s, begin_s = host.service_cpu_s(), host.batch_cpu_s(), time.monotonic()
+        with Governing(policy, of, host, load, task.waiting, events) as governing:
+            for rate_rps in task.rates_rps or (float("inf"),):
+                load.run(rate_rps, task.step_s)
+            load.finish(FINISH_S)
+        passed_s = time.monotonic() - begin_s
+        used_s, batch_s = host.service_cpu_s() - service_s, host.batch_cpu_s() - batch_s
+        lost, answers = load.lost, list(load.answers)
+        host.set(whole(of.highest))
+    return seen(answers, lost, asked.target_ms, begin_s, passed_s, governing, used_s, batch_s)
+
+
+def seen(
+    answers: Sequence[Answer],
+    lost: int,
+    target_ms: float,
+    begin_s: float,
+    passed_s: float,
+    governing: Governing,
+    used_s: float,
+    batch_s: float,
+) -> Seen:
+    good = [one for one in answers if one.good]
+    took_ms = 1e3 * np.array([one.took_s for one in good])
+    p95_ms, p99_ms = map(float, np.percentile(took_ms, (95, 99))) if good else (None, None)
+    decided = max(1, governing.states.total())
+    return Seen(
+        requests=len(answers) + lost,
+        errors=len(answers) - len(good) + lost,
+        p95_ms=p95_ms,
+        p99_ms=p99_ms,
+        within_target_percent=within_percent(good, begin_s, target_ms),
+        rps=len(good) / passed_s,
+        allowed_cores=governing.allowed_core_s / passed_s,
+        used_cores=used_s / passed_s,
+        batch_cores=batch_s / passed_s,
+        serving_cores=governing.serving_core_s / passed_s,
+        states={f"{share:g}": count / decided for share, count in sorted(governing.states.items())},
+    )
+
+
+def within_percent(answers: Sequence[Answer], begin_s: float, target_ms: float) -> float | None:
+    """Share of the seconds with answered requests whose p95 is within the target; None without any."""
+    seconds = dict(by_second(answers, begin_s))
+    if not seconds:
+        return None
+    return 100.0 * float(np.mean([np.percentile(one, 95) <= target_ms for one in seconds.values()]))
+
+
+def by_second(answers: Sequence[Answer], begin_s: float) -> Iterator[tuple[int, list[float]]]:
+    """Second since the begin -> response times in ms of the requests that were due in it."""
+    found: dict[int, list[float]] = {}
+    for one in answers:
+        found.setdefault(int(one.due_s - begin_s), []).append(1e3 * one.took_s)
+    yield from found.items()
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(SWITCH_S)
+    result = run(msgspec.json.decode(sys.stdin.buffer.read(), type=Task), Cgroups.of_this_machine())
+    sys.stdout.buffer.write(msgspec.json.encode(result))
