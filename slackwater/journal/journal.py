@@ -193,7 +193,7 @@ class Journal:
 
     def pools(self) -> list[str]:
         """The pools of which the journal knows anything, sorted."""
-        with self._reading() as database:
+        with self.reading() as database:
             rows = database.execute("SELECT pool FROM latest UNION SELECT pool FROM changes ORDER BY 1").fetchall()
         return [row[0] for row in rows]
 
@@ -219,7 +219,7 @@ class Journal:
 
     def received(self, kind: str, pool: str) -> dict[str, float]:
         """When each node's last message of a kind (`sample`, `verdict`) was written: wall time of this machine."""
-        with self._reading() as database:
+        with self.reading() as database:
             rows = database.execute(
                 "SELECT node, received_unix_s FROM latest WHERE kind = ? AND pool = ?", (kind, pool)
             ).fetchall()
@@ -249,7 +249,7 @@ class Journal:
         conditions = [clause for clause, value in clauses.items() if value is not None] or ["1"]
         where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "what": what, "target": target}
         where |= {"text": clauses["json LIKE :text ESCAPE '!'"], "limit": limit, "offset": offset}
-        with self._reading() as database:
+        with self.reading() as database:
             rows = database.execute(
                 f"SELECT json FROM changes WHERE {' AND '.join(conditions)}"
                 " ORDER BY time_unix_s DESC, rowid DESC LIMIT :limit OFFSET :offset",
@@ -259,24 +259,24 @@ class Journal:
 
     def kinds_of_change(self) -> dict[tuple[str, str], int]:
         """(pool, what) -> how many Changes there are of it."""
-        with self._reading() as database:
+        with self.reading() as database:
             rows = database.execute("SELECT pool, what, count(*) FROM changes GROUP BY pool, what").fetchall()
         return {(row[0], row[1]): row[2] for row in rows}
 
     def states(self, pool: str, since_unix_s: float) -> list[StateSpan]:
         """The states that the pool's nodes were in since then, in order of their beginning."""
-        with self._reading() as database:
+        with self.reading() as database:
             return read_states(database, pool, since_unix_s)
 
     def losses(self, pool: str, since_unix_s: float, step_s: float, until_unix_s: float) -> dict[str, Losses]:
         """What each node lost of its calm capacity in each step. Steps of a day from the beginning of one (UTC) come
         from the rolled-up days, but for the last. Raises ValueError for a step that is not positive or too short."""
-        with self._reading() as database:
+        with self.reading() as database:
             return read_losses(database, pool, since_unix_s, step_s, until_unix_s)
 
     def readings(self, pool: str, last_s: float = 2.0) -> dict[str, Reading]:
         """Each node's means over the `last_s` seconds before its last Sample (the node's own clock)."""
-        with self._reading() as database:
+        with self.reading() as database:
             rows = database.execute(schema.READINGS, {"pool": pool, "last_s": last_s}).fetchall()
         return {row["node"]: Reading(*tuple(row)[1:]) for row in rows}
 
@@ -297,12 +297,12 @@ class Journal:
         (as in the settings); `nodes`: only these. Raises ValueError for a step that is not positive or too short.
         """
         until_unix_s = self._clock() if until_unix_s is None else until_unix_s
-        with self._reading() as database:
+        with self.reading() as database:
             return read_history(database, pool, since_unix_s, until_unix_s, step_s, servers or {}, nodes)
 
     def _latest(self, kind: type[M], pool: str) -> dict[str, tuple[M, float]]:
         name = next(name for name, struct in messages.KINDS.items() if struct is kind)
-        with self._reading() as database:
+        with self.reading() as database:
             rows = database.execute(
                 "SELECT node, json, received_unix_s FROM latest WHERE kind = ? AND pool = ? ORDER BY node", (name, pool)
             ).fetchall()
@@ -328,7 +328,7 @@ class Journal:
 
     def used_bytes(self) -> int:
         """What the file's rows take; pages that deleted rows left behind are used again and do not count."""
-        with self._reading() as database:
+        with self.reading() as database:
             pages, free, size = (
                 int(database.execute(f"PRAGMA {name}").fetchone()[0])
                 for name in ("page_count", "freelist_count", "page_size")
@@ -346,7 +346,8 @@ class Journal:
             self._node_ids.clear()
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The open database, for the statements of this package."""
         with self._lock:
             try:
                 yield self._connection

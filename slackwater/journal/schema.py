@@ -76,7 +76,8 @@ def _means(names: Iterable[str], count: str = "1", scale: str = "") -> str:
     return ", ".join(f"{_mean(name, count)}{scale} AS {name}" for name in names)
 
 
-_READ = ("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu")
+_REQUESTS = ("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms")
+_READ = (*_REQUESTS, "cpu")
 SIGNALS = (
     *("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu", "errors_per_s", "run_delay_per_cpu_s", "steal"),
     *("pressure_cpu", "pressure_io", "cpi"),
@@ -133,17 +134,27 @@ DELETE_ROLLED = tuple(
     for table in ("rolled", "rolled_weights")
 )
 
+_SLOT = "CAST((time_unix_s - :since) / :step AS INTEGER) AS slot"
 _CHOSEN = "pool = :pool AND (:nodes IS NULL OR node IN (SELECT value FROM json_each(:nodes)))"
-HISTORY = (
-    f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_means(SIGNALS)}"
-    f" FROM nodes JOIN samples ON node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since AND time_unix_s < :until"
-    " GROUP BY id, slot ORDER BY id, slot"
-)
+_IN_TIME = "time_unix_s >= :since AND time_unix_s < :until GROUP BY id, slot ORDER BY id, slot"
+_OF_SAMPLES = f"FROM nodes JOIN samples ON node_id = id WHERE {_CHOSEN} AND {_IN_TIME}"
 # `CROSS JOIN` has SQLite go from each node to its own rows of the time, not through those of all times.
-ROLLED_HISTORY = (
-    f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_means(SIGNALS, 'n', f' / {SCALE}.0')}"
-    f" FROM nodes CROSS JOIN rolled ON step_s = :tier AND node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since"
-    " AND time_unix_s < :until GROUP BY id, slot ORDER BY id, slot"
+_OF_ROLLED = f"FROM nodes CROSS JOIN rolled ON step_s = :tier AND node_id = id WHERE {_CHOSEN} AND {_IN_TIME}"
+HISTORY = f"SELECT node, {_SLOT}, {_means(SIGNALS)} {_OF_SAMPLES}"
+ROLLED_HISTORY = f"SELECT node, {_SLOT}, {_means(SIGNALS, 'n', f' / {SCALE}.0')} {_OF_ROLLED}"
+REQUESTS = f"SELECT {_SLOT}, {_means(_REQUESTS)} {_OF_SAMPLES}"
+ROLLED_REQUESTS = f"SELECT {_SLOT}, {_means(_REQUESTS, 'n', f' / {SCALE}.0')} {_OF_ROLLED}"
+_OF_HOUR = f"rolled WHERE step_s = {HOUR_S} AND node_id = id AND time_unix_s"
+OBSERVED_HOURS = (
+    f"WITH RECURSIVE hours (hour) AS (SELECT min((SELECT min(time_unix_s) FROM {_OF_HOUR} >= :since)) FROM nodes"
+    f" WHERE pool = :pool UNION ALL SELECT hour + {HOUR_S} FROM hours WHERE hour + {HOUR_S} < :until)"
+    " SELECT count(*) FROM hours WHERE hour < :until AND EXISTS (SELECT 1 FROM nodes WHERE pool = :pool AND EXISTS"
+    f" (SELECT 1 FROM {_OF_HOUR} = hour AND (rps IS NOT NULL OR cpu IS NOT NULL)))"
+)
+"""Looks one node after the other up, until one is found: most often the first one."""
+EPISODES = (
+    "SELECT node, state, since_unix_s FROM states JOIN nodes ON id = node_id WHERE pool = :pool"
+    f" AND last_unix_s >= :since AND {_LOSING} ORDER BY since_unix_s, node"
 )
 WEIGHTS = (
     "SELECT server, time_unix_s, weight FROM weights WHERE pool = :pool AND time_unix_s >= :since - :held"

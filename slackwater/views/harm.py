@@ -17,9 +17,10 @@ from typing import Literal
 import msgspec
 
 from slackwater.config import PoolSettings
-from slackwater.journal.journal import Journal, PoolSeries
+from slackwater.journal.journal import Journal
+from slackwater.journal.pool_totals import Requests, requests
 from slackwater.messages import Change
-from slackwater.views.percentile import Known, pooled_ms, share_above
+from slackwater.views.percentile import pooled_ms, share_above
 from slackwater.views.why import BEFORE_S, Story
 
 Q = 0.95
@@ -32,6 +33,9 @@ MINUTE_S = 60.0
 CALM_S = {1.0: 50.0, MINUTE_S: 300.0}
 """By the finest step of the series: how much of the time before is taken as calm, in one step."""
 MOST_STEPS = 600
+MOST_SERVER_S = 30_000.0
+"""Seconds times servers of a pool that are read in steps of a second, the newest episodes first; all others are read in
+minutes. With three servers those are nearly three hours, with 300 the last 100 s."""
 LEAST_OUTCOMES = 5
 """With fewer outcomes it is not known how far predictions are off."""
 Unknown = Literal["", "no_samples", "no_calm", "no_prediction", "acted", "weights_set_nothing"]
@@ -104,31 +108,48 @@ def end_of(episode: Story, now_unix_s: float) -> float:
     return now_unix_s if episode.until_unix_s is None else episode.until_unix_s
 
 
+def finest_steps(of: Sequence[Sequence[Story]], servers: int, now_unix_s: float, keep_samples_s: float) -> list[float]:
+    """In which steps each run (the oldest first) is read: of a second or a minute."""
+    left = MOST_SERVER_S
+    found = []
+    for run in reversed(of):
+        since = run[0].since_unix_s
+        left -= servers * (until_of(run, now_unix_s) - since + CALM_S[1.0])
+        kept = now_unix_s - since <= keep_samples_s - 2 * MINUTE_S
+        found.append(1.0 if kept and left >= 0.0 else MINUTE_S)
+    return found[::-1]
+
+
+def until_of(run: Sequence[Story], now_unix_s: float) -> float:
+    return max(end_of(one, now_unix_s) for one in run)
+
+
 def measure(
     journal: Journal,
     pool: PoolSettings,
     episodes: Sequence[Story],
     changes: Sequence[Change],
     now_unix_s: float,
-    keep_samples_s: float,
+    finest_s: float,
     weights_work: bool,
 ) -> Measured:
     """A run of episodes; `changes` are the weight changes of the pool in its time, the oldest first."""
     since = episodes[0].since_unix_s
-    until = max(end_of(one, now_unix_s) for one in episodes)
-    finest_s = MINUTE_S if now_unix_s - since > keep_samples_s - 2 * MINUTE_S else 1.0
+    until = until_of(episodes, now_unix_s)
     limit_ms = pool.target_p95_ms or None
     if limit_ms is None:
         calm_s, calm_until = CALM_S[finest_s], _floor(since - ONSET_S, finest_s)
-        before = journal.history(pool.name, calm_until - calm_s, calm_s, until_unix_s=calm_until, servers=pool.servers)
-        calm_ms = pooled_ms([one for slot in range(len(before.time_unix_s)) for one in _known(before, slot)], Q)
+        before = requests(journal, pool.name, calm_until - calm_s, calm_s, calm_until)
+        calm_ms = pooled_ms([one for known in before.values() for one in known], Q)
         limit_ms = None if calm_ms is None else TIMES_CALM * calm_ms
     avoided_unknown = _avoided_unknown(changes, weights_work)
     if limit_ms is None:
         return Measured(episodes, None, [], "no_calm", avoided_unknown or "no_calm")
     step_s = finest_s * max(1, math.ceil((until - since) / MOST_STEPS / finest_s))
-    series = journal.history(pool.name, _floor(since, finest_s), step_s, until_unix_s=until, servers=pool.servers)
-    pieces = list(_pieces(series, episodes, changes, limit_ms, now_unix_s))
+    begin = _floor(since, finest_s)
+    answered = requests(journal, pool.name, begin, step_s, until)
+    steps = [(begin + slot * step_s, begin + (slot + 1) * step_s, answered[slot]) for slot in sorted(answered)]
+    pieces = list(_pieces(steps, episodes, changes, limit_ms, now_unix_s))
     missing: Unknown = "" if pieces else "no_samples"
     return Measured(episodes, limit_ms, pieces, missing, avoided_unknown or missing)
 
@@ -193,32 +214,29 @@ def off_by(outcomes: Iterable[Change]) -> float | None:
 
 
 def _pieces(
-    series: PoolSeries, episodes: Sequence[Story], changes: Sequence[Change], limit_ms: float, now_unix_s: float
+    steps: Iterable[tuple[float, float, Sequence[Requests]]],
+    episodes: Sequence[Story],
+    changes: Sequence[Change],
+    limit_ms: float,
+    now_unix_s: float,
 ) -> Iterable[Piece]:
-    """The measured steps, cut where an episode begins or ends and where a prediction was recorded."""
+    """The measured steps, cut where an episode begins or ends and where a prediction was recorded.
+
+    Of each step it takes begin, end and what each server answered.
+    """
     predicted = [made for made in changes if made.rt_p95_predicted_ms is not None]
     times = [made.time_unix_s for made in predicted]
     cuts = sorted(set(times) | {one.since_unix_s for one in episodes} | {end_of(one, now_unix_s) for one in episodes})
-    for slot, begin in enumerate(series.time_unix_s):
-        known = _known(series, slot)
+    for begin, end, known in steps:
         share = share_above(known, limit_ms)
         if share is None:
             continue
         total_rps = math.fsum(rps for rps, *_ in known)
-        end = begin + series.step_s
         edges = [begin, *(cut for cut in cuts if begin < cut < end), end]
         for since, until in pairwise(edges):
             past = bisect_right(times, since)
             last = predicted[past - 1] if past else None
             yield Piece(since, until, share * total_rps, share > 1.0 - Q, last)
-
-
-def _known(series: PoolSeries, slot: int) -> list[Known]:
-    """Each node's requests and response times in a step."""
-    return [
-        (one.rps[slot] or 0.0, one.rt_p50_ms[slot], one.rt_p95_ms[slot], one.rt_p99_ms[slot])
-        for one in series.nodes.values()
-    ]
 
 
 def _floor(unix_s: float, step_s: float) -> float:

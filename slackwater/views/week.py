@@ -4,17 +4,18 @@ would change. For the page, the API and `slackwater week`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 import msgspec
 
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal
+from slackwater.journal.pool_totals import Begin, begins, observed_s
 from slackwater.messages import Change, Cycle, EpisodeMark, Mode, Resource, State
 from slackwater.views.change_lines import change_lines
-from slackwater.views.harm import Harm, end_of, harm, measure, off_by, runs
-from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes
+from slackwater.views.harm import Harm, end_of, finest_steps, harm, measure, off_by, runs, until_of
+from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes, mark_key, marks
 
 DAYS = (1, 7, 30, 90)
 """Spans that are offered."""
@@ -141,20 +142,23 @@ def _of_pool(
 ) -> PoolWeek:
     since = now_unix_s - days * DAY_S
     cycle = journal.latest_cycle(pool.name)
-    every = episodes(journal, pool.name, since)
-    listed = every[-MOST_EPISODES:]
+    every = begins(journal, pool.name, since)
+    newest = every[-MOST_EPISODES:]
+    listed = episodes(journal, pool.name, newest[0].since_unix_s)[-MOST_EPISODES:] if newest else []
     begin = min([since, *(one.since_unix_s - BEFORE_S for one in listed)])
     changes = journal.changes(pool.name, MOST_CHANGES, begin, what="weight")[::-1]
     decided = [made for made in changes if made.by == "lbengine" and made.cause not in ("not_set", "put_back")]
     off = off_by(journal.changes(pool.name, MOST_CHANGES, now_unix_s - OUTCOMES_S, what="outcome"))
     keep_samples_s = settings.journal.keep_samples_h * HOUR_S
-    totals = _count(every)
+    totals = _count(every, marks(journal, pool.name, every[0].since_unix_s) if every else {})
+    servers = len(journal.received("sample", pool.name))
     shown: list[WeekEpisode] = []
-    for run in runs(listed, now_unix_s):
-        until = max(end_of(one, now_unix_s) for one in run)
+    found = runs(listed, now_unix_s)
+    for run, finest_s in zip(found, finest_steps(found, servers, now_unix_s, keep_samples_s), strict=True):
+        until = until_of(run, now_unix_s)
         of_run = [made for made in decided if run[0].since_unix_s - BEFORE_S <= made.time_unix_s <= until + AFTER_S]
         works = cycle is None or cycle.weights_mean != "none"
-        measured = measure(journal, pool, run, of_run, now_unix_s, keep_samples_s, works)
+        measured = measure(journal, pool, run, of_run, now_unix_s, finest_s, works)
         whole = harm(measured, None, now_unix_s, off)
         totals.slow_s += whole.slow_s or 0.0
         totals.slow_requests += whole.slow_requests or 0.0
@@ -167,14 +171,14 @@ def _of_pool(
         for one in run:
             about = _about(one, run, of_run, pool, now_unix_s)
             shown.append(_episode(one, about, harm(measured, one, now_unix_s, off)))
-    observed_s = _observed_s(journal, pool.name, since, now_unix_s)
-    if observed_s >= WEEK_DAYS * DAY_S - HOUR_S:
-        totals.false_alarms_per_week = totals.false_alarms * WEEK_DAYS * DAY_S / observed_s
+    observed = observed_s(journal, pool.name, since, now_unix_s)
+    if observed >= WEEK_DAYS * DAY_S - HOUR_S:
+        totals.false_alarms_per_week = totals.false_alarms * WEEK_DAYS * DAY_S / observed
     return PoolWeek(
         pool=pool.name,
         mode=cycle.mode if cycle else None,
         paused=cycle.paused if cycle else False,
-        observed_s=observed_s,
+        observed_s=observed,
         target_p95_ms=pool.target_p95_ms,
         predictions_off_by=off,
         totals=totals,
@@ -184,14 +188,15 @@ def _of_pool(
     )
 
 
-def _count(every: Sequence[Story]) -> Totals:
-    marks = [one.marked.mark for one in every if one.marked is not None]
+def _count(every: Sequence[Begin], marked: Mapping[tuple[str, int], Marked]) -> Totals:
+    keys = [mark_key(one.node, one.since_unix_s) for one in every] if marked else []
+    words = [marked[key].mark for key in keys if key in marked]
     return Totals(
         episodes=len(every),
         interference=sum(one.state == "interference" for one in every),
-        marks={mark: marks.count(mark) for mark in get_args(EpisodeMark)},
-        unmarked=len(every) - len(marks),
-        false_alarms=sum(mark in FALSE for mark in marks),
+        marks={mark: words.count(mark) for mark in get_args(EpisodeMark)},
+        unmarked=len(every) - len(words),
+        false_alarms=sum(mark in FALSE for mark in words),
     )
 
 
@@ -237,16 +242,6 @@ def _episode(episode: Story, about: Sequence[Change], felt: Harm) -> WeekEpisode
         harm=felt,
         marked=episode.marked,
     )
-
-
-def _observed_s(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float) -> float:
-    """Whole hours in which any node sent Samples."""
-    hours = journal.history(pool, since_unix_s // HOUR_S * HOUR_S, HOUR_S, until_unix_s=now_unix_s)
-    seen = {
-        slot for one in hours.nodes.values() for slot, (rps, cpu) in enumerate(zip(one.rps, one.cpu, strict=True))
-        if rps is not None or cpu is not None
-    }  # fmt: skip
-    return HOUR_S * len(seen)
 
 
 def _acting(

@@ -90,7 +90,7 @@ def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
     following: dict[str, float] = {}
     found = []
     spans = journal.states(pool, since_unix_s)
-    marked = _marks(journal, pool, spans[0].since_unix_s - BEFORE_S) if spans else {}
+    marked = marks(journal, pool, spans[0].since_unix_s) if spans else {}
     for span in reversed(spans):
         ended = following.get(span.node)
         following[span.node] = span.since_unix_s
@@ -106,17 +106,17 @@ def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
                     path=span.path,
                     resource=span.resource,
                     changes=[],
-                    marked=marked.get(_key(span.node, span.since_unix_s)),
+                    marked=marked.get(mark_key(span.node, span.since_unix_s)),
                 )
             )
     return found[::-1]
 
 
-def _marks(journal: Journal, pool: str, since_unix_s: float) -> dict[tuple[str, int], Marked]:
-    """What people said of episodes since then, by `_key`."""
-    changes = journal.changes(pool, MOST_MARKS, since_unix_s, what="mark_episode")
+def marks(journal: Journal, pool: str, since_unix_s: float) -> dict[tuple[str, int], Marked]:
+    """What people said of episodes that began then or later, by `mark_key`."""
+    changes = journal.changes(pool, MOST_MARKS, since_unix_s - BEFORE_S, what="mark_episode")
     return {
-        _key(made.target, made.since_unix_s): msgspec.convert(
+        mark_key(made.target, made.since_unix_s): msgspec.convert(
             {"mark": made.after, "note": made.why, "by": made.by, "time_unix_s": made.time_unix_s}, Marked
         )
         for made in reversed(changes)
@@ -124,7 +124,7 @@ def _marks(journal: Journal, pool: str, since_unix_s: float) -> dict[tuple[str, 
     }
 
 
-def _key(node: str, since_unix_s: float) -> tuple[str, int]:
+def mark_key(node: str, since_unix_s: float) -> tuple[str, int]:
     """An episode: its node, and when it began in milliseconds."""
     return node, round(since_unix_s * 1000)
 

@@ -1,4 +1,4 @@
-// Every page and every control, at four widths, dark and light. URL, PASSWORD and PAGES come from the environment.
+// Every page and every control, at four widths, dark and light. No page is wider than the screen, at one more width. URL, PASSWORD and PAGES come from the environment.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { launch, login, open, serious } from "./kit.mjs";
@@ -7,6 +7,7 @@ const { URL: url, PASSWORD: password } = process.env;
 const PAGES = JSON.parse(process.env.PAGES);
 const EPISODE = PAGES.find((path) => path.includes("/episodes/"));
 const WIDTHS = [360, 768, 1280, 1920];
+const IN_ONE_LINE = 1024;
 let browser;
 let cookies;
 
@@ -52,6 +53,14 @@ function unreachable(page) {
   });
 }
 
+// Nothing is wider than the screen, and the navigation of a screen that is not narrow stands in one line.
+async function fits(page, path, width) {
+  const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(over <= 0, `${path} is ${over} px wider than the screen`);
+  const tops = await page.locator(".top nav a").evaluateAll((all) => all.map((one) => one.offsetTop));
+  if (width >= IN_ONE_LINE) assert.equal(new Set(tops).size, 1, `${path}: the navigation is in one line`);
+}
+
 const rows = (page) => page.locator("table.fleet [data-field=node], table.fleet [data-field=title]").allTextContents();
 
 async function live(page, path) {
@@ -72,6 +81,13 @@ for (const width of [380, 1600]) {
   }
 }
 
+checked(`${IN_ONE_LINE} px: nothing is wider than the screen`, { width: IN_ONE_LINE, height: 900 }, async (page) => {
+  for (const path of PAGES) {
+    await page.goto(path);
+    await fits(page, path, IN_ONE_LINE);
+  }
+});
+
 for (const width of WIDTHS) {
   const at = (name, body, anonymous) => checked(`${width} px: ${name}`, { width, height: 900 }, body, anonymous);
 
@@ -80,8 +96,7 @@ for (const width of WIDTHS) {
       assert.equal((await page.goto(path)).status(), 200, path);
       assert.ok((await page.locator("h1").count()) >= 1, `${path} has a heading`);
       assert.deepEqual(await unreachable(page), [], path);
-      const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-      assert.ok(over <= 0, `${path} is ${over} px wider than the screen`);
+      await fits(page, path, width);
     }
   });
 

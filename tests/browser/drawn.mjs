@@ -4,13 +4,13 @@ import { launch, open } from "./kit.mjs";
 const [url] = process.argv.slice(2);
 const browser = await launch();
 const found = {};
-for (const path of ["/", "/pools/web", "/fleet", "/fleet?last=90d"]) {
+for (const path of ["/", "/pools/web", "/fleet", "/fleet?last=90d", "/week"]) {
   found[path] = [];
   for (let run = 0; run < 8; run += 1) {
     const page = await open(browser, url);
     await page.addInitScript(() => {
       const look = () => {
-        const rows = document.readyState !== "loading" && document.querySelector(".servers tbody tr, .fleet tbody tr");
+        const rows = document.readyState !== "loading" && document.querySelector(".servers tbody tr, .fleet tbody tr, .week tbody tr");
         const plots = !document.querySelector(".stack") || document.querySelector(".stack canvas");
         const map = !document.querySelector(".map[hidden]");
         if (rows && plots && map) requestAnimationFrame(() => setTimeout(() => { window.drawnMs = performance.now(); }));

@@ -12,8 +12,9 @@ from slackwater.config import ControllerSettings, parse
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cpu, Cycle, EpisodeMark, Message, Sample, ServerState, State, Traffic, Verdict
 from slackwater.messages.causes import WeightsMean
-from slackwater.views.harm import LEAST_OUTCOMES, off_by
+from slackwater.views.harm import LEAST_OUTCOMES, MINUTE_S, MOST_SERVER_S, finest_steps, off_by, runs
 from slackwater.views.week import MOST_EPISODES, Week, week
+from slackwater.views.why import episodes
 
 T0 = 1_795_000_000.0
 CALM_MS, SLOW_MS = 4.0, 60.0
@@ -260,3 +261,15 @@ def test_an_old_episode_is_measured_from_minutes(journal: Journal) -> None:
     journal.keeping(roll, "written")
     (one,) = seen(journal).pools[0].episodes
     assert one.harm.slow_s == pytest.approx(60.0), "no more than the episode, whatever the minutes are"
+
+
+def test_of_a_large_pool_only_the_newest_episodes_are_read_in_seconds(journal: Journal) -> None:
+    for begin_s in (-3000, -2000, -1000):
+        journal.record(*episode(begin_s, begin_s + 100))
+    found = runs(episodes(journal, "web", T0 - 4000), T0)
+    assert len(found) == 3
+    each_s, day_s = 150.0, 86400.0
+    assert finest_steps(found, 3, T0, day_s) == [1.0] * 3
+    assert finest_steps(found, int(MOST_SERVER_S / each_s / 2), T0, day_s) == [MINUTE_S, 1.0, 1.0]
+    assert finest_steps(found, int(MOST_SERVER_S), T0, day_s) == [MINUTE_S] * 3
+    assert finest_steps(found, 3, T0, 2500.0) == [MINUTE_S, 1.0, 1.0], "Samples of the first are not kept any more"
