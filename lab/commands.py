@@ -200,9 +200,7 @@ def _run_retuned(settings: LabSettings, test: SecondStageTest, json_file: str | 
 @click.option("--swing", is_flag=True, help="The load swings between 20% and 70% of the capacity.")
 @click.option("--drain", is_flag=True, help="Also move the weight of a host while its neighbour is loud.")
 @click.option("--overload", is_flag=True, help="Also load that the pool cannot carry, labelled so.")
-@click.option(
-    "--by-event", is_flag=True, help="Samples follow events; default: one every 0.2 s, as training counts them."
-)
+@click.option("--by-event", is_flag=True, help="Samples follow events; default: one every 0.2 s.")
 @click.option(
     "--disturbance",
     "disturbances",

@@ -27,7 +27,7 @@ from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.control import Request
 from slackwater.machine import controller_id
-from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict, Weight
+from slackwater.messages import VERSION, Ask, Change, Cycle, ServerState, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
 
@@ -308,6 +308,9 @@ class Engine:
         done, takes_effect = self.commands.carry_out(
             request, baselines, self.inbox.fresh(now_s, self.settings.lease_s), now_s
         )
+        if request.action == "ask_samples" and request.target and request.for_s:
+            asked = Ask(VERSION, request.target, self.pool.name, time_unix_s=self._wall(), lease_s=request.for_s)
+            self.outbox.append(asked)
         if not takes_effect:
             return f"{self.pool.name}: {done}"
         if self.acting and not was_acting:  # what was imagined in observe mode was never set

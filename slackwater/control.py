@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
-from slackwater.messages import PARTS, EpisodeMark, Mode, Name, UnixTime
+from slackwater.messages import LONGEST_ASK_S, PARTS, EpisodeMark, Mode, Name, UnixTime
 
 MOST_PIN_S = 86400.0
 WAIT_S = 2.0
 ANSWERS_WITHIN_S = 3.0
-Action = Literal["pause", "resume", "mode", "pin", "unpin", "end_episode", "acknowledge", "mark_episode"]
+Action = Literal["pause", "resume", "mode", "pin", "unpin", "end_episode", "acknowledge", "mark_episode", "ask_samples"]
 ACTIONS: dict[Action, str] = {
     "pause": "Set the baseline weights and change nothing until `resume`",
     "resume": "Balance again after `pause`",
@@ -28,6 +28,7 @@ ACTIONS: dict[Action, str] = {
     "end_episode": "Treat a node as calm until its present episode is over",
     "acknowledge": "Record that an operator has seen it; changes nothing",
     "mark_episode": "Record what an episode was; changes nothing",
+    "ask_samples": "Ask a node's monitor for Samples as often as in an event, for a time; changes no weight",
 }
 NEEDS: dict[Action, tuple[str, ...]] = {
     "mode": ("mode",),
@@ -36,6 +37,7 @@ NEEDS: dict[Action, tuple[str, ...]] = {
     "end_episode": ("target",),
     "acknowledge": ("target",),
     "mark_episode": ("target", "mark", "since_unix_s"),
+    "ask_samples": ("target", "for_s"),
 }
 """Required fields besides `action` and `by`."""
 
@@ -56,11 +58,11 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The sender's name, for the Change."""
     why: Annotated[str, Meta(max_length=500)] = ""
     target: Name | None = None
-    """A server by the balancer's name (`pin`, `unpin`), or a node (`end_episode`, `acknowledge`, `mark_episode`)."""
+    """A server by the balancer's name (`pin`, `unpin`), or a node (the others)."""
     weight: ServerWeight | None = None
     """`pin`: the weight to hold, at most the server's baseline."""
     for_s: Annotated[float, Meta(gt=0, le=MOST_PIN_S)] | None = None
-    """`pin`: how long."""
+    """`pin`, `ask_samples`: how long."""
     mode: Mode | None = None
     mark: EpisodeMark | None = None
     """`mark_episode`: what it was."""
@@ -71,6 +73,8 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
         if self.by in PARTS:
             raise ValueError(f"`by` is {self.by!r}, which is a part of Slackwater; expected a person's name")
         missing = [name for name in NEEDS.get(self.action, ()) if getattr(self, name) is None]
+        if self.action == "ask_samples" and (self.for_s or 0.0) > LONGEST_ASK_S:
+            raise ValueError(f"`for_s` is {self.for_s:g}; a monitor is asked for at most {LONGEST_ASK_S:g} s")
         if missing:
             raise ValueError(f"`{self.action}` needs {', '.join(f'`{name}`' for name in missing)}")
 

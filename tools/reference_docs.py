@@ -191,7 +191,8 @@ def metrics() -> str:
             "## The monitor\n",
             "`http://127.0.0.1:9465/metrics` (`metrics.listen`), in the format of OpenMetrics. A value that the last\n"
             "Sample lacks is not on the page. `slackwater_response_time_seconds` is a histogram of the response times\n"
-            "on the wire. `slackwater_samples_published_total` and `slackwater_samples_dropped_total` count Samples.\n"
+            "on the wire. `slackwater_samples_published_total` and `slackwater_samples_dropped_total` count Samples,\n"
+            "`slackwater_asks_total` how often the controller asked for more of them.\n"
             "`slackwater_monitor_collector_duration_seconds` and `slackwater_monitor_collector_success` have a label\n"
             "`collector` and are of its last run; a collector that is switched off has neither.\n",
             table(head, monitor_metrics()),

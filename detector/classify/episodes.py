@@ -26,7 +26,7 @@ from typing import get_args
 
 import numpy as np
 
-from detector.classify.evidence import DAY_S, QUIET, REFERENCE_S, STRONG, Evidence
+from detector.classify.evidence import DAY_S, MOST_COVERED_S, QUIET, REFERENCE_S, STRONG, Evidence
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
@@ -42,8 +42,6 @@ LOUD_WEIGHT = 2.0
 ONSETS_PER_NODE_DAY, MEAN_EPISODE_S = 20.0, 60.0
 """Neighbours that are expected before anything is seen: so many a day, each for so long."""
 MOST_CERTAIN = 1.0 - 1e-6
-MOST_COVERED_S = 1.2
-"""No tick counts for more time than this, however long none came before it."""
 ROUNDING_S = 1e-6
 """Of sums of periods."""
 NO_REQUESTS_TIMEOUT_S = 55.0

@@ -13,6 +13,7 @@ Sample often disturbs the next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -26,7 +27,9 @@ LEVELS = ("quiet", "faint", "weak", "strong")
 QUIET, FAINT, WEAK, STRONG = range(4)
 """What a Sample shows: nothing; a cause and users beyond `WEAK_LIMITS`; a neighbour; a neighbour strongly."""
 REFERENCE_S = 0.2
-"""The counts are of Samples that cover this. One that covers less says less, in proportion."""
+"""The counts are of times this long. A Sample that covers less says less, in proportion."""
+MOST_COVERED_S = 1.2
+"""No Sample counts for more time than this, however long none came before it."""
 DAY_S = 86_400.0
 GRID = 0.25
 """Of sums: a step of the Markov chain's."""
@@ -40,18 +43,20 @@ SMOOTHING = 0.5
 class Evidence:
     """How often each level was counted, from recordings."""
 
-    calm: tuple[tuple[int, ...], ...]
-    """Row: the level before, column: the level, in Samples of nodes without a neighbour."""
-    neighbour: tuple[int, ...]
-    """Levels in Samples of nodes beside a neighbour that users felt."""
+    calm: tuple[tuple[float, ...], ...]
+    """Row: the level before, column: the level, of nodes without a neighbour; in times of `REFERENCE_S`."""
+    neighbour: tuple[float, ...]
+    """Levels of nodes beside a neighbour that users felt; in times of `REFERENCE_S`."""
 
     @classmethod
     def of(cls, counted: Mapping[str, Any]) -> Evidence:
         """From what `as_dict` gave. Raises KeyError, TypeError or ValueError for what is no such thing."""
-        calm = tuple(tuple(int(count) for count in row) for row in counted["calm"])
-        neighbour = tuple(int(count) for count in counted["neighbour"])
+        calm = tuple(tuple(float(count) for count in row) for row in counted["calm"])
+        neighbour = tuple(float(count) for count in counted["neighbour"])
         size = len(LEVELS)
-        if [len(row) for row in (*calm, neighbour)] != [size] * (size + 1) or min(map(min, (*calm, neighbour))) < 0:
+        rows = (*calm, neighbour)
+        are_counts = all(0 <= one < math.inf for row in rows for one in row)
+        if [len(row) for row in rows] != [size] * (size + 1) or not are_counts:
             raise ValueError(f"expected {size} rows of {size} counts in calm, and {size} beside a neighbour")
         return cls(calm, neighbour)
 
@@ -100,6 +105,11 @@ COUNTED = Evidence(
     neighbour=(35, 8, 124, 424),
 )
 """Of the shipped model on cgroup hosts: docs/results/evidence.md."""
+
+
+def counts(covered_s: Floats) -> Floats:
+    """(M,) how many times of `REFERENCE_S` Samples cover, however long none came before."""
+    return np.minimum(covered_s, MOST_COVERED_S) / REFERENCE_S
 
 
 def weight(covered_s: Floats) -> Floats:

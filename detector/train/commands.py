@@ -16,7 +16,8 @@ from detector.classify.evidence import LEVELS
 from detector.estimator import TERMS
 from detector.features.features import words
 from detector.recordings.recording import RecordingError, read
-from detector.train.report import page
+from detector.train import reliability
+from detector.train.report import page, reliability_plot
 from detector.train.scores import SURE
 from detector.train.training import Progress, TrainingError, track, train_model
 
@@ -83,20 +84,29 @@ def detector() -> None:
 @detector.command()
 @click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--model", "which", default="", help="Model file, or `thresholds`; default: the shipped model.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also plot how often the stated probability of a neighbour was right (SVG).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all scores as JSON.")
-def evaluate(data: tuple[Path, ...], which: str, as_json: bool) -> None:
+def evaluate(data: tuple[Path, ...], which: str, plot: Path | None, as_json: bool) -> None:
     """Replay recordings through the whole detector, and score it against their labels.
 
     DATA are recordings (*.parquet) or folders of them. Scores of recordings that the model was trained on flatter it.
 
-    Example: slackwater detector evaluate fresh/ --model model.skops --json
+    Example: slackwater detector evaluate fresh/ --model model.skops --plot reliability.svg
     """
     from detector.train import evaluate as evaluating
 
     try:
         model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
         result = evaluating.evaluate([read(file) for file in _files(data)], model, progress())
-    except (RecordingError, TrainingError, tree.ModelError) as error:
+        if plot is not None:
+            if result["reliability"] is None:
+                raise click.ClickException(f"{plot}: not written: no Verdict stated a probability")
+            plot.write_text(reliability_plot(result["reliability"]), encoding="utf-8")
+    except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))
 
@@ -135,7 +145,8 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
 def evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
     """Count how often Samples show a neighbour, in calm and beside one, and print what follows from it.
 
-    DATA are recordings (*.parquet) or folders of them.
+    A Sample counts for the time that it covers, in times of 0.2 s, so recordings may be made at any pace. DATA are
+    recordings (*.parquet) or folders of them.
 
     Example: slackwater detector evidence recordings/ --json
     """
@@ -154,7 +165,7 @@ def evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
     click.echo(f"{'a Sample shows':<16}{'in calm':>10}{'beside':>10}{'ratio':>8}")
     for level, name in enumerate(LEVELS):
         calm = sum(row[level] for row in found.calm)
-        click.echo(f"{name:<16}{calm:>10}{found.neighbour[level]:>10}{found.ratios[level]:>8.2f}")
+        click.echo(f"{name:<16}{calm:>10.0f}{found.neighbour[level]:>10.0f}{found.ratios[level]:>8.2f}")
     for rate, threshold in rates.items():
         click.echo(f"{rate} false episodes a node-day: an episode begins at {threshold:g}")
 
@@ -170,6 +181,8 @@ def _evaluated(result: dict[str, Any]) -> str:
     for kind, levels in result["by_noise"].items():
         for level, one in levels.items():
             lines.append(f"  {kind} {level}: {_noises(one)}")
+    if stated := result.get("reliability"):
+        lines += reliability.lines(stated)
     return "\n".join([*lines, *_law(result.get("law"))])
 
 
@@ -246,6 +259,10 @@ def _scores(scores: dict[str, Any]) -> list[str]:
             lines.append(f"  {judge}: not scored: too few recordings to hold one out")
             continue
         lines += _judged(judge, result)
+        if stated := result.get("reliability"):
+            lines += reliability.lines(stated)
+        else:
+            lines.append("  stated probability of a neighbour: not scored; `slackwater detector evaluate` scores it")
     lines += _law(scores.get("law"))
     for kind, one in scores.get("kinds_left_out", {}).items():
         lines.append(f"  {kind}, never trained on: {_noises(one)}")

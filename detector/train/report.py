@@ -43,6 +43,7 @@ def page(model: Model, text: str) -> str:
         ("Receiver operating characteristic of single ticks, the tree alone", scores.get("curves"), _roc),
         ("Precision and recall of single ticks, the tree alone", scores.get("curves"), _precision_recall),
         ("Time from the onset of a noise to its detection", tree.get("delays_s"), _delays),
+        ("Stated probability of a neighbour, and how often it was right", tree.get("reliability"), _reliability),
         ("Error of the estimators of p95 by the share of the data trained on", scores.get("tail"), _tail),
     )
     for caption, data, paint in figures:
@@ -57,6 +58,11 @@ def page(model: Model, text: str) -> str:
     parts += ["<h2>Kinds that the tree was not trained on</h2>", _left_out(scores.get("kinds_left_out") or {})]
     parts += ["<h2>The model in words, with its decision tree</h2>", f"<pre>{html.escape(text)}</pre></body></html>\n"]
     return "\n".join(parts)
+
+
+def reliability_plot(found: Mapping[str, Any]) -> str:
+    """The reliability plot as SVG, of what `detector.train.reliability.Reliability.as_dict` gave."""
+    return _draw(_reliability, found)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -158,6 +164,17 @@ def _delays(axes: Any, delays_s: Sequence[float]) -> None:
     axes.axvline(0.5, linestyle=":", color="gray")
     axes.axvline(1.0, linestyle=":", color="gray")
     axes.set(xlabel="seconds", ylabel="share of the noises found", xlim=(0, None))
+
+
+def _reliability(axes: Any, found: Mapping[str, Any]) -> None:
+    """Each point's size shows how many Verdicts it is of; on the line the probability is right."""
+    bins = found["bins"]
+    stated, share = [one["stated"] for one in bins], [one["share"] for one in bins]
+    sizes = [20.0 + 180.0 * (one["verdicts"] / found["verdicts"]) ** 0.5 for one in bins]
+    axes.plot([0, 1], [0, 1], linestyle=":", color="gray")
+    axes.scatter(stated, share, s=sizes, alpha=0.7, label=f"Brier score {found['brier_score']:g}")
+    axes.set(xlabel="stated probability", ylabel="share beside a neighbour", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
+    axes.legend(loc="upper left")
 
 
 def _tail(axes: Any, found: Mapping[str, Mapping[str, Any]]) -> None:

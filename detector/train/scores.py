@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from detector.recordings.recording import Label, Recording
+from detector.train.reliability import Reliability
 from slackwater.messages import Verdict
 
 GRACE_S = 3.0
@@ -59,6 +60,8 @@ class Scores:
     """Kind of label that is no noise -> its seconds, of each node that it was done to."""
     calm_node_hours: float = 0.0
     """Node-hours without a neighbour."""
+    reliability: Reliability = field(default_factory=Reliability)
+    """Of the probability that Verdicts state: see `_count_reliability` for those that count."""
 
     def merge(self, other: Scores) -> None:
         for truth, found in other.confusion.items():
@@ -70,6 +73,7 @@ class Scores:
         for kind, seconds in other.disturbed_node_s.items():
             self.disturbed_node_s[kind] += seconds
         self.calm_node_hours += other.calm_node_hours
+        self.reliability.merge(other.reliability)
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json` and a model's metadata; None where there was nothing to score."""
@@ -100,6 +104,7 @@ class Scores:
             "false_episodes_per_node_hour": round(self.false_episodes / hours, 3) if hours else None,
             "false_episodes_per_node_day": round(self.false_episodes / hours * 24, 2) if hours else None,
             "false_episodes_per_node_day_interval": rate_interval(self.false_episodes, hours / 24),
+            "reliability": self.reliability.as_dict(),
         }
 
     def _disturbances(self) -> dict[str, dict[str, Any]]:
@@ -181,6 +186,7 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             tick.rt_p95_ms for tick in ticks if not any(reaches(label, tick.time_unix_s) for label in labels)
         )
         calm_s = ticks[-1].time_unix_s - ticks[0].time_unix_s
+        felt: list[Label] = []
         for noise in noises:
             calm_s -= noise.end_unix_s - noise.start_unix_s
             during = [tick for tick in ticks if noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s]
@@ -189,6 +195,9 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             harm = loud_ms / calm_ms if loud_ms and calm_ms else None
             delay_s = None if found is None else found - noise.start_unix_s
             scores.noises.append(Noise(noise.kind, noise.intensity, delay_s, harm))
+            if scores.noises[-1].felt:
+                felt.append(noise)
+        _count_reliability(scores.reliability, ticks, noises, felt)
         scores.calm_node_hours += max(0.0, calm_s) / 3600
         for label in labels:
             if label.state != "interference":
@@ -206,6 +215,19 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             if not any(label.end_unix_s <= tick.time_unix_s < label.end_unix_s + GRACE_S for label in labels):
                 scores.confusion[recording.truth(node, tick.time_unix_s)][tick.state] += 1
     return scores
+
+
+def _count_reliability(
+    reliability: Reliability, ticks: Iterable[Verdict], noises: Sequence[Label], felt: Sequence[Label]
+) -> None:
+    """Counts a node's Verdicts that state a probability. Beside a noise that users did not feel, and just after any,
+    nobody can say what is right."""
+    counted = []
+    for tick in ticks:
+        beside = any(noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s for noise in felt)
+        if tick.probability is not None and (beside or not any(reaches(noise, tick.time_unix_s) for noise in noises)):
+            counted.append((tick.probability, beside))
+    reliability.count([stated for stated, _ in counted], [beside for _, beside in counted])
 
 
 def median_ms(times_ms: Iterable[float | None]) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import slackwater
-from detector.classify.evidence import Evidence
+from detector.classify.evidence import Evidence, counts
 from detector.classify.judge import Judge, Tick
 from detector.classify.tree import CLASSES, MAX_DEPTH, Model, Tree, save
 from detector.estimator import TERMS
@@ -61,11 +61,13 @@ class Learned:
     """(ticks, 5): the estimator's terms and the CPU that followed."""
     kinds: np.ndarray[Any, np.dtype[np.str_]]
     """(ticks,) the kind of each tick's label; empty where there is none."""
+    weights: Floats
+    """(ticks,) how much each counts: the time that its Sample covers, in times of `REFERENCE_S`."""
 
     def without(self, kinds: Sequence[str]) -> Learned:
         """The same without the ticks of these kinds."""
         kept = ~np.isin(self.kinds, list(kinds))
-        return Learned(self.matrix[kept], self.interfered[kept], self.law, self.kinds[kept])
+        return Learned(self.matrix[kept], self.interfered[kept], self.law, self.kinds[kept], self.weights[kept])
 
 
 def track(items: Sequence[T], what: str, progress: Progress) -> Iterator[T]:
@@ -92,7 +94,8 @@ def learn(recording: Recording) -> Learned:
     interfered = np.array([_truth(recording, tick) == "interference" for tick in kept], dtype=bool)
     law = np.concatenate(history) if history else np.zeros((0, len(TERMS) + 1))
     kinds = np.array([recording.kind(tick.sample.node, tick.sample.time_unix_s) for tick in kept], dtype=np.str_)
-    return Learned(matrix, interfered, law, kinds)
+    weights = counts(np.array([tick.sample.period_s for tick in kept]))
+    return Learned(matrix, interfered, law, kinds, weights)
 
 
 def _judge(recording: Recording, model: Model | None) -> Judge:
@@ -130,12 +133,12 @@ def fit_tree(parts: Sequence[Learned]) -> Any:
 
     matrix = np.concatenate([np.zeros((0, len(FEATURES))), *(part.matrix for part in parts)])
     interfered = np.concatenate([np.zeros(0, dtype=bool), *(part.interfered for part in parts)])
-    counts = {"interference": int(interfered.sum()), "calm": int((~interfered).sum())}
-    for name, count in counts.items():
+    there = {"interference": int(interfered.sum()), "calm": int((~interfered).sum())}
+    for name, count in there.items():
         if count < MIN_TICKS:
             raise TrainingError(
                 f"the recordings hold {count} ticks of `{name}` with requests; expected at least {MIN_TICKS}: "
-                f"{counts['calm']} calm, {counts['interference']} interfered"
+                f"{there['calm']} calm, {there['interference']} interfered"
             )
     classifier = DecisionTreeClassifier(
         max_depth=MAX_DEPTH,
@@ -144,7 +147,8 @@ def fit_tree(parts: Sequence[Learned]) -> Any:
         ccp_alpha=PRUNE,
         random_state=0,
     )
-    classifier.fit(matrix.astype(np.float32), np.array(CLASSES)[interfered.astype(int)])
+    weights = np.concatenate([np.zeros(0), *(part.weights for part in parts)])
+    classifier.fit(matrix.astype(np.float32), np.array(CLASSES)[interfered.astype(int)], sample_weight=weights)
     return classifier
 
 

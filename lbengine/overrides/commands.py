@@ -84,8 +84,15 @@ class OperatorCommands:
                 assert request.mark is not None
                 after = request.mark
                 done = f"{target}'s episode is marked `{after}` by {by}"
+            case "ask_samples":
+                assert request.for_s is not None
+                if target not in verdicts:
+                    known = ", ".join(sorted(verdicts)) or "none"
+                    raise CommandError(f"no node `{target}` is heard of; there are: {known}")
+                after, why = f"{request.for_s:g} s", why or "fast Samples"
+                done = f"{target}'s monitor is asked for Samples as often as in an event by {by} for {after}"
         self._record(request.action, target, before, after, why, by, request.since_unix_s)
-        return done, request.action not in ("acknowledge", "mark_episode")
+        return done, request.action not in ("acknowledge", "mark_episode", "ask_samples")
 
     def override_temporarily(self, question: Mapping[str, Any], servers: Sequence[str], now_s: float) -> str:
         """Sets a temporary override for the servers of one node. Raises ValueError."""

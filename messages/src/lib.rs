@@ -1,4 +1,4 @@
-//! The messages on the bus: `Sample`, `Change` and `Knobs` (sent by nodes), `Order` and `Weight` (received), `Verdict`
+//! The messages on the bus: `Sample`, `Change` and `Knobs` (sent by nodes), `Order`, `Weight` and `Ask` (received), `Verdict`
 //! and `Cycle`.
 //!
 //! Their types are generated from `schema/*.json` (`build.rs`); the golden examples in `schema/examples/` are read by the

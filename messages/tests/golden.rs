@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Serialize, de::DeserializeOwned};
 use slackwater_messages::{
-    Change, Cycle, Knobs, Order, Sample, Verdict, Weight, decode, encode, encode_binary, is_name,
+    Ask, Change, Cycle, Knobs, Order, Sample, Verdict, Weight, decode, encode, encode_binary, is_name,
 };
 
 fn examples(kind: &str) -> Vec<(String, Vec<u8>)> {
@@ -36,6 +36,7 @@ fn golden_messages_round_trip() {
     round_trips::<Verdict>("verdict");
     round_trips::<Order>("order");
     round_trips::<Weight>("weight");
+    round_trips::<Ask>("ask");
     round_trips::<Change>("change");
     round_trips::<Cycle>("cycle");
     round_trips::<Knobs>("knobs");

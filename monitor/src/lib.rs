@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`agent`]: answers HAProxy's agent-check with the weight that lbengine wants
+//! - [`asked`]: listens to lbengine's asks for more Samples
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
 //! - [`system`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
@@ -23,6 +24,7 @@
 //! - [`cli`]: the command line
 
 pub mod agent;
+pub mod asked;
 pub mod backlog;
 pub mod bus;
 pub mod check;

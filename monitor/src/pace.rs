@@ -1,5 +1,5 @@
 //! When a Sample is due while Samples follow events: seldom while nothing happens, at once when a watched signal leaves its
-//! usual range, and often while that lasts.
+//! usual range, and often while that lasts or the controller asks for it.
 //!
 //! What is usual is learnt: of each second the highest value counts, and the range reaches to `TIMES` the median of the
 //! last minute's seconds. So one spike teaches nothing, and what lasts for half a minute has become usual.
@@ -74,6 +74,8 @@ pub struct Pace {
     sent_ns: u64,
     /// While an event lasts: when a signal was last outside its range.
     outside_ns: Option<u64>,
+    /// Until then the controller asks for Samples as often as in an event.
+    asked_until_ns: u64,
 }
 
 impl Pace {
@@ -87,7 +89,13 @@ impl Pace {
             second_ends_ns: now_ns + SECOND_NS,
             sent_ns: now_ns,
             outside_ns: None,
+            asked_until_ns: 0,
         }
+    }
+
+    /// The controller asks for Samples as often as in an event, until then.
+    pub fn ask(&mut self, until_ns: u64) {
+        self.asked_until_ns = until_ns;
     }
 
     /// Takes in what the signals are; true when a Sample is to be sent now.
@@ -100,7 +108,8 @@ impl Pace {
         } else if self.outside_ns.is_some_and(|outside_ns| now_ns.saturating_sub(outside_ns) >= ENDS_AFTER_NS) {
             self.outside_ns = None;
         }
-        let after_ns = if self.outside_ns.is_some() { self.event_ns } else { self.quiet_ns };
+        let is_often = self.outside_ns.is_some() || now_ns < self.asked_until_ns;
+        let after_ns = if is_often { self.event_ns } else { self.quiet_ns };
         // Looks come a little before or after their time.
         let is_due = now_ns.saturating_sub(self.sent_ns) + self.event_ns / 4 >= after_ns;
         if is_due {
@@ -113,7 +122,7 @@ impl Pace {
     pub fn next_within_s(&self, now_ns: u64) -> f64 {
         let next_look_ns = now_ns + self.event_ns;
         let goes_on = self.outside_ns.is_some_and(|outside_ns| next_look_ns.saturating_sub(outside_ns) < ENDS_AFTER_NS);
-        (if goes_on { self.event_ns } else { self.quiet_ns }) as f64 / 1e9
+        (if goes_on || next_look_ns < self.asked_until_ns { self.event_ns } else { self.quiet_ns }) as f64 / 1e9
     }
 
     fn learn(&mut self, now_ns: u64, values: [Option<f64>; SIGNALS]) {
@@ -186,6 +195,19 @@ mod tests {
         assert!(promised_by_ms > 49_000.0, "Samples came until the end");
         assert!(pace.look(50_000 * MS, &unanswered(90.0)), "an event");
         assert_eq!(pace.next_within_s(50_000 * MS), 0.05, "it is believed to go on");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_sent_at_each_look_until_it_ends() {
+        let mut pace = pace();
+        sent_ms(&mut pace, 0.0, 20.0, &unanswered(15.0));
+        pace.ask(21_000 * MS);
+        let asked = sent_ms(&mut pace, 20.5, 23.0, &unanswered(15.0));
+        let often: Vec<u64> = (0..10).map(|look| 20_500 + look * 50).collect();
+        assert_eq!(asked, [&often[..], &[21_950, 22_950]].concat());
+        pace.ask(23_500 * MS);
+        assert!(pace.look(23_400 * MS, &unanswered(15.0)));
+        assert_eq!((pace.next_within_s(23_400 * MS), pace.next_within_s(23_450 * MS)), (0.05, 1.0));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
 use crate::agent;
+use crate::asked;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::error::Error;
@@ -61,13 +62,15 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     if let Err(error) = agent::open(settings, bus.client()).await {
         tracing::error!("HAProxy's agent-check is not answered: {error}");
     }
+    let asked = asked::open(settings, bus.client()).await?;
     let pace = &settings.pace;
     let (period_s, looks_s) =
         if pace.by_event { (pace.quiet_s, pace.event_s) } else { (settings.period_s, settings.period_s) };
     tracing::info!("publishing {subject} every {period_s} s");
 
     let (period, start) = (Duration::from_secs_f64(looks_s), Instant::now());
-    let now_ns = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let since_start_ns = move |at: Instant| u64::try_from((at - start).as_nanos()).unwrap_or(u64::MAX);
+    let now_ns = move || since_start_ns(Instant::now());
     let ns = |seconds: f64| (seconds * 1e9) as u64;
     let mut pace = pace.by_event.then(|| Pace::new(now_ns(), ns(pace.quiet_s), ns(pace.event_s)));
     let mut schedule = Schedule::new(start, period);
@@ -87,6 +90,9 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 // A look that was left out is no Sample that is missing.
                 let missed = if pace.is_some() { 0 } else { missed };
                 let looked_ns = now_ns();
+                if let (Some(pace), Some(ends)) = (pace.as_mut(), asked.ends()) {
+                    pace.ask(since_start_ns(ends));
+                }
                 if pace.as_mut().is_some_and(|pace| !pace.look(looked_ns, &sampler.watch())) {
                     continue;
                 }
@@ -96,6 +102,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 bus.publish(sample).await;
                 notify.alive(due);
                 metrics.sent(bus.sent());
+                metrics.asks(asked.taken());
                 if is_starting && start.elapsed() >= STARTED_AFTER {
                     is_starting = false;
                     memory::give_back();

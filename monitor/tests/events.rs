@@ -2,13 +2,14 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use async_nats::{ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_messages::Sample;
+use slackwater_messages::{Ask, Sample, encode};
 use support::free_port;
 use tokio_stream::StreamExt as _;
 
@@ -42,7 +43,7 @@ async fn until(samples: &mut Subscriber, holds: impl Fn(&Sample) -> bool) -> Vec
 }
 
 #[test]
-fn a_quiet_node_sends_one_sample_a_second_and_one_that_was_stopped_says_so_at_once() {
+fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_asked() {
     let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
     if !program.exists() {
         println!("skipped: {} is not there (make setup)", program.display());
@@ -59,8 +60,8 @@ fn a_quiet_node_sends_one_sample_a_second_and_one_that_was_stopped_says_so_at_on
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let client = ConnectOptions::new().retry_on_initial_connect().connect(format!("127.0.0.1:{port}")).await;
-        let mut samples =
-            client.expect("an address").subscribe("slackwater.sample.web.n1").await.expect("a subscription");
+        let client = client.expect("an address");
+        let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
         let monitor =
             started(Command::new(env!("CARGO_BIN_EXE_slackwater-monitor")).args(["run", "--config"]).arg(&config));
         let pid = Pid::from_raw(i32::try_from(monitor.0.id()).expect("a pid")).expect("a pid");
@@ -80,5 +81,19 @@ fn a_quiet_node_sends_one_sample_a_second_and_one_that_was_stopped_says_so_at_on
         assert_eq!(stopped.last().expect("a Sample").periods_missed, 0, "a look that was missed is no Sample");
         let next = until(&mut samples, |_| true).await;
         assert!(next[0].period_s < 0.5, "Samples come often now: {next:?}");
+
+        // What is no ask, and one for another node, are ignored; the monitor goes on.
+        let ask = Ask { v: 1, node: "n2".to_owned(), pool: "web".to_owned(), time_unix_s: 0.0, lease_s: 30.0 };
+        let ours = Ask { node: "n1".to_owned(), ..ask.clone() };
+        for payload in [b"{\"lease_s\": 1e999}".to_vec(), vec![0xff; 4096], encode(&ask), encode(&ours)] {
+            client.publish("slackwater.ask.web.n1", payload.into()).await.expect("handed over");
+        }
+        // More in a row than an event of this machine brings: one ends half a second after its last sign.
+        let in_row = Cell::new(0);
+        until(&mut samples, |sample| {
+            in_row.set(if sample.next_within_s.is_some_and(|s| s < 0.5) { in_row.get() + 1 } else { 0 });
+            in_row.get() == 60
+        })
+        .await;
     });
 }

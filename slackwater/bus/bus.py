@@ -1,10 +1,10 @@
 """The bus: the only module that uses NATS. All messages between the parts pass through it, even on one machine.
 
 Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
-`slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.governed.<pool>.<node>`,
-`slackwater.cycle.<pool>`; Changes of nodes `slackwater.change.<pool>.<node>`, of the controller
-`slackwater.controller-change.<pool>`; requests `slackwater.control.<pool>` of people and `slackwater.request.<pool>` of
-the second stage.
+`slackwater.weight.<pool>.<node>`, `slackwater.ask.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`,
+`slackwater.governed.<pool>.<node>`, `slackwater.cycle.<pool>`; Changes of nodes `slackwater.change.<pool>.<node>`, of
+the controller `slackwater.controller-change.<pool>`; requests `slackwater.control.<pool>` of people and
+`slackwater.request.<pool>` of the second stage.
 
 Whoever may publish on a subject has an identity by that alone: what a message says of its sender must fit its subject.
 """

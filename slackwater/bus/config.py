@@ -1,8 +1,9 @@
 """The configuration of a nats-server, private or the site's own: who may publish and hear what.
 
 The controller's parts have a user, people's commands another one, and each node two, who can publish under its name
-only. The monitor's user publishes Samples and receives the weight to report to HAProxy. The wsengine's user receives
-Orders, which only the controller may publish, and publishes Changes and the state of its knobs.
+only. The monitor's user publishes Samples, and receives the weight to report to HAProxy and what it is asked for. The
+wsengine's user receives Orders, which only the controller may publish, and publishes Changes and the state of its
+knobs.
 
 Configuration keys: https://docs.nats.io/running-a-nats-service/configuration/securing_nats/authorization
 """
@@ -29,7 +30,7 @@ STORE_BYTES = 16 * 1024 * 1024
 """For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
 STORE = ["$JS.API.>", "$KV.slackwater_lease.>"]
 """The key-value store of lbengine's leases, where JetStream is switched on."""
-MADE_BY_CONTROLLER = ("verdict", "order", "weight", "cycle", "governed", "controller-change", "request")
+MADE_BY_CONTROLLER = ("verdict", "order", "weight", "ask", "cycle", "governed", "controller-change", "request")
 """What the controller's parts publish. `control` is missing: only a person's command is one."""
 
 
@@ -123,7 +124,7 @@ def config_text(
     ]
     for node in nodes:
         rights += [
-            (node.name, [node.subject("sample")], [node.subject("weight")]),
+            (node.name, [node.subject("sample")], [node.subject("weight"), node.subject("ask")]),
             (WSENGINE + node.name, [node.subject("change"), node.subject("knobs")], [node.subject("order")]),
         ]
     options["authorization"] = {

@@ -50,6 +50,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "slackwater.cli.operator_commands:mark_episode",
             "Record what an episode was: a neighbour, a deploy, a false alarm.",
         ),
+        "ask-samples": (
+            "slackwater.cli.operator_commands:ask_samples",
+            "Have a node's monitor send Samples often, for a time.",
+        ),
         "ack": ("slackwater.cli.operator_commands:acknowledge", "Acknowledge a node's episode in the log."),
     },
     "Run and configure": {

@@ -91,6 +91,18 @@ def end_episode(node: str, client: ControllerClient, pool_name: str | None, why:
     click.echo(client.send(pool_name, action="end_episode", why=why, target=node))
 
 
+@click.command(name="ask-samples", epilog="Example: slackwater ask-samples web1 --for 30s")
+@click.argument("node")
+@click.option("--for", "for_s", callback=seconds_of, default="30s", show_default=True, metavar="TIME", help="How long.")
+@command_options
+def ask_samples(node: str, for_s: float, client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """Have NODE's monitor send Samples as often as in an event, for at most 60 s. No weight changes by that.
+
+    The monitor's own settings say how often that is (`pace.event_s`). It goes back to its own pace by itself.
+    """
+    click.echo(client.send(pool_name, action="ask_samples", why=why, target=node, for_s=for_s))
+
+
 @click.command(name="ack", epilog="Example: slackwater ack web1 --why 'looking into it'")
 @click.argument("node")
 @command_options

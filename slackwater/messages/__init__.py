@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from slackwater.messages.balancing import Cycle, ServerState, Weight
+from slackwater.messages.balancing import LONGEST_ASK_S, Ask, Cycle, ServerState, Weight
 from slackwater.messages.causes import (
     PUT_BACK,
     ChangeCause,
@@ -49,12 +49,13 @@ from slackwater.messages.sample import (
 )
 from slackwater.messages.verdict import Verdict
 
-Message = Sample | Verdict | Order | Weight | Change | Cycle | Knobs | Governed
+Message = Sample | Verdict | Order | Weight | Ask | Change | Cycle | Knobs | Governed
 KINDS: dict[str, type[Message]] = {
     "sample": Sample,
     "verdict": Verdict,
     "order": Order,
     "weight": Weight,
+    "ask": Ask,
     "change": Change,
     "cycle": Cycle,
     "knobs": Knobs,

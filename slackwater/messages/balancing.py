@@ -1,4 +1,4 @@
-"""lbengine -> journal and monitors: servers, weights, cycles."""
+"""lbengine -> journal and monitors: servers, weights, cycles, and what monitors are asked for."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ class Weight(msgspec.Struct, omit_defaults=True):
     """Of the weight that the node's server has in HAProxy's configuration."""
     lease_s: Annotated[float, Meta(gt=0.0)]
     """One that is not renewed within this time is void: the monitor answers 100% then."""
+
+
+LONGEST_ASK_S = 60.0
+"""A monitor believes no longer one."""
+
+
+class Ask(msgspec.Struct, omit_defaults=True):
+    """Asks a node's monitor for Samples as often as in an event. Subject: `slackwater.ask.<pool>.<node>`."""
+
+    v: Version
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    lease_s: Annotated[float, Meta(gt=0.0, le=LONGEST_ASK_S)]
+    """For so long after it came; then the monitor's own pace goes on."""
 
 
 class ServerState(msgspec.Struct, omit_defaults=True):

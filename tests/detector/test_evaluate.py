@@ -211,19 +211,21 @@ def test_quadratic_terms_are_found_where_they_are() -> None:
 
 def learn_of(law: Floats) -> Learned:
     nothing = np.zeros(0)
-    return Learned(nothing, nothing.astype(bool), law, nothing.astype(np.str_))
+    return Learned(nothing, nothing.astype(bool), law, nothing.astype(np.str_), nothing)
 
 
 def test_the_report_is_one_file_with_all_figures(trained: tuple[Path, Path, str]) -> None:
     text = trained[1].read_text()
     assert text.startswith("<!doctype html>")
-    assert text.count("<svg") == 6
+    assert text.count("<svg") == 7
     assert not re.search(r"(src|href)=\"(?!#|data:)", text), "nothing outside the file is needed"
     for words in (
         "Confusion of states",
         "area ",
         "average precision",
         "share of the noises found",
+        "share beside a neighbour",
+        "expected calibration error",
         "Decision tree",
         "PAAE, %",
         "random forest",

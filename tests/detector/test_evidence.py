@@ -16,6 +16,7 @@ from detector.classify.evidence import (
     REFERENCE_S,
     STRONG,
     Evidence,
+    counts,
     weight,
 )
 
@@ -79,3 +80,15 @@ def test_counts_are_checked_when_they_are_read() -> None:
 
 def test_a_sample_that_covers_less_time_weighs_less_and_none_weighs_more_than_one() -> None:
     assert weight(np.array([0.05, 0.2, 1.0])).tolist() == pytest.approx([0.25, 1.0, 1.0])
+
+
+def test_a_sample_counts_for_the_time_that_it_covers_up_to_a_bound() -> None:
+    assert counts(np.array([0.05, 0.2, 1.0, 3600.0])).tolist() == pytest.approx([0.25, 1.0, 5.0, 6.0])
+
+
+def test_shares_of_a_count_are_read_and_what_is_no_count_is_refused() -> None:
+    shares = Evidence(calm=((100.25, 0, 0, 0), *((0.5,) * 4,) * 3), neighbour=(0.25, 0.75, 10.0, 10.0))
+    assert Evidence.of(shares.as_dict()) == shares
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="expected 4 rows of 4 counts"):
+            Evidence.of({"calm": [[1, 2, 3, wrong]] * 4, "neighbour": [1, 2, 3, 4]})

@@ -9,7 +9,7 @@ import pytest
 
 from lbengine.overrides.overrides import CommandError
 from slackwater.control import Request
-from slackwater.messages import Change, Cycle
+from slackwater.messages import Ask, Change, Cycle
 from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
@@ -211,3 +211,21 @@ def test_a_mark_says_which_episode_and_changes_nothing_but_the_log(site: DrivenH
     (made,) = changes_of(site, "mark_episode")
     assert (made.target, made.after, made.since_unix_s, made.by, made.why) == ("host1", "deploy", 5.25, "anna", "14")
     assert weights(site) == [100, 100, 100]
+
+
+def test_a_monitor_is_asked_for_samples_and_no_weight_changes(site: DrivenHAProxy) -> None:
+    site.publish(host1="calm")
+    wanted = Request(action="ask_samples", target="host1", for_s=30.0, by="anna")
+    assert "host1's monitor is asked for Samples" in site.engine.command(wanted, site.now_s)
+    (asked,) = [message for message in site.engine.outbox if isinstance(message, Ask)]
+    assert (asked.node, asked.pool, asked.lease_s) == ("host1", "web", 30.0)
+    (made,) = changes_of(site, "ask_samples")
+    assert (made.target, made.after, made.by) == ("host1", "30 s", "anna")
+    assert weights(site) == [100, 100, 100]
+
+
+def test_a_node_that_is_not_heard_of_is_not_asked(site: DrivenHAProxy) -> None:
+    site.publish(host1="calm")
+    with pytest.raises(CommandError, match="no node `host9` is heard of; there are: host1"):
+        site.engine.command(Request(action="ask_samples", target="host9", for_s=30.0, by="anna"), site.now_s)
+    assert not [message for message in site.engine.outbox if isinstance(message, Ask)]

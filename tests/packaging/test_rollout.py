@@ -347,7 +347,7 @@ def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp
     authority = tmp_path / "authority.pem"
     authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
     for part, may_say, may_hear in [
-        ("monitor", {"slackwater.sample.web.web1"}, {"slackwater.weight.web.web1"}),
+        ("monitor", {"slackwater.sample.web.web1"}, {"slackwater.weight.web.web1", "slackwater.ask.web.web1"}),
         ("wsengine", {"slackwater.change.web.web1", "slackwater.knobs.web.web1"}, {"slackwater.order.web.web1"}),
     ]:
         seed = site.hosts.ssh("web1", f"cat /etc/slackwater/node/{part}.nkey").stdout.strip()

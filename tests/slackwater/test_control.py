@@ -29,6 +29,10 @@ def test_a_whole_request_is_taken() -> None:
         ({"action": "mark_episode", "by": "anna", "target": "web1"}, "needs `mark`, `since_unix_s`"),
         ({"action": "mark_episode", "by": "anna", "target": "w", "mark": "x", "since_unix_s": 1}, "mark"),
         ({"action": "mark_episode", "by": "anna", "target": "w", "mark": "deploy", "since_unix_s": -1}, "since_unix_s"),
+        ({"action": "ask_samples", "by": "anna", "target": "web1"}, "`ask_samples` needs `for_s`"),
+        ({"action": "ask_samples", "by": "anna", "target": "web1", "for_s": 61}, "`for_s` is 61; .* at most 60 s"),
+        ({"action": "ask_samples", "by": "anna", "target": "web1", "for_s": float("nan")}, "for_s"),
+        ({"action": "ask_samples", "by": "anna", "target": "web1", "for_s": 0}, "for_s"),
         ([], "object"),
     ],
 )

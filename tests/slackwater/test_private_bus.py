@@ -25,7 +25,7 @@ from tests.support.certificates import certificates
 from tests.support.nats_process import IN_TIME_S, as_node, until
 from tests.support.real_processes import free_address
 
-PARTS = ("sample", "verdict", "order", "weight", "knobs", "change")
+PARTS = ("sample", "verdict", "order", "weight", "ask", "knobs", "change")
 OF_NODES = [f"slackwater.{kind}.web.{node}" for kind in PARTS for node in ("web1", "web2")]
 OF_OTHERS = [
     *("slackwater.cycle.web", "slackwater.controller-change.web", "slackwater.control.web", "slackwater.request.web"),
@@ -37,12 +37,12 @@ MAY_PUBLISH = {
     f"{WSENGINE}web1": {"slackwater.change.web.web1", "slackwater.knobs.web.web1"},
     CONTROL: {"slackwater.control.web"},
     CONTROLLER: {
-        *(subject for subject in OF_NODES if subject.split(".")[1] in ("verdict", "order", "weight")),
+        *(subject for subject in OF_NODES if subject.split(".")[1] in ("verdict", "order", "weight", "ask")),
         *(subject for subject in OF_OTHERS if subject not in ("slackwater.control.web", "anything")),
     },
 }
 MAY_HEAR = {
-    "web1": {"slackwater.weight.web.web1"},
+    "web1": {"slackwater.weight.web.web1", "slackwater.ask.web.web1"},
     f"{WSENGINE}web1": {"slackwater.order.web.web1"},
     CONTROL: {"_INBOX.any"},
 }

@@ -20,7 +20,7 @@ ANSWERS_WITHIN_S = 30.0
 
 def subjects(nodes: list[str]) -> list[str]:
     """Every kind of subject that the parts use, those of NATS itself, and wildcards over them."""
-    kinds = ["sample", "verdict", "order", "weight", "knobs", "change"]
+    kinds = ["sample", "verdict", "order", "weight", "ask", "knobs", "change"]
     ours = [f"slackwater.{kind}.web.{node}" for kind in kinds for node in nodes]
     ours += [f"slackwater.sample.other.{nodes[0]}", "slackwater.change.web", "slackwater.change.other"]
     ours += ["slackwater.cycle.web", "slackwater.control.web", "slackwater.request.web", "slackwater.new.web"]

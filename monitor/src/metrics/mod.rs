@@ -44,6 +44,7 @@ struct Figures {
     outcomes: Vec<(&'static str, Outcome)>,
     samples: u64,
     sent: Sent,
+    asks: u64,
     times: Option<Buckets>,
     report: Report,
 }
@@ -58,6 +59,7 @@ impl Metrics {
             outcomes: Vec::new(),
             samples: 0,
             sent: Sent::default(),
+            asks: 0,
             times: None,
             report: Report::default(),
         }));
@@ -82,6 +84,11 @@ impl Metrics {
     /// Takes in what became of the Samples.
     pub fn sent(&self, sent: Sent) {
         self.lock().sent = sent;
+    }
+
+    /// Takes in how often the controller asked for more Samples.
+    pub fn asks(&self, taken: u64) {
+        self.lock().asks = taken;
     }
 
     fn lock(&self) -> MutexGuard<'_, Figures> {
@@ -141,6 +148,7 @@ impl Collector for Page {
             ("samples_taken", "Samples taken.", figures.samples),
             ("samples_published", "Samples handed to a connection with the bus.", figures.sent.published),
             ("samples_dropped", "Samples dropped because the bus was away.", figures.sent.dropped),
+            ("asks", "Asks of the controller for more Samples.", figures.asks),
         ] {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             metric.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
@@ -234,6 +242,7 @@ mod tests {
             metrics.take(&sample(rps), &[], None);
         }
         metrics.sent(Sent { published: 2, dropped: 1 });
+        metrics.asks(3);
         let page = metrics.page().expect("text");
         for line in [
             "# TYPE slackwater_requests counter",
@@ -244,6 +253,7 @@ mod tests {
             "slackwater_cpu_seconds_total{mode=\"user\"} 1.2",
             "slackwater_samples_taken_total 3",
             "slackwater_samples_dropped_total 1",
+            "slackwater_asks_total 3",
             "# EOF",
         ] {
             let near = |found: &str| found == line || found.starts_with(&format!("{line}0000"));
