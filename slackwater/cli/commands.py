@@ -215,8 +215,8 @@ def check(file: Path) -> None:
     """Check FILE: print OK, or FILE:LINE and the error (exit status 1).
 
     The balancer is not contacted; `slackwater serve` does that when it starts, and `slackwater check` at any time. The
-    latter also says which balance algorithm works best with Slackwater. Lines that a setting needs in the balancer's own
-    configuration are printed too.
+    latter also says which balance algorithm works best with Slackwater. Lines that a setting needs in the balancer's
+    own configuration are printed too.
     """
     settings = load(file)
     click.echo("OK")
