@@ -65,7 +65,7 @@ def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
 
 def page(found: Measurement) -> str:
     """The page of these figures, in Markdown."""
-    return TEMPLATES.get_template("balance.md.j2").render(found=found, shown=_shown)
+    return TEMPLATES.get_template("balance.md.jinja").render(found=found, shown=_shown)
 
 
 def _shown(ratio: Ratio) -> str:

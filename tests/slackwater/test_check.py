@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lbengine.backends.haproxy import measured
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from slackwater.messages import Sample, decode
@@ -81,6 +82,9 @@ def test_each_thing_that_is_missing_names_its_remedy_until_nothing_is(site: Site
         "systemctl enable --now slackwater-controller",
     )
     assert lines["node host1 of pool web"]["remedy"] == "slackwater bus node add web host1"
+    better = lines["balance algorithm of pool web"]
+    assert (better["text"], better["remedy"]) == measured.advice("roundrobin", "web", measured.read())
+    assert better["state"] == "warning"
 
     for host in HOSTS:
         assert site.cli("bus", "node", "add", "web", host).returncode == 0
