@@ -26,9 +26,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_request_that_the_slow_server_keeps_is_answered_by_another(site: RescueSite, method: str) -> None:
-    site.warm_up()
     site.arm()
     site.keep("host1")
+    site.warm_up()
     assert [site.ask(method) for _ in HOSTS] == [200, 200, 200]
     assert site.asked("host1") == [method]
     assert sorted(site.asked("host2") + site.asked("host3")) == [method] * 3
@@ -37,7 +37,6 @@ def test_a_request_that_the_slow_server_keeps_is_answered_by_another(site: Rescu
 
 
 def test_a_request_that_changes_something_and_one_from_before_are_not_sent_twice(site: RescueSite) -> None:
-    site.warm_up()
     site.keep("host1")
     with ThreadPoolExecutor(6) as clients:
         before = [clients.submit(site.ask) for _ in HOSTS]
@@ -46,6 +45,7 @@ def test_a_request_that_changes_something_and_one_from_before_are_not_sent_twice
         posts = [clients.submit(site.ask, "POST") for _ in HOSTS]
         until(lambda: site.asked("host1") == ["GET", "POST"], "a POST waits for host1")
         # Sent later than these, kept as they are, and rescued: their time would have been up before.
+        site.warm_up()
         assert [site.ask() for _ in HOSTS] == [200, 200, 200]
         assert site.asked("host1") == ["GET", "POST", "GET"]
         assert [one.done() for one in before].count(False) == 1
@@ -57,7 +57,6 @@ def test_a_request_that_changes_something_and_one_from_before_are_not_sent_twice
 
 
 def test_when_it_is_disarmed_nothing_is_sent_twice_any_more(site: RescueSite) -> None:
-    site.warm_up()
     site.arm()
     site.cycle()
     site.keep("host1")
@@ -66,6 +65,7 @@ def test_when_it_is_disarmed_nothing_is_sent_twice_any_more(site: RescueSite) ->
         until(lambda: site.asked("host1") == ["GET"], "a request waits for host1")
         site.cycle(after_s=PAUSE_S, host1="interference")
         site.even()
+        site.warm_up()
         assert [site.ask() for _ in HOSTS] == [200, 200, 200]  # one of them is rescued
         assert [one.done() for one in waiting].count(False) == 1
         site.release()
@@ -93,10 +93,10 @@ def test_the_budget_bounds_what_is_sent_twice(site: RescueSite) -> None:
 
 
 def test_a_request_that_two_servers_keep_ends_the_rescue_for_a_while(site: RescueSite) -> None:
-    site.warm_up()
     site.arm()
     site.cycle(host1="interference")
     site.even()
+    site.warm_up()
     site.keep(*HOSTS)
     assert site.ask() == 504
     site.release()
@@ -116,6 +116,7 @@ def test_a_pause_in_a_body_that_lasts_longer_than_the_timeout_cuts_nothing_off(s
     answer = connection.getresponse()
     assert answer.read(1) == b"a"
     site.keep("host1", "host2")
+    site.warm_up()
     with ThreadPoolExecutor(3) as clients:
         rescued = [clients.submit(site.ask) for _ in HOSTS]
         until(lambda: site.stat("wretr") > 0, "a later request is sent twice, as its time is up")
