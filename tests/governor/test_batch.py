@@ -40,9 +40,8 @@ def test_batch_jobs_have_what_the_web_server_does_not_need_and_stand_still_when_
         {BATCH_CORES: 1, BATCH_RUNNING: "off"},
     ]
     assert both.values(1, may_run=False) == {BATCH_CORES: 1, BATCH_RUNNING: "off"}
-    assert [both.in_force(values) for values in ({}, {BATCH_CORES: 3}, {BATCH_CORES: 1, BATCH_RUNNING: "off"})] == [
-        *(4, 3, 0)
-    ]
+    in_force: list[dict[str, Value]] = [{}, {BATCH_CORES: 3}, {BATCH_CORES: 1, BATCH_RUNNING: "off"}]
+    assert [both.in_force(values) for values in in_force] == [4, 3, 0]
 
 
 def test_the_nodes_own_limits_hold_for_batch_jobs_too() -> None:
