@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from governor.batch import BatchKnobs, batch_knobs
 from governor.power import hardware
 from governor.types import Configuration, Hardware
 from retune.knowledge import Value
-from slackwater.config import GovernorSettings
+from slackwater.config import BATCH_RUNNING, GovernorSettings
 from slackwater.messages import Knobs, KnobState
 
 CORES, FREQUENCY, QUOTA = "cpu.cores", "cpu.frequency", "cpu.quota"
@@ -27,6 +28,8 @@ class Levers:
     quota_percent: int
     """Quota without us, in percent of one core; 0: that knob is not used."""
     sets_cores: bool
+    batch: BatchKnobs | None = None
+    """Batch jobs beside the web server; None: there are none to set."""
 
     def values(self, wanted: Configuration) -> dict[str, int]:
         """The knobs to set for it; the others stay as they are without us."""
@@ -107,14 +110,15 @@ def levers(settings: GovernorSettings, knobs: Knobs, cores: int) -> Levers | Non
         for one in of.configurations()
         if one.cores >= lowest and all(_may_be(states[knob], value) for knob, value in found.values(one).items())
     )
-    return Levers(of, may_be, clock_knob, quota_percent, sets_cores)
+    batch = batch_knobs(states, _number(states[CORES].baseline)) if sets_cores else None
+    return Levers(of, may_be, clock_knob, quota_percent, sets_cores, batch)
 
 
 def _is_there(knob: KnobState) -> bool:
     """It can be read here, and has a whole number without us where it must."""
-    whole = isinstance(knob.baseline, int) and knob.baseline >= 1
+    whole = isinstance(knob.baseline, int) and knob.baseline >= 1 and knob.lowest is not None
     readable = knob.cause not in ("not_read", "unreadable")
-    return readable and (whole or knob.name == FREQUENCY) and knob.lowest is not None
+    return readable and (whole or knob.name in (FREQUENCY, BATCH_RUNNING))
 
 
 def _number(value: Value | None) -> int:

@@ -55,6 +55,7 @@ class GovernedNode:
         self.wanted: Configuration | None = None
         """None: as it is without us."""
         self.why = "no Sample yet"
+        self._batch_may_run = True
         self.held: dict[str, Held] = {}
         """Knobs that we have set, or are setting."""
         self.noted: dict[str, Value] = {}
@@ -215,7 +216,7 @@ class GovernedNode:
             why = action.why or f"chosen by {self._settings.policy}"
         if wanted != before:
             self._changed_s = now_s
-        self.wanted, self.why = wanted, why
+        self.wanted, self.why, self._batch_may_run = wanted, why, action.batch
 
     def _count_second(self, now_s: float, rps: float, p95_ms: float | None) -> None:
         second = self._second
@@ -235,7 +236,9 @@ class GovernedNode:
             self.wanted, self.why = None, "no Samples: as it is without the governor"
         if self.levers is None or self.wanted is None:
             return {}
-        values = self.levers.values(self.wanted)
+        values: dict[str, Value] = {**self.levers.values(self.wanted)}
+        if self.levers.batch is not None:
+            values |= self.levers.batch.values(self.wanted.cores, self._batch_may_run)
         return {knob: value for knob, value in values.items() if knob in self.usable(now_s)}
 
     def usable(self, now_s: float) -> dict[str, KnobState]:
@@ -291,6 +294,8 @@ class GovernedNode:
         wanted = self.wanted or of.highest
         said.cores, said.most_cores, said.wanted_cores = in_force.cores, of.cores, wanted.cores
         said.clock_knob = self.levers.clock_knob
+        if self.levers.batch is not None:
+            said.batch_cores = self.levers.batch.in_force(self._values)
         if said.clock_knob:
             said.clock_share = in_force.clock_mhz / of.max_mhz
             said.wanted_clock_share = wanted.clock_mhz / of.max_mhz

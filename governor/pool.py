@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from governor.batch import turn
 from governor.node import GovernedNode
 from governor.on_node import PolicyNode
 from retune.drain import NotNow
@@ -141,7 +142,8 @@ class GovernedPool:
     async def end(self) -> None:
         """Everything that is set is given back; what cannot be given back now ends with its lease."""
         for node in list(self.nodes.values()):
-            for knob in list(node.held) if self._may_act else ():
+            held = sorted(node.held, key=lambda knob: turn(knob, RELEASE, None))
+            for knob in held if self._may_act else ():
                 await self._order(node, knob, RELEASE, "the governor stops")
                 node.held.pop(knob, None)
 
@@ -159,8 +161,10 @@ class GovernedPool:
             if knob not in node.held or node.held[knob].value != value
         }
         why = "the pool is paused" if self._paused else node.reason()
-        # More of one thing comes before less of another.
-        for knob, value in sorted(due.items(), key=lambda one: one[1] != RELEASE):
+        turns = {
+            knob: turn(knob, value, node.held[knob].value if knob in node.held else None) for knob, value in due.items()
+        }
+        for knob, value in sorted(due.items(), key=lambda one: turns[one[0]]):
             order = await self._order(node, knob, value, why)
             if order and value == RELEASE:
                 node.held.pop(knob, None)

@@ -66,6 +66,11 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_governor_most_cores", ("pool", "node"), "Cores without the governor."),
     ("slackwater_governor_wanted_cores", ("pool", "node"), "Cores that the policy wants."),
     (
+        "slackwater_governor_batch_cores",
+        ("pool", "node"),
+        "Cores of the batch jobs beside the web server, where the governor sets them; 0: they stand still.",
+    ),
+    (
         "slackwater_governor_clock_share",
         ("pool", "node", "knob"),
         "In force, of the highest clock; with the knob cpu.quota, which stands in for a clock, of the cores' time.",
@@ -186,6 +191,7 @@ def _governed(pool: str, latest: dict[str, tuple[Governed, float]], now_unix_s: 
         yield "slackwater_governor_cores", at, said.cores
         yield "slackwater_governor_most_cores", at, said.most_cores
         yield "slackwater_governor_wanted_cores", at, said.wanted_cores
+        yield "slackwater_governor_batch_cores", at, said.batch_cores
         yield "slackwater_governor_clock_share", (*at, said.clock_knob), said.clock_share
         yield "slackwater_governor_watts", (*at, said.power_model), said.watts
         yield "slackwater_governor_most_watts", (*at, said.power_model), said.most_watts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from governor.policies.core_switch import CoreSwitch
 from governor.policies.linux import Linux
 from governor.policies.parties import Parties
 from governor.policies.pegasus import Pegasus
@@ -18,6 +19,7 @@ ACTING: dict[str, Make] = {
     "linux-ondemand": lambda of, _target_ms, _candidates: Linux(of, "ondemand"),
     "linux-schedutil": lambda of, _target_ms, _candidates: Linux(of, "schedutil"),
     "pegasus": lambda of, target_ms, _candidates: Pegasus(of, target_ms),
+    "core-switch": lambda of, _target_ms, _candidates: CoreSwitch(of),
     "parties": lambda of, target_ms, _candidates: Parties(of, target_ms),
 }
 """Name -> makes it, for a machine, the target of the p95 in ms, and the configurations that can be set."""

@@ -7,6 +7,8 @@ from slackwater.config.description import describe
 from slackwater.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback
 from slackwater.config.reading import load, parse, read, use_new_names
 from slackwater.config.settings import (
+    BATCH_CORES,
+    BATCH_RUNNING,
     CONTROL,
     CONTROLLER,
     MOST_RESCUE_TIMEOUT_MS,

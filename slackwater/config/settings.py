@@ -31,13 +31,23 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 Law = Literal["optimal", "tail", "ice", "equalise"]
 GovernorPolicy = Literal[
-    "slackwater", "static", "linux-ondemand", "linux-schedutil", "pegasus", "parties", "hurry-up", "pareto"
+    "slackwater",
+    "static",
+    "linux-ondemand",
+    "linux-schedutil",
+    "pegasus",
+    "parties",
+    "core-switch",
+    "hurry-up",
+    "pareto",
 ]
 NODE_POLICIES: tuple[GovernorPolicy, ...] = ("hurry-up", "pareto")
 """Those that decide on the node itself: the governor only gives, renews and takes back their lease."""
 NODE_POLICY = "cpu.policy"
 """The knob for them."""
-GovernorKnob = Literal["cpu.cores", "cpu.frequency", "cpu.quota"]
+BATCH_CORES, BATCH_RUNNING = "batch.cores", "batch.running"
+"""The knobs of batch jobs beside the web server."""
+GovernorKnob = Literal["cpu.cores", "cpu.frequency", "cpu.quota", "batch.cores", "batch.running"]
 Knob = Literal[
     "apache.max_request_workers",
     "apache.keepalive_timeout",
@@ -50,6 +60,8 @@ Knob = Literal[
     "cpu.quota",
     "cpu.policy",
     "cpu.share",
+    "batch.cores",
+    "batch.running",
     "streaming.num_threads",
 ]
 """Of a wsengine."""
@@ -325,7 +337,9 @@ class GovernorSettings(Settings, frozen=True):
         Meta(
             min_length=1,
             description="what it may set, where a node's wsengine lists it too. The second stage must leave these"
-            " alone (`retune.leave_alone`). cpu.quota stands in for a clock on nodes without cpu.frequency",
+            " alone (`retune.leave_alone`). cpu.quota stands in for a clock on nodes without cpu.frequency."
+            " batch.cores and batch.running: batch jobs get the cores that the web server does not need; with"
+            " cpu.cores only",
         ),
     ] = msgspec.field(default_factory=lambda: ["cpu.cores", "cpu.frequency", "cpu.quota"])
     lease_s: Annotated[

@@ -31,6 +31,8 @@ class Governed(msgspec.Struct, omit_defaults=True):
     most_cores: Count | None = None
     """Without the governor."""
     wanted_cores: Count | None = None
+    batch_cores: Count | None = None
+    """In force, of the batch jobs beside the web server; 0: they stand still; absent: the governor sets none."""
     clock_knob: Word = ""
     """`cpu.frequency`; `cpu.core_frequency`, set on the node; `cpu.quota`, which stands in for a clock; empty: none."""
     clock_share: Share | None = None

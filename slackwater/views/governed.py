@@ -18,11 +18,21 @@ def as_line(said: Governed) -> str:
     wanted = _configuration(said.wanted_cores, said.wanted_clock_share, said.clock_knob)
     verb = "sets" if said.mode == "act" else "would set"
     change = f"{now}, {verb} {wanted}" if now != wanted else f"{now}, stays"
-    return f"{said.node}: {load}{p95}; {change}: {said.why}"
+    return f"{said.node}: {load}{p95}; {change}{_batch(said.batch_cores)}: {said.why}"
+
+
+def _batch(cores: int | None) -> str:
+    if cores is None:
+        return ""
+    return f", batch jobs have {_cores(cores)}" if cores else ", batch jobs stand still"
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' if count != 1 else ''}"
 
 
 def _configuration(cores: int, share: float | None, knob: str) -> str:
-    text = f"{cores} core{'s' if cores != 1 else ''}"
+    text = _cores(cores)
     if share is None:
         return text
     return f"{text}, quota {share:.0%}" if knob == "cpu.quota" else f"{text} at {share:.0%} of the highest clock"

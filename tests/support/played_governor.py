@@ -9,7 +9,7 @@ from lbengine.backends.haproxy.settings import HAProxyPool
 from retune.drain import NotNow
 from retune.knowledge import Value
 from retune.node import RELEASE
-from slackwater.config import GovernorSettings
+from slackwater.config import BATCH_RUNNING, GovernorSettings
 from slackwater.messages import (
     WSENGINE,
     Change,
@@ -30,6 +30,8 @@ LEASE_S = 30.0
 CORES, QUOTA, FREQUENCY, POLICY = "cpu.cores", "cpu.quota", "cpu.frequency", "cpu.policy"
 FOUR_CORES = {CORES: (4, 1, 4), QUOTA: (400, 20, 400)}
 """Knob -> the value without us, the lowest and the highest that Orders may set."""
+WITHOUT_US = {POLICY: "off", BATCH_RUNNING: "on"}
+"""Of the knobs whose values are words."""
 PERIOD_S = 0.2
 
 
@@ -42,6 +44,8 @@ class PlayedNode:
     busy_cores: float = 0.8
     base_ms: float = 20.0
     by: str = "governor"
+    stops_batch: bool = False
+    """Its wsengine can let batch jobs stand still."""
     policies: list[str] = field(default_factory=list)
     """Those that may run on it."""
     set: dict[str, tuple[Value, str, float]] = field(default_factory=dict)
@@ -56,7 +60,7 @@ class PlayedNode:
     def value(self, knob: str) -> Value:
         if knob in self.set:
             return self.set[knob][0]
-        return "off" if knob == POLICY else self.knobs[knob][0]
+        return WITHOUT_US[knob] if knob in WITHOUT_US else self.knobs[knob][0]
 
     @property
     def capacity_cores(self) -> float:
@@ -96,11 +100,12 @@ class PlayedNode:
             by = self.by if order else ""
             state = KnobState(knob, value, own, lowest, highest, order=order, by=by, left_s=until_s - now_s)
             states.append(state)
-        if self.policies:
-            value, order, _ = self.set.get(POLICY, ("off", "", now_s))
-            states.append(
-                KnobState(POLICY, value, "off", words=self.policies, order=order, by=self.by if order else "")
-            )
+        for knob, words in ((POLICY, self.policies), (BATCH_RUNNING, ["on", "off"] if self.stops_batch else [])):
+            if words:
+                own = WITHOUT_US[knob]
+                value, order, _ = self.set.get(knob, (own, "", now_s))
+                by = self.by if order else ""
+                states.append(KnobState(knob, value, own, words=words, order=order, by=by))
         return Knobs(1, self.name, "web", 1e9 + now_s, "any", states)
 
 
@@ -150,7 +155,7 @@ class Played:
         elif self.node.refuses:
             self._say(knob, before, value, "refused", id_, applied=False)
         else:
-            if knob != POLICY:
+            if knob not in WITHOUT_US:
                 assert isinstance(value, int)
                 assert self.node.knobs[knob][1] <= value <= self.node.knobs[knob][2], "within the node's own limits"
             self.node.set[knob] = value, id_, self.now_s + self.settings.lease_s

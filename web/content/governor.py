@@ -31,6 +31,8 @@ class GovernorRow(msgspec.Struct):
     """The p95 is above the target."""
     target: str
     cores: str
+    batch: str
+    """Cores of the batch jobs beside it; empty: it sets none."""
     clock: str
     clock_name: str
     power: str
@@ -71,6 +73,7 @@ def _row(pool: str, said: Governed, age_s: float) -> GovernorRow:
         is_late=p95_ms is not None and p95_ms > said.target_p95_ms,
         target=milliseconds(said.target_p95_ms),
         cores=_now_of(said.cores, said.most_cores, said.wanted_cores),
+        batch="" if said.batch_cores is None else str(said.batch_cores) if said.batch_cores else "stand still",
         clock=_clock(said),
         clock_name="quota in place of a clock" if said.clock_knob == "cpu.quota" else "",
         power=_power(said),

@@ -2,6 +2,8 @@
 //!
 //! A knob's setting has the knob's own name: it lists the values that Orders may set. Empty: none, Orders may not set the knob.
 
+use std::path::Path;
+
 use slackwater_node::bus::Access;
 use slackwater_node::settings::{Faults, Program};
 
@@ -111,6 +113,15 @@ slackwater_node::settings! {
         /// Without a cgroup: command names of the processes whose affinity is set.
         processes: Vec<String> = vec!["apache2".to_owned(), "php-fpm8.2".to_owned()];
     }
+    /// Batch jobs beside the web server.
+    [batch] struct BatchSettings {
+        /// Their cgroup, as a path below its controller's root, such as batch.slice; not the web server's, nor one above or below it. Empty: none.
+        cgroup: String = String::new();
+        /// Bounds of the number of cores that they may run on, the last ones: [lowest, highest].
+        cores: Allowed = Allowed::default();
+        /// Whether they run: ["on", "off"]. `off` stops all processes of the cgroup until the lease ends.
+        running: Allowed = Allowed::default();
+    }
     /// Any server with a number of worker threads in a file: a media server, nginx.
     [streaming] struct StreamingSettings {
         /// Bounds of the number: [lowest, highest].
@@ -146,6 +157,13 @@ impl BusSettings {
     }
 }
 
+/// Whether two cgroups are one, or one is within the other.
+fn within_each_other(one: &str, other: &str) -> bool {
+    let (one, other) = (Path::new(one.trim_matches('/')), Path::new(other.trim_matches('/')));
+    let both = !one.as_os_str().is_empty() && !other.as_os_str().is_empty();
+    both && (one.starts_with(other) || other.starts_with(one))
+}
+
 impl Program for Settings {
     const NAME: &'static str = PROGRAM;
 
@@ -158,6 +176,23 @@ impl Program for Settings {
         faults.expect_name("pool", &self.pool);
         self.bus.access().check(faults);
         faults.expect_cgroup("cpu.cgroup", &self.cpu.cgroup);
+        faults.expect_cgroup("batch.cgroup", &self.batch.cgroup);
+        faults.expect("batch.cgroup", !within_each_other(&self.batch.cgroup, &self.cpu.cgroup), || {
+            format!(
+                "must not be `cpu.cgroup`, nor above or below it: the web server would be stopped with the batch jobs; got {:?}",
+                self.batch.cgroup
+            )
+        });
+        let of_batch = !self.batch.cores.is_empty() || !self.batch.running.is_empty();
+        faults.expect("batch.cgroup", !of_batch || !self.batch.cgroup.is_empty(), || {
+            "must be there with `batch.cores` and `batch.running`: they are that cgroup's".to_owned()
+        });
+        let words = self.batch.running.words();
+        faults.expect(
+            "batch.running",
+            words.iter().all(|word| matches!(*word, "on" | "off")) && self.batch.running.bounds().is_none(),
+            || format!("must be a list of `on` and `off`, got {}", self.batch.running),
+        );
         for (name, seconds, lowest, highest) in [
             ("check_every_s", self.check_every_s, 0.1, 600.0),
             ("orders.max_lease_s", self.orders.max_lease_s, 1.0, 86_400.0),
@@ -249,6 +284,15 @@ mod tests {
             (
                 "[cpu]\nfrequency = [1, 2]\ncore_frequency = [1, 2]",
                 "`cpu.core_frequency` must not be there together with `cpu.frequency`",
+            ),
+            ("[batch]\ncores = [1, 2]", "`batch.cgroup` must be there with `batch.cores`"),
+            (
+                "[batch]\ncgroup = \"b\"\nrunning = [\"yes\"]",
+                "`batch.running` must be a list of `on` and `off`, got `yes`",
+            ),
+            (
+                "[cpu]\ncgroup = \"web.slice\"\n[batch]\ncgroup = \"web.slice/batch\"",
+                "`batch.cgroup` must not be `cpu.cgroup`, nor above or below it",
             ),
             ("[streaming]\nnum_threads = [1, 8]\n", "`streaming.template` must contain {value} once"),
         ] {

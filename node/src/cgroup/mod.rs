@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{FileError, text};
 
+mod freezer;
 mod share;
 
+pub use freezer::FreezerFiles;
 pub use share::{Share, ShareFiles};
 
 /// Names that version 1 systems mount the controller of CPU time under.

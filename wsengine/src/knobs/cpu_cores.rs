@@ -35,7 +35,12 @@ fn affinity(parts: &Parts<'_>) -> Cores<Affinity> {
 }
 
 fn cpuset(parts: &Parts<'_>) -> Cores<Cpuset> {
-    Cores(Cpuset { root: parts.system.cgroup.clone(), name: parts.settings.cpu.cgroup.clone() })
+    Cores(Cpuset { root: parts.system.cgroup.clone(), name: parts.settings.cpu.cgroup.clone(), last_first: false })
+}
+
+/// The cores of the batch jobs beside the web server: the last ones, so that few cores of both are not the same.
+pub(super) fn of_batch(root: PathBuf, name: String) -> impl Knob {
+    Cores(Cpuset { root, name, last_first: true })
 }
 
 /// Something with a list of cores.
@@ -48,6 +53,10 @@ trait CoreControl {
     fn set(&self, parts: &CoreLists) -> Result<()>;
     /// What the cores are of.
     fn what(&self) -> String;
+    /// Which cores stay when there are to be fewer: the last ones, instead of the first ones.
+    fn last_first(&self) -> bool {
+        false
+    }
 }
 
 /// Lists of cores, as the kernel writes them, by thread id; the cgroup's under 0.
@@ -93,17 +102,21 @@ impl<P: CoreControl> Knob for Cores<P> {
         self.0.now().map(|own| to_json(&own))
     }
 
-    /// The cores that it has stay as far as they may; others are added in their order.
+    /// The cores that it has stay as far as they may; others are added in their order, or from the last one on.
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let baseline: CoreLists = from_json(baseline)?;
         let wanted = number(wanted)?;
         if wanted < 1 {
             return Err(Error::InvalidValue(format!("it needs at least one core, got {wanted}")));
         }
-        let possible = self.0.possible()?;
+        let mut possible = self.0.possible()?;
         let mut cores: Vec<u32> = Vec::new();
         for list in baseline.0.values() {
             cores.extend(numbers(list)?);
+        }
+        if self.0.last_first() {
+            possible.reverse();
+            cores.reverse();
         }
         cores.extend(&possible);
         let mut chosen: Vec<u32> = Vec::new();
@@ -174,6 +187,7 @@ impl<P: CoreControl> Knob for Cores<P> {
 struct Cpuset {
     root: PathBuf,
     name: String,
+    last_first: bool,
 }
 
 impl Cpuset {
@@ -212,6 +226,10 @@ impl CoreControl for Cpuset {
 
     fn what(&self) -> String {
         format!("the cpuset of cgroup {}", self.name)
+    }
+
+    fn last_first(&self) -> bool {
+        self.last_first
     }
 }
 
@@ -285,7 +303,7 @@ mod tests {
     use crate::system::fixture::Fixture;
 
     fn knob(fixture: &Fixture) -> Cores<Cpuset> {
-        Cores(Cpuset { root: fixture.path("cgroup"), name: "web".to_owned() })
+        Cores(Cpuset { root: fixture.path("cgroup"), name: "web".to_owned(), last_first: false })
     }
 
     fn trees() -> [Fixture; 2] {
@@ -310,6 +328,23 @@ mod tests {
             assert_eq!(fixture.read(path), "2");
             let change = knob.drift(&baseline, &[plan.written]).expect("read").expect("a change");
             assert_eq!(change, "somebody else set the cores 2 for the cpuset of cgroup web");
+        }
+    }
+
+    #[test]
+    fn batch_jobs_have_the_last_cores_and_get_their_own_back() {
+        for (fixture, path) in trees().iter().zip(["cgroup/web/cpuset.cpus", "cgroup/cpuset/web/cpuset.cpus"]) {
+            fixture.write(path, "0-3\n");
+            let knob = of_batch(fixture.path("cgroup"), "web".to_owned());
+            let baseline = knob.baseline().expect("there");
+            let plan = |count| knob.plan(&baseline, &Value::Integer(count)).expect("fine");
+            let (three, one) = (plan(3), plan(1));
+            knob.apply(&three.written).expect("written");
+            assert_eq!(fixture.read(path), "1,2,3");
+            knob.apply(&one.written).expect("written");
+            assert_eq!(fixture.read(path), "3");
+            assert_eq!(knob.restore(&baseline, &[three.written, one.written]), Ok(vec![]));
+            assert_eq!(fixture.read(path), "0-3");
         }
     }
 

@@ -17,6 +17,8 @@ mod apache_directive;
 mod apache_keepalive;
 mod apache_keepalive_timeout;
 mod apache_max_request_workers;
+mod batch_cores;
+mod batch_running;
 mod cpu_core_frequency;
 mod cpu_cores;
 mod cpu_frequency;
@@ -178,6 +180,8 @@ pub const KNOBS: &[KnobKind] = &[
         check: cpu_policy::check,
         make: cpu_policy::make,
     },
+    kind!("batch.cores", batch.cores, check, batch_cores),
+    kind!("batch.running", batch.running, check, batch_running),
     kind!("streaming.num_threads", streaming.num_threads, check, streaming_num_threads),
 ];
 
