@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod traffic;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
