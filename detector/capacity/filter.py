@@ -198,7 +198,8 @@ class CapacityFilter(SlotArrays):
             fit = calm & (seen.own >= LEAST_UTILISATION) & np.isfinite(per_cpu + idle + seen.cores)
             self._begin(of[fit], per_cpu[fit], idle[fit], seen.cores[fit])
             law, sight = self._law(of, idle, seen.cores)
-            self._correct(of[fit], sight[fit], (per_cpu - law)[fit], (p.cost_sd**2 * noise + p.window_sd**2 + sampled)[fit])
+            error = p.cost_sd**2 * noise + p.window_sd**2 + sampled
+            self._correct(of[fit], sight[fit], (per_cpu - law)[fit], error[fit])
             self._follow(self._calm_response_s, of[fit], response_s[fit], CALM_WEIGHT)
             self._follow(self._calm_wait_ratio, of[fit], seen.wait_ratio[fit], CALM_WEIGHT)
 

@@ -26,14 +26,15 @@ pub struct Sampling {
     hash: ConnectionHash,
     /// Never empty, in the order of time; the first one holds for all time before the second.
     changes: VecDeque<Change>,
-    next: Option<Change>,
+    /// Changes to come, in the order of time.
+    planned: VecDeque<Change>,
 }
 
 impl Sampling {
     /// All connections.
     pub fn new(seed: u64) -> Sampling {
         let all = Change { from_ns: 0, share: Share::ALL };
-        Sampling { hash: ConnectionHash::new(seed), changes: VecDeque::from([all]), next: None }
+        Sampling { hash: ConnectionHash::new(seed), changes: VecDeque::from([all]), planned: VecDeque::new() }
     }
 
     /// Which connections a share has.
@@ -46,9 +47,9 @@ impl Sampling {
         self.changes.back().map_or(Share::ALL, |change| change.share)
     }
 
-    /// The share once a planned change has come into force.
+    /// The share once all planned changes have come into force.
     pub fn planned(&self) -> Share {
-        self.next.map_or(self.share(), |next| next.share)
+        self.planned.back().map_or(self.share(), |last| last.share)
     }
 
     /// Whether a connection is looked at now.
@@ -58,17 +59,17 @@ impl Sampling {
 
     /// From this moment on there will be another share.
     pub fn plan(&mut self, share: Share, from_ns: u64) {
-        self.next = Some(Change { from_ns, share });
+        self.planned.push_back(Change { from_ns, share });
     }
 
-    /// Whether the planned change, if there is one, comes into force by now.
+    /// Whether the next planned change, if there is one, comes into force by now.
     pub fn is_due(&self, now_ns: u64) -> bool {
-        self.next.is_some_and(|next| next.from_ns <= now_ns)
+        self.planned.front().is_some_and(|next| next.from_ns <= now_ns)
     }
 
-    /// The planned change comes into force. True where fewer connections are looked at from now on.
+    /// The next planned change comes into force. True where fewer connections are looked at from now on.
     pub fn change(&mut self) -> bool {
-        let Some(next) = self.next.take() else { return false };
+        let Some(next) = self.planned.pop_front() else { return false };
         let falls = self.share().exceeds(next.share);
         self.changes.push_back(next);
         if self.changes.len() > MOST_CHANGES

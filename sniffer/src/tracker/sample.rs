@@ -13,9 +13,7 @@ impl Tracker {
     /// are those of the sample. The others are forgotten: their open requests count nowhere. A connection that joins
     /// counts from its next request.
     pub fn sample(&mut self, share: Share, from_ns: u64) {
-        // One that is still planned comes before it.
-        self.change_share(u64::MAX);
-        if share != self.ledger.sampling.share() {
+        if share != self.ledger.sampling.planned() {
             self.ledger.sampling.plan(share, from_ns);
         }
     }
@@ -65,18 +63,17 @@ impl Tracker {
         oldest_ns.map_or(0.0, |ns| now_ns.saturating_sub(ns) as f64 / 1e6)
     }
 
-    /// Lets a planned change of the share come into force, if it is due by now.
+    /// Lets planned changes of the share come into force, if they are due by now.
     pub(super) fn change_share(&mut self, now_ns: u64) {
-        if !self.ledger.sampling.is_due(now_ns) {
-            return;
-        }
-        self.ledger.weigh();
-        if self.ledger.sampling.change() {
-            for slot in 0..self.slots.len() {
-                self.forget(slot);
+        while self.ledger.sampling.is_due(now_ns) {
+            self.ledger.weigh();
+            if self.ledger.sampling.change() {
+                for slot in 0..self.slots.len() {
+                    self.forget(slot);
+                }
+                let sampling = &self.ledger.sampling;
+                self.closed.keep(|key| sampling.includes(key));
             }
-            let sampling = &self.ledger.sampling;
-            self.closed.keep(|key| sampling.includes(key));
         }
     }
 
