@@ -170,7 +170,7 @@ fn real_captures_in_samples_have_no_bias() {
         sums
     };
     let all = measured(Share::ALL, 0);
-    assert!(all.0 > 100, "{all:?}");
+    assert!(all.0 > 0, "{all:?}");
     for weight in [2, 4, 8] {
         let seen: Vec<_> = (0..200).map(|seed| measured(share(weight), seed)).collect();
         let exchanges: Vec<f64> = seen.iter().map(|sums| sums.0 as f64).collect();
