@@ -13,7 +13,7 @@ use support::traffic::Traffic;
 use support::{Frame, packet};
 
 /// Samples of each share.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 /// Halvings of the shares.
 const SHARES: u32 = 4;
 /// Ports of the servers in the captures.
