@@ -6,6 +6,7 @@
 //! - `link`: link layers and tunnels; `segment`: IP and TCP heads of one packet;
 //! - `tracker`: the table of connections (`key`: their names; `closed`: those that ended), bounded in entries and bytes;
 //! - `share`: which connections are looked at when not all can be; `budget`: how many; `sampling`: how much they count;
+//!   `spread`: how sure that is;
 //! - `stream`: order, retransmissions and holes of one connection (`half`: of one direction);
 //! - `protocol`: the table of protocols; `piece`: what each gets to see;
 //! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
@@ -38,6 +39,7 @@ mod sampling;
 mod segment;
 mod settings;
 mod share;
+mod spread;
 mod stream;
 mod tracker;
 mod unknown;

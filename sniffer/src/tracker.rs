@@ -13,9 +13,10 @@ use crate::link::Skip;
 use crate::piece::Side;
 use crate::protocol::Protocol;
 use crate::routes::MOST_ROUTES;
-use crate::sampling::{Sampling, Spread, Tally};
+use crate::sampling::Sampling;
 use crate::segment::{Packet, Segment};
 use crate::settings::TrackerSettings;
+use crate::spread::{Spread, Tally};
 use crate::stream::{Connection, Verdict};
 use crate::waiting::Waiting;
 
