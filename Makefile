@@ -4,7 +4,7 @@ export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests packaging ansible/plugins/modules
 
 .PHONY: help setup setup-demo demo test test-full lint clean docs docs-site
-.PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web bench-controller
+.PHONY: bench-sniffer bench-sampling bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots evaluate
 .PHONY: deb repo image clean-install test-rollout
 
@@ -42,6 +42,9 @@ test-full: lint  ## also the slow stories
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
 	python -m lab.bench.sniffer --write docs/results/bench-sniffer.md
+
+bench-sampling: setup  ## figures of samples of the connections beside those of all, on generated traffic and captures (1 minute)
+	cargo run --release --locked -p slackwater-sniffer --example sampling > docs/results/sampling.md
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python -m lab.bench.detector --hour 400 --write docs/results/bench-detector.md

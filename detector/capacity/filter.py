@@ -192,12 +192,14 @@ class CapacityFilter(SlotArrays):
             log_rps = np.log(seen.rps)
             per_cpu = log_rps - np.log(seen.own)
             noise = 1.0 / seen.requests
+            sampled = np.square(seen.rps_error / seen.rps)
 
             idle = 1.0 / (1.0 + seen.held)
             fit = calm & (seen.own >= LEAST_UTILISATION) & np.isfinite(per_cpu + idle + seen.cores)
             self._begin(of[fit], per_cpu[fit], idle[fit], seen.cores[fit])
             law, sight = self._law(of, idle, seen.cores)
-            self._correct(of[fit], sight[fit], (per_cpu - law)[fit], (p.cost_sd**2 * noise + p.window_sd**2)[fit])
+            error = p.cost_sd**2 * noise + p.window_sd**2 + sampled
+            self._correct(of[fit], sight[fit], (per_cpu - law)[fit], error[fit])
             self._follow(self._calm_response_s, of[fit], response_s[fit], CALM_WEIGHT)
             self._follow(self._calm_wait_ratio, of[fit], seen.wait_ratio[fit], CALM_WEIGHT)
 
@@ -214,7 +216,7 @@ class CapacityFilter(SlotArrays):
             full = log_rps + np.log1p(1.0 / seen.held)
             expected = self._mean[of, CALM] + np.where(episode, self._left(of), 0.0)
             never_dry &= np.isfinite(full - expected)
-            error = noise + p.busy_sd**2 + dry**2
+            error = noise + p.busy_sd**2 + dry**2 + sampled
             self._correct(of[never_dry], sight[never_dry], (full - expected)[never_dry], error[never_dry])
         first = np.isnan(self._served[of])
         self._follow(self._served, of, seen.rps, SERVED_WEIGHT)

@@ -19,7 +19,7 @@ ENOUGH = 40
 SHORTEST_S = 0.8
 LONGEST_S = 3.0
 """After so long it is made of those that there are."""
-_TIME, _REQUESTS, _CPU, _HELD, _WANTED, _WAITED, _BUSY = range(SUMS := 7)
+_TIME, _REQUESTS, _CPU, _HELD, _WANTED, _WAITED, _BUSY, _OFF = range(SUMS := 8)
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class Observations:
     requests: Floats
     rps: Floats
     """Completed requests per second."""
+    rps_error: Floats
+    """Standard error of `rps`, as far as it comes from a sample of the connections. The same connections stay in the
+    sample from one Sample to the next, so their errors add up and do not cancel out."""
     utilisation: Floats
     """CPU time over what the server may use, stolen time included."""
     own: Floats
@@ -79,6 +82,7 @@ class Windows(SlotArrays):
                 np.minimum(cpu_s + delay_s, 1.0),
                 delay_s,
                 cpu_s,
+                np.nan_to_num(columns["traffic.rps_error"], nan=0.0),
             ],
             axis=1,
         )
@@ -92,12 +96,13 @@ class Windows(SlotArrays):
         due = usable & (enough | (sums[:, _TIME] >= LONGEST_S))
         rows = np.flatnonzero(due)
         self._sums[slots[rows]] = 0.0
-        seconds, requests, cpu, held, wanted, waited, busy = sums[rows].T
+        seconds, requests, cpu, held, wanted, waited, busy, off = sums[rows].T
         with np.errstate(divide="ignore", invalid="ignore"):
             return Observations(
                 rows=rows,
                 requests=requests,
                 rps=requests / seconds,
+                rps_error=off / seconds,
                 utilisation=cpu / seconds,
                 own=np.where(np.isnan(busy), cpu, busy / columns["cpu.cores"][rows]) / seconds,
                 cores=columns["cpu.cores"][rows],

@@ -116,6 +116,8 @@ slackwater_node::settings! {
         routes: Vec<RouteClass> = vec![];
         /// Packets that wait to be read take this much memory.
         buffer_mib: u32 = 2;
+        /// Above this share of one core, only a sample of the connections is looked at, and figures are estimated from it; 1: always all.
+        max_cpu_share: f64 = 0.02;
     }
     /// Figures for Prometheus, on a page of our own.
     [metrics] struct MetricsSettings {
@@ -198,6 +200,7 @@ impl Program for Settings {
         within("gaps.moments_per_s", self.gaps.moments_per_s, 1.0..=200.0);
         within("pmu.max_files", self.pmu.max_files.into(), 2.0..=65_536.0);
         within("sniffer.buffer_mib", self.sniffer.buffer_mib.into(), 1.0..=256.0);
+        within("sniffer.max_cpu_share", self.sniffer.max_cpu_share, 0.001..=1.0);
         let mut expect = |name: &str, holds: bool, fault: String| faults.expect(name, holds, || fault);
         for (name, listen) in [("metrics.listen", &self.metrics.listen), ("agent.listen", &self.agent.listen)] {
             let is_address = listen.is_empty() || listen.parse::<std::net::SocketAddr>().is_ok();
@@ -341,6 +344,8 @@ mod tests {
             ("[server]\napache_status_url = \"unix:/run/a.sock\"", "server.apache_status_url"),
             ("[server]\nphp_status = \"/run/php.sock\"", "server.php_status"),
             ("[sniffer]\nbuffer_mib = 0", "sniffer.buffer_mib"),
+            ("[sniffer]\nmax_cpu_share = 0", "sniffer.max_cpu_share"),
+            ("[sniffer]\nmax_cpu_share = 2.0", "sniffer.max_cpu_share"),
         ] {
             let fault = fault(text);
             assert!(fault.contains(&format!("`{name}` must be ")), "{text}: {fault}");

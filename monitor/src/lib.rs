@@ -13,6 +13,7 @@
 //! - [`threads`]: the web server's threads; [`switches`]: which turns on a core ended voluntarily
 //! - [`ticks`]: CPU time by kind
 //! - [`wakeup`]: why a thread woke later than it was to
+//! - [`capture`]: packets of the node's interface, within a budget of CPU time
 //! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample; [`pace`]: when one is due while they follow events
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away
@@ -27,6 +28,7 @@ pub mod agent;
 pub mod asked;
 pub mod backlog;
 pub mod bus;
+pub mod capture;
 pub mod check;
 pub mod cli;
 pub mod collectors;

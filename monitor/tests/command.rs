@@ -45,6 +45,9 @@ const VALUES: &[(&str, &[&str])] = &[
             "oldest_unanswered_ms",
             "errors_per_s",
             "drops",
+            "sampled_share",
+            "rps_error",
+            "cpu_share",
         ],
     ),
 ];

@@ -255,6 +255,13 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     """Requests given up in this period: never answered, evicted, or lost in a hole."""
     holes: Count | None = None
     """Places where bytes were not captured."""
+    sampled_share: Share | None = None
+    """Share of the connections that was looked at when the period ended; 1 is all. Below 1, rates, `in_flight` and
+    `unmatched` are estimates for all connections, and response times those of the sample."""
+    rps_error: NonNegative | None = None
+    """Standard error of `rps`, from the sample; 0 where all connections were looked at."""
+    cpu_share: NonNegative | None = None
+    """Share of one core that the sniffer took in this period."""
     routes: Annotated[list[RouteTraffic], Meta(max_length=MOST_ROUTES)] = []
     """By route class, where classes are configured."""
 

@@ -16,10 +16,11 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    pub(crate) fn record(&mut self, ns: u64) {
+    /// A time that stands for so many.
+    pub(crate) fn record(&mut self, ns: u64, weight: u32) {
         let seconds = ns as f64 / 1e9;
-        self.counts[BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds)] += 1;
-        self.sum_ns += u128::from(ns);
+        self.counts[BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds)] += u64::from(weight);
+        self.sum_ns += u128::from(ns) * u128::from(weight);
     }
 
     /// Response times in all buckets.
@@ -43,7 +44,7 @@ mod tests {
     fn a_time_counts_in_the_first_bucket_that_holds_it() {
         let mut buckets = Buckets::default();
         for ns in [0, 250_000, 250_001, 10_000_000_000, 10_000_000_001] {
-            buckets.record(ns);
+            buckets.record(ns, 1);
         }
         assert_eq!((buckets.counts[0], buckets.counts[1], buckets.counts[14], buckets.counts[15]), (2, 1, 1, 1));
         let mut twice = buckets;

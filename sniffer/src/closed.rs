@@ -38,6 +38,12 @@ impl Closed {
         self.ends.remove(key);
     }
 
+    /// Forgets all but those whose names are to be kept.
+    pub fn keep(&mut self, is_kept: impl Fn(&Key) -> bool) {
+        self.ends.retain(|key, _| is_kept(key));
+        self.order.retain(|key| is_kept(key));
+    }
+
     /// True when a segment that the key's `side` sent brings nothing new to a connection that ended.
     pub fn has_seen(&self, key: &Key, side: Side, segment: &Segment<'_>) -> bool {
         if segment.syn {

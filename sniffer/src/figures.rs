@@ -160,6 +160,22 @@ impl StatusClasses {
     }
 }
 
+impl Counts {
+    /// As if so many times the connections had been seen. What was booked with its own weight, and what is of packets,
+    /// stays.
+    pub(crate) fn weighed(self, weight: u32) -> Self {
+        let weight = u64::from(weight);
+        Self {
+            unmatched_requests: self.unmatched_requests * weight,
+            quiet_requests: self.quiet_requests * weight,
+            orphan_responses: self.orphan_responses * weight,
+            unfinished_responses: self.unfinished_responses * weight,
+            refused: self.refused * weight,
+            ..self
+        }
+    }
+}
+
 impl AddAssign for StatusClasses {
     fn add_assign(&mut self, more: Self) {
         self.informational += more.informational;
@@ -283,6 +299,9 @@ pub struct Period {
     pub rt_max_ms: Option<f64>,
     /// Everything that was counted in the period.
     pub counts: Counts,
+    /// Standard error of `exchanges` as an estimate: 0 while all connections are looked at.
+    #[serde(skip)]
+    pub exchanges_error: f64,
     /// What a period and a whole run both have.
     #[serde(flatten)]
     pub details: Details,

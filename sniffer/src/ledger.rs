@@ -11,6 +11,7 @@ use crate::link::Unread;
 use crate::merge;
 use crate::recorder::RouteRecorder;
 use crate::routes::{self, Route};
+use crate::sampling::Sampling;
 
 /// Memory for bytes and requests that wait, shared by all connections.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +30,14 @@ const MOST_KINDS: usize = 32;
 
 /// Counts, times, and the memory that the connections use.
 pub struct Ledger {
-    /// Of the running period.
+    /// Of the running period, as seen: since it began, or since the share of the connections last changed.
     pub counts: Counts,
+    /// Which connections are looked at, and how much they count.
+    pub sampling: Sampling,
+    /// What is left of a connection is not booked: it is no longer looked at.
+    pub forgets: bool,
+    /// Of the running period before `counts`, for all connections.
+    before: Counts,
     /// Connections followed since the start.
     pub connections: u64,
     /// Requests waiting on connections that are open.
@@ -54,10 +61,19 @@ pub struct Ledger {
 impl Ledger {
     /// Nothing recorded yet. `keep_exchanges`: each exchange is kept until it is taken. `with_histograms`: the figures have
     /// them.
-    pub fn new(budget: Budget, keep_exchanges: bool, routes: Vec<Route>, with_histograms: bool) -> Self {
+    pub fn new(
+        budget: Budget,
+        sampling: Sampling,
+        keep_exchanges: bool,
+        routes: Vec<Route>,
+        with_histograms: bool,
+    ) -> Self {
         let recorders = || (0..=routes.len()).map(|_| None).collect();
         Self {
             counts: Counts::default(),
+            sampling,
+            forgets: false,
+            before: Counts::default(),
             connections: 0,
             in_flight: 0,
             waiting: 0,
@@ -95,17 +111,21 @@ impl Ledger {
 
     /// Enters an exchange. Across a step of the clock there is no time.
     pub fn exchange(&mut self, mut exchange: Exchange) {
+        if self.forgets {
+            return;
+        }
         if exchange.request_frame < self.stepped_at {
             (exchange.first_byte_ns, exchange.last_byte_ns) = (None, None);
         }
-        self.counts.exchanges += 1;
-        self.counts.errors += u64::from(exchange.class == StatusClass::ServerError);
-        *self.counts.status.of(exchange.class) += 1;
+        let weight = self.sampling.weight_since(exchange.time_ns);
+        self.counts.exchanges += u64::from(weight);
+        self.counts.errors += u64::from(exchange.class == StatusClass::ServerError) * u64::from(weight);
+        *self.counts.status.of(exchange.class) += u64::from(weight);
         if let Some(ns) = exchange.last_byte_ns {
-            self.buckets.record(ns);
+            self.buckets.record(ns, weight);
         }
         let recorder = &mut self.period_routes[usize::from(exchange.route).min(self.routes.len())];
-        recorder.get_or_insert_with(|| Box::new(RouteRecorder::new())).record(&exchange);
+        recorder.get_or_insert_with(|| Box::new(RouteRecorder::new())).record(&exchange, weight);
         if let Some(exchanges) = &mut self.exchanges {
             exchanges.push(exchange);
         }
@@ -146,21 +166,29 @@ impl Ledger {
         self.exchanges.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Closes the period, at whose end the oldest unanswered request was so old, and starts the next.
-    pub fn take_period(&mut self, oldest_unanswered_ms: f64) -> Period {
-        let (times, details) =
-            if self.counts.exchanges > 0 { self.total_of(&self.period_routes) } else { self.nothing() };
+    /// Lets what was counted so far count for all connections: the share changes, or the period ends.
+    pub fn weigh(&mut self) {
+        self.before += std::mem::take(&mut self.counts).weighed(self.sampling.share().weight());
+    }
+
+    /// Closes the period and starts the next. At its end so many requests were in flight, and the oldest unanswered one was
+    /// so old.
+    pub fn take_period(&mut self, in_flight: u64, oldest_unanswered_ms: f64) -> Period {
+        self.weigh();
+        let counts = self.before;
+        let (times, details) = if counts.exchanges > 0 { self.total_of(&self.period_routes) } else { self.nothing() };
         let period = Period {
-            exchanges: self.counts.exchanges,
-            errors: self.counts.errors,
-            in_flight: self.in_flight,
+            exchanges: counts.exchanges,
+            errors: counts.errors,
+            in_flight,
             oldest_unanswered_ms,
             rt_mean_ms: times.mean,
             rt_p50_ms: times.p50,
             rt_p95_ms: times.p95,
             rt_p99_ms: times.p99,
             rt_max_ms: times.max,
-            counts: self.counts,
+            counts,
+            exchanges_error: 0.0,
             details,
             buckets: self.buckets,
         };
@@ -169,7 +197,8 @@ impl Ledger {
     }
 
     fn close_period(&mut self) {
-        if self.counts.exchanges > 0 {
+        self.weigh();
+        if self.before.exchanges > 0 {
             for (period, total) in self.period_routes.iter_mut().zip(&mut self.total_routes) {
                 if let Some(period) = period {
                     total.get_or_insert_with(|| Box::new(RouteRecorder::new())).add(period);
@@ -178,7 +207,7 @@ impl Ledger {
             }
         }
         self.buckets = Buckets::default();
-        self.total += std::mem::take(&mut self.counts);
+        self.total += std::mem::take(&mut self.before);
     }
 
     /// Everything since the start; closes the period.
@@ -255,7 +284,7 @@ mod tests {
 
     fn ledger(routes: &[&str]) -> Ledger {
         let routes = routes.iter().map(|text| text.parse().expect("a route")).collect();
-        Ledger::new(Budget { most_bytes: 10, most_waiting: 1 }, false, routes, true)
+        Ledger::new(Budget { most_bytes: 10, most_waiting: 1 }, Sampling::new(0), false, routes, true)
     }
 
     fn exchange(status: u16, last_byte_ns: Option<u64>) -> Exchange {
@@ -284,21 +313,21 @@ mod tests {
     fn percentiles_are_nearest_rank() {
         let mut ledger = ledger(&[]);
         (1..=100).for_each(|ms| ledger.exchange(exchange(200, Some(ms * 1_000_000))));
-        let period = ledger.take_period(0.0);
+        let period = ledger.take_period(0, 0.0);
         for (got, want) in [(period.rt_p50_ms, 50.0), (period.rt_p95_ms, 95.0), (period.rt_p99_ms, 99.0)] {
             assert!((got.expect("a time") / want - 1.0).abs() < 0.002, "{got:?} is not {want}");
         }
         assert_eq!((period.rt_mean_ms, period.rt_max_ms), (Some(50.5), Some(100.0)));
         assert_eq!((period.buckets.count(), period.buckets.sum_ns), (100, 5_050_000_000));
-        assert_eq!(ledger.take_period(0.0).buckets.count(), 0);
+        assert_eq!(ledger.take_period(0, 0.0).buckets.count(), 0);
     }
 
     #[test]
     fn a_period_starts_empty_and_the_summary_holds_all() {
         let mut ledger = ledger(&[]);
         ledger.exchange(exchange(503, Some(5_000_000)));
-        assert_eq!((ledger.take_period(0.0).errors, ledger.take_period(0.0).exchanges), (1, 0));
-        assert_eq!(ledger.take_period(0.0).rt_mean_ms, None);
+        assert_eq!((ledger.take_period(0, 0.0).errors, ledger.take_period(0, 0.0).exchanges), (1, 0));
+        assert_eq!(ledger.take_period(0, 0.0).rt_mean_ms, None);
         ledger.exchange(exchange(200, None));
         let summary = ledger.summary();
         assert_eq!((summary.counts.exchanges, summary.last_byte_ms.max), (2, Some(5.0)));
@@ -314,11 +343,14 @@ mod tests {
             let route = ledger.route(target.as_bytes());
             ledger.exchange(Exchange { route, ..exchange(200, Some(ms * 1_000_000)) });
         }
-        for routes in [ledger.take_period(0.0).details.routes, ledger.summary().details.routes] {
+        for routes in [ledger.take_period(0, 0.0).details.routes, ledger.summary().details.routes] {
             let seen: Vec<_> = routes.iter().map(|r| (r.name.as_str(), r.exchanges, r.last_byte_ms.max)).collect();
             assert_eq!(seen, [("dear", 1, Some(80.0)), ("cheap", 2, Some(2.0)), ("other", 1, Some(7.0))]);
         }
-        assert_eq!((ledger.summary().last_byte_ms.max, ledger.take_period(0.0).details.routes.len()), (Some(80.0), 3));
+        assert_eq!(
+            (ledger.summary().last_byte_ms.max, ledger.take_period(0, 0.0).details.routes.len()),
+            (Some(80.0), 3)
+        );
     }
 
     #[test]
@@ -331,7 +363,7 @@ mod tests {
         }
         let texts = [
             one.summary().details.histogram.expect("request_end for"),
-            two.take_period(0.0).details.histogram.expect("request_end for"),
+            two.take_period(0, 0.0).details.histogram.expect("request_end for"),
         ];
         let (count, merged) = merge(texts.iter().map(String::as_str)).expect("histograms");
         let expected = both.summary().last_byte_ms;

@@ -5,6 +5,8 @@
 //! - `privileges`: given up once the capture is open;
 //! - `link`: link layers and tunnels; `segment`: IP and TCP heads of one packet;
 //! - `tracker`: the table of connections (`key`: their names; `closed`: those that ended), bounded in entries and bytes;
+//! - `share`: which connections are looked at when not all can be; `budget`: how many; `sampling`: how much they count;
+//!   `spread`: how sure that is;
 //! - `stream`: order, retransmissions and holes of one connection (`half`: of one direction);
 //! - `protocol`: the table of protocols; `piece`: what each gets to see;
 //! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
@@ -15,6 +17,7 @@
 //! Nothing here reads a clock or trusts a byte: packets bring their time, and damaged ones are counted.
 
 mod buckets;
+mod budget;
 mod capture;
 mod closed;
 mod figures;
@@ -32,14 +35,18 @@ mod protocol;
 mod reader;
 mod recorder;
 mod routes;
+mod sampling;
 mod segment;
 mod settings;
+mod share;
+mod spread;
 mod stream;
 mod tracker;
 mod unknown;
 mod waiting;
 
 pub use buckets::{BUCKET_BOUNDS_S, Buckets};
+pub use budget::{CpuBudget, LEAST_CONNECTIONS};
 pub use capture::{CaptureError, Live, LiveSettings, read_file, read_stream};
 pub use figures::{Counts, Details, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
 pub use merge::{MergeError, merge};
@@ -49,4 +56,5 @@ pub use protocol::{PROTOCOLS, Protocol};
 pub use routes::{MOST_ROUTES, Route, RouteError};
 pub use segment::Packet;
 pub use settings::TrackerSettings;
+pub use share::Share;
 pub use tracker::Tracker;

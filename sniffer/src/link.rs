@@ -62,22 +62,25 @@ const DAMAGED: Skip = Skip::NotUnderstood(Unread::Damaged);
 pub const MOST_NESTED: usize = 8;
 
 const NULL: i32 = 0;
-const ETHERNET: i32 = 1;
+pub const ETHERNET: i32 = 1;
 const PPP: i32 = 9;
-const RAW: i32 = 12;
+pub const RAW: i32 = 12;
 const PPP_SERIAL: i32 = 50;
 const PPP_ETHERNET: i32 = 51;
 const RAW_IN_FILES: i32 = 101;
 const LOOP: i32 = 108;
-const SLL: i32 = 113;
+pub const SLL: i32 = 113;
 const IPV4: i32 = 228;
 const IPV6: i32 = 229;
 const NFLOG: i32 = 239;
-const SLL2: i32 = 276;
+pub const SLL2: i32 = 276;
 
 /// Link types that are read.
 pub const LINK_TYPES: [i32; 13] =
     [ETHERNET, NULL, RAW, LOOP, SLL, IPV4, IPV6, SLL2, PPP, PPP_SERIAL, PPP_ETHERNET, RAW_IN_FILES, NFLOG];
+
+/// Link types that the kernel does not have: libpcap makes their heads up.
+pub const COOKED: [i32; 2] = [SLL, SLL2];
 
 /// The bytes of a frame from the IP header on.
 pub fn ip(link_type: i32, bytes: &[u8]) -> Result<&[u8], Skip> {

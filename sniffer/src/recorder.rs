@@ -19,9 +19,10 @@ impl Recorder {
         Self { histogram, sum_ns: 0, max_ns: 0 }
     }
 
-    pub fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns);
-        self.sum_ns += u128::from(ns);
+    /// A time that stands for so many.
+    pub fn record(&mut self, ns: u64, weight: u32) {
+        self.histogram.record_n(ns.min(LONGEST_NS), weight).expect("it is within the bounds");
+        self.sum_ns += u128::from(ns) * u128::from(weight);
         self.max_ns = self.max_ns.max(ns);
     }
 
@@ -68,9 +69,10 @@ pub struct SizeRecorder {
 }
 
 impl SizeRecorder {
-    pub fn record(&mut self, bytes: u32) {
-        self.count += 1;
-        self.sum += u64::from(bytes);
+    /// A size that stands for so many.
+    pub fn record(&mut self, bytes: u32, weight: u32) {
+        self.count += u64::from(weight);
+        self.sum += u64::from(bytes) * u64::from(weight);
         self.max = self.max.max(bytes);
     }
 
@@ -115,16 +117,17 @@ impl RouteRecorder {
         }
     }
 
-    pub fn record(&mut self, exchange: &Exchange) {
-        *self.status.of(exchange.class) += 1;
+    /// An exchange that stands for so many.
+    pub fn record(&mut self, exchange: &Exchange, weight: u32) {
+        *self.status.of(exchange.class) += u64::from(weight);
         if let Some(ns) = exchange.last_byte_ns {
-            self.last_byte[exchange.class as usize].get_or_insert_with(|| Box::new(Recorder::new())).record(ns);
+            self.last_byte[exchange.class as usize].get_or_insert_with(|| Box::new(Recorder::new())).record(ns, weight);
         }
         if let Some(ns) = exchange.first_byte_ns {
-            self.first_byte.record(ns);
+            self.first_byte.record(ns, weight);
         }
-        self.request_bytes.record(exchange.request_bytes);
-        self.response_bytes.record(exchange.response_bytes);
+        self.request_bytes.record(exchange.request_bytes, weight);
+        self.response_bytes.record(exchange.response_bytes, weight);
     }
 
     pub fn add(&mut self, more: &Self) {

@@ -27,6 +27,8 @@ pub struct TrackerSettings {
     pub idle_s: u64,
     /// Keep each exchange until `Tracker::take_exchanges`.
     pub keep_exchanges: bool,
+    /// Makes the sample of connections where not all are looked at. Secret, so that nobody chooses what is seen.
+    pub sample_seed: u64,
     /// Number connections as Wireshark does, which counts those of all ports. Costs a table of them.
     pub number_all: bool,
 }
@@ -44,6 +46,7 @@ impl Default for TrackerSettings {
             most_held_bytes: 8 << 20,
             idle_s: 300,
             keep_exchanges: false,
+            sample_seed: 0,
             number_all: false,
         }
     }

@@ -13,10 +13,14 @@ use crate::link::Skip;
 use crate::piece::Side;
 use crate::protocol::Protocol;
 use crate::routes::MOST_ROUTES;
+use crate::sampling::Sampling;
 use crate::segment::{Packet, Segment};
 use crate::settings::TrackerSettings;
+use crate::spread::{Spread, Tally};
 use crate::stream::{Connection, Verdict};
 use crate::waiting::Waiting;
+
+mod sample;
 
 /// A clock that goes back so far was set: packets of several queues are out of order by less.
 const STEP_NS: u64 = 250_000_000;
@@ -42,6 +46,7 @@ struct Slot {
     listed: bool,
     /// It is in the list of connections that hold bytes back.
     holds: bool,
+    tally: Tally,
 }
 
 /// Follows connections and books what ends on them.
@@ -67,6 +72,7 @@ pub struct Tracker {
     others: HashMap<Key, Option<u32>>,
     ledger: Ledger,
     waiting: Waiting,
+    spread: Spread,
 }
 
 impl Tracker {
@@ -78,7 +84,13 @@ impl Tracker {
         }
         let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
         let routes = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
-        let ledger = Ledger::new(budget, settings.keep_exchanges, routes, settings.with_histograms);
+        let ledger = Ledger::new(
+            budget,
+            Sampling::new(settings.sample_seed),
+            settings.keep_exchanges,
+            routes,
+            settings.with_histograms,
+        );
         // Room that is not used costs no memory; to move all connections when it grows would cost time.
         let slots = Vec::with_capacity(settings.most_connections.min(1 << 16));
         Tracker {
@@ -98,6 +110,7 @@ impl Tracker {
             others: HashMap::new(),
             ledger,
             waiting: Waiting::default(),
+            spread: Spread::default(),
         }
     }
 
@@ -106,8 +119,10 @@ impl Tracker {
         self.ledger.counts.packets += 1;
         if packet.time_ns.saturating_add(STEP_NS) < self.latest_ns {
             (self.latest_ns, self.ledger.stepped_at) = (packet.time_ns, packet.frame);
+            self.change_share(u64::MAX);
         }
         self.latest_ns = self.latest_ns.max(packet.time_ns);
+        self.change_share(packet.time_ns);
         let segment = match packet.segment() {
             Ok(segment) => segment,
             Err(Skip::Fragment) => {
@@ -118,7 +133,8 @@ impl Tracker {
             Err(Skip::NotUnderstood(what)) => return self.ledger.not_understood(what),
         };
         match self.key(&segment) {
-            Some((key, side)) => self.segment(key, side, &segment, packet),
+            Some((key, side)) if self.ledger.sampling.includes(&key) => self.segment(key, side, &segment, packet),
+            Some(_) => {}
             None if self.settings.number_all => self.number(&segment),
             None => {}
         }
@@ -127,25 +143,12 @@ impl Tracker {
 
     /// What ended since the last call. `now_ns` is in the clock of the packets: nanoseconds since 1970.
     pub fn take_period(&mut self, now_ns: u64) -> Period {
+        self.change_share(now_ns);
         self.settle_stuck(now_ns);
         self.sweep(now_ns, usize::MAX);
         let oldest_unanswered_ms = self.oldest_unanswered_ms(now_ns);
-        self.ledger.take_period(oldest_unanswered_ms)
-    }
-
-    /// Requests whose response has not ended.
-    pub fn in_flight(&self) -> u64 {
-        self.ledger.in_flight
-    }
-
-    /// Age of the oldest request of whose response nothing has come; 0 while there is none. `now_ns` as for
-    /// `take_period`. Looks only at connections with a request in flight.
-    pub fn oldest_unanswered_ms(&self, now_ns: u64) -> f64 {
-        let slots = self.waiting.iter().filter_map(|slot| self.slots[slot].as_ref());
-        let moments = slots.filter_map(|slot| slot.connection.oldest_unanswered());
-        let moments = moments.filter(|moment| moment.frame >= self.ledger.stepped_at);
-        let oldest_ns = moments.map(|moment| moment.time_ns).min();
-        oldest_ns.map_or(0.0, |ns| now_ns.saturating_sub(ns) as f64 / 1e6)
+        let period = self.ledger.take_period(self.in_flight(), oldest_unanswered_ms);
+        Period { exchanges_error: self.spread.take_error(), ..period }
     }
 
     /// Everything since the start; closes the period. What is still open stays open.
@@ -217,12 +220,13 @@ impl Tracker {
         // A second round only for a SYN that opens another connection between the same ports.
         for _ in 0..2 {
             let slot = found.unwrap_or_else(|| self.insert(key, side, segment));
-            let Some(Slot { connection, listed, holds, .. }) = &mut self.slots[slot] else { return };
-            let held_before = self.ledger.held_bytes();
+            let Some(Slot { connection, listed, holds, tally }) = &mut self.slots[slot] else { return };
+            let (held_before, booked_before) = (self.ledger.held_bytes(), self.ledger.counts.exchanges);
             let sender = if connection.swapped { side.other() } else { side };
             let before = connection.in_flight();
             let verdict = connection.take(sender, segment, packet.time_ns, packet.frame, &mut self.ledger);
             self.waiting.moved(slot, before, connection.in_flight(), &mut self.ledger);
+            self.spread.book(tally, booked_before, &self.ledger);
             if connection.is_stuck() && !*listed {
                 *listed = true;
                 self.stuck.push(slot as u32);
@@ -255,7 +259,7 @@ impl Tracker {
         self.streams += 1;
         self.ledger.connections += 1;
         self.closed.forget(&key);
-        let slot = Slot { connection, listed: false, holds: false };
+        let slot = Slot { connection, listed: false, holds: false, tally: Tally::default() };
         let position = match self.free.pop() {
             Some(position) => {
                 self.slots[position as usize] = Some(slot);
@@ -271,7 +275,8 @@ impl Tracker {
     }
 
     fn remove(&mut self, slot: usize, evicted: bool) {
-        let Some(Slot { connection, .. }) = &mut self.slots[slot] else { return };
+        let Some(Slot { connection, tally, .. }) = &mut self.slots[slot] else { return };
+        let booked_before = self.ledger.counts.exchanges;
         self.index.remove(&connection.key);
         if connection.is_closed() {
             self.closed.remember(connection.key, connection.ends_at());
@@ -279,6 +284,7 @@ impl Tracker {
         self.ledger.counts.evicted += u64::from(evicted);
         self.waiting.moved(slot, connection.in_flight(), 0, &mut self.ledger);
         connection.close(&mut self.ledger);
+        self.spread.book(tally, booked_before, &self.ledger);
         self.slots[slot] = None;
         self.free.push(slot as u32);
     }
@@ -341,12 +347,13 @@ impl Tracker {
         }
         let end = self.slots.len().min(self.cursor.saturating_add(steps));
         for slot in self.cursor..end {
-            let Some(Slot { connection, .. }) = &mut self.slots[slot] else { continue };
+            let Some(Slot { connection, tally, .. }) = &mut self.slots[slot] else { continue };
             connection.last_ns = connection.last_ns.min(now);
             let idle = now - connection.last_ns;
             if idle >= IDLE_NS {
-                let before = connection.in_flight();
+                let (before, booked_before) = (connection.in_flight(), self.ledger.counts.exchanges);
                 connection.on_idle(&mut self.ledger);
+                self.spread.book(tally, booked_before, &self.ledger);
                 self.waiting.moved(slot, before, connection.in_flight(), &mut self.ledger);
             }
             if connection.is_closed() && idle >= LINGER_NS {
@@ -362,12 +369,13 @@ impl Tracker {
     fn settle_stuck(&mut self, now: u64) {
         let mut stuck = std::mem::take(&mut self.stuck);
         stuck.retain(|slot| {
-            let Some(Slot { connection, listed, .. }) = &mut self.slots[*slot as usize] else { return false };
+            let Some(Slot { connection, listed, tally, .. }) = &mut self.slots[*slot as usize] else { return false };
             if !*listed {
                 return false;
             }
-            let before = connection.in_flight();
+            let (before, booked_before) = (connection.in_flight(), self.ledger.counts.exchanges);
             connection.proceed(now, true, &mut self.ledger);
+            self.spread.book(tally, booked_before, &self.ledger);
             self.waiting.moved(*slot as usize, before, connection.in_flight(), &mut self.ledger);
             *listed = connection.is_stuck();
             *listed

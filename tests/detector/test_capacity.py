@@ -34,6 +34,7 @@ class Server:
         rt_mean_ms: float | None = None,
         run_delay_per_cpu: float = 1.0,
         utilisation: float | None = None,
+        rps_error_share: float = 0.0,
     ) -> Capacity:
         """A load of so much of the calm capacity for so long; unless said otherwise as processor sharing has it."""
         found = None
@@ -48,6 +49,7 @@ class Server:
                 time_unix_s=self._now_s,
                 rt_mean_ms=rt_s * 1e3,
                 run_delay_per_cpu=run_delay_per_cpu,
+                rps_error_share=rps_error_share,
             )
             found = self.filter.update(np.zeros(1, np.int64), sample, np.array([not neighbour]), np.array([neighbour]))
         assert found is not None
@@ -186,3 +188,8 @@ def test_a_gap_between_samples_starts_an_observation_anew() -> None:
     server.feed(0.4, 0.9, utilisation=0.1)
     server._now_s += 60.0
     assert server.feed(10.0, 0.4).rps[0] == pytest.approx(other.feed(10.0, 0.4).rps[0], rel=0.05)
+
+
+def test_rates_from_a_sample_of_the_connections_leave_the_capacity_less_sure() -> None:
+    errors = [Server().feed(10.0, 0.5, rps_error_share=share).stderr_rps[0] for share in (0.0, 0.1, 0.3)]
+    assert errors[0] < errors[1] < errors[2]

@@ -46,6 +46,7 @@ def columns(
     rt_mean_ms: float = 1.0,
     run_delay_per_cpu: float = 0.0,
     cores: float = 0.4,
+    rps_error_share: float = 0.0,
 ) -> Columns:
     """The fields of Samples of 0.2 s that `detector.capacity` reads."""
     count, busy = len(rps), np.array(utilisation)
@@ -53,6 +54,7 @@ def columns(
         "time_unix_s": np.full(count, time_unix_s),
         "period_s": np.full(count, 0.2),
         "traffic.rps": np.array(rps),
+        "traffic.rps_error": rps_error_share * np.array(rps),
         "traffic.rt_mean_ms": np.where(np.array(rps) > 0, rt_mean_ms, np.nan),
         "traffic.in_flight": np.zeros(count),
         "cpu.utilisation": busy,

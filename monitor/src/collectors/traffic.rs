@@ -1,14 +1,14 @@
 //! Requests and response times, from the packets that the sniffer sees on the node's interface.
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
-use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
+use slackwater_sniffer::{Buckets, LiveSettings, Period, RouteFigures, TrackerSettings};
 
 use super::metric::{count, metrics};
 use super::{Collector, CollectorKind, put};
+use crate::capture::Capture;
 use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::pace::Watch;
@@ -30,6 +30,9 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
         Gauge "requests_in_flight" "Requests whose response has not ended." => |s| count(s.traffic.as_ref()?.in_flight);
         Gauge "requests_oldest_unanswered_seconds" "Age of the oldest request of whose response nothing has come; 0 while there is none." => |s| Some(s.traffic.as_ref()?.oldest_unanswered_ms? / 1e3);
         Count "requests_unmatched" "Requests given up: never answered, evicted, or lost in a hole." => |s| count(s.traffic.as_ref()?.unmatched);
+        Gauge "requests_sampled_share" "Share of the connections that was looked at; 1 is all. Below it, requests are estimated from this sample." => |s| s.traffic.as_ref()?.sampled_share;
+        Gauge "requests_standard_error" "Standard error of the requests per second of the last period." => |s| s.traffic.as_ref()?.rps_error;
+        Rate "capture_cpu_seconds" "CPU time that the sniffer took." => |s| s.traffic.as_ref()?.cpu_share;
         Count "capture_drops" "Packets that the kernel dropped before the sniffer saw them." => |s| count(s.traffic.as_ref()?.drops);
         Count "capture_holes" "Places where bytes were not captured." => |s| count(s.traffic.as_ref()?.holes);
     },
@@ -48,37 +51,19 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     Box::new(wire)
 }
 
-struct Capture {
-    live: Live,
-    tracker: Tracker,
-    drops: u64,
-    /// Packets came since the drops were read: a ring that stays empty drops none.
-    is_used: bool,
-    /// Readable when packets wait. A descriptor of its own, since who waits for it may look later than the capture ends.
-    readable: Rc<OwnedFd>,
-}
-
-impl Capture {
-    fn open(settings: &LiveSettings, tracker: TrackerSettings) -> Result<Capture, Reason> {
-        let live = Live::open(settings).map_err(|error| Reason {
-            cause: error.lacks_capability().then_some(AbsenceCause::LacksCapability),
-            text: error.to_string(),
-        })?;
-        // SAFETY: the descriptor stays open as long as `live`, which outlives this borrow.
-        let readable = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) }.try_clone_to_owned();
-        let readable = readable.map_err(|error: io::Error| error.to_string())?;
-        Ok(Capture { live, tracker: Tracker::new(tracker), drops: 0, is_used: true, readable: Rc::new(readable) })
-    }
-
-    /// Packets dropped since the last call.
-    fn drops(&mut self) -> Result<u64, Reason> {
-        let total = self.live.drops().map_err(|error| error.to_string())?;
-        Ok(total.saturating_sub(std::mem::replace(&mut self.drops, total)))
-    }
-}
-
 fn no_capture(why: &Reason) -> Reason {
     Reason { cause: why.cause.or(Some(AbsenceCause::NoCapture)), text: format!("no capture: {why}") }
+}
+
+/// What ended in a period.
+struct Taken {
+    period: Period,
+    sampled_share: f64,
+    /// Packets dropped meanwhile.
+    drops: Result<u64, Reason>,
+    elapsed_s: f64,
+    /// CPU time of the sniffer.
+    cpu_s: f64,
 }
 
 struct Wire {
@@ -98,14 +83,17 @@ impl Wire {
             let why = "no capture: no interface is configured";
             Err((Reason::new(AbsenceCause::NoInterface, why), u64::MAX))
         } else {
+            let sample_seed = fastrand::u64(..);
             let tracker = tracker_settings(&self.settings.ports, &self.settings.routes);
+            let tracker = TrackerSettings { sample_seed, ..tracker };
             let live = LiveSettings {
                 interface: self.settings.interface.clone(),
                 ports: tracker.ports.clone(),
                 buffer_mib: self.settings.buffer_mib,
                 ..LiveSettings::default()
             };
-            Capture::open(&live, tracker).map_err(|error| (no_capture(&error), now_ns.saturating_add(RETRY_NS)))
+            Capture::open(&live, tracker, self.settings.max_cpu_share, now_ns)
+                .map_err(|error| (no_capture(&error), now_ns.saturating_add(RETRY_NS)))
         };
     }
 
@@ -114,22 +102,22 @@ impl Wire {
         self.capture = Err((no_capture(&Reason::from(error.to_string())), retry_ns));
     }
 
-    /// What ended since the last call, the packets dropped meanwhile, and the time that passed.
-    fn take(&mut self) -> Option<(Period, Result<u64, Reason>, f64)> {
+    /// What ended since the last call, and what it took.
+    fn take(&mut self) -> Option<Taken> {
         let capture = self.capture.as_mut().ok()?;
         let now_ns = (self.system.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
-        let period = capture.tracker.take_period((self.system.wall_ns)());
+        let period = capture.take_period((self.system.wall_ns)());
         self.times += period.buckets;
-        let drops = if std::mem::take(&mut capture.is_used) { capture.drops() } else { Ok(0) };
-        Some((period, drops, elapsed_s))
+        let (drops, cpu_s) = (capture.take_drops(), capture.take_cpu_s());
+        Some(Taken { period, sampled_share: capture.tracker.share().as_f64(), drops, elapsed_s, cpu_s })
     }
 }
 
 impl Collector for Wire {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.drain();
-        let Some((period, drops, elapsed_s)) = self.take() else {
+        let Some(taken) = self.take() else {
             let Err((reason, retry_ns)) = &self.capture else { return Ok(()) };
             let (reason, is_due) = (reason.clone(), (self.system.monotonic_ns)() >= *retry_ns);
             if is_due {
@@ -137,7 +125,7 @@ impl Collector for Wire {
             }
             return Err(reason);
         };
-        sample.traffic = Some(section(sample, &period, drops, elapsed_s));
+        sample.traffic = Some(section(sample, taken));
         Ok(())
     }
 
@@ -157,15 +145,15 @@ impl Collector for Wire {
 
     fn drain(&mut self) {
         let Ok(capture) = &mut self.capture else { return };
-        match capture.live.drain(&mut capture.tracker) {
-            Ok(packets) => capture.is_used |= packets > 0,
-            Err(error) => self.fail(&error),
+        if let Err(error) = capture.drain((self.system.monotonic_ns)()) {
+            self.fail(&error);
         }
     }
 }
 
 /// The section of the Sample; what is not there goes to `sample.absent`.
-fn section(sample: &mut Sample, period: &Period, drops: Result<u64, Reason>, elapsed_s: f64) -> Traffic {
+fn section(sample: &mut Sample, taken: Taken) -> Traffic {
+    let Taken { period, sampled_share, drops, elapsed_s, cpu_s } = taken;
     let counts = &period.counts;
     let mut traffic = Traffic {
         in_flight: Some(period.in_flight),
@@ -173,13 +161,16 @@ fn section(sample: &mut Sample, period: &Period, drops: Result<u64, Reason>, ela
         // Requests that need no answer are not missing one.
         unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
         holes: Some(counts.holes),
+        sampled_share: Some(sampled_share),
         routes: period.details.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
         ..Traffic::default()
     };
-    let per_s = |count: u64| if elapsed_s > 0.0 { Ok(count as f64 / elapsed_s) } else { Err(NO_TIME) };
+    let per_s = |value: f64| if elapsed_s > 0.0 { Ok(value / elapsed_s) } else { Err(NO_TIME) };
     put!(sample, traffic.drops, drops);
-    put!(sample, traffic.rps, per_s(period.exchanges));
-    put!(sample, traffic.errors_per_s, per_s(period.errors));
+    put!(sample, traffic.rps, per_s(period.exchanges as f64));
+    put!(sample, traffic.rps_error, per_s(period.exchanges_error));
+    put!(sample, traffic.errors_per_s, per_s(period.errors as f64));
+    put!(sample, traffic.cpu_share, per_s(cpu_s));
     let reason = "no exchange ended in this period";
     put!(sample, traffic.rt_mean_ms, period.rt_mean_ms.ok_or(reason));
     put!(sample, traffic.rt_p50_ms, period.rt_p50_ms.ok_or(reason));
@@ -203,6 +194,15 @@ fn of_route(route: &RouteFigures, elapsed_s: f64) -> RouteTraffic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collectors::Active;
+    use slackwater_sniffer::LEAST_CONNECTIONS;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    fn taken(period: Period, drops: Result<u64, Reason>, elapsed_s: f64) -> Taken {
+        Taken { period, sampled_share: 0.25, drops, elapsed_s, cpu_s: 0.001 }
+    }
 
     #[test]
     fn counts_become_rates_of_the_period() {
@@ -214,12 +214,17 @@ mod tests {
             oldest_unanswered_ms: 41.0,
             rt_mean_ms: Some(2.5),
             rt_p50_ms: Some(1.0),
+            exchanges_error: 12.0,
             ..Period::default()
         };
-        let traffic = section(&mut sample, &period, Ok(7), 0.2);
+        let traffic = section(&mut sample, taken(period, Ok(7), 0.2));
         assert_eq!((traffic.rps, traffic.errors_per_s), (Some(250.0), Some(10.0)));
         assert_eq!((traffic.in_flight, traffic.drops, traffic.rt_mean_ms), (Some(3), Some(7), Some(2.5)));
         assert_eq!(traffic.oldest_unanswered_ms, Some(41.0));
+        assert_eq!(
+            (traffic.sampled_share, traffic.rps_error, traffic.cpu_share),
+            (Some(0.25), Some(60.0), Some(0.005))
+        );
     }
 
     #[test]
@@ -233,7 +238,7 @@ mod tests {
         search.last_byte_ms.p95 = Some(14.0);
         search.status.server_error = 1;
         period.details.routes = vec![search, RouteFigures { name: "other".to_owned(), ..RouteFigures::default() }];
-        let traffic = section(&mut Sample::default(), &period, Ok(0), 0.5);
+        let traffic = section(&mut Sample::default(), taken(period, Ok(0), 0.5));
         assert_eq!((traffic.unmatched, traffic.holes), (Some(2), Some(1)));
         let expected = RouteTraffic {
             route: "search".to_owned(),
@@ -254,7 +259,7 @@ mod tests {
     #[test]
     fn without_exchanges_there_is_no_response_time_but_a_rate_of_zero() {
         let mut sample = Sample::default();
-        let traffic = section(&mut sample, &Period::default(), Err("gone".into()), 0.2);
+        let traffic = section(&mut sample, taken(Period::default(), Err("gone".into()), 0.2));
         assert_eq!((traffic.rps, traffic.rt_mean_ms, traffic.drops), (Some(0.0), None, None));
         assert_eq!(sample.absent["traffic.drops"], "gone");
         for name in ["rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms"] {
@@ -278,5 +283,61 @@ mod tests {
             assert!(causes.contains(&sample.absence_causes["traffic"]), "{:?}", sample.absence_causes);
             assert!(collector.collector.wakes_on().is_none() && collector.collector.response_times().is_none());
         }
+    }
+
+    /// Both ends of connections on the loopback interface, all played by the test.
+    fn exchange_on_each(pairs: &mut [(TcpStream, TcpStream)]) {
+        for (client, server) in pairs {
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("open");
+            assert!(server.read(&mut [0; 1_024]).expect("open") > 0);
+            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").expect("open");
+            assert!(client.read(&mut [0; 1_024]).expect("open") > 0);
+        }
+    }
+
+    /// Takes Samples of the traffic until one is so.
+    fn sample_until(collector: &mut Active, mut meanwhile: impl FnMut(), is_so: impl Fn(&Traffic) -> bool) -> Traffic {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            meanwhile();
+            collector.collector.drain();
+            let traffic = collector.sample().traffic.expect("an open capture");
+            if is_so(&traffic) {
+                return traffic;
+            }
+            assert!(Instant::now() < deadline, "{traffic:?}");
+        }
+    }
+
+    #[test]
+    fn above_the_budget_the_share_falls_and_when_the_load_is_gone_it_rises() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let mut settings = Settings::default();
+        settings.sniffer.interface = "lo".to_owned();
+        settings.sniffer.ports = vec![address.port().to_string().parse().expect("a port")];
+        settings.sniffer.max_cpu_share = 0.001;
+        let mut collector = COLLECTOR.open(&settings, &System::machine());
+        if collector.collector.wakes_on().is_none() {
+            return println!("skipped: {:?}", collector.sample().absent["traffic"]);
+        }
+        // Enough that a half of them is a sample.
+        let connections = 4 * LEAST_CONNECTIONS;
+        let pair = |_| (TcpStream::connect(address).expect("it listens"), listener.accept().expect("connected").0);
+        let mut pairs: Vec<_> = (0..connections).map(pair).collect();
+        let whole = collector.sample().traffic.expect("an open capture");
+        assert_eq!((whole.sampled_share, whole.rps_error), (Some(1.0), Some(0.0)));
+        let load = || exchange_on_each(&mut pairs);
+        let sampled = sample_until(&mut collector, load, |traffic| {
+            traffic.sampled_share < Some(1.0) && traffic.rps_error > Some(0.0)
+        });
+        assert!(sampled.rps > Some(0.0) && sampled.cpu_share > Some(0.0), "{sampled:?}");
+        assert_eq!((sampled.holes, sampled.unmatched), (Some(0), Some(0)), "{sampled:?}");
+        let idle = || std::thread::sleep(Duration::from_millis(20));
+        sample_until(&mut collector, idle, |traffic| traffic.sampled_share == Some(1.0));
+        // All connections are seen again: without an error.
+        exchange_on_each(&mut pairs);
+        let whole = sample_until(&mut collector, idle, |traffic| traffic.rps > Some(0.0));
+        assert_eq!(whole.rps_error, Some(0.0), "{whole:?}");
     }
 }

@@ -4,12 +4,15 @@
 //! comes in: so reading never blocks, and the caller polls the descriptor and keeps its own clock.
 
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use pcap::{Active, Capture, Precision};
 
+use super::filter::{attach, filters};
 use super::{CaptureError, time_ns};
-use crate::link::{LINK_TYPES, Unread};
+use crate::link::{COOKED, LINK_TYPES, Unread};
 use crate::segment::Packet;
+use crate::share::{ConnectionHash, Share};
 use crate::tracker::Tracker;
 
 /// What to capture.
@@ -45,6 +48,7 @@ const MOST_PACKETS: usize = 1 << 18;
 /// An open capture. Its descriptor becomes readable when there are packets.
 pub struct Live {
     capture: Capture<Active>,
+    ports: Vec<u16>,
     link_type: i32,
     frame: u64,
     drops: Drops,
@@ -90,11 +94,40 @@ impl Live {
             let reason = format!("{} is not read", Unread::LinkType(link_type));
             return Err(CaptureError::NotOpened { interface: name.to_owned(), reason });
         }
-        let plain = filter(&settings.ports);
-        // Not every link layer knows VLANs.
-        let with_vlans = format!("{plain} or (vlan and ({plain} or (vlan and {plain})))");
+        let [with_vlans, plain] = filters(&settings.ports, None);
         capture.filter(&with_vlans, true).or_else(|_| capture.filter(&plain, true)).map_err(error)?;
-        Ok(Live { capture, link_type, frame: 0, drops: Drops::default() })
+        Ok(Live { capture, ports: settings.ports.clone(), link_type, frame: 0, drops: Drops::default() })
+    }
+
+    /// From now on the kernel hands over, and the tracker takes, only this share of the connections.
+    ///
+    /// The tracker changes over while both filters let pass what it takes: when the share falls, before the filter
+    /// changes, and when it rises, after. So nothing of a connection that stays is missed. Only on `any` it may be some
+    /// packets: there libpcap has to rewrite the filter, and drops what comes while it puts it in.
+    pub fn sample(&mut self, tracker: &mut Tracker, share: Share) -> Result<(), CaptureError> {
+        let sampling = tracker.sampling();
+        let is_smaller = sampling.planned().exceeds(share);
+        let mut from_ns = now_ns();
+        self.set_filter(sampling.hash(), share)?;
+        if !is_smaller {
+            from_ns = now_ns();
+        }
+        tracker.sample(share, from_ns);
+        Ok(())
+    }
+
+    fn set_filter(&mut self, hash: &ConnectionHash, share: Share) -> Result<(), CaptureError> {
+        let broken = |error: pcap::Error| CaptureError::Broken(format!("filter for {share} of connections: {error}"));
+        let [with_vlans, plain] = filters(&self.ports, hash.filter(share));
+        if COOKED.contains(&self.link_type) {
+            return self
+                .capture
+                .filter(&with_vlans, true)
+                .or_else(|_| self.capture.filter(&plain, true))
+                .map_err(broken);
+        }
+        let compiled = self.capture.compile(&with_vlans, true).or_else(|_| self.capture.compile(&plain, true));
+        attach(self.capture.as_raw_fd(), &compiled.map_err(broken)?)
     }
 
     /// Gives the tracker all packets that are there now and returns how many; never waits.
@@ -139,17 +172,9 @@ impl AsRawFd for Live {
     }
 }
 
-/// The filter of the kernel. Tunnels do not pass: what is in them is captured on their own interface. It knows TCP over IPv6 only right behind the IP head: packets with extension heads, and
-/// fragments of TCP (which have no ports, and are counted), all pass, and are looked at here.
-fn filter(ports: &[u16]) -> String {
-    let ports: Vec<String> = ports.iter().map(|port| format!("port {port}")).collect();
-    let extended: Vec<String> = EXTENSIONS.iter().map(|number| format!("ip6[6] = {number}")).collect();
-    let (ports, extended) = (ports.join(" or "), extended.join(" or "));
-    format!("((tcp and ({ports})) or (ip proto 6 and ip[6:2] & 0x1fff != 0) or (ip6 and ({extended})))")
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64)
 }
-
-/// Heads between IPv6 and TCP: hop-by-hop, routing, fragment, authentication, destination.
-const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 
 fn explain(interface: &str, reason: &str) -> CaptureError {
     let (name, detail) = (interface.to_owned(), reason.to_owned());
@@ -165,34 +190,6 @@ fn explain(interface: &str, reason: &str) -> CaptureError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_filter_names_all_ports() {
-        assert!(filter(&[80, 8080]).contains("(tcp and (port 80 or port 8080))"));
-    }
-
-    #[test]
-    fn the_filter_lets_extension_heads_and_fragments_pass() {
-        let program = |expression: &str| {
-            let dead = Capture::dead(pcap::Linktype::ETHERNET).expect("memory");
-            dead.compile(expression, true).expect("the filter is right")
-        };
-        let program = program(&filter(&[80]));
-        let mut v6 = vec![0u8; 14 + 40 + 8 + 20];
-        v6[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
-        for (next, passes) in [(60, true), (0, true), (44, true), (17, false), (6, false)] {
-            v6[20] = next;
-            assert_eq!(program.filter(&v6), passes, "next head {next}");
-        }
-        let mut v4 = vec![0u8; 14 + 40];
-        v4[12..15].copy_from_slice(&[8, 0, 0x45]);
-        v4[23] = 6;
-        assert!(!program.filter(&v4), "port 0");
-        v4[21] = 10;
-        assert!(program.filter(&v4), "a later fragment");
-        v4[23] = 17;
-        assert!(!program.filter(&v4), "of UDP");
-    }
 
     #[test]
     fn drops_go_on_counting_when_the_counter_wraps() {

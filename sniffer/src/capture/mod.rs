@@ -2,6 +2,7 @@
 
 mod classic;
 mod file;
+mod filter;
 mod input;
 mod live;
 mod pcapng;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod traffic;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -218,7 +220,7 @@ impl Seen {
 pub fn write_capture(link_type: i32, frames: &[Frame]) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = format!("{}-{}.pcap", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let path = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from).join(name);
     let mut file = Vec::new();
     for word in [0xa1b2_3c4d_u32, 4 << 16 | 2, 0, 0, 262_144, link_type as u32] {
         file.extend(word.to_le_bytes());
@@ -230,7 +232,7 @@ pub fn write_capture(link_type: i32, frames: &[Frame]) -> PathBuf {
         words.iter().for_each(|word| file.extend((*word as u32).to_le_bytes()));
         file.extend(&frame.bytes);
     }
-    std::fs::write(&path, file).expect("the build's directory takes files");
+    std::fs::write(&path, file).expect("the directory takes files");
     path
 }
 

@@ -1,0 +1,193 @@
+//! The filter of the kernel: which packets it hands over.
+
+use std::os::fd::RawFd;
+
+use pcap::BpfProgram;
+
+use super::CaptureError;
+
+/// Puts a filter in the place of the one before, without a packet between them: `pcap_setfilter` would drop those.
+pub fn attach(socket: RawFd, program: &BpfProgram) -> Result<(), CaptureError> {
+    let instructions = program.get_instructions();
+    let length = u16::try_from(instructions.len()).expect("libpcap makes no longer filters than the kernel takes");
+    let filter = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast::<libc::sock_filter>().cast_mut() };
+    // SAFETY: both instructions are of one layout, that of the kernel; it copies them and keeps no pointer.
+    let failed = unsafe {
+        libc::setsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const filter).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    } != 0;
+    if failed {
+        let error = std::io::Error::last_os_error();
+        return Err(CaptureError::Broken(format!("filter of {length} instructions: {error}")));
+    }
+    Ok(())
+}
+
+/// The kernel's filter of these ports, of all connections or of a sample: with VLANs, and without for link layers that
+/// do not know them.
+pub fn filters(ports: &[u16], sample: Option<String>) -> [String; 2] {
+    let plain = filter(ports, sample);
+    [format!("{plain} or (vlan and ({plain} or (vlan and {plain})))"), plain]
+}
+
+/// Tunnels do not pass: what is in them is captured on their own interface. The filter knows TCP over IPv6 only right
+/// behind the IP head: packets with extension heads, and fragments of TCP (which have no ports, and are counted), all
+/// pass, and are looked at here.
+fn filter(ports: &[u16], sample: Option<String>) -> String {
+    let ports: Vec<String> = ports.iter().map(|port| format!("port {port}")).collect();
+    let extended: Vec<String> = EXTENSIONS.iter().map(|number| format!("ip6[6] = {number}")).collect();
+    let (ports, extended) = (ports.join(" or "), extended.join(" or "));
+    let sample = sample.map_or(String::new(), |sample| format!(" and {sample}"));
+    format!("((tcp and ({ports}){sample}) or (ip proto 6 and ip[6:2] & 0x1fff != 0) or (ip6 and ({extended})))")
+}
+
+/// Heads between IPv6 and TCP: hop-by-hop, routing, fragment, authentication, destination.
+const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::link::{self, LINK_TYPES};
+    use crate::segment::Packet;
+    use crate::share::{ConnectionHash, Share};
+    use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader, VlanId};
+    use pcap::{Capture, Linktype};
+
+    fn compile(link_type: i32, expression: &str) -> BpfProgram {
+        let dead = Capture::dead(Linktype(link_type)).expect("memory");
+        dead.compile(expression, true).expect("the filter is right")
+    }
+
+    #[test]
+    fn the_filter_names_all_ports() {
+        assert!(filter(&[80, 8080], None).contains("(tcp and (port 80 or port 8080))"));
+    }
+
+    #[test]
+    fn the_filter_lets_extension_heads_and_fragments_pass() {
+        let program = compile(link::ETHERNET, &filter(&[80], None));
+        let mut v6 = vec![0u8; 14 + 40 + 8 + 20];
+        v6[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        for (next, passes) in [(60, true), (0, true), (44, true), (17, false), (6, false)] {
+            v6[20] = next;
+            assert_eq!(program.filter(&v6), passes, "next head {next}");
+        }
+        let mut v4 = vec![0u8; 14 + 40];
+        v4[12..15].copy_from_slice(&[8, 0, 0x45]);
+        v4[23] = 6;
+        assert!(!program.filter(&v4), "port 0");
+        v4[21] = 10;
+        assert!(program.filter(&v4), "a later fragment");
+        v4[23] = 17;
+        assert!(!program.filter(&v4), "of UDP");
+    }
+
+    /// Numbers that are always the same ones (xorshift).
+    struct Dice(u64);
+
+    impl Dice {
+        fn roll(&mut self) -> u32 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 16) as u32
+        }
+    }
+
+    /// A packet of TCP between any addresses and ports, one of them 80, behind the head of a link layer.
+    fn random_packet(link_type: i32, dice: &mut Dice) -> Vec<u8> {
+        let [mut source, mut destination] = [dice.roll() as u16, 80];
+        if dice.roll() % 2 == 0 {
+            (source, destination) = (destination, source);
+        }
+        let mut v4 = || dice.roll().to_be_bytes();
+        let (from, to) = (v4(), v4());
+        let mut v6 = || -> [u8; 16] { [v4(), v4(), v4(), v4()].concat().try_into().expect("16 bytes") };
+        let (from_v6, to_v6) = (v6(), v6());
+        let tcp = TcpHeader::new(source, destination, dice.roll(), 1_000);
+        let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let vlan = |id| VlanId::try_new(id).expect("an id");
+        let is_ethernet = link_type == link::ETHERNET;
+        let mut frame = Vec::new();
+        let write = |step: PacketBuilderStep<etherparse::IpHeaders>, frame: &mut Vec<u8>| {
+            step.tcp_header(tcp.clone()).write(frame, b"GET / HTTP/1.1").expect("memory takes all");
+        };
+        let is_v6 = dice.roll() % 2 == 0;
+        match dice.roll() % 3 {
+            1 if is_ethernet && is_v6 => write(ethernet().single_vlan(vlan(7)).ipv6(from_v6, to_v6, 64), &mut frame),
+            1 if is_ethernet => write(ethernet().single_vlan(vlan(7)).ipv4(from, to, 64), &mut frame),
+            2 if is_ethernet && is_v6 => {
+                write(ethernet().double_vlan(vlan(7), vlan(8)).ipv6(from_v6, to_v6, 64), &mut frame);
+            }
+            2 if is_ethernet => write(ethernet().double_vlan(vlan(7), vlan(8)).ipv4(from, to, 64), &mut frame),
+            _ if is_v6 => write(ethernet().ipv6(from_v6, to_v6, 64), &mut frame),
+            _ => write(ethernet().ipv4(from, to, 64), &mut frame),
+        }
+        if !is_v6 && frame[12..14] == [8, 0] && dice.roll() % 2 == 0 {
+            // An option of IP: three times no operation, and the end.
+            frame.splice(34..34, [1, 1, 1, 0]);
+            frame[14] = 0x46;
+            let length = u16::from_be_bytes([frame[16], frame[17]]) + 4;
+            frame[16..18].copy_from_slice(&length.to_be_bytes());
+        }
+        let ether_type = if is_v6 { [0x86, 0xdd] } else { [8, 0] };
+        match link_type {
+            link::ETHERNET => frame,
+            link::SLL => [&[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &ether_type[..], &frame[14..]].concat(),
+            link::SLL2 => [&ether_type[..], &[0; 18], &frame[14..]].concat(),
+            _ => frame[14..].to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_kernels_filter_and_the_tracker_choose_the_same_connections() {
+        let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+        for link_type in [link::ETHERNET, link::SLL, link::SLL2, link::RAW] {
+            assert!(LINK_TYPES.contains(&link_type));
+            for seed in 0..4 {
+                let hash = ConnectionHash::new(seed);
+                let mut share = Share::ALL;
+                for _ in 0..4 {
+                    share = share.halved();
+                    let [with_vlans, plain] = filters(&[80, 8080], hash.filter(share));
+                    let expression = if link_type == link::ETHERNET { with_vlans } else { plain };
+                    let program = compile(link_type, &expression);
+                    assert!(program.get_instructions().len() < 1_000);
+                    let mut passed = 0;
+                    for number in 0..400 {
+                        let bytes = random_packet(link_type, &mut dice);
+                        let (time_ns, frame, original_length) = (0, 1, bytes.len() as u32);
+                        let packet = Packet { time_ns, link_type, frame, original_length, bytes: &bytes };
+                        let segment = packet.segment().expect("a segment");
+                        let includes =
+                            hash.includes(&Key { client: segment.source, server: segment.destination }, share);
+                        assert_eq!(
+                            program.filter(&bytes),
+                            includes,
+                            "packet {number} of link type {link_type}, {share}, seed {seed}: {bytes:02x?}"
+                        );
+                        passed += u32::from(includes);
+                    }
+                    assert!(passed > 0 && passed < 400, "{share}: {passed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_ports_passes_whatever_the_share() {
+        let hash = ConnectionHash::new(1);
+        let share = (0..10).fold(Share::ALL, |share, _| share.halved());
+        let program = compile(link::ETHERNET, &filter(&[80], hash.filter(share)));
+        let mut fragment = vec![0u8; 14 + 40];
+        fragment[12..15].copy_from_slice(&[8, 0, 0x45]);
+        (fragment[21], fragment[23]) = (10, 6);
+        assert!(program.filter(&fragment));
+    }
+}
