@@ -193,7 +193,7 @@ mod tests {
         let many_clients = (0..1_000u32).map(|n| key((IpAddr::V4((0x0a00_0100 + n).into()), 50_000), server));
         let server: (IpAddr, u16) = (IpAddr::V6("fd00::2".parse().expect("an address")), 443);
         let v6 = (0..1_000u128).map(|n| {
-            let net = 0x2001_0db8_0000_0000_0000_0000_0000_0001 + (n % 50 << 64);
+            let net = 0x2001_0db8_0000_0000_0000_0000_0000_0001 + ((n % 50) << 64);
             key((IpAddr::V6(net.into()), 40_000 + (n / 50) as u16), server)
         });
         vec![one_client(1).collect(), one_client(2).collect(), many_clients.collect(), v6.collect()]

@@ -103,7 +103,7 @@ mod tests {
     /// A packet of TCP between any addresses and ports, one of them 80, behind the head of a link layer.
     fn random_packet(link_type: i32, dice: &mut Dice) -> Vec<u8> {
         let [mut source, mut destination] = [dice.roll() as u16, 80];
-        if dice.roll() % 2 == 0 {
+        if dice.roll().is_multiple_of(2) {
             (source, destination) = (destination, source);
         }
         let mut v4 = || dice.roll().to_be_bytes();
@@ -118,7 +118,7 @@ mod tests {
         let write = |step: PacketBuilderStep<etherparse::IpHeaders>, frame: &mut Vec<u8>| {
             step.tcp_header(tcp.clone()).write(frame, b"GET / HTTP/1.1").expect("memory takes all");
         };
-        let is_v6 = dice.roll() % 2 == 0;
+        let is_v6 = dice.roll().is_multiple_of(2);
         match dice.roll() % 3 {
             1 if is_ethernet && is_v6 => write(ethernet().single_vlan(vlan(7)).ipv6(from_v6, to_v6, 64), &mut frame),
             1 if is_ethernet => write(ethernet().single_vlan(vlan(7)).ipv4(from, to, 64), &mut frame),
@@ -129,7 +129,7 @@ mod tests {
             _ if is_v6 => write(ethernet().ipv6(from_v6, to_v6, 64), &mut frame),
             _ => write(ethernet().ipv4(from, to, 64), &mut frame),
         }
-        if !is_v6 && frame[12..14] == [8, 0] && dice.roll() % 2 == 0 {
+        if !is_v6 && frame[12..14] == [8, 0] && dice.roll().is_multiple_of(2) {
             // An option of IP: three times no operation, and the end.
             frame.splice(34..34, [1, 1, 1, 0]);
             frame[14] = 0x46;
