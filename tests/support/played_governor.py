@@ -102,10 +102,10 @@ class PlayedNode:
             states.append(state)
         for knob, words in ((POLICY, self.policies), (BATCH_RUNNING, ["on", "off"] if self.stops_batch else [])):
             if words:
-                own = WITHOUT_US[knob]
-                value, order, _ = self.set.get(knob, (own, "", now_s))
+                without = WITHOUT_US[knob]
+                value, order, _ = self.set.get(knob, (without, "", now_s))
                 by = self.by if order else ""
-                states.append(KnobState(knob, value, own, words=words, order=order, by=by))
+                states.append(KnobState(knob, value, without, words=words, order=order, by=by))
         return Knobs(1, self.name, "web", 1e9 + now_s, "any", states)
 
 
