@@ -19,7 +19,7 @@ from tests.support.real_wsengine import PROGRAM
 
 TREE = "/sys/fs/cgroup"
 WEB = "system.slice/php8.2-fpm.service"
-FILES = ("lab/test_cgroups.py", "monitor/test_cgroup.py", "wsengine/test_cgroup.py")
+FILES = ("lab/test_cgroups.py", "monitor/test_cgroup.py", "wsengine/test_batch.py", "wsengine/test_cgroup.py")
 MONITOR = shutil.which("slackwater-monitor")
 pytestmark = [
     needs_ipvs,
