@@ -111,7 +111,7 @@ def setting_tables(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
 def settings() -> str:
     """Each setting of the controller's and the node's files."""
     declared = (
-        "`slackwater/config/settings.py`, `lbengine/backends/*/settings.py`,\n"
+        "`slackwater/config/settings.py` and `node_changes.py`, `lbengine/backends/*/settings.py`,\n"
         "`monitor/src/config.rs` and `wsengine/src/config.rs`"
     )
     return "\n".join(

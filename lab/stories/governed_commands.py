@@ -10,7 +10,7 @@ from lab.cluster.lab import Lab, LabSettings
 from lab.options import json_option, progress, write_json
 from lab.stories import governed
 from lab.stories.governed import GovernorTest
-from slackwater.config.settings import GovernorPolicy
+from slackwater.config.node_changes import GovernorPolicy
 
 
 @click.command("governor", epilog="Example: slackwater lab governor --seconds 40 --json governor.json")

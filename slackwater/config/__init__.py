@@ -5,23 +5,25 @@ from __future__ import annotations
 from slackwater.config.balancers import declare, place_in_words
 from slackwater.config.description import describe
 from slackwater.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback
-from slackwater.config.reading import load, parse, read, use_new_names
-from slackwater.config.settings import (
+from slackwater.config.node_changes import (
     BATCH_CORES,
     BATCH_RUNNING,
+    NODE_POLICIES,
+    NODE_POLICY,
+    GovernorSettings,
+    RetuneSettings,
+)
+from slackwater.config.reading import load, parse, read, use_new_names
+from slackwater.config.settings import (
     CONTROL,
     CONTROLLER,
     MOST_RESCUE_TIMEOUT_MS,
-    NODE_POLICIES,
-    NODE_POLICY,
     BusSettings,
     ControllerSettings,
     DetectorSettings,
-    GovernorSettings,
     JournalSettings,
     Law,
     LbengineSettings,
     OtlpSettings,
     PoolSettings,
-    RetuneSettings,
 )

@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from slackwater.config.balancers import BALANCERS, DEFAULT, default_of, describe_choice, own_settings
-from slackwater.config.settings import ControllerSettings, PoolSettings, Settings
+from slackwater.config.kinds import Settings
+from slackwater.config.settings import ControllerSettings, PoolSettings
 
 
 def hints(struct: type[Settings]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Kinds of values in the settings: names, addresses, URLs, and what they look like."""
+"""Kinds of sections and values in the settings: names, addresses, URLs, and what they look like."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from slackwater.messages import NAME_PATTERN
@@ -12,6 +13,10 @@ from slackwater.messages import NAME_PATTERN
 
 class ConfigError(Exception):
     """A configuration that cannot be used; the text has the place, the fault and what was expected."""
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Base of all sections: an unknown key is an error."""
 
 
 Positive = Annotated[float, Meta(gt=0)]

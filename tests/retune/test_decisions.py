@@ -15,7 +15,7 @@ from retune.cpu_starvation import FULL, CpuStarvation, is_starved, stretch_of
 from retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
 from retune.stage import Affected, Stage, has_room
 from slackwater.config import ConfigError, RetuneSettings, parse
-from slackwater.config.settings import Knob
+from slackwater.config.node_changes import Knob
 from slackwater.messages import Cpu, KnobState, Sample, Sched
 from tests.support.paths import ROOT
 
