@@ -240,8 +240,9 @@ for (const width of WIDTHS) {
     await page.waitForURL("**/changes?pool=web");
     await page.goto("/pools/web");
     await page.locator(`.listed a[href="${EPISODE}"]`).click();
-    await page.getByLabel("Note").fill("a test");
-    await page.getByRole("button", { name: "I have seen it" }).click();
+    const seen = page.locator("form.control", { has: page.getByRole("button", { name: "I have seen it" }) });
+    await seen.getByLabel("Note").fill("a test");
+    await seen.getByRole("button").click();
     await page.getByText("web: acknowledge web1 is done").waitFor();
     await page.getByLabel("Why", { exact: true }).fill("a test");
     await page.getByRole("button", { name: "End it" }).click();
