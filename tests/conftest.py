@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.support import count_tests, real_haproxy, side_by_side
 from tests.support.ipvs_guest import IpvsGuest, booted
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_lab import run_lab
-from tests.support.real_servers import Apache, Control, Fpm
+from tests.support.real_servers import FPMS, Apache, Control, Fpm
 from tests.support.real_wsengine import end_group
 
 # A shell that runs tests in the background has them ignore SIGINT; commands that they start would inherit that.
@@ -40,9 +41,9 @@ def _use(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.fixture(params=real_haproxy.HAPROXIES)
+@pytest.fixture(params=real_haproxy.quick_with("haproxy-2.2", "haproxy", "haproxy-3", "haproxy-3.2"))
 def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Has a test run once with each HAProxy: Debian 12's, and those that `make setup` brings where it can."""
+    """Has a test run once with each HAProxy that `make setup` brings where it can; in `make test` with four of them."""
     return _use(str(request.param), monkeypatch)
 
 
@@ -114,12 +115,15 @@ def apache(tmp_path: Path) -> Iterator[Callable[[str, str], Apache]]:
 
 
 @pytest.fixture
-def fpm(tmp_path: Path) -> Iterator[Callable[..., Fpm]]:
-    """Starts a real php-fpm with a pool's own settings."""
+def fpm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Fpm]]:
+    """Starts a real php-fpm with a pool's own settings: Debian 12's, or what the test is called with."""
+    name = getattr(request, "param", FPMS[0])
+    if (program := shutil.which(name)) is None:
+        pytest.skip(f"{name} is neither in .build/bin nor in PATH")
     started: list[Fpm] = []
 
     def start(pool: str, patience: str = "10s") -> Fpm:
-        started.append(Fpm(tmp_path, pool, patience))
+        started.append(Fpm(tmp_path, pool, patience, program))
         return started[-1]
 
     yield start

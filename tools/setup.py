@@ -32,6 +32,7 @@ if __name__ == "__main__":  # only this folder is there otherwise
     sys.path.insert(0, str(ROOT))
 
 from tools import setup_debian as debian  # noqa: E402
+from tools import setup_releases as releases  # noqa: E402
 from tools import setup_rust as rust  # noqa: E402
 from tools.setup_base import (  # noqa: E402
     BIN,
@@ -188,12 +189,12 @@ TEST = (
         lambda: (BUILD / "browser/node_modules/playwright-core").exists(),
         browser_or_not,
     ),
-    Step("other HAProxies", debian.other_haproxies_inputs, debian.other_haproxies_present, debian.other_haproxies),
+    Step("programs of other releases", releases.inputs, releases.present, releases.bring_all),
     Step(
         "Debian 13's Python",
-        lambda: [str(ROOT).encode(), repr(debian.NEWER_PYTHON_PACKAGES).encode()],
-        debian.newer_python_present,
-        debian.newer_python,
+        lambda: [str(ROOT).encode(), repr(releases.NEWER_PYTHON).encode()],
+        releases.newer_python_present,
+        releases.newer_python,
     ),
     Step(
         "Traefik's balancer",

@@ -61,24 +61,7 @@ ALWAYS = {"aarch64-linux-gnu-gcc": f"--sysroot={DEBIAN}"}
 DEMO_PROGRAMS = ("apache2", "haproxy", "nats-server", "php-fpm8.2")
 DEMO_LIST, TEST_LIST = "tools/debian-packages-demo.txt", "tools/debian-packages.txt"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-NEWER_HAPROXIES = {"haproxy-3": ("trixie", "debian-13"), "haproxy-3.2": ("forky", "debian-14")}
-"""Command -> the Debian release that has it, and the folder in .build that it is unpacked into."""
-HAPROXY_PACKAGES = (
-    *("haproxy", "libc6", "libcrypt1", "libgcc-s1", "libjemalloc2", "liblua5.4-0", "libopentracing-c-wrapper0t64"),
-    *("libopentracing1", "libpcre2-8-0", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g"),
-)
-"""Those that a newer release's HAProxy loads."""
-OLDER_HAPROXIES = {"haproxy-2.2": ("bullseye", "debian-11")}
-OLDER_HAPROXY_PACKAGES = (
-    *("haproxy", "libcrypt1", "libgcrypt20", "libgpg-error0", "liblua5.3-0", "liblz4-1", "liblzma5", "libpcre2-8-0"),
-    *("libssl1.1", "libsystemd0", "libzstd1", "zlib1g"),
-)
-"""Those that an older release's HAProxy loads, but for the C library: this machine's is newer and does."""
-NEWER_PYTHON, NEWER_PYTHON_FOLDER = "python3.13", BUILD / "debian-13-python"
-"""Debian 13's Python, which compiles that release's package of the controller."""
-NEWER_PYTHON_PACKAGES = (
-    *("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib", "libc6", "libexpat1", "zlib1g"),
-)
+
 # --- Debian packages -------------------------------------------------------------------------------------------
 
 
@@ -169,9 +152,6 @@ def present(programs: Iterable[str]) -> bool:
     return all((BIN / name).exists() and (DEBIAN / PROGRAMS[name]).exists() for name in programs)
 
 
-# --- other releases' programs --------------------------------------------------------------------------------
-
-
 def mirror() -> str:
     """Where this machine gets Debian 12 from."""
     targets = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
@@ -180,76 +160,3 @@ def mirror() -> str:
     if "bookworm" not in found:
         raise SetupError("apt names no source of Debian 12 (bookworm)")
     return found["bookworm"]
-
-
-def unpack_of_release(name: str, release: str, packages: Sequence[str], folder: Path) -> None:
-    """Another Debian release's packages, unpacked into `folder`. Steps of setup that want the same release run at the
-    same time, so apt's state belongs to the folder."""
-    need("apt-get", f"{name} comes from Debian's packages")
-    state = BUILD / f"apt-of-{folder.name}"
-    options = apt_options(state)
-    sources, archives = state / "sources.list", state / "archives"
-    sources.write_text(f"deb [signed-by={KEYRING}] {mirror()} {release} main\n")
-    options += ["-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=/dev/null"]
-    archives.mkdir(exist_ok=True)
-    run(["apt-get", *options, "update", "-q"])
-    run(["apt-get", *options, "download", "-q", *(f"{package}/{release}" for package in packages)], cwd=archives)
-    shutil.rmtree(folder, ignore_errors=True)
-    for archive in sorted(archives.glob("*.deb")):
-        run(["dpkg-deb", "-x", archive, folder])
-    shutil.rmtree(state, ignore_errors=True)
-
-
-def newer_haproxy(name: str, release: str, folder: Path) -> None:
-    """A newer Debian's HAProxy. Reloads start argv[0] anew: that is the wrapper."""
-    unpack_of_release(name, release, HAPROXY_PACKAGES, folder)
-    wrap(name, f"exec {start_of_release(release, folder, 'usr/sbin/haproxy')}")
-
-
-def newer_python() -> None:
-    """Debian 13's Python."""
-    unpack_of_release(NEWER_PYTHON, "trixie", NEWER_PYTHON_PACKAGES, NEWER_PYTHON_FOLDER)
-    start = start_of_release("trixie", NEWER_PYTHON_FOLDER, f"usr/bin/{NEWER_PYTHON}")
-    wrap(NEWER_PYTHON, f"PYTHONHOME={NEWER_PYTHON_FOLDER}/usr exec {start}")
-
-
-def newer_python_present() -> bool:
-    return (BIN / NEWER_PYTHON).exists()
-
-
-def start_of_release(release: str, folder: Path, program: str) -> str:
-    """How a newer release's program is started: by its own dynamic linker, so that this machine's C library doesn't
-    matter."""
-    linker = next(iter(sorted(folder.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
-    if linker is None:
-        raise SetupError(f"libc6 of {release} has no dynamic linker where it was expected")
-    return f'{linker} --library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/{program} "$@"'
-
-
-def older_haproxy(name: str, release: str, folder: Path) -> None:
-    """An older Debian's HAProxy. Reloads start argv[0] anew: that is the program, and the environment is the same."""
-    unpack_of_release(name, release, OLDER_HAPROXY_PACKAGES, folder)
-    libraries = f"{folder}/usr/lib/{MULTIARCH}:{folder}/lib/{MULTIARCH}"
-    wrap(name, f'LD_LIBRARY_PATH={libraries} exec {folder}/usr/sbin/haproxy "$@"')
-
-
-def other_haproxies_inputs() -> list[bytes]:
-    return [
-        str(ROOT).encode(),
-        repr((NEWER_HAPROXIES, OLDER_HAPROXIES)).encode(),
-        *(name.encode() for name in (*HAPROXY_PACKAGES, *OLDER_HAPROXY_PACKAGES)),
-    ]
-
-
-def other_haproxies_present() -> bool:
-    return all((BIN / name).exists() for name in (*NEWER_HAPROXIES, *OLDER_HAPROXIES))
-
-
-def other_haproxies() -> None:
-    """Without one the tests that want it are skipped; nothing else needs it."""
-    for haproxies, bring in ((NEWER_HAPROXIES, newer_haproxy), (OLDER_HAPROXIES, older_haproxy)):
-        for name, (release, folder) in haproxies.items():
-            try:
-                bring(name, release, BUILD / folder)
-            except SetupError as error:
-                report(f"no {name} here, which some tests would like: {error}")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from tests.support.paths import PROGRAMS, ROOT
-from tests.support.real_haproxy import HAPROXIES, haproxy_program
+from tests.support.real_haproxy import HAPROXIES
+from tests.support.real_servers import FPMS
 from tests.support.rollout_base import SUITE
-from tools.setup_debian import DEMO_PROGRAMS, NEWER_HAPROXIES, OLDER_HAPROXIES
+from tools.setup_releases import RELEASES as OTHERS
 
-RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
+RELEASES = {"bookworm": "12", "trixie": "13"}
 ASKED = {
     "HAProxy": {"2.4", "2.6", "2.8", "3.0", "3.2", "3.4"},
     "Apache": {"2.4"},
@@ -62,20 +64,25 @@ def test_every_version_that_users_have_has_one_row_and_one_that_is_not_run_has_a
         assert row.tested_by.startswith("`make test") if row.is_run else row.tested_by.startswith("not run: ")
 
 
-@pytest.mark.skipif(None in map(haproxy_program, HAPROXIES), reason="not every HAProxy is here")
-def test_the_haproxies_are_those_that_the_tests_run() -> None:
-    of_release = {name: release for name, (release, _) in {**NEWER_HAPROXIES, **OLDER_HAPROXIES}.items()}
-    programs = {name: haproxy_program(name) for name in HAPROXIES}
-    really = {
-        version_of(program): f"Debian {RELEASES[of_release.get(name, SUITE)]}"
-        for name, program in programs.items()
-        if program is not None
-    }
-    assert {row.version: row.source for row in rows() if row.program == "HAProxy" and row.is_run} == really
+TITLES = {command: release.title for release in OTHERS for command in release.programs}
 
 
-def test_php_is_the_one_that_the_tests_run() -> None:
-    assert run_versions("php-fpm") == {re.sub(r"[^\d.]", "", name) for name in DEMO_PROGRAMS if "php" in name}
+def sources(program: str) -> dict[str, str]:
+    """By version where those come from that are run."""
+    return {row.version: row.source for row in rows() if row.program == program and row.is_run}
+
+
+def really(commands: Sequence[str]) -> dict[str, str]:
+    found = {command: shutil.which(command, path=str(PROGRAMS)) for command in commands}
+    if missing := [command for command, path in found.items() if path is None]:
+        pytest.skip(f"not in .build/bin: {', '.join(missing)}")
+    here = f"Debian {RELEASES[SUITE]}"
+    return {version_of(path): TITLES.get(command, here) for command, path in found.items() if path is not None}
+
+
+@pytest.mark.parametrize(("program", "commands"), [("HAProxy", HAPROXIES), ("php-fpm", FPMS)])
+def test_the_versions_are_those_that_the_tests_run(program: str, commands: Sequence[str]) -> None:
+    assert sources(program) == really(commands)
 
 
 def test_apache_is_the_one_that_the_tests_run() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tools import setup, setup_base, setup_debian
+from tools import setup, setup_base, setup_debian, setup_releases
 from tools.setup import Step
 
 
@@ -88,12 +88,13 @@ def test_two_steps_that_unpack_the_same_release_at_once_do_not_share_apts_state(
             unpack("second")
         kept.append((lists / "partial").is_dir())
 
-    def unpack(name: str) -> None:
-        setup_debian.unpack_of_release(name, "trixie", [], tmp_path / name)
+    def unpack(title: str) -> None:
+        setup_releases.unpack_of(setup_releases.Release(title, ("trixie",), (), {}))
 
-    monkeypatch.setattr(setup_debian, "BUILD", tmp_path)
-    monkeypatch.setattr(setup_debian, "mirror", lambda: "http://deb.debian.org/debian")
-    monkeypatch.setattr(setup_debian, "run", apt_get)
+    for module in (setup_releases, setup_debian):
+        monkeypatch.setattr(module, "BUILD", tmp_path)
+    monkeypatch.setattr(setup_releases, "mirror", lambda: "http://deb.debian.org/debian")
+    monkeypatch.setattr(setup_releases, "run", apt_get)
     unpack("first")
     assert kept == [True] * 4
 

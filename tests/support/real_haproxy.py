@@ -26,8 +26,9 @@ from lab.cluster.balancer import listens, master_hears
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_port
 
-HAPROXIES = ("haproxy-2.2", "haproxy", "haproxy-3", "haproxy-3.2")
-"""From Debian 11 to 14; `haproxy` is Debian 12's."""
+HAPROXIES = ("haproxy-2.2", "haproxy-2.4", "haproxy", "haproxy-2.8", "haproxy-3", "haproxy-3.2", "haproxy-3.4")
+"""Of Debian and Ubuntu (`tools/setup_releases.py`); `haproxy` is Debian 12's."""
+SLOW_AGENTS = ("haproxy-2.2", "haproxy-2.4")
 PROGRAM = "haproxy"
 """The command that the tests run now: one of them (fixtures `haproxy_version` and `haproxy_in_full`)."""
 PATIENCE_S = 30.0
@@ -35,7 +36,7 @@ PATIENCE_S = 30.0
 
 
 def quick_with(*names: str) -> list[Any]:
-    """Values of `haproxy_in_full`: with these a test is quick, the others are for `make test-full`."""
+    """Values of a fixture: with these a test is quick, the others are for `make test-full`."""
     return [pytest.param(name, marks=[] if name in names else [pytest.mark.slow]) for name in HAPROXIES]
 
 
@@ -48,7 +49,7 @@ oldest_and_newest_too = pytest.mark.parametrize(
 def agent_inter_ms() -> int:
     """How often agents can be asked. An agent check takes 200 ms from 2.2 to 2.5 (the agent's host delays its ACK:
     https://github.com/haproxy/haproxy/issues/1839), and one that takes longer than this is a failed one."""
-    return 400 if PROGRAM == "haproxy-2.2" else 50
+    return 400 if PROGRAM in SLOW_AGENTS else 50
 
 
 def haproxy_program(name: str | None = None) -> str | None:

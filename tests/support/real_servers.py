@@ -19,8 +19,14 @@ from lab.cluster.webserver import unprivileged_user
 from tests.support.real_processes import free_address
 from tests.support.real_wsengine import PROGRAM, Controller, Engine, Nats, make_keys, wait_for
 
-APACHE, FPM, NGINX = (shutil.which(name) for name in ("apache2", "php-fpm8.2", "nginx"))
+FPMS = ("php-fpm8.2", "php-fpm8.1", "php-fpm8.3", "php-fpm8.4")
+"""Debian 12's, and those of other releases (`tools/setup_releases.py`)."""
+APACHE, FPM, NGINX = (shutil.which(name) for name in ("apache2", FPMS[0], "nginx"))
 MODULES = DEBIAN / "usr/lib/apache2/modules"
+each_php_fpm = pytest.mark.parametrize(
+    "fpm", [pytest.param(name, marks=[] if name == FPMS[0] else [pytest.mark.slow]) for name in FPMS], indirect=True
+)
+"""Has a test run with each php-fpm; in `make test` with Debian 12's alone."""
 needs_servers = [
     pytest.mark.skipif(PROGRAM is None, reason="slackwater-wsengine is not built"),
     pytest.mark.skipif(None in (APACHE, FPM, NGINX), reason="apache2, php-fpm8.2 or nginx is not here"),
@@ -154,7 +160,7 @@ class Apache:
 class Fpm:
     """A php-fpm with a pool `www` in pool.d/www.conf."""
 
-    def __init__(self, folder: Path, pool: str, patience: str = "10s") -> None:
+    def __init__(self, folder: Path, pool: str, patience: str = "10s", program: str | None = FPM) -> None:
         self.folder = folder
         self.own = folder / "pool.d/www.conf"
         self.drop_in = folder / "pool.d/zz-slackwater.conf"
@@ -170,8 +176,8 @@ class Fpm:
             f"process_control_timeout = {patience}\ninclude={folder}/pool.d/*.conf\n"
         )
         (folder / "php.ini").write_text("")
-        assert FPM is not None
-        self.command = [FPM, "-c", str(folder / "php.ini")]
+        assert program is not None
+        self.command = [program, "-c", str(folder / "php.ini")]
         self.process = subprocess.Popen(
             [*self.command, "-y", str(self.conf), "--nodaemonize"], start_new_session=True, stderr=subprocess.DEVNULL
         )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_servers import CHILDREN, TROUBLES, Control, Fpm, needs_servers, small_disk, spoil
+from tests.support.real_servers import CHILDREN, TROUBLES, Control, Fpm, each_php_fpm, needs_servers, small_disk, spoil
 from tests.support.real_wsengine import wait_for
 
-pytestmark = needs_servers
+pytestmark = [*needs_servers, each_php_fpm]
 
 
 def test_children_of_a_static_pool_are_more_and_then_as_many_as_before(
