@@ -165,7 +165,11 @@ class LazyGroup(click.Group):
             raise Failure(str(error)) from error
 
 
-@click.group(cls=LazyGroup, epilog="Example: slackwater status --config /etc/slackwater/controller.toml")
+@click.group(
+    cls=LazyGroup,
+    context_settings={"max_content_width": 100},  # where the terminal is as wide
+    epilog="Example: slackwater status --config /etc/slackwater/controller.toml",
+)
 @click.version_option(__version__, prog_name="slackwater")
 def cli() -> None:
     """Find web servers with a noisy neighbour, and move their load to the others."""

@@ -18,6 +18,8 @@ from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.nats_identities import ACCOUNT, OPERATOR, USER, Identity, credentials
 from tests.support.real_processes import free_address
 
+ASKS = "slackwater.ask.web.web-2"
+"""Where its monitor listens."""
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("nats-server", "openssl", "slackwater-monitor"))), reason="make setup was not run"
 )
@@ -39,7 +41,7 @@ def by_nkey(folder: Path) -> tuple[str, str]:
     user = Identity.new(USER)
     (folder / "seed").write_text(user.seed + "\n")
     (folder / "seed").chmod(0o600)
-    rights = '{ publish: "slackwater.sample.web.web-2", subscribe: { deny: ">" } }'
+    rights = '{ publish: "slackwater.sample.web.web-2", subscribe: "' + ASKS + '" }'
     return f"authorization {{ users: [{{ nkey: {user.public}, permissions: {rights} }}] }}", 'nkey_file = "{}/seed"'
 
 
@@ -47,7 +49,12 @@ def by_credentials(folder: Path) -> tuple[str, str]:
     operator, account, user = Identity.new(OPERATOR), Identity.new(ACCOUNT), Identity.new(USER)
     everything = {"subs": -1, "conn": -1, "leaf": -1, "imports": -1, "exports": -1, "data": -1, "payload": -1}
     of_account = operator.signs(account, "site", {"limits": everything, "type": "account", "version": 2})
-    rights = {"pub": {"allow": ["slackwater.sample.web.web-2"]}, "sub": {"deny": [">"]}, "subs": -1, "data": -1}
+    rights = {
+        "pub": {"allow": ["slackwater.sample.web.web-2"]},
+        "sub": {"allow": [ASKS]},
+        "subs": -1,
+        "data": -1,
+    }
     of_user = account.signs(user, "web-2", {**rights, "payload": -1, "type": "user", "version": 2})
     (folder / "node.creds").write_text(credentials(of_user, user))
     (folder / "node.creds").chmod(0o600)
