@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
 PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 WIDTH = 100
+MARGIN = 2
+"""Columns that click leaves free in a terminal of this width."""
 NOTE = "Written by `tools/reference_docs.py` from {source}; change that, then run `make docs`.\n"
 Json = dict[str, Any]
 
@@ -233,7 +235,7 @@ def api() -> str:
 
 def of_click(command: click.Command, words: list[str]) -> Iterator[tuple[str, str]]:
     """Name and help of a click command and all that is below it."""
-    context = click.Context(command, info_name=" ".join(words), terminal_width=WIDTH, max_content_width=WIDTH)
+    context = click.Context(command, info_name=" ".join(words), terminal_width=WIDTH - MARGIN, max_content_width=WIDTH)
     yield " ".join(words), command.get_help(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
