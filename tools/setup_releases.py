@@ -152,7 +152,11 @@ def start(release: Release, program: str) -> str:
     linker = next(iter(sorted(folder.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
     if linker is None:
         raise SetupError(f"libc6 of {release.title} has no dynamic linker where it was expected")
-    return f'{linker} --library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/{program} "$@"'
+    named = folder / "linkers" / Path(program).name  # a process has the name of the file that was started
+    named.parent.mkdir(exist_ok=True)
+    named.unlink(missing_ok=True)
+    named.symlink_to(linker)
+    return f'{named} --library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/{program} "$@"'
 
 
 def newer_python() -> None:
