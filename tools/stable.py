@@ -59,7 +59,8 @@ def commands(text: str) -> Iterator[str]:
         if name.startswith(MAY_CHANGE):
             continue
         yield name
-        for words in re.findall(r"^ {2,6}((?:-\w, )?--[\w-]+(?:[,/] ?--[\w-]+)*)", body, re.MULTILINE):
+        options = body.partition("\nOptions:\n")[2].partition("\n  Example")[0]
+        for words in re.findall(r"^ {2,6}((?:-\w, )?--[\w-]+(?:[,/] ?--[\w-]+)*)", options, re.MULTILINE):
             yield from (f"{name} {option}" for option in re.findall(r"--[\w-]+", words) if option != "--help")
 
 
