@@ -187,7 +187,8 @@ class Fpm:
 
     def children(self) -> int:
         """Processes of the pool."""
-        done = subprocess.run(["ps", "-ww", "--ppid", str(self.process.pid), "-o", "args="], capture_output=True, text=True)
+        command = ["ps", "-ww", "--ppid", str(self.process.pid), "-o", "args="]
+        done = subprocess.run(command, capture_output=True, text=True)
         return sum("pool www" in line for line in done.stdout.splitlines())
 
     def tested(self) -> dict[str, str]:
