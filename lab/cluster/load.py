@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.cluster.background import Background
 from lab.cluster.paths import LabError
 
 Floats = NDArray[np.float64]
@@ -117,16 +117,15 @@ class Load:
         return found
 
 
-class Stream:
+class Stream(Background):
     """Load while it is entered: runs of some seconds, each begun as the time of the one before is over."""
 
     def __init__(self, start: Callable[[float], Load], piece_s: float) -> None:
         """`start` begins a run of so many seconds."""
+        super().__init__("stream")
         self._start, self._piece_s = start, piece_s
         self._pieces: list[Load] = []
         self._failed: Exception | None = None
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stream", daemon=True)
 
     def _run(self) -> None:
         while not self._end.is_set():
@@ -149,14 +148,6 @@ class Stream:
         """Waits for the end of the run that is under way, and puts them all together."""
         self.__exit__()
         return joined([one.finish() for one in self._pieces])
-
-    def __enter__(self) -> Stream:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
 
 
 def joined(parts: Sequence[Requests]) -> Requests:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
+from lab.cluster.background import Background
 from lab.cluster.balancer import Snapshot
 from lab.cluster.paths import LabError
 
@@ -93,14 +92,13 @@ def share(history: Sequence[Snapshot], server: str, begin_mono_s: float, end_mon
     return done.get(server, 0) / total if total else None
 
 
-class BalancerWatch:
-    """A thread that keeps the history; as a context manager it runs within."""
+class BalancerWatch(Background):
+    """Keeps the history while it is entered."""
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:
+        super().__init__("watch")
         self.history: list[Snapshot] = []
         self._look = look
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):
@@ -108,13 +106,3 @@ class BalancerWatch:
                 self.history.append(self._look())
             except LabError:  # a reload: the next look tells
                 continue
-
-    def __enter__(self) -> BalancerWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()

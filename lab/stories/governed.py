@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from lab.cluster import machine
+from lab.cluster.background import Background
 from lab.cluster.bus import POOL
 from lab.cluster.commit import commit
 from lab.cluster.controller import CONTROLLER_FILE, Controller
@@ -120,26 +120,17 @@ class GovernedController(Controller):
         self.stop()
 
 
-class Watch:
+class Watch(Background):
     """Reads every tenth of a second what the hosts have, and what the governor says of them."""
 
     def __init__(self, look: Callable[[], list[Has]], controller: GovernedController) -> None:
+        super().__init__("watch")
         self._look, self._controller = look, controller
         self.seen: list[tuple[float, list[Has], list[Governed]]] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self._end.wait(LOOK_S):
             self.seen.append((time.monotonic(), self._look(), self._controller.said()))
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
 
 
 class Story:

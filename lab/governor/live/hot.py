@@ -14,18 +14,20 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from governor.types import HotEvent
+from lab.cluster.background import Background
 
 LOOK_S = 0.2
 LINES_BYTES = 4096
 
 
-class HotEvents:
+class HotEvents(Background):
     """Inside `with` the socket is there; `drain` gives what came since the last time."""
 
     def __init__(self, place: Path) -> None:
+        super().__init__("hot-events")
         self._place = place
         self._server = socket.socket(socket.AF_UNIX)
         self._selector = selectors.DefaultSelector()
@@ -33,8 +35,6 @@ class HotEvents:
         self._inside: Counter[int] = Counter()
         """Core -> requests in a hot function there: with several it is left when the last one leaves."""
         self._lock = threading.Lock()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def drain(self) -> tuple[HotEvent, ...]:
         with self._lock:
@@ -73,19 +73,15 @@ class HotEvents:
             with self._lock:
                 self._found.append(HotEvent(core, time.monotonic(), entered))
 
-    def __enter__(self) -> HotEvents:
+    def __enter__(self) -> Self:
         self._server.bind(str(self._place))
         self._place.chmod(0o660)
         self._server.listen(64)
         self._selector.register(self._server, selectors.EVENT_READ)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         for known in list(self._selector.get_map().values()):
             assert isinstance(known.fileobj, socket.socket)
             known.fileobj.close()

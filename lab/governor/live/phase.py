@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 import numpy as np
 
 from governor.types import Hardware, Observation, Policy, whole
+from lab.cluster.background import Background
 from lab.cluster.cgroups import Cgroups
 from lab.governor.live.hot import HotEvents
 from lab.governor.live.load import Answer, Client, Load, Memcached, Web
@@ -71,7 +70,7 @@ class Seen(msgspec.Struct, frozen=True):
     """Share of the decisions that set this share of the highest clock, over cores."""
 
 
-class Governing:
+class Governing(Background):
     """Runs a policy while it is entered; the host has all there is before."""
 
     def __init__(
@@ -83,6 +82,7 @@ class Governing:
         waiting: Sequence[int],
         events: HotEvents | None = None,
     ) -> None:
+        super().__init__("policy")
         self._policy, self._of, self._host, self._load, self._waiting = policy, of, host, load, waiting
         self._events = events
         self.states: Counter[float] = Counter()
@@ -91,9 +91,7 @@ class Governing:
         self._cpu_s = host.service_cpu_s()
         self._waits: deque[tuple[float, float, int]] = deque()
         """Of the last `QUEUE_S`: instant, waits of all threads until then in s, answers until then."""
-        self._end = threading.Event()
         self._failed: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         try:
@@ -125,7 +123,7 @@ class Governing:
         answered = self._load.answers[self._read :]
         self._read += len(answered)
         took_ms = [1e3 * one.took_s for one in answered if one.good]
-        p95_ms, p99_ms = map(float, np.percentile(took_ms, (95, 99))) if took_ms else (None, None)
+        p95_ms, p99_ms = p95_p99(took_ms)
         cpu_s = self._host.service_cpu_s()
         used_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
         busy = min(1.0, used_s / max(1e-9, passed_s * self._host.allowed_cores))
@@ -148,16 +146,9 @@ class Governing:
         _, before_s, answered = self._waits[0]
         return 1e3 * max(0.0, self._waits[-1][1] - before_s) / max(1, self._read - answered)
 
-    def __enter__(self) -> Governing:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
-        if self._failed is not None and error is None:
+    def __exit__(self, raised: object = None, *_: object) -> None:
+        super().__exit__()
+        if self._failed is not None and raised is None:
             raise self._failed
 
 
@@ -207,8 +198,7 @@ def seen(
     batch_s: float,
 ) -> Seen:
     good = [one for one in answers if one.good]
-    took_ms = 1e3 * np.array([one.took_s for one in good])
-    p95_ms, p99_ms = map(float, np.percentile(took_ms, (95, 99))) if good else (None, None)
+    p95_ms, p99_ms = p95_p99([1e3 * one.took_s for one in good])
     decided = max(1, governing.states.total())
     return Seen(
         requests=len(answers) + lost,
@@ -227,18 +217,20 @@ def seen(
 
 def within_percent(answers: Sequence[Answer], begin_s: float, target_ms: float) -> float | None:
     """Share of the seconds with answered requests whose p95 is within the target; None without any."""
-    seconds = dict(by_second(answers, begin_s))
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for one in answers:
+        seconds[int(one.due_s - begin_s)].append(1e3 * one.took_s)
     if not seconds:
         return None
     return 100.0 * float(np.mean([np.percentile(one, 95) <= target_ms for one in seconds.values()]))
 
 
-def by_second(answers: Sequence[Answer], begin_s: float) -> Iterator[tuple[int, list[float]]]:
-    """Second since the begin -> response times in ms of the requests that were due in it."""
-    found: dict[int, list[float]] = {}
-    for one in answers:
-        found.setdefault(int(one.due_s - begin_s), []).append(1e3 * one.took_s)
-    yield from found.items()
+def p95_p99(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The percentiles; None without values."""
+    if not values:
+        return None, None
+    p95, p99 = np.percentile(values, (95, 99))
+    return float(p95), float(p99)
 
 
 if __name__ == "__main__":
