@@ -7,7 +7,7 @@ import io
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,14 +101,17 @@ class Snapshot:
 
 def parse_stat(text: str, mono_s: float) -> Snapshot:
     """Reads the CSV of `show stat` (HAProxy management guide, 9.1)."""
-    rows = list(csv.DictReader(io.StringIO(text.removeprefix("# "))))
-    servers = [row for row in rows if row["pxname"] == BACKEND and row["svname"] not in ("FRONTEND", "BACKEND")]
+    servers = [row for row in _rows(text) if row["pxname"] == BACKEND and row["svname"] not in ("FRONTEND", "BACKEND")]
     return Snapshot(
         mono_s,
         {row["svname"]: int(row["weight"]) for row in servers},
         {row["svname"]: int(row["stot"]) for row in servers},
         {row["svname"]: row["status"] for row in servers},
     )
+
+
+def _rows(stat: str) -> Iterator[dict[str, str]]:
+    return csv.DictReader(io.StringIO(stat.removeprefix("# ")))
 
 
 def ask(admin_socket: Path, command: str, wait_s: float = 15.0) -> str:
@@ -256,8 +259,7 @@ class Balancer:
 
     def retries(self) -> int:
         """Requests that were sent, or connections that were tried, once more since this worker began."""
-        rows = csv.DictReader(io.StringIO(self.ask(f"show stat {BACKEND} 2 -1").removeprefix("# ")))
-        return sum(int(row["wretr"] or 0) for row in rows)
+        return sum(int(row["wretr"] or 0) for row in _rows(self.ask(f"show stat {BACKEND} 2 -1")))
 
     def set_weight(self, server: str, weight: int) -> None:
         """For the oracle: the policy that knows when the noise begins."""

@@ -30,7 +30,7 @@ def facts_of(info: str, where: str) -> dict[str, str]:
     if not facts.get("Pid") or not facts.get("Uptime_sec"):
         raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
     for name in ("Pid", "Uptime_sec"):
-        _count(facts, name, where)
+        count_of(facts, name, where)
     if facts.get("Stopping") == "1":
         raise BalancerUnreachable(f"{where}: this HAProxy (pid {facts['Pid']}) is stopping; is it restarting?")
     return facts
@@ -41,7 +41,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
     facts = facts_of(info, where)
     if not stat.startswith("# ") or "Can't find backend" in state:
         raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
-    rows = _rows(stat[2:], where)
+    rows = rows_of(stat, where)
     totals = next((row for row in rows if row["svname"] == "BACKEND"), None)
     if totals is None:
         raise BalancerError(f"{where}: that is no backend; expected one with servers (is it a frontend's name?)")
@@ -56,7 +56,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         counts = by_name.get(row.name)
         if counts is None:  # added between the two answers: seen in the next cycle
             continue
-        count = partial(_count, counts, where=where)
+        count = partial(count_of, counts, where=where)
         servers.append(
             Server(
                 name=row.name,
@@ -79,9 +79,9 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
             )
         )
     return Snapshot(
-        pid=_count(facts, "Pid", where),
-        uptime_s=_count(facts, "Uptime_sec", where),
-        connections=_count(facts, "CumConns", where),
+        pid=count_of(facts, "Pid", where),
+        uptime_s=count_of(facts, "Uptime_sec", where),
+        connections=count_of(facts, "CumConns", where),
         balance=totals["algo"],
         weights_mean=weights_mean(totals["algo"]),
         cookie=totals.get("cookie") or "",
@@ -90,15 +90,15 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
 
 
 COLUMNS = frozenset(
-    "svname status bck algo cookie scur qcur slim stot rtime qtime econ eresp hrsp_5xx throttle".split()  # noqa: SIM905
+    "svname status bck algo cookie scur qcur slim stot rtime qtime econ eresp wretr hrsp_5xx throttle".split()  # noqa: SIM905
 )
 """Of `show stat`'s hundred columns, those that are read here."""
 
 
-def _rows(text: str, where: str) -> list[dict[str, str]]:
+def rows_of(stat: str, where: str) -> list[dict[str, str]]:
     """The lines of `show stat`, in the columns that matter. Raises BalancerError for lines without the first three."""
     try:
-        head, *lines = list(csv.reader(io.StringIO(text))) or [[]]
+        head, *lines = list(csv.reader(io.StringIO(stat.removeprefix("# ")))) or [[]]
     except csv.Error as error:
         raise BalancerError(f"{where}: expected the CSV of `show stat`: {error}") from None
     wanted = [(index, name) for index, name in enumerate(head) if name in COLUMNS]
@@ -114,7 +114,7 @@ def _expect(row: Mapping[str, str], columns: Iterable[str], command: str, where:
         raise BalancerError(f"{where}: expected {', '.join(missing)} in each line of `{command}`")
 
 
-def _count(row: Mapping[str, str], column: str, where: str) -> int:
+def count_of(row: Mapping[str, str], column: str, where: str) -> int:
     """A counter; a column that is empty or that this version doesn't have counts 0."""
     text = row.get(column) or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
@@ -163,7 +163,7 @@ def states(text: str, where: str) -> list[ServerState]:
         row = {name: values[index] for index, name in wanted if index < len(values)}
         _expect(row, ALWAYS_SHOWN, "show servers state", where)
         columns = ("srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight", "srv_agent_state")
-        running, admin, weight, configured, agent = (_count(row, column, where) for column in columns)
+        running, admin, weight, configured, agent = (count_of(row, column, where) for column in columns)
         srv_record = row.get("srvrecord", "-") != "-"
         found.append(ServerState(row["srv_name"], running, admin, weight, configured, agent, srv_record))
     return found

@@ -11,11 +11,10 @@ HAProxy Configuration Manual: sections 4.2 (`retry-on`, `retries`, `option redis
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Protocol
 
+from lbengine.backends.haproxy.answers import count_of, facts_of, rows_of
 from lbengine.balancer import BalancerError, RescueCounts
 
 TABLE = "slackwater-rescue"
@@ -71,15 +70,16 @@ def lines(backend: str) -> list[str]:
 
 def arm(haproxy: Asks, timeout_ms: int) -> RescueCounts:
     """Sets the time-out until it is set again, at most `KEPT_S`; 0: none. Raises BalancerError."""
+    where = f"{haproxy.path}: backend `{haproxy.backend}`"
     answer, stat = haproxy.ask(
         f"set table {TABLE} key {haproxy.backend} data.gpt0 {timeout_ms}", f"show stat {haproxy.backend} 2 -1"
     )
     if answer.strip() and timeout_ms:
-        raise BalancerError(f"{haproxy.path}: backend `{haproxy.backend}`: the rescue is not armed: {answer.strip()}")
-    rows = list(csv.DictReader(io.StringIO(stat.removeprefix("# "))))
+        raise BalancerError(f"{where}: the rescue is not armed: {answer.strip()}")
+    rows = rows_of(stat, where)
     if not rows:
-        raise BalancerError(f"{haproxy.path}: expected `show stat` of backend `{haproxy.backend}`, got {stat[:80]!r}")
-    return RescueCounts(sent_twice=_count(rows[0], "wretr"), failed=_count(rows[0], "eresp"))
+        raise BalancerError(f"{where}: expected its line of `show stat`, got {stat[:80]!r}")
+    return RescueCounts(*(count_of(rows[0], column, where) for column in ("wretr", "eresp")))
 
 
 def lacks(haproxy: Asks) -> list[str]:
@@ -88,9 +88,8 @@ def lacks(haproxy: Asks) -> list[str]:
     Raises BalancerError.
     """
     info, table = haproxy.ask("show info", f"show table {TABLE}")
-    facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
-    version = facts.get("Version", "")
     where = f"{haproxy.path}: backend `{haproxy.backend}`"
+    version = facts_of(info, where).get("Version", "")
     if not _is_new(version):
         oldest = ".".join(map(str, OLDEST))
         return [
@@ -111,8 +110,3 @@ def _is_new(version: str) -> bool:
 def summed(counts: Sequence[RescueCounts]) -> RescueCounts:
     """Of several HAProxies."""
     return RescueCounts(sum(one.sent_twice for one in counts), sum(one.failed for one in counts))
-
-
-def _count(row: dict[str, str], column: str) -> int:
-    text = row.get(column) or "0"
-    return int(text) if text.isdecimal() else 0
