@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.real_cgroup import Guest, needs_cgroups, remove
-from tests.support.real_wsengine import Controller, Engine, Nats, make_keys, wait_for
+from tests.support.real_servers import Control
+from tests.support.real_wsengine import wait_for
 
 pytestmark = needs_cgroups
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -61,26 +62,20 @@ class Batch(Guest):
         super().close()
 
 
-class Site:
+class Site(Control):
     """A web server's cgroup and that of its batch jobs, with wsengine and controller."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.web = Guest(f"slackwater-test-web-{os.getpid()}", quota_cores=None)
         self.batch = Batch(f"slackwater-test-batch-{os.getpid()}")
-        private, public = make_keys(folder)
-        self.nats = Nats(folder / "nats")
-        self.controller = Controller(self.nats.url, private)
-        sections = (
+        self.wsengine = self.engine(
             f'[cpu]\ncgroup = "{self.web.name}"\ncores = [1, 64]\nprocesses = ["no-such-server"]\n'
             f'[batch]\ncgroup = "{self.batch.name}"\ncores = [1, 64]\nrunning = ["on", "off"]\n'
         )
-        self.engine = Engine(folder, self.nats.url, public, sections)
-        self.engine.start()
 
     def close(self) -> None:
-        self.engine.close()
-        self.controller.close()
-        self.nats.stop()
+        super().close()
         self.batch.close()
         self.web.close()
 
@@ -112,9 +107,9 @@ def test_a_job_stands_still_for_a_lease_and_loses_nothing(site: Site) -> None:
 
 def test_a_killed_wsengines_jobs_run_again_at_its_next_start(site: Site) -> None:
     assert site.controller.order(RUNNING, "off").applied
-    site.engine.end(signal.SIGKILL)
+    site.wsengine.end(signal.SIGKILL)
     assert site.batch.stands_still()
-    site.engine.start()
+    site.wsengine.start()
     wait_for(lambda: not site.batch.stands_still(), "the job runs")
 
 
@@ -130,8 +125,8 @@ def test_an_operator_who_lets_them_run_has_the_last_word(site: Site) -> None:
 def test_a_cgroup_with_a_process_of_the_web_server_in_it_is_refused(tmp_path: Path, site: Site) -> None:
     config = next(tmp_path.glob("*.toml"))
     config.write_text(config.read_text().replace("no-such-server", "cat"))
-    assert site.engine.end() == 0
-    site.engine.start()
+    assert site.wsengine.end() == 0
+    site.wsengine.start()
     refused = site.controller.order(RUNNING, "off")
     assert not refused.applied
     assert f"process {site.batch.job.pid} of the web server is in it" in refused.why
@@ -148,5 +143,5 @@ def test_web_server_and_batch_jobs_get_cores_from_either_end(site: Site) -> None
     assert os.sched_getaffinity(site.batch.process.pid) == {max(everything)}
     assert os.sched_getaffinity(site.web.process.pid) == {min(everything)}
     assert not site.controller.order(CORES, 0).applied, "the node's own limits hold"
-    assert site.engine.end() == 0
+    assert site.wsengine.end() == 0
     assert os.sched_getaffinity(site.batch.process.pid) == everything

@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.real_cgroup import Guest, needs_cgroups
-from tests.support.real_wsengine import Controller, Engine, Nats, make_keys, wait_for
+from tests.support.real_servers import Control
+from tests.support.real_wsengine import wait_for
 
 pytestmark = needs_cgroups
 KNOB = "cpu.policy"
@@ -56,27 +57,20 @@ public final class Program {
 """
 
 
-class Site:
+class Site(Control):
     """A host's cgroup without a quota, its wsengine, and its controller."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.socket = folder / "events"
         self.guest = Guest(f"slackwater-test-policy-{os.getpid()}", quota_cores=None)
-        private, public = make_keys(folder)
-        self.nats = Nats(folder / "nats")
-        self.controller = Controller(self.nats.url, private)
-        sections = (
+        self.wsengine = self.engine(
             f'[cpu]\ncgroup = "{self.guest.name}"\nquota = [10, 100]\npolicy = ["hurry-up", "pareto"]\n'
             f'events_socket = "{self.socket}"\n'
         )
-        self.engine = Engine(folder, self.nats.url, public, sections)
-        self.engine.start()
 
     def close(self) -> None:
-        self.engine.close()
-        self.controller.close()
-        self.nats.stop()
+        super().close()
         self.guest.close()
 
     def becomes(self, percent: int | None) -> None:
@@ -105,9 +99,9 @@ def follows(site: Site, command: list[str]) -> None:
             site.becomes(20)
         finally:
             application.kill()
-    assert site.engine.end() == 0
+    assert site.wsengine.end() == 0
     assert site.guest.quota_percent() is None
-    assert "2 lines taken, 0 ignored" in site.engine.log_text()
+    assert "2 lines taken, 0 ignored" in site.wsengine.log_text()
 
 
 @pytest.mark.skipif(PHP is None, reason="no PHP here")
@@ -157,9 +151,9 @@ def test_the_controllers_word_ends_it_and_other_knobs_of_these_files_wait(site: 
 
 def test_what_a_killed_wsengine_has_set_is_put_back_by_its_next_start(site: Site) -> None:
     assert site.controller.order(KNOB, HURRY_UP).applied
-    site.engine.end(signal.SIGKILL)
+    site.wsengine.end(signal.SIGKILL)
     assert site.guest.quota_percent() == 20
-    site.engine.start()
+    site.wsengine.start()
     site.becomes(None)
 
 
