@@ -189,11 +189,16 @@ TEST = (
         lambda: (BUILD / "browser/node_modules/playwright-core").exists(),
         browser_or_not,
     ),
-    Step("programs of other releases", releases.inputs, releases.present, releases.bring_all),
+    Step(
+        "programs of other releases",
+        lambda: releases.inputs(*releases.RELEASES),
+        lambda: releases.present(*releases.RELEASES),
+        releases.bring_all,
+    ),
     Step(
         "Debian 13's Python",
-        lambda: [str(ROOT).encode(), repr(releases.NEWER_PYTHON).encode()],
-        releases.newer_python_present,
+        lambda: releases.inputs(releases.NEWER_PYTHON),
+        lambda: releases.present(releases.NEWER_PYTHON),
         releases.newer_python,
     ),
     Step(

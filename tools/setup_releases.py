@@ -36,12 +36,16 @@ class Release:
 
 
 HAPROXY = "usr/sbin/haproxy"
+HAPROXY_LIBRARIES = (
+    *("libc6", "libcrypt1", "libgcc-s1", "libjemalloc2", "liblua5.4-0", "libopentracing-c-wrapper0t64"),
+    *("libopentracing1", "libpcre2-8-0", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g"),
+)
+"""Of Debian 13 and later."""
 DEBIAN_13 = Release(
     "Debian 13",
     ("trixie",),
     (
-        *("haproxy", "libc6", "libcrypt1", "libgcc-s1", "libjemalloc2", "liblua5.4-0", "libopentracing-c-wrapper0t64"),
-        *("libopentracing1", "libpcre2-8-0", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g"),
+        *("haproxy", *HAPROXY_LIBRARIES),
         *("php8.4-fpm", "libacl1", "libapparmor1", "libargon2-1", "libcap2", "libsodium23", "libsystemd0", "libxml2"),
         *("liblzma5", "libselinux1", "ubuntu-keyring"),
     ),
@@ -83,19 +87,11 @@ RELEASES = (
         {"haproxy-2.8": HAPROXY, "php-fpm8.3": "usr/sbin/php-fpm8.3"},
         UBUNTU,
     ),
-    Release(
-        "Debian 14",
-        ("forky",),
-        DEBIAN_13.packages[: DEBIAN_13.packages.index("php8.4-fpm")],
-        {"haproxy-3.2": HAPROXY},
-    ),
+    Release("Debian 14", ("forky",), ("haproxy", *HAPROXY_LIBRARIES), {"haproxy-3.2": HAPROXY}),
     Release(
         "Debian experimental",
         ("sid", "experimental"),
-        (
-            "haproxy/experimental",
-            *DEBIAN_13.packages[1 : DEBIAN_13.packages.index("php8.4-fpm")],
-        ),
+        ("haproxy/experimental", *HAPROXY_LIBRARIES),
         {"haproxy-3.4": HAPROXY},
     ),
 )
@@ -115,10 +111,11 @@ def unpack_of(release: Release) -> None:
     state = BUILD / f"apt-of-{release.folder.name}"
     options = apt_options(state)
     sources, archives = state / "sources.list", state / "archives"
-    keyring, url, parts = KEYRING, release.archive, "main"
-    if url:
-        keyring, parts = str(UBUNTU_KEYRING), "main universe"
-    lines = [f"deb [signed-by={keyring}] {url or mirror()} {suite} {parts}\n" for suite in release.suites]
+    if release.archive:
+        keyring, url, parts = str(UBUNTU_KEYRING), release.archive, "main universe"
+    else:
+        keyring, url, parts = KEYRING, mirror(), "main"
+    lines = [f"deb [signed-by={keyring}] {url} {suite} {parts}\n" for suite in release.suites]
     sources.write_text("".join(lines))
     options += ["-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=/dev/null"]
     options += ["-o", "Dir::State::status=/dev/null"]  # what this machine has says nothing of another release
@@ -135,20 +132,15 @@ def bring(release: Release) -> None:
     """Its programs as commands. A program that starts argv[0] anew, as HAProxy does at a reload, starts the command."""
     unpack_of(release)
     for command, program in release.programs.items():
-        wrap(command, f"{environment(release)}exec {start(release, program)}")
-
-
-def environment(release: Release) -> str:
-    if not release.is_older:
-        return ""
-    return f"LD_LIBRARY_PATH={release.folder}/usr/lib/{MULTIARCH}:{release.folder}/lib/{MULTIARCH} "
+        wrap(command, start(release, program))
 
 
 def start(release: Release, program: str) -> str:
     """How the program is started: a newer release's by its own dynamic linker."""
     folder = release.folder
     if release.is_older:
-        return f'{folder}/{program} "$@"'
+        libraries = f"{folder}/usr/lib/{MULTIARCH}:{folder}/lib/{MULTIARCH}"
+        return f'LD_LIBRARY_PATH={libraries} exec {folder}/{program} "$@"'
     linker = next(iter(sorted(folder.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
     if linker is None:
         raise SetupError(f"libc6 of {release.title} has no dynamic linker where it was expected")
@@ -156,26 +148,24 @@ def start(release: Release, program: str) -> str:
     named.parent.mkdir(exist_ok=True)
     named.unlink(missing_ok=True)
     named.symlink_to(linker)
-    return f'{named} --library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/{program} "$@"'
+    return f'exec {named} --library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/{program} "$@"'
 
 
 def newer_python() -> None:
     """Debian 13's Python."""
     unpack_of(NEWER_PYTHON)
     for command, program in NEWER_PYTHON.programs.items():
-        wrap(command, f"PYTHONHOME={NEWER_PYTHON.folder}/usr exec {start(NEWER_PYTHON, program)}")
+        wrap(command, f"PYTHONHOME={NEWER_PYTHON.folder}/usr {start(NEWER_PYTHON, program)}")
 
 
-def newer_python_present() -> bool:
-    return all((BIN / name).exists() for name in NEWER_PYTHON.programs)
+def inputs(*releases: Release) -> list[bytes]:
+    """What the wrappers depend on: they have this checkout's path in them."""
+    return [str(ROOT).encode(), repr(releases).encode()]
 
 
-def inputs() -> list[bytes]:
-    return [str(ROOT).encode(), repr(RELEASES).encode()]
-
-
-def present() -> bool:
-    return all((BIN / name).exists() for release in RELEASES for name in release.programs)
+def present(*releases: Release) -> bool:
+    """Whether all of their programs are commands."""
+    return all((BIN / name).exists() for release in releases for name in release.programs)
 
 
 def bring_all() -> None:
