@@ -50,6 +50,8 @@ class State:
     """The same as a monitor would see it in this cycle."""
     held: Floats
     """Requests in each server on average, as a monitor would see it."""
+    in_flight: Ints
+    """The same as one look counts it: a whole number, right on average."""
     cpu_s: Floats
     failed: float
 
@@ -96,7 +98,8 @@ class Servers:
         through = np.maximum(np.minimum(rates, left), 1e-9)
         alone_s = 1.0 / np.maximum(left, 1e-9)
         mean_s, seen_s = (np.where(rates > 0.0, one / through, alone_s) for one in (held + middle, seen))
-        return State(asked, served, mean_s, seen_s, seen, served / self.capacity, float(failed.sum()))
+        in_flight = (seen + self._dice.random(len(seen))).astype(np.int64)
+        return State(asked, served, mean_s, seen_s, seen, in_flight, served / self.capacity, float(failed.sum()))
 
     def _scatter(self, rates: Floats, left: Floats, dt_s: float, came: Floats) -> Floats:
         """How far a cycle's mean queue is from the expected one, as a factor.
@@ -141,7 +144,7 @@ class Monitors:
             state.served.tolist(),
             (1e3 * state.seen_mean_s).tolist(),
             (3e3 * state.seen_mean_s * off).tolist(),
-            state.held.tolist(),
+            state.in_flight.tolist(),
             ratios.tolist(),
             late_ms.tolist(),
         )
@@ -157,11 +160,13 @@ class Monitors:
                 requests=round(served),
                 rt_mean_ms=mean_ms if served >= 0.5 else None,
                 rt_p95_ms=p95_ms if served >= 0.5 else None,
-                in_flight=int(held),
+                in_flight=in_flight,
                 probe_ratio=ratio,
                 probe_late_ms=late,
             )
-            for name, is_heard, cpu_s, waited, served, mean_ms, p95_ms, held, ratio, late in zip(*columns, strict=True)
+            for name, is_heard, cpu_s, waited, served, mean_ms, p95_ms, in_flight, ratio, late in zip(
+                *columns, strict=True
+            )
             if is_heard
         ]
         self._seq += 1
@@ -223,9 +228,7 @@ def _simulate(setup: Setup, policy: str, model: Model | None, progress: Callable
             mixture.add(state.served, state.mean_s, state.failed)
         monitors.look(end_s, state, timeline.now)
         decided_s = end_s + setup.delay_s
-        deciding_s = driver.cycle(
-            decided_s, monitors.arrived(decided_s), asked.tolist(), state.held.astype(int).tolist()
-        )
+        deciding_s = driver.cycle(decided_s, monitors.arrived(decided_s), asked.tolist(), state.in_flight.tolist())
         took_s = time.thread_time() - began
         model_ms.append(1e3 * (took_s - deciding_s))
         if now_s >= setup.warm_up_s:

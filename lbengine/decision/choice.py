@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -18,7 +18,8 @@ from statistics import NormalDist
 import msgspec
 
 from lbengine.balancer import Snapshot
-from lbengine.decision import guard, prediction, two_choices
+from lbengine.decision import guard, prediction, residual, two_choices
+from lbengine.decision.calm import SPEEDS
 from lbengine.decision.law_weights import LEAST_RPS, Load, Want, capacities, wanted_weights
 from lbengine.decision.prediction import Alike
 from slackwater.messages import WeightsMean
@@ -81,6 +82,30 @@ def calm_capacity(loads: Sequence[Load], known: Sequence[float]) -> tuple[float,
     return per_weight, min(max(errors[len(errors) // 2] if errors else LEAST_ERROR, LEAST_ERROR), MOST_ERROR)
 
 
+def held_in_calm(loads: Sequence[Load], total_rps: float, weights_mean: WeightsMean | None) -> list[float] | None:
+    """Requests that the pool should hold, for each of `calm.SPEEDS`; None unless all servers are calm, at their
+    baseline weights, and not full."""
+    known = capacities([_cautious(load, 0.0) for load in loads])
+    if known is None or any(_is_doubtful(load) or load.slow or load.weight_now != load.baseline for load in loads):
+        return None
+    if total_rps >= prediction.FULL * math.fsum(known):
+        return None
+    alike = Counter((load.baseline, rps) for load, rps in zip(loads, known, strict=True))
+    found = []
+    for speed in SPEEDS:
+        groups = [Alike(count, weight, rps, speed) for (weight, rps), count in alike.items()]
+        held = [model(groups, total_rps) for model in _models(weights_mean)]
+        found.append(math.fsum(held) / len(held))
+    return found
+
+
+def _models(weights_mean: WeightsMean | None) -> Sequence[Callable[[Sequence[Alike], float], float]]:
+    """What predicts the requests in a pool; it is taken to lie between them."""
+    if weights_mean == "concurrency":
+        return prediction.one_queue, prediction.own_queues
+    return (two_choices.held_together if weights_mean == "draws" else prediction.by_share,)
+
+
 def choose(
     loads: Sequence[Load],
     total_rps: float | None,
@@ -88,10 +113,11 @@ def choose(
     u_threshold: float,
     snapshot: Snapshot,
     most_drained: int,
+    speed: float = 1.0,
 ) -> Choice:
     """The best split. `total_rps` is what the pool carries; None: not known, then the law alone decides.
 
-    `most_drained`: so many servers may stand below `guard.PART` of their baseline.
+    `most_drained`: so many servers may stand below `guard.PART` of their baseline. `speed`: as `calm.Calm.speed`.
     """
     reducible = [load for load in loads if load.reduce]
     if not reducible or len(loads) < 2:
@@ -109,12 +135,13 @@ def choose(
     if any(load.slow and not load.reduce for load in loads):
         unspared = law(1.0, spare_slow=False)
         candidates += [unspared, _halfway(reducible, unspared)]
-    candidates += [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
+    drains = [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
+    candidates += [drain for drain in drains if _leaves_room(drain, loads, known, total_rps, u_threshold, snapshot)]
     candidates = [_within(one, reducible, most_drained) for one in candidates]
     now = {load.server: Want(load.weight_now, "") for load in reducible}
     splits = [{load.server: load.baseline for load in loads}]
     splits += [{**splits[0], **{name: want.weight for name, want in one.items()}} for one in (now, *candidates)]
-    held = _held(loads, known, splits, total_rps, snapshot.weights_mean)
+    held = _held(loads, known, splits, total_rps, snapshot.weights_mean, speed)
     mean = [math.fsum(row) / DRAWS for row in held]
     sure = [_no_worse(row, held[0]) for row in held]
     best = min((n for n in range(2, len(splits)) if sure[n] >= CONFIDENCE), key=mean.__getitem__, default=0)
@@ -134,7 +161,7 @@ def choose(
     found = now if best == 1 else candidates[best - 2]
     each = 0.0
     if snapshot.by_concurrency:
-        groups = [Alike(1, splits[best][load.server], rps) for load, rps in zip(loads, known, strict=True)]
+        groups = [Alike(1, splits[best][load.server], rps, speed) for load, rps in zip(loads, known, strict=True)]
         each = prediction.in_flight_each(groups, total_rps)
     gain = f"{mean[0]:.1f} -> {mean[best]:.1f} requests in the pool, no worse with {sure[best]:.0%}"
     return Choice(
@@ -164,6 +191,21 @@ def _drained(loads: Sequence[Load], count: int) -> dict[str, Want]:
     return {load.server: Want(0 if load.server in worst else load.baseline, "") for load in loads}
 
 
+def _leaves_room(
+    drain: Mapping[str, Want],
+    loads: Sequence[Load],
+    known: Sequence[float],
+    total_rps: float,
+    u_threshold: float,
+    snapshot: Snapshot,
+) -> bool:
+    """No server that keeps its weight is predicted above the threshold, while the pool can carry its load below it."""
+    given = [drain[load.server].weight if load.reduce else load.baseline for load in loads]
+    kept = [not load.reduce for load in loads]
+    filled = residual.fullest(given, known, kept, total_rps, snapshot.by_concurrency)
+    return filled <= max(u_threshold, total_rps / math.fsum(known))
+
+
 def _least_likely_last(load: Load) -> tuple[float, str]:
     return -load.probability * load.severity, load.server
 
@@ -188,6 +230,7 @@ def _held(
     splits: Sequence[Mapping[str, int]],
     total_rps: float,
     weights_mean: WeightsMean | None,
+    speed: float,
 ) -> list[list[float]]:
     """(splits, DRAWS) requests that the pool is predicted to hold."""
     per_weight, kept_error = calm_capacity(loads, known)
@@ -205,12 +248,11 @@ def _held(
             (count, weights, max(_draw(belief, draw, number + 1, common), LEAST_RPS))
             for number, ((belief, weights), count) in enumerate(classes.items())
         ]
-        model = two_choices.held_together if weights_mean == "draws" else prediction.by_share
-        if weights_mean == "concurrency":
-            model = prediction.own_queues if draw % 2 else prediction.one_queue
+        models = _models(weights_mean)
+        model = models[draw % len(models)]
         for number, row in enumerate(held):
-            groups = [Alike(*one) for one in fixed]
-            groups += [Alike(count, weights[number], rps) for count, weights, rps in drawn]
+            groups = [Alike(*one, speed) for one in fixed]
+            groups += [Alike(count, weights[number], rps, speed) for count, weights, rps in drawn]
             row.append(model(groups, total_rps))
     return held
 

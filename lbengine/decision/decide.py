@@ -14,7 +14,8 @@ import msgspec
 from lbengine.balancer import Server
 from lbengine.baseline import Baseline
 from lbengine.decision import budget, guard, limits, queueing, ramp
-from lbengine.decision.choice import calm_capacity, choose
+from lbengine.decision.calm import Calm
+from lbengine.decision.choice import calm_capacity, choose, held_in_calm
 from lbengine.decision.headroom import Headroom
 from lbengine.decision.law_weights import Load, Want, capacities
 from lbengine.decision.ramp import Position
@@ -46,6 +47,8 @@ class Decisions:
 
     servers: dict[str, Decision]
     panic: str = ""
+    calm: Calm | None = None
+    """What is known of the calm pool, if this turn adds to it."""
 
 
 def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> Decisions:
@@ -111,6 +114,7 @@ class _Turn:
             self.pool.u_threshold,
             view.snapshot,
             guard.limit(len(self.usable), self.pool.max_mitigated) - len(drains),
+            self.state.calm.speed,
         )
         wanted = self.choice.wanted
         moves = {
@@ -135,7 +139,17 @@ class _Turn:
             move, before = moves[name], self.state.positions[name]
             position = budget.noted(before, move.position, view.now_s, counts=name not in drains | pins.keys())
             decisions[name] = Decision(position, move.why, move.short, move.cause, move.maxconn)
-        return Decisions(decisions, self.admission.panic)
+        return Decisions(decisions, self.admission.panic, self._calm(loads))
+
+    def _calm(self, loads: list[Load]) -> Calm | None:
+        """With what the pool holds now, if all of it is calm."""
+        rates = self.state.rates
+        if not rates.looks or rates.rps is None or not rates.total_rps:
+            return None
+        predicted = held_in_calm(loads, rates.total_rps, self.view.snapshot.weights_mean)
+        if predicted is None:
+            return None
+        return self.state.calm.after(self.view.now_s, sum(server.in_flight for server in self.usable), predicted)
 
     def _held_up(self) -> set[str]:
         """Servers at their baseline that the rate limit does not let fall again: the others' split must heed it."""
@@ -205,7 +219,9 @@ class _Turn:
         per_weight, error = calm_capacity(loads, known)
         each_s = queueing.shortest_s(self.usable, rates.rps)
         return [
-            queueing.believed(load, rates.held_by(load.server), load.baseline * per_weight, error, each_s)
+            queueing.believed(
+                load, rates.held_by(load.server), load.baseline * per_weight, error, each_s, self.state.calm.speed
+            )
             for load in loads
         ]
 

@@ -35,20 +35,29 @@ class Alike:
     count: int
     weight: float
     capacity_rps: float
+    speed: float = 1.0
+    """While it works, it answers so many times its capacity: it may use only a part of its processor."""
+
+    @property
+    def working_rps(self) -> float:
+        """Requests per second while it works."""
+        return self.speed * self.capacity_rps
 
 
-def in_server(filled: float, variation: float = 1.0) -> float:
-    """Requests in a server at this utilisation; finite and convex beyond `FULL`."""
+def in_server(filled: float, variation: float = 1.0, speed: float = 1.0) -> float:
+    """Requests in a server whose capacity is used to this share; finite and convex beyond `FULL`."""
     within = min(filled, FULL)
-    waiting = within * within / (1.0 - within) * (variation + 1.0) / 2.0
-    return within + waiting + SLOPE * (filled - within)
+    busy = within / speed
+    waiting = busy * busy / (1.0 - busy) * (variation + 1.0) / 2.0
+    return busy + waiting + SLOPE * (filled - within)
 
 
 def by_share(groups: Sequence[Alike], total_rps: float) -> float:
     """Requests in the pool when the weights are shares of the rate."""
     whole = math.fsum(group.count * group.weight for group in groups)
     return math.fsum(
-        group.count * in_server(total_rps * group.weight / whole / group.capacity_rps, group.weight / whole)
+        group.count
+        * in_server(total_rps * group.weight / whole / group.capacity_rps, group.weight / whole, group.speed)
         for group in groups
         if group.weight > 0.0
     )
@@ -73,8 +82,8 @@ def in_flight_each(groups: Sequence[Alike], total_rps: float) -> float:
         value = slope = 0.0
         for group in used:
             below = 1.0 + group.weight * each
-            value += group.count * group.capacity_rps * group.weight * each / below
-            slope += group.count * group.capacity_rps * group.weight / below**2
+            value += group.count * group.working_rps * group.weight * each / below
+            slope += group.count * group.working_rps * group.weight / below**2
         each += (served_rps - value) / slope
     return each
 
@@ -85,16 +94,16 @@ def one_queue(groups: Sequence[Alike], total_rps: float) -> float:
     able_rps = math.fsum(group.count * group.capacity_rps for group in used)
     served_rps = min(total_rps, FULL * able_rps)
     count = sum(group.count for group in used)
-    held = _many(used, served_rps) if count > EXACT else _few(used, count, served_rps, served_rps / able_rps)
+    held = _many(used, served_rps) if count > EXACT else _few(used, count, served_rps)
     return held + SLOPE * (total_rps - served_rps) / able_rps
 
 
-def _few(used: Sequence[Alike], count: int, rps: float, filled: float) -> float:
+def _few(used: Sequence[Alike], count: int, rps: float) -> float:
     """P(k busy) is in proportion to (n - k)!/n! · λ^k · e_k(1/μ), with e_k the elementary symmetric polynomials; beyond
     n it falls by the utilisation with each request."""
     symmetric = [1.0] + [0.0] * count
     for group in used:
-        busy = rps / group.capacity_rps
+        busy = rps / group.working_rps
         for _ in range(group.count):
             for k in range(count, 0, -1):
                 symmetric[k] += busy * symmetric[k - 1]
@@ -103,6 +112,7 @@ def _few(used: Sequence[Alike], count: int, rps: float, filled: float) -> float:
     for k, value in enumerate(symmetric):
         chances.append(value * orders)
         orders /= max(count - k, 1)
+    filled = rps / math.fsum(group.count * group.working_rps for group in used)
     waiting = filled / (1.0 - filled)
     whole = math.fsum(chances) + chances[-1] * waiting
     held = math.fsum(k * chance for k, chance in enumerate(chances))
@@ -114,7 +124,7 @@ def _many(used: Sequence[Alike], rps: float) -> float:
     "Pull-based load distribution in large-scale heterogeneous service systems", Queueing Systems 80, 2015)."""
     rate = 0.0
     for _ in range(NEWTON):
-        value = math.fsum(g.count * g.capacity_rps * rate / (rate + g.capacity_rps) for g in used)
-        slope = math.fsum(g.count * (g.capacity_rps / (rate + g.capacity_rps)) ** 2 for g in used)
+        value = math.fsum(g.count * g.working_rps * rate / (rate + g.working_rps) for g in used)
+        slope = math.fsum(g.count * (g.working_rps / (rate + g.working_rps)) ** 2 for g in used)
         rate += (rps - value) / slope
-    return math.fsum(g.count * rate / (rate + g.capacity_rps) for g in used)
+    return math.fsum(g.count * rate / (rate + g.working_rps) for g in used)

@@ -1,9 +1,10 @@
 """What the balancer's own counts say of a server, whatever its node says. Pure.
 
-A processor-sharing server at a utilisation u holds k requests with a probability of (1 - u)·u^k, so each look at the
-requests in flight says something of the capacity. What the detector reports is the prior, the looks are the evidence,
-and Bayes' rule gives what to believe: a server that holds hardly anything has not lost what its node claims. And one
-that holds far more than it should is full, though it is called calm.
+A processor-sharing server that is busy for a share u of the time holds k requests with a probability of (1 - u)·u^k, so
+each look at the requests in flight says something of its capacity, as far as its speed is known (`calm`). What the
+detector reports is the prior, the looks are the evidence, and Bayes' rule gives what to believe: a server that holds
+hardly anything has not lost what its node claims. And one that holds far more than it should is full, though it is
+called calm.
 """
 
 from __future__ import annotations
@@ -40,37 +41,43 @@ def shortest_s(servers: Sequence[Server], rps: Mapping[str, float]) -> float:
     return min(times, default=0.0)
 
 
-def believed(load: Load, looks: Sequence[int], calm_rps: float, calm_error: float, each_s: float) -> Load:
+def believed(
+    load: Load, looks: Sequence[int], calm_rps: float, calm_error: float, each_s: float, speed: float = 1.0
+) -> Load:
     """The load with what both sources give together: its capacity, with its error, and the probability of a neighbour.
 
     `looks`: requests in flight in the last second; `calm_rps`, `calm_error`: the server's capacity without a neighbour
-    and its standard error as a share; `each_s`: as `shortest_s`.
+    and its standard error as a share; `each_s`: as `shortest_s`; `speed`: as `calm.Calm.speed`.
     """
     if not looks or not load.rps or calm_rps <= 0.0:
         return load
     held = [max(look - load.rps * each_s, 0.0) for look in looks]
-    return _suspected(load, held, calm_rps, calm_error) if load.reduce else _called_calm(load, held[-1], calm_rps)
+    if load.reduce:
+        return _suspected(load, held, calm_rps, calm_error, speed)
+    return _called_calm(load, held[-1], calm_rps, speed)
 
 
-def _called_calm(load: Load, held: float, calm_rps: float) -> Load:
+def _called_calm(load: Load, held: float, calm_rps: float, speed: float) -> Load:
     """A server that holds surprisingly much is full: what it answers is its capacity, as surely as by a Verdict."""
     filled = (load.rps or 0.0) / calm_rps
-    if filled >= 1.0 or load.served_rps <= 0.0 or filled**held >= SURPRISE:
+    if filled >= 1.0 or load.served_rps <= 0.0 or (filled / speed) ** held >= SURPRISE:
         return load
     full_rps = min(load.served_rps, calm_rps)
     full = {"capacity_rps": full_rps, "capacity_stderr_rps": math.sqrt(full_rps / WINDOW_S)}
     return msgspec.structs.replace(load, **full, slow=True, probability=1.0)
 
 
-def _suspected(load: Load, held: Sequence[float], calm_rps: float, calm_error: float) -> Load:
+def _suspected(load: Load, held: Sequence[float], calm_rps: float, calm_error: float, speed: float) -> Load:
     """Bayes' rule over the capacities of a grid."""
     rps = load.rps or 0.0
     counts = min(1.0, (1.0 + WINDOW_S * calm_rps * RELAXATION) / len(held))
     grid = _grid(calm_rps, load.served_rps)
     shape = _prior(load, grid, calm_error)
-    lost = [math.log(one) + counts * _log_likelihood(rps, mu, held) for one, mu in zip(shape, grid, strict=True)]
+    lost = [
+        math.log(one) + counts * _log_likelihood(rps, speed * mu, held) for one, mu in zip(shape, grid, strict=True)
+    ]
     around = (1.0 - calm_error, 1.0, 1.0 + calm_error)
-    calm = [counts * _log_likelihood(rps, calm_rps * factor, held) for factor in around]
+    calm = [counts * _log_likelihood(rps, speed * calm_rps * factor, held) for factor in around]
     most = max(*calm, *lost)
     weights = [load.probability * math.exp(one - most) for one in lost]
     whole = math.fsum(weights)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
+from lbengine.decision.calm import Calm
 from lbengine.decision.ramp import Position
 from lbengine.decision.rates import Rates
 from lbengine.overrides.overrides import Pin
@@ -38,6 +39,7 @@ class PoolState:
     adopt_limits: bool = False
     """An earlier run may have set whatever `maxconn` is not the stored baseline."""
     rates: Rates = field(default_factory=Rates)
+    calm: Calm = field(default_factory=Calm)
     last: Snapshot | None = None
     started_s: float | None = None
     """When the first turn was, or the takeover; None before."""

@@ -131,6 +131,7 @@ def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedVa
         positions={**state.positions, **{name: decision.position for name, decision in decisions.servers.items()}},
         limits=limits,
         externally_limited=frozenset(still),
+        calm=decisions.calm or state.calm,
     )
 
 

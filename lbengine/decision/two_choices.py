@@ -49,12 +49,18 @@ class Queue:
 
 def held_together(groups: Sequence[Alike], total_rps: float) -> float:
     """Requests in the pool."""
-    used = tuple(group for group in groups if group.weight > 0.0)
-    settled = queues(used, total_rps)
+    used = [group for group in groups if group.weight > 0.0]
+    working = tuple(Alike(group.count, group.weight, group.working_rps) for group in used)
+    settled = queues(working, total_rps)
     held = math.fsum(group.count * queue.held for group, queue in zip(used, settled, strict=True))
     busy = math.fsum(group.count * queue.beyond[1] for group, queue in zip(used, settled, strict=True))
-    filled = total_rps / math.fsum(group.count * group.capacity_rps for group in used)
-    return busy + math.hypot(held - busy, in_server(filled) - filled)
+    filled = total_rps / math.fsum(group.count * group.capacity_rps for group in working)
+    over = math.fsum(
+        group.count * max(queue.filled * group.speed - FULL, 0.0)
+        for group, queue in zip(used, settled, strict=True)
+        if group.speed > 1.0
+    )
+    return busy + math.hypot(held - busy, in_server(filled) - filled) + SLOPE * over
 
 
 def shares(groups: Sequence[Alike], total_rps: float) -> list[float]:

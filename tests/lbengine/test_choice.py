@@ -35,9 +35,15 @@ def slow(name: str, capacity_rps: float, stderr_rps: float = 10.0, probability: 
     )
 
 
-def chosen(loads: list[Load], total_rps: float = 300.0, balance: str = "roundrobin", most_drained: int = 1) -> Choice:
+def chosen(
+    loads: list[Load],
+    total_rps: float = 300.0,
+    balance: str = "roundrobin",
+    most_drained: int = 1,
+    speed: float = 1.0,
+) -> Choice:
     shown = snapshot([server(load.server, load.weight_now) for load in loads], balance)
-    return choose(loads, total_rps, "optimal", 0.8, shown, most_drained)
+    return choose(loads, total_rps, "optimal", 0.8, shown, most_drained, speed)
 
 
 def weights(choice: Choice, loads: list[Load]) -> list[int]:
@@ -48,6 +54,20 @@ def weights(choice: Choice, loads: list[Load]) -> list[int]:
 def test_a_server_that_surely_lost_most_of_its_capacity_is_drained_where_the_others_have_room(balance: str) -> None:
     loads = [slow("a", 30.0), calm("b"), calm("c")]
     assert weights(chosen(loads, 200.0, balance), loads) == [0, 100, 100]
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn", "random"])
+def test_fast_servers_that_have_room_take_all_of_a_slow_ones_requests(balance: str) -> None:
+    """Two thirds full they hold hardly more than one third full, as long as their capacity is not spent."""
+    loads = [slow("a", 110.0), calm("b"), calm("c")]
+    assert weights(chosen(loads, 340.0, balance, speed=1.0), loads)[0] > 0
+    assert weights(chosen(loads, 340.0, balance, speed=4.0), loads)[0] == 0
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn", "random"])
+def test_however_fast_they_are_servers_get_no_more_than_they_can_carry(balance: str) -> None:
+    loads = [slow("a", 110.0), calm("b"), calm("c")]
+    assert weights(chosen(loads, 520.0, balance, speed=4.0), loads)[0] > 0
 
 
 def test_what_random_draws_avoid_by_themselves_needs_no_weight() -> None:
@@ -112,8 +132,8 @@ def test_without_a_rate_the_law_alone_decides() -> None:
 # --- what the balancer's own counts say
 
 
-def told(load: Load, looks: list[int], each_s: float = 0.0) -> Load:
-    return queueing.believed(load, looks, calm_rps=250.0, calm_error=0.08, each_s=each_s)
+def told(load: Load, looks: list[int], each_s: float = 0.0, speed: float = 1.0) -> Load:
+    return queueing.believed(load, looks, calm_rps=250.0, calm_error=0.08, each_s=each_s, speed=speed)
 
 
 def test_a_server_that_holds_far_more_than_it_should_is_full_though_it_is_called_calm() -> None:
@@ -121,6 +141,12 @@ def test_a_server_that_holds_far_more_than_it_should_is_full_though_it_is_called
     found = told(load, [3, 12, 20, 30])
     assert (found.capacity_rps, found.slow) == (80.0, True)
     assert found.capacity_stderr_rps == pytest.approx(80.0**0.5)
+
+
+def test_a_queue_that_is_short_for_a_slow_server_is_long_for_a_fast_one() -> None:
+    load = msgspec.structs.replace(calm("a", rps=140.0), served_rps=138.0)
+    assert not told(load, [5]).slow
+    assert told(load, [5], speed=4.0).slow
 
 
 def test_a_full_server_among_many_holds_back_nobodys_split() -> None:

@@ -81,7 +81,13 @@ def test_own_queues_in_proportion_to_the_weights_carry_the_whole_rate() -> None:
 
 
 groups_strategy = st.lists(
-    st.builds(Alike, st.integers(1, 30), st.sampled_from([0.0, 1.0, 37.0, 100.0]), st.floats(1e-3, 1e4)),
+    st.builds(
+        Alike,
+        st.integers(1, 30),
+        st.sampled_from([0.0, 1.0, 37.0, 100.0]),
+        st.floats(1e-3, 1e4),
+        st.sampled_from([1.0, 1.0, 2.5, 8.0]),
+    ),
     min_size=1,
     max_size=6,
 ).filter(lambda groups: any(group.weight > 0 for group in groups))
@@ -94,6 +100,16 @@ def test_what_is_held_is_finite_and_grows_with_the_load(model: object, groups: l
     able_rps = sum(group.count * group.capacity_rps for group in groups if group.weight > 0)
     less, more = model(groups, load * able_rps), model(groups, 1.1 * load * able_rps)
     assert 0.0 < less < more < math.inf
+
+
+@pytest.mark.parametrize("model", [by_share, own_queues, one_queue, held_together])
+def test_a_server_that_works_faster_than_its_capacity_holds_less_until_that_is_spent(model: object) -> None:
+    assert callable(model)
+    even, fast = ([Alike(3, 100.0, 100.0, speed)] for speed in (1.0, 4.0))
+    as_fast = [Alike(3, 100.0, 400.0)]
+    assert model(fast, 150.0) == pytest.approx(model(as_fast, 150.0))
+    assert model(fast, 150.0) < model(even, 150.0)
+    assert model(fast, 360.0) > 10 * model(as_fast, 360.0)
 
 
 def test_beyond_the_capacity_a_queue_grows_evenly() -> None:
