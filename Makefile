@@ -85,19 +85,9 @@ screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshot
 EVALUATION := evaluation-run
 MINUTES :=
 
-evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 5 hours; MINUTES=40: a piece, goes on)
-	mkdir -p $(EVALUATION)
-	test -e $(EVALUATION)/size.json || slackwater lab simulate --servers 10 --servers 100 --servers 1000 \
-	  --servers 10000 --model cycles --period 1 --seconds 30 --policy slackwater --json $(EVALUATION)/size.json
-	test -e $(EVALUATION)/share.json || slackwater lab simulate --servers 100 --noisy 0.05 --noisy 0.1 --noisy 0.2 \
-	  --noisy 0.3 --noisy 0.4 --json $(EVALUATION)/share.json
-	test -e $(EVALUATION)/balancers.json || slackwater lab simulate --servers 20 --model requests --balancers 1 \
-	  --balancers 3 --balancers 10 --policy static --policy slackwater --policy oracle \
-	  --json $(EVALUATION)/balancers.json
-	-test -e $(EVALUATION)/streaming.json || STREAMING_JSON=$(abspath $(EVALUATION))/streaming.json \
-	  pytest -q tests/lab/test_compare_streaming.py
-	slackwater lab evaluate --out $(EVALUATION) $(MINUTES:%=--minutes %) --simulated $(EVALUATION)/size.json \
-	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json
+evaluate: setup  ## measures what docs/results/evaluation.jsonl lacks, and its page (root, quiet; 8 hours; MINUTES=40: a piece, goes on)
+	slackwater lab evaluate --out $(EVALUATION) --data docs/results/evaluation.jsonl \
+	  --page docs/results/evaluation.md $(MINUTES:%=--minutes %)
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/reference/{settings,messages,metrics,api,command-line}.md
 	python tools/schema.py

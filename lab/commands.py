@@ -20,7 +20,8 @@ from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
 from lab.cluster.traces import down, is_up, state, traces
 from lab.compare.balance_commands import balance
-from lab.compare.commands import compare, evaluate, grid, report
+from lab.compare.commands import compare, grid, report
+from lab.compare.evaluate_commands import evaluate
 from lab.compare.simulate_commands import simulate
 from lab.disturb.timetable import DISTURBANCES, timetable
 from lab.experiment.policies import POLICIES

@@ -9,19 +9,31 @@ from pathlib import Path
 from lab.cluster.paths import ROOT
 
 WAIT_S = 10.0
+DECISION_CODE = ("monitor", "sniffer", "detector", "lbengine")
+"""What decides about weights: figures of different states of it are of different programs."""
 
 
 @functools.cache
 def commit(root: Path = ROOT) -> str | None:
-    """The commit's first 12 digits, with `+` when tracked files differ from it; None: this is no checkout, or there is
-    no git to ask."""
+    """The commit's first 12 digits, with `+` when tracked files other than documents differ from it; None: this is no
+    checkout, or there is no git to ask."""
+    return _state(root, ("rev-parse", "HEAD"), ":(exclude)docs")
+
+
+@functools.cache
+def decision_commit(root: Path = ROOT) -> str | None:
+    """The last commit that changed the decision code, in the same form."""
+    return _state(root, ("log", "-1", "--format=%H", "--", *DECISION_CODE), *DECISION_CODE)
+
+
+def _state(root: Path, found_by: tuple[str, ...], *paths: str) -> str | None:
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root:
         return None
-    found, changed = _git(root, "rev-parse", "--short=12", "HEAD"), _git(root, "status", "--porcelain", "-uno")
-    if found is None or changed is None:
+    found, changed = _git(root, *found_by), _git(root, "status", "--porcelain", "-uno", "--", *paths)
+    if not found or changed is None:
         return None
-    return found + "+" * bool(changed)
+    return found[:12] + "+" * bool(changed)
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -26,14 +26,21 @@ def cpu_model(cpuinfo: str) -> str:
     return line.split(":", 1)[1].strip()
 
 
-def describe(lab: Lab) -> dict[str, Any]:
-    """Machine, programs and the lab's shape, for the `machine` part of a run's JSON."""
-    settings = lab.settings
+def bare() -> dict[str, Any]:
+    """This machine without programs and lab."""
     return {
         "cpu": cpu_model(Path("/proc/cpuinfo").read_text()),
         "cores": os.cpu_count(),
         "last_level_cache_mib": last_level_cache_mib(),
         "kernel": platform.release(),
+    }
+
+
+def describe(lab: Lab) -> dict[str, Any]:
+    """Machine, programs and the lab's shape, for the `machine` part of a run's JSON."""
+    settings = lab.settings
+    return {
+        **bare(),
         "cgroup_version": lab.cgroups.version,
         "load_average_at_start": round(os.getloadavg()[0], 2),
         "haproxy": version_of("haproxy", "-v"),

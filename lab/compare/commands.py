@@ -1,4 +1,4 @@
-"""The commands `slackwater lab compare`, `grid`, `evaluate` and `report`."""
+"""The commands `slackwater lab compare`, `grid` and `report`."""
 
 from __future__ import annotations
 
@@ -178,38 +178,7 @@ def grid(
         console().print(table)
 
 
-@click.command(epilog="Example: slackwater lab evaluate --out evaluation-run --minutes 40")
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="Its folder.")
-@click.option("--minutes", type=click.FloatRange(0.1), help="Begin no run that would end later; go on another time.")
-@click.option("--plan", "shown", is_flag=True, help="Only print what it would do and about how long it takes.")
-@click.option("--simulated", multiple=True, type=click.Path(exists=True, path_type=Path), help="For the page; again.")
-def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[Path, ...]) -> None:
-    """Measure the whole evaluation, the most informative runs first, and write its page of what there is.
-
-    The same command goes on where it was. Needs root and a quiet machine. `slackwater lab report --evaluation FOLDER`
-    writes the page again.
-    """
-    from detector.service import choose_model
-    from lab.compare import report, whole
-    from slackwater.config import DetectorSettings
-
-    if shown:
-        for name, about in whole.minutes().items():
-            part = whole.PARTS.get(name)
-            what = f"{len(part.plan().runs)} runs: {', '.join(part.scenarios)}" if part else "MaxClients x children"
-            click.echo(f"{name}: {about:.0f} min, {what}")
-        click.echo(f"together about {sum(whole.minutes().values()) / 60:.1f} hours")
-        return
-    whole.run(folder, progress, until(minutes))
-    parts = whole.parts(folder, simulated)
-    show(report.write(parts, folder / "page", choose_model(DetectorSettings()), progress))
-    click.echo(f"{folder / 'page' / report.PAGE}")
-    if any(one.left for one in parts.planned):
-        click.echo("the same command goes on")
-
-
 @click.command(epilog="Example: slackwater lab report --compare compared --simulated simulated.json --out report")
-@click.option("--evaluation", type=FILE, help="Folder of `slackwater lab evaluate`: all its parts.")
 @click.option("--compare", "comparisons", multiple=True, type=FILE, help="Folder of `slackwater lab compare`; again.")
 @click.option(
     "--simulated", multiple=True, type=FILE, help="Again for more: what `slackwater lab simulate --json` wrote."
@@ -219,7 +188,6 @@ def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the page.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report's data as JSON.")
 def report(
-    evaluation: Path | None,
     comparisons: tuple[Path, ...],
     simulated: tuple[Path, ...],
     grid: Path | None,
@@ -230,18 +198,12 @@ def report(
     """Write the evaluation's page and figures, and print its goals: reached or not, in one table."""
     from detector.service import choose_model
     from lab.compare import report as reports
-    from lab.compare import whole
     from lab.compare.parts import Parts
     from slackwater.config import DetectorSettings
 
-    if evaluation is not None and (comparisons or grid or streaming):
-        raise click.UsageError("--evaluation has comparisons, grid and streaming service of its own")
-    if evaluation is not None:
-        parts = whole.parts(evaluation, simulated)
-    elif comparisons or simulated or grid or streaming:
-        parts = Parts(comparisons, simulated, grid, streaming)
-    else:
-        raise click.UsageError("nothing to report on: give --evaluation, --compare, --grid, --streaming or --simulated")
+    parts = Parts(comparisons, simulated, grid, streaming)
+    if parts == Parts():
+        raise click.UsageError("nothing to report on: give --compare, --grid, --streaming or --simulated")
     found = reports.write(parts, out, choose_model(DetectorSettings()), progress)
     if as_json:
         click.echo((out / reports.DATA).read_text(), nl=False)
@@ -254,7 +216,7 @@ def show(found: dict[str, Any]) -> None:
     """The goals on the terminal, and first of all what is missing."""
     if found["cut_short"]:
         click.echo(found["cut_short"])
-    table = Table("what", "goal", "found", "", "the oracle", box=None, title=found["cut_short"].split(";")[0] or None)
+    table = Table("what", "goal", "found", "", box=None, title=found["cut_short"].split(";")[0] or None)
     for goal in found["goals"]:
-        table.add_row(*(goal[key] for key in ("what", "goal", "found", "state", "oracle")))
+        table.add_row(*(goal[key] for key in ("what", "goal", "found", "state")))
     console().print(table)

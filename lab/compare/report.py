@@ -19,6 +19,7 @@ from lab.experiment.recording import ExperimentError
 from lab.experiment.scenarios import ELSEWHERE, SCENARIOS
 
 PAGE = "index.html"
+OURS = ("slackwater", "slackwater-lc")
 DATA = "report.json"
 GROUPS = {
     "on roundrobin": ("static", "ice", "slackwater", "oracle"),
@@ -53,16 +54,13 @@ def write(parts: Parts, out: Path, model: Model | None, progress: Callable[[str]
             checked["why"] = str(error)
         fit = estimator_fit.fit(there)
     gridded = grid.summary(parts.grid) if parts.grid else None
-    lines = goals.of_comparison(summary) + goals.of_simulator(runs, checked["compared"])
-    short = _short(parts, summary, gridded)
+    lines = goals.of_lab(summary["runs"] if summary else []) + goals.of_simulator(runs, checked["compared"])
+    short = _short(summary, gridded)
     found = {
         "command": parts.command(out),
         "complete": not short,
         "cut_short": short,
-        "planned": [{"part": p.part, "done": p.done, "planned": p.planned, "unit": p.unit} for p in parts.planned],
-        "goals": [
-            {"what": g.what, "goal": g.goal, "found": g.found, "state": g.word, "oracle": g.oracle} for g in lines
-        ],
+        "goals": [{"what": g.what, "goal": g.goal, "found": g.found, "state": g.word} for g in lines],
         "validation": checked,
         "estimator": fit,
         "grid": gridded,
@@ -88,13 +86,8 @@ def write(parts: Parts, out: Path, model: Model | None, progress: Callable[[str]
     return found
 
 
-def _short(parts: Parts, summary: dict[str, Any] | None, gridded: dict[str, Any] | None) -> str:
+def _short(summary: dict[str, Any] | None, gridded: dict[str, Any] | None) -> str:
     """What is missing, in words; empty when nothing is."""
-    if parts.planned:
-        lacks = [parts.cut_short] if parts.cut_short else []
-        if not parts.simulated:
-            lacks.append("CUT SHORT: nothing was simulated for this page")
-        return "; ".join(lacks)
     lacks = [] if summary is None else [results.cut_short(summary)]
     if summary is None:
         lacks.append("NO COMPARISON: nothing was measured in the lab for this report")
@@ -160,7 +153,7 @@ def draw(
         path = figures.improvement(summary or {}, scenario, everyone, out / f"improvement-{scenario}.png", short)
         add(scenario, path, "Improvement, with what the papers claim")
     if summary:
-        path = figures.severity(summary, goals.OURS, out / "severity.png", short)
+        path = figures.severity(summary, OURS, out / "severity.png", short)
         add("severity", path, "Improvement by how much of its host the noisy server loses")
         add("answers", figures.answers(summary, out / "answers.png", short), "How soon the weights answer")
         if any(cell["detections"] for cell in summary["cells"]):

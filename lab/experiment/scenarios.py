@@ -118,6 +118,7 @@ SCENARIOS: dict[str, Scenario] = {
     "load-80": Scenario("one of three noisy at 80% load", _all_of(0), load=0.8),
     "long": Scenario("an episode of a minute", _all_of(0, seconds=60.0), seconds=60.0),
     "dokuwiki": Scenario("one of three noisy, DokuWiki", _all_of(0), app="dokuwiki"),
+    "two-dokuwiki": Scenario("two of three noisy, DokuWiki", _all_of(0, 1), app="dokuwiki"),
 }
 """By name."""
 

@@ -90,7 +90,7 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
     assert abs(by_policy["leastconn"]["error"]) < 0.25, "a prediction: nothing was fitted under leastconn"
     assert by_policy["leastconn"]["lab_p95_ms"] < 0.9 * by_policy["static"]["lab_p95_ms"], "the two differ"
     decided = goals.of_simulator([], found["compared"])[1]
-    assert decided.word == "not decided", "two rounds, and most policies are missing"
+    assert decided.word == "not measured yet", "two rounds, and most policies are missing"
 
 
 def test_without_calm_under_static_weights_there_is_nothing_to_fit_on(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_only_all_policies_in_enough_rounds_validate_the_simulator() -> None:
 
     whole = [near(name) for name in validation.SIMULATED]
     assert word(*whole) == "reached"
-    assert word(*whole[:-1]) == "not decided", "a policy that is simulated was not measured"
-    assert word(*whole[:-1], near("oracle-lc", rounds=4)) == "not decided"
+    assert word(*whole[:-1]) == "not measured yet", "a policy that is simulated was not measured"
+    assert word(*whole[:-1], near("oracle-lc", rounds=4)) == "not measured yet"
     assert word(*whole[:-1], near("oracle-lc", error=-0.2)) == "NOT reached"
     assert word(near("static"), near("leastconn", error=0.2)) == "NOT reached", "one that is off is enough"
-    assert word(near("static"), near("leastconn", error=0.2, rounds=1)) == "not decided"
-    assert word() == "not decided"
+    assert word(near("static"), near("leastconn", error=0.2, rounds=1)) == "not measured yet"
+    assert word() == "not measured yet"
     text = goals.of_simulator([], [near("static"), near("ice", rounds=1)])[1].found
     assert text.startswith("goals: static +5% of 5 (fitted); goals: ice +5% of 1; in fewer than 5 rounds: leastconn, ")

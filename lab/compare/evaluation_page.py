@@ -1,0 +1,109 @@
+"""The evaluation's page, drawn from its data file alone."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+
+from lab.cluster.commit import DECISION_CODE
+from lab.compare import goals
+from lab.compare.evaluation import VARIANTS
+from lab.compare.measured import Measured, as_runs, machine_of
+from lab.experiment.scenarios import SCENARIOS
+
+TEMPLATES = Environment(loader=PackageLoader("lab.compare"), autoescape=False, trim_blocks=True, lstrip_blocks=True)
+SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("mean_ms", "mean ms", "{:.1f}".format),
+    ("p50_ms", "p50 ms", "{:.1f}".format),
+    ("p95_ms", "p95 ms", "{:.1f}".format),
+    ("p99_ms", "p99 ms", "{:.1f}".format),
+    ("errors_share", "errors", "{:.2%}".format),
+    ("answers_s", "first weight after s", "{:.2f}".format),
+)
+OUT = "evaluation-run"
+
+
+def page(found: Sequence[Measured], data: str, place: str) -> str:
+    """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
+    command = ["slackwater", "lab", "evaluate", "--out", OUT, "--data", data, "--page", place]
+    return TEMPLATES.get_template("evaluation.md.jinja").render(
+        command=shlex.join(command),
+        replay=shlex.join([*command[:3], *command[5:], "--replay"]),
+        found=found,
+        rounds=goals.ROUNDS,
+        begun=sorted(one.begun[:10] for one in found),
+        machines=Counter(_machine(one) for one in found),
+        commits=Counter(one.commit or "not recorded" for one in found),
+        decisions=Counter(one.decision_commit or "not recorded" for one in found),
+        decision_code=DECISION_CODE,
+        kinds=[_kind(hosts, [one for one in found if one.hosts == hosts]) for hosts in _kinds(found)],
+        ours=goals.OURS,
+        stock=goals.STOCK,
+        figures=goals.MEASURES,
+        titles=[title for _, title, _ in SHOWN],
+    )
+
+
+def _kinds(found: Sequence[Measured]) -> list[str]:
+    """The goals are asked of cgroups, measured or not."""
+    return list(dict.fromkeys(["cgroup", *(one.hosts for one in found)]))
+
+
+def _kind(hosts: str, found: Sequence[Measured]) -> dict[str, Any]:
+    """Goals and tables of one kind of hosts."""
+    runs = as_runs(found)
+    names = [name for name in VARIANTS if any(one.scenario == name for one in found)]
+    return {
+        "hosts": hosts,
+        "goals": goals.of_lab(runs),
+        "changes": [
+            (name, [goals.against(runs, name, goals.OURS, (goals.STOCK,), key) for key in goals.MEASURES])
+            for name in names
+        ],
+        "scenarios": [_scenario(name, [one for one in found if one.scenario == name]) for name in names],
+    }
+
+
+def _scenario(name: str, found: Sequence[Measured]) -> dict[str, Any]:
+    """A table: a row for each variant that was measured."""
+    rows = []
+    for variant in VARIANTS[name]:
+        if mine := [one for one in found if one.variant == variant]:
+            cells = [_median([one.loud[key] for one in mine], form) for key, _, form in SHOWN]
+            rows.append((variant, mine[0].balance, len(mine), cells))
+    return {
+        "name": name,
+        "what": SCENARIOS[name].what,
+        "rows": rows,
+        "machines": dict.fromkeys(machine_of(one.machine) for one in found),
+        "commits": dict.fromkeys(one.commit or "not recorded" for one in found),
+        "rates_rps": _median([one.rate_rps for one in found], "{:.0f}".format),
+    }
+
+
+def _machine(one: Measured) -> str:
+    facts = one.machine
+    return (
+        f"{machine_of(facts)}, HAProxy {facts['haproxy']}, Apache {facts['apache']}, PHP {facts['php']};"
+        f" {facts['hosts']} hosts of {facts['quota_cores']:g} core, {facts['hypervisor'] or one.hosts}"
+    )
+
+
+def _median(values: Sequence[float | None], form: Callable[[float], str]) -> str:
+    """`12.3 (10.1 to 14.9)`, of those that there are."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return "-"
+    middle = form(statistics.median(there))
+    return middle if len(there) == 1 else f"{middle} ({form(min(there))} to {form(max(there))})"
+
+
+def write(found: Sequence[Measured], data: Path, place: Path) -> None:
+    """Writes the page. Raises OSError."""
+    place.write_text(page(found, str(data), str(place)))

@@ -1,0 +1,116 @@
+"""The evaluation's data: a line of JSON for each finished run, in one file that is only ever appended to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lab.cluster.machines import HostKind
+from lab.experiment.recording import ExperimentError
+
+FORMAT = 1
+MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
+"""What tells machines apart."""
+PROGRAMS = ("haproxy", "apache", "php", "hosts", "quota_cores", "period_s", "hypervisor")
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One run of the evaluation."""
+
+    v: int = FORMAT
+    begun: str
+    """UTC."""
+    took_s: float
+    """With everything before and after the load."""
+    machine: dict[str, Any]
+    commit: str | None
+    decision_commit: str | None
+    """The last commit of the decision code."""
+    hosts: HostKind
+    scenario: str
+    balance: str
+    """The balance algorithm that the variant is based on."""
+    variant: str
+    """A name of `lab.experiment.policies`."""
+    round: int
+    seed: int
+    """Of the order of the block's runs."""
+    capacity_rps: float
+    rate_rps: float
+    calm: dict[str, float | None]
+    """Figures of `lab.experiment.measures` before the first neighbour."""
+    loud: dict[str, float | None]
+    """The same from the first neighbour to the last, and `answers_s`, `detected_s`."""
+
+    @property
+    def block(self) -> Block:
+        return Block(self.hosts, self.scenario, self.round, machine_of(self.machine), self.decision_commit)
+
+
+class Block(NamedTuple):
+    """One round of one scenario: what was measured on one machine with one state of the decision code."""
+
+    hosts: HostKind
+    scenario: str
+    round: int
+    machine: str
+    decision_commit: str | None
+
+
+def machine_of(facts: Mapping[str, Any]) -> str:
+    """A machine in words."""
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['last_level_cache_mib']:g} MiB last-level cache, Linux"
+        f" {facts['kernel']}"
+    )
+
+
+def read(path: Path) -> list[Measured]:
+    """All runs that were measured, oldest first; none where there is no file. Raises ExperimentError, OSError."""
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(_whole(path.read_bytes()).splitlines(), start=1):
+        try:
+            one = msgspec.json.decode(line, type=Measured)
+        except msgspec.MsgspecError as error:
+            raise ExperimentError(f"{path}, line {number}: not a run of the evaluation: {error}") from None
+        if one.v != FORMAT:
+            raise ExperimentError(f"{path}, line {number}: format {one.v}; this program reads format {FORMAT}")
+        found.append(one)
+    return found
+
+
+def append(path: Path, one: Measured) -> None:
+    """Adds a run; after this it outlives a power cut. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(len(_whole(file.read())))
+        file.write(msgspec.json.encode(one) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _whole(data: bytes) -> bytes:
+    """Without the last line, if that was cut where the machine stopped while it was written."""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def as_runs(found: Sequence[Measured]) -> list[dict[str, Any]]:
+    """What `lab.compare.results` makes of recordings: two runs have the same round if they are of the same block."""
+    rounds = {block: number for number, block in enumerate(dict.fromkeys(one.block for one in found), start=1)}
+    return [
+        {
+            "round": rounds[one.block],
+            "scenario": one.scenario,
+            "policy": one.variant,
+            "calm": one.calm,
+            "loud": one.loud,
+        }
+        for one in found
+    ]
