@@ -1,4 +1,4 @@
-"""Medians over rounds, and how sure they are: bootstrap confidence intervals (scipy.stats.bootstrap)."""
+"""Medians and ratios over rounds, and how sure they are: confidence intervals (scipy.stats)."""
 
 from __future__ import annotations
 
@@ -73,13 +73,12 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate | None:
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True) if a > 0.0 and b > 0.0]
     if not logs:
         return None
-    value = math.exp(statistics.fmean(logs))
-    if len(logs) < LEAST:
-        return Estimate(value, None, None, len(logs))
-    found = stats.ttest_1samp(logs, 0.0).confidence_interval(CONFIDENCE)
-    # All alike there is no spread to tell of.
-    low, high = (value if math.isnan(end) else math.exp(end) for end in (found.low, found.high))
-    return Estimate(value, low, high, len(logs))
+    middle, low, high = statistics.fmean(logs), None, None
+    if len(logs) >= LEAST:
+        error = statistics.stdev(logs) / math.sqrt(len(logs))
+        reach = error * float(stats.t.ppf((1.0 + CONFIDENCE) / 2.0, len(logs) - 1))
+        low, high = math.exp(middle - reach), math.exp(middle + reach)
+    return Estimate(math.exp(middle), low, high, len(logs))
 
 
 def _interval(data: tuple[Any, ...], statistic: Any, seed: int, *, paired: bool) -> tuple[float | None, float | None]:

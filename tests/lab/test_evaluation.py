@@ -1,0 +1,301 @@
+"""The evaluation in pieces: what is left, what a stop leaves behind, the page, and the goals."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from lab.cluster import machine
+from lab.cluster.lab import LabSettings
+from lab.cluster.paths import LabError
+from lab.commands import lab
+from lab.compare import evaluation, evaluation_page, goals, measured
+from lab.compare.evaluation import VARIANTS, Evaluation, left
+from lab.compare.measured import Block, Measured
+from lab.experiment.policies import POLICIES
+from lab.experiment.recording import ExperimentError, Run
+from lab.experiment.scenarios import SCENARIOS
+from tests.support.comparison_files import recorded
+
+NOT_IN_IT = {"tail", "equalise", "slackwater-rescue", "slackwater-rescue-lc"}
+"""Other laws, and what `lab/bench/rescue.py` measures on a newer HAProxy."""
+FACTS: dict[str, Any] = {
+    **{"cpu": "Test CPU", "cores": 2, "last_level_cache_mib": 32.0, "kernel": "6.1", "haproxy": "2.6", "apache": "2.4"},
+    **{"php": "8.2", "hosts": 3, "quota_cores": 0.4, "period_s": 0.05, "hypervisor": None},
+}
+HERE = Block("cgroup", "", 0, measured.machine_of(FACTS), "code1")
+
+
+def row(scenario: str, variant: str, number: int, times: float = 1.0, **changed: Any) -> Measured:
+    """A run whose figures are so many times what every run has."""
+    figures: dict[str, float | None] = {"requests": 1000, "errors": 0, "errors_share": 0.0}
+    figures |= {"mean_ms": 4.0, "p50_ms": 2.0, "p95_ms": 10.0, "p99_ms": 20.0, "second_means_median_ms": 4.0}
+    scaled = {key: value * times if key.endswith("_ms") and value else value for key, value in figures.items()}
+    whole: dict[str, Any] = {
+        **{"begun": "2026-11-24T12:00:00Z", "took_s": 50.0, "machine": FACTS, "commit": "abc", "hosts": "cgroup"},
+        **{"decision_commit": "code1", "scenario": scenario, "balance": POLICIES[variant].balance, "variant": variant},
+        **{"round": number, "seed": 7, "capacity_rps": 900.0, "rate_rps": 450.0, "calm": figures},
+        "loud": scaled | {"answers_s": 0.4, "detected_s": None},
+    }
+    return Measured(**whole | changed)
+
+
+def rows(scenario: str, times: dict[str, float], rounds: int = 5) -> list[Measured]:
+    """All rounds of a scenario; each has its own level, which its variants share, and 1% of noise between them."""
+    return [
+        row(scenario, variant, number, level * (1.0 + 0.2 * number) * (1.0 + 0.01 * ((number + place) % 3 - 1)))
+        for number in range(1, rounds + 1)
+        for place, (variant, level) in enumerate(times.items())
+    ]
+
+
+def test_every_scenario_and_policy_is_in_it() -> None:
+    assert set(VARIANTS) == set(SCENARIOS)
+    assert set(itertools.chain(*VARIANTS.values())) == POLICIES.keys() - NOT_IN_IT
+    for name, variants in VARIANTS.items():
+        assert {goals.OURS, goals.STOCK} <= set(variants), name
+        assert len(set(variants)) == len(variants), name
+    for ours, oracles in goals.ORACLES.items():
+        assert {ours, *oracles} <= set(VARIANTS["one"])
+        assert {ours, oracles[0]} <= set(VARIANTS["two"]) & set(VARIANTS["two-dokuwiki"])
+
+
+def test_a_block_has_all_variants_in_an_order_that_only_its_round_decides() -> None:
+    pieces = left([], ("two",), HERE)
+    assert [piece.block.round for piece in pieces] == [1, 2, 3, 4, 5]
+    orders = [[run.policy for run in piece.left] for piece in pieces]
+    assert all(sorted(order) == sorted(VARIANTS["two"]) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
+    elsewhere = left([], ("two",), HERE._replace(machine="another", decision_commit="code2"))
+    assert [[run.policy for run in piece.left] for piece in elsewhere] == orders
+
+
+def test_what_is_measured_is_not_left() -> None:
+    found = [row("two", variant, number) for number in (1, 2) for variant in VARIANTS["two"]]
+    found.append(row("two", "leastconn", 3, capacity_rps=800.0))
+    pieces = left(found, ("two",), HERE)
+    assert [piece.block.round for piece in pieces] == [3, 4, 5]
+    assert {run.policy for run in pieces[0].left} == set(VARIANTS["two"]) - {"leastconn"}
+    assert pieces[0].capacity_rps == 800.0, "one load for the whole block"
+    assert pieces[1].capacity_rps is None
+    vm = left(found, ("two",), HERE._replace(hosts="vm"))
+    assert len(vm) == 5
+    with pytest.raises(ExperimentError, match="no scenario `three`; there are: two, "):
+        left([], ("three",), HERE)
+
+
+@pytest.mark.parametrize("changed", [{"machine": "another machine"}, {"decision_commit": "code2"}])
+def test_a_block_that_was_begun_elsewhere_does_not_go_on_here(changed: dict[str, Any]) -> None:
+    """Its runs would not be compared with one another; what it has still counts."""
+    found = [row("two", variant, 1) for variant in VARIANTS["two"]] + [row("two", "leastconn", 2)]
+    pieces = left(found, ("two",), HERE._replace(**changed))
+    assert [piece.block.round for piece in pieces] == [3, 4, 5, 6]
+    assert all(len(piece.left) == len(VARIANTS["two"]) for piece in pieces)
+
+
+class Stopped(Exception):
+    """Whoever measured was killed."""
+
+
+@dataclass
+class Bench:
+    """A lab that measures at once: `ran` has (scenario, variant, requests/s); the runs in `fails` have errors."""
+
+    ran: list[tuple[str, str, float]]
+    fails: dict[int, Exception]
+    capacities: Iterator[float]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench([], {}, itertools.count(1000.0, 100.0))
+
+    def one_run(_lab: Any, run: Run, _scenario: Any, demand: Any, _capacity: float) -> Any:
+        made.ran.append((run.scenario, run.policy, demand.rate_rps))
+        if error := made.fails.pop(len(made.ran), None):
+            raise error
+        return SimpleNamespace(recorded=recorded(run), save=lambda folder: (folder / "saved").touch())
+
+    monkeypatch.setattr(evaluation, "Lab", lambda settings, _say: contextlib.nullcontext(settings))
+    monkeypatch.setattr(evaluation, "one_run", one_run)
+    monkeypatch.setattr(evaluation, "capacity_rps", lambda _lab: next(made.capacities))
+    monkeypatch.setattr(machine, "describe", lambda _lab: FACTS)
+    monkeypatch.setattr(evaluation, "here", lambda hosts: HERE._replace(hosts=hosts))
+    monkeypatch.setattr(goals, "ROUNDS", 2)
+    return made
+
+
+def measure(folder: Path, *more: str) -> str:
+    arguments = ["evaluate", "--data", str(folder / "data.jsonl"), "--page", str(folder / "page.md"), *more]
+    return CliRunner().invoke(lab, arguments, catch_exceptions=False).output
+
+
+def test_a_stop_in_the_middle_loses_nothing(tmp_path: Path, bench: Bench) -> None:
+    run = ("--out", str(tmp_path / "out"), "--scenario", "all")
+    bench.fails[3] = Stopped()
+    with pytest.raises(Stopped):
+        measure(tmp_path, *run)
+    data = tmp_path / "data.jsonl"
+    assert [one.variant for one in measured.read(data)] == [variant for _, variant, _ in bench.ran[:2]]
+    assert "2 of 5 rounds" not in (tmp_path / "page.md").read_text()
+    with data.open("a") as file:  # the machine stopped while it wrote a line
+        file.write('{"v":1,"begun":"20')
+    bench.capacities = itertools.repeat(500.0)
+    assert "everything is measured" in measure(tmp_path, *run)
+    found = measured.read(data)
+    assert len(found) == 8
+    assert {(one.round, one.variant) for one in found} == set(itertools.product((1, 2), VARIANTS["all"]))
+    rates = [{one.rate_rps for one in found if one.round == number} for number in (1, 2)]
+    assert rates == [{550.0}, {250.0}], "a block that goes on keeps its load, the next one has today's"
+    assert all((tmp_path / "out" / f"cgroup-all-{number}" / "plan.json").exists() for number in (1, 2))
+    ran = len(bench.ran)
+    measure(tmp_path, *run)
+    assert len(bench.ran) == ran, "what is measured is not measured again"
+
+
+def test_a_run_that_fails_is_left_and_the_others_go_on(tmp_path: Path, bench: Bench) -> None:
+    bench.fails[2] = LabError("the neighbour took too little")
+    assert "1 runs are left; the same command goes on" in measure(
+        tmp_path, "--out", str(tmp_path / "out"), "--scenario", "all"
+    )
+    assert len(measured.read(tmp_path / "data.jsonl")) == 7
+    bench.fails |= {number: LabError("always") for number in range(9, 20)}
+    with pytest.raises(LabError):
+        measure(tmp_path, "--out", str(tmp_path / "out"), "--scenario", "two")
+
+
+def test_no_run_is_begun_that_would_not_fit(tmp_path: Path, bench: Bench) -> None:
+    measure(tmp_path, "--out", str(tmp_path / "out"), "--minutes", "0.5")
+    assert bench.ran == []
+    evaluate = Evaluation(tmp_path / "out", tmp_path / "data.jsonl", LabSettings(), lambda _: None)
+    assert evaluate.run(left([], ("all",), HERE), [], 0.0) == 8
+
+
+@pytest.mark.usefixtures("bench")
+def test_the_plan_lacks_what_was_measured(tmp_path: Path) -> None:
+    def plan() -> list[list[str]]:
+        return [line.split() for line in measure(tmp_path, "--plan").splitlines()]
+
+    assert ["all", "2", "8"] in [words[:3] for words in plan()]
+    assert plan()[-1][:3] == ["together", "192", "runs,"]
+    measure(tmp_path, "--out", str(tmp_path / "out"), "--scenario", "all")
+    assert "all" not in [words[0] for words in plan() if words]
+    assert plan()[-1][:3] == ["together", "184", "runs,"]
+    assert plan()[-1][-4:] == ["8", "runs", "are", "measured"]
+
+
+@pytest.mark.usefixtures("bench")
+def test_replay_makes_the_same_page_from_the_data_alone(tmp_path: Path) -> None:
+    measure(tmp_path, "--out", str(tmp_path / "out"), "--scenario", "all")
+    page = (tmp_path / "page.md").read_text()
+    (tmp_path / "page.md").unlink()
+    measure(tmp_path, "--replay")
+    assert (tmp_path / "page.md").read_text() == page
+    command = f"slackwater lab evaluate --out evaluation-run --data {tmp_path}/data.jsonl --page {tmp_path}/page.md"
+    assert f"`{command} --scenario all`; Test CPU, 2 cores, 32 MiB last-level cache, Linux 6.1; commit " in page
+    assert "| `outlier` | roundrobin | 2 of 2 | " in page
+    assert "| `all` | 2 of 2 | 1." in page
+    assert "its last commit is code1." in page
+    assert "mix them" not in page
+
+
+def test_the_page_says_which_states_of_the_decision_code_were_mixed() -> None:
+    found = [row("all", "leastconn", 1), row("all", "leastconn", 2, decision_commit="code2")]
+    page = evaluation_page.page(found, "data", "page")
+    assert "was in 2 states, and the figures mix them:** its last commits were code1 (1 runs), code2 (1 runs)." in page
+
+
+def test_nothing_measured_is_a_page_too() -> None:
+    page = evaluation_page.page([], "data", "page")
+    assert "**Nothing is measured yet.**" in page
+    assert "slackwater lab evaluate --out evaluation-run --data data --page page --minutes 50" in page
+    assert all(goal.word == "not measured yet" for goal in goals.of_lab([]))
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    measured.append(data, row("all", "leastconn", 1))
+    measured.append(data, msgspec.structs.replace(row("all", "leastconn", 2), v=9))
+    with pytest.raises(ExperimentError, match=r"data\.jsonl, line 2: format 9; this program reads format 1"):
+        measured.read(data)
+    data.write_text("{}\n")
+    with pytest.raises(ExperimentError, match=r"data\.jsonl, line 1: not a run of the evaluation"):
+        measured.read(data)
+
+
+def states(found: list[Measured]) -> dict[str, str]:
+    return {goal.what: goal.word for goal in goals.of_lab(measured.as_runs(found))}
+
+
+STOCK = "each scenario against stock `leastconn`: mean, p95, p99"
+BETTER = "`two`, `all`, `load-80`, `bursts`, `stress`, `mixed`, `devices` against stock `leastconn`: mean, p95, p99"
+BEST = "each scenario against its best peer: mean, p95, p99"
+
+
+def everything(ours: float) -> list[Measured]:
+    times = {"leastconn": 2.0, "slackwater-lc": ours, "outlier": 1.5}
+    return [one for name in SCENARIOS for one in rows(name, times)]
+
+
+def test_a_clear_win_is_reached() -> None:
+    """Rounds differ by half; variants of a round do not."""
+    found = states(everything(1.0))
+    assert (found[STOCK], found[BETTER], found[BEST]) == ("reached",) * 3
+
+
+def test_as_good_as_stock_is_no_better_and_worse_than_the_best_peer() -> None:
+    found = states(everything(2.0))
+    assert (found[STOCK], found[BETTER], found[BEST]) == ("reached", "NOT reached", "NOT reached")
+    line = next(goal for goal in goals.of_lab(measured.as_runs(everything(2.0))) if goal.what == BEST)
+    assert "surely not: `one` mean 1.3" in line.found
+    assert "`outlier`'s" in line.found
+
+
+def test_one_clear_loss_is_enough() -> None:
+    found = [one for one in everything(1.0) if one.scenario != "long"]
+    found += rows("long", {"leastconn": 1.0, "slackwater-lc": 1.5})
+    assert states(found)[STOCK] == "NOT reached"
+    assert states(found)[BETTER] == "reached", "it is none of those"
+
+
+def test_too_little_data_decides_nothing_and_a_wide_interval_is_not_sure() -> None:
+    found = [one for one in everything(1.0) if (one.scenario, one.round) != ("two", 5)]
+    assert (states(found)[STOCK], states(found)[BETTER]) == ("not measured yet",) * 2
+    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.what == STOCK)
+    assert line.found == "sure: 54 of 54 figures; of 5 rounds: `two` 4"
+    wide = rows("all", {"leastconn": 1.0})
+    wide += [row("all", "slackwater-lc", number, times) for number, times in enumerate((1, 1, 1, 1, 3), start=1)]
+    found = [one for one in everything(1.0) if one.scenario != "all"] + wide
+    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.what == STOCK)
+    assert line.word == "NOT reached"
+    assert line.found.startswith("not sure: `all` mean ")
+
+
+def test_runs_of_different_blocks_are_not_compared() -> None:
+    mine = [row("one", "slackwater-lc", number, decision_commit="code2") for number in range(1, 6)]
+    theirs = [row("one", "leastconn", number) for number in range(1, 6)]
+    assert goals.against(measured.as_runs(mine + theirs), "one", goals.OURS, (goals.STOCK,), "p99_ms").rounds == 0
+
+
+def test_near_the_oracle_counts_the_better_one_by_balance() -> None:
+    times = {"slackwater": 1.2, "slackwater-lc": 1.08, "oracle-split": 1.0, "oracle-split-lc": 1.0}
+    found = [one for name in ("one", "two", "two-dokuwiki") for one in rows(name, times | {"oracle-lc": 0.9})]
+    words = states(found)
+    assert words["`two`, roundrobin, against the oracle: mean, p95"] == "NOT reached"
+    assert words["`two`, leastconn, against the oracle: mean, p95"] == "NOT reached", "1.2 times the one that drains"
+    assert words["`one`, roundrobin, against the oracle: p99"] == "reached"
+    found = [one for one in found if one.variant != "oracle-lc"]
+    words = states(found)
+    assert words["`two-dokuwiki`, leastconn, against the oracle: mean, p95"] == "reached"
+    assert words["`one`, leastconn, against the oracle: p99"] == "reached"
+    assert words["`one`, leastconn, against calm: p99"] == "NOT reached", "each round is slower than the one before"
+    assert states(rows("one", {"slackwater-lc": 0.6}))["`one`, leastconn, against calm: p99"] == "reached"
