@@ -160,7 +160,7 @@ def _none_above(what: str, goal: str, limit: float, found: Mapping[str, Sequence
     """Reached where the whole interval of each figure in each scenario is at or below the limit."""
     rounds = {name: min(one.rounds for one in mine) for name, mine in found.items()}
     short = {name: count for name, count in rounds.items() if count < ROUNDS}
-    enough = [one for name, mine in found.items() if name not in short for one in mine]
+    enough = [one for name, mine in found.items() if rounds[name] >= ROUNDS for one in mine]
     above = [one for one in enough if one.low > limit]
     unsure = [one for one in enough if one.low <= limit < one.high]
     parts = [
