@@ -158,7 +158,7 @@ class Rescue:
         before, self._counts = self._counts or counts, counts
         self.sent_twice += max(counts.sent_twice - before.sent_twice, 0)
         if (failed := counts.failed - before.failed) > 0:
-            why = f"{failed} requests had no answer in time from two servers, so it stays off for a while"
+            why = f"{failed} requests had no answer, so it stays off for a while"
             remarks = self._disarm(why, "bounded", now_s)
             self._not_before_s = now_s + PAUSE_AFTER_FAILURE_S
             return remarks

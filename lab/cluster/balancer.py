@@ -25,6 +25,7 @@ BALANCES = {
     "bounded-random": "balance random(2)\n    hash-balance-factor 125",
 }
 """Lines of the backend. A server may hold 1.25 times its share of all requests, as in the simulator."""
+RETRY_ON = ("conn-failure", "empty-response")
 RELOAD_WAIT_S = 30.0
 ACCEPTS = 0x10000
 """The flag of a socket that listens in /proc/net/unix (__SO_ACCEPTCON)."""
@@ -49,7 +50,7 @@ def configuration(
     `retry-on`: a web server that restarts gracefully closes kept connections on which a request may just be arriving.
     """
     lines = more or {}
-    table, of_backend = (rescue.TABLE_SECTION, rescue.backend_lines(BACKEND)) if rescues else ((), [])
+    table, of_backend = (rescue.TABLE_SECTION, rescue.backend_lines(BACKEND, RETRY_ON)) if rescues else ((), [])
     section, more_lines = ("".join(f"{line}\n" for line in lines) for lines in (table, of_backend))
     more_defaults = "".join(f"    {line}\n" for line in defaults)
     place = "443 ssl verify none" if tls else "80"
@@ -69,7 +70,7 @@ defaults
     option idle-close-on-response
     option redispatch
     retries 3
-    retry-on conn-failure empty-response
+    retry-on {" ".join(RETRY_ON)}
     timeout connect 5s
     timeout client 30s
     timeout server 30s

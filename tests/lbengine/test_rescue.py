@@ -93,7 +93,10 @@ def test_config_check_prints_the_lines_of_the_reference_page(tmp_path: Path) -> 
     printed = CliRunner().invoke(config, ["check", str(file)]).output
     lines = "\n".join(rescue.lines("web"))
     assert printed == f"OK\npool `web` needs these lines in the configuration of HAProxy:\n{lines}\n"
-    assert lines in (ROOT / "docs/reference/rescue.md").read_text()
+    page = (ROOT / "docs/reference/rescue.md").read_text()
+    assert lines in page
+    merged = rescue.backend_lines("web", ["conn-failure", "empty-response", "503"])
+    assert "\n".join(line for line in merged if line not in lines) in page
     file.write_text(POOL.replace("rescue = true\n", ""))
     assert CliRunner().invoke(config, ["check", str(file)]).output == "OK\n"
 
@@ -212,7 +215,7 @@ def test_missing_lines_are_printed_and_the_printed_lines_are_enough(
 ) -> None:
     monkeypatch.setattr(real_haproxy, "PROGRAM", "haproxy-3.2")
     with rescue_site(tmp_path, lines=("backend web",)) as without:
-        with pytest.raises(BalancerError, match=r"(?s)needs these lines.*stick-table type string.*sc-inc-gpc0"):
+        with pytest.raises(BalancerError, match=r"(?s)needs these lines.*stick-table type string.*sc-add-gpc"):
             check(without.pool(), SETTINGS)
         assert check(without.pool(rescue=False), SETTINGS) == []
         assert "No such table" in "".join([without.cycle(), without.cycle(host1="interference")])

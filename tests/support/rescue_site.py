@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,10 +29,12 @@ QUICK = "/quick"
 """A path that is always answered at once, and not noted."""
 PAUSES = "/pauses"
 """A path whose body pauses after its first byte, until the server's `go_on` is set."""
+WAITS = "    timeout server 110s"
+"""Of the backend: long, or a busy machine would end what a server keeps before the test has seen it."""
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """Answers while the server's `answers` is set, else waits for that."""
+    """Answers while the server's `answers` is set, else waits for that; or hangs up."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -40,13 +42,21 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
         if self.path != QUICK:
             self.server.asked.append(self.command)
+            if self.server.hangs_up:
+                self.close_connection = True
+                return
             self.server.answers.wait(120.0)
         self.send_response(200)
-        self.send_header("Content-Length", "2" if self.path == PAUSES else "0")
+        self.send_header("Content-Length", "2" if self.path.startswith(PAUSES) else "0")
         self.end_headers()
-        if self.path == PAUSES:
+        if self.path.startswith(PAUSES):
             self.wfile.write(b"a")
             self.server.go_on.wait(120.0)
             self.wfile.write(b"b")
@@ -68,6 +78,8 @@ class KeepingServer(ThreadingHTTPServer):
         self.answers = threading.Event()
         self.answers.set()
         self.go_on = threading.Event()
+        self.hangs_up = False
+        """It closes each connection without an answer."""
         self.asked: list[str] = []
         """Methods, in their order."""
 
@@ -111,11 +123,11 @@ class RescueSite:
         for host in HOSTS:
             self.balancer.send(f"set server web/{host} weight 100")
 
-    def ask(self, method: str = "GET") -> int:
-        """One request; the status of its answer."""
+    def ask(self, method: str = "GET", body: bytes | Iterable[bytes] | None = None, path: str = "/") -> int:
+        """One request; the status of its answer. A body in pieces is sent with `Transfer-Encoding: chunked`."""
         connection = self.balancer.connection()
         connection.timeout = 120.0
-        connection.request(method, "/", body=b"x" if method == "POST" else None)
+        connection.request(method, path, body)
         answer = connection.getresponse()
         answer.read()
         connection.close()
@@ -134,6 +146,10 @@ class RescueSite:
         for host in hosts:
             self.servers[HOSTS.index(host)].answers.clear()
 
+    def hang_up(self, host: str) -> None:
+        """It closes each connection without an answer from now on."""
+        self.servers[HOSTS.index(host)].hangs_up = True
+
     def release(self) -> None:
         for server in self.servers:
             server.answers.set()
@@ -150,12 +166,16 @@ class RescueSite:
         """Requests in flight that may still be sent twice."""
         return self._in_table("web.sent", "conn_cur")
 
+    def counted(self) -> int:
+        """Further attempts that the budget knows of."""
+        return self._in_table("web.sent", "gpc0")
+
     def _in_table(self, key: str, field: str) -> int:
         rows = self.balancer.send(f"show table {rescue.TABLE}").splitlines()
         return next((int(row.split(f"{field}=")[1].split()[0]) for row in rows if f"key={key} " in row), 0)
 
     def threads(self) -> int:
-        """Of HAProxy: each may take the last request of the budget at the same moment."""
+        """Of HAProxy: each may take the last of the budget at the same moment."""
         rows = self.balancer.send("show info").splitlines()
         return next(int(row.split()[1]) for row in rows if row.startswith("Nbthread: "))
 
@@ -170,7 +190,7 @@ class RescueSite:
 
 
 def sections(ports: list[int], more: tuple[str, ...] = tuple(rescue.lines("web"))) -> str:
-    return "\n".join([*more, "    balance roundrobin", servers_of(ports), ""])
+    return "\n".join([*more, WAITS, "    balance roundrobin", servers_of(ports), ""])
 
 
 @contextmanager
