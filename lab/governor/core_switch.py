@@ -20,7 +20,7 @@ from governor.policies.core_switch import CoreSwitch
 from governor.policies.slackwater import Slackwater
 from governor.power import hardware
 from governor.types import Configuration, Hardware, Observation, Policy
-from lab.governor.figures import Figure
+from lab.governor.figures import Figure, one_by_one
 from lab.governor.fluid import FluidServer
 
 TARGET_MS = 1.5
@@ -118,9 +118,9 @@ def _work(
         jobs_s[name] = time_s - begun_s
 
 
-def fitted_work_s(of: Hardware, seeds: Sequence[int]) -> dict[str, float]:
+def fitted_work_s(of: Hardware, seeds: Sequence[int], progress: Callable[[str], None]) -> dict[str, float]:
     """The work of each job, so that its time at 10 s is the report's in the mean of the seeds."""
-    runs = [run(CoreSwitch(of), of, 10, seed) for seed in seeds]
+    runs = [run(CoreSwitch(of), of, 10, seed) for seed in one_by_one(seeds, "core-switch: work of the jobs", progress)]
     return {
         name: time_s * time_s / float(np.mean([one.jobs_s[name] for one in runs])) for name, (time_s, _) in JOBS.items()
     }
@@ -135,14 +135,16 @@ def ours(of: Hardware) -> Slackwater:
 def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = lambda _: None) -> list[Figure]:
     """The table's figures; the power model plays no part in them."""
     of = machine(curve)
-    work_s = fitted_work_s(of, seeds)
+    work_s = fitted_work_s(of, seeds, progress)
     found: list[Figure] = []
     makes: dict[str, Callable[[], Policy]] = {"core-switch": lambda: CoreSwitch(of), "slackwater": lambda: ours(of)}
     for interval_s, (misses, total_s) in PAPER.items():
         for name, make in makes.items():
-            progress(f"core-switch: {name}, {interval_s} s")
             case, is_ours = f"{interval_s} s", name == "slackwater"
-            runs = [run(make(), of, interval_s, seed, work_s) for seed in seeds]
+            runs = [
+                run(make(), of, interval_s, seed, work_s)
+                for seed in one_by_one(seeds, f"core-switch: {case}, {name}", progress)
+            ]
             allowed = (None, 1.0 if is_ours else 1.5) if interval_s > 2 else (None, None) if is_ours else (3.0, None)
             found += [
                 Figure(

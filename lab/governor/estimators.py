@@ -19,7 +19,7 @@ from governor.policies.heimdall import rows as rows_of
 from governor.policies.heimdall_rl import LEAST_MS
 from governor.policies.static import Static
 from governor.types import Hardware
-from lab.governor.figures import Figure
+from lab.governor.figures import Figure, one_by_one
 from lab.governor.heimdall import TARGET_MS, machine, run, trace
 from lab.governor.heimdall_table import PROFILE_STEP_S, with_clocks
 from lab.governor.profile import profile
@@ -84,9 +84,8 @@ def compare(
     errors: dict[tuple[int, float], list[float]] = {}
     fits: dict[tuple[int, float], list[float]] = {}
     for count in COUNTS:
-        progress(f"estimators: {count} configurations")
         for share in SHARES:
-            for seed in seeds:
+            for seed in one_by_one(seeds, f"estimators: {count} configurations, {share:.0%} of the data", progress):
                 forest = Forest(seed)
                 forest.fit(some(rows, count, share, np.random.default_rng([seed, count])))
                 predicted = forest.predict_ms(rows.inputs)
@@ -101,10 +100,12 @@ def compare(
     found.append(Figure("12 over 51 configurations", "random forest", "PAAE ratio", ratio, "near 1", None, 1.3))
     more = [a / b for a, b in zip(errors[51, 0.4], errors[51, 1.0], strict=True)]
     found.append(Figure("40% over all of the data", "random forest", "PAAE ratio", more, "near 1"))
-    progress("estimators: reinforcement learning")
     for passes, correct, error in ((0, 71.7, "0.09"), (1, 79.1, "0.06"), (MANY_PASSES, 80.2, "0.05")):
-        pairs = [online(of, iteration(of, seed), passes, seed) for seed in seeds]
         case = f"after {passes} iterations"
+        pairs = [
+            online(of, iteration(of, seed), passes, seed)
+            for seed in one_by_one(seeds, f"estimators: reinforcement learning {case}", progress)
+        ]
         found += [
             Figure(
                 case,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lab.compare.statistics import median
+
+
+def one_by_one(seeds: Sequence[int], what: str, progress: Callable[[str], None]) -> Iterator[int]:
+    """The seeds, with a line of progress before each one's run."""
+    for number, seed in enumerate(seeds, 1):
+        progress(f"{what}: run {number} of {len(seeds)}")
+        yield seed
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from governor.policies.pegasus import Pegasus
 from governor.policies.slackwater import Slackwater
 from governor.policies.static import Static
 from governor.types import Hardware, Policy
-from lab.governor.figures import Figure
+from lab.governor.figures import Figure, one_by_one
 from lab.governor.heimdall import MOST_RPS, STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
 from lab.governor.profile import profile
 from lab.governor.queues import Floats
@@ -113,10 +113,10 @@ def compare(
     of = machine(curve)
     load = trace(step_s)
     least_w = bound_w(of, load)
-    runs: dict[str, list[Run]] = {}
-    for name, row in rows.items():
-        progress(f"heimdall: {name}")
-        runs[name] = [_one(row, of, seed, load) for seed in seeds]
+    runs = {
+        name: [_one(row, of, seed, load) for seed in one_by_one(seeds, f"heimdall: {name}", progress)]
+        for name, row in rows.items()
+    }
     static_w = [float(one.watts.mean()) for one in runs["static"]]
     found = [Figure("alone", "bound", "energy saved %", [100.0 * (1.0 - least_w / one) for one in static_w])]
     for name, row in rows.items():

@@ -25,7 +25,7 @@ from governor.policies.slackwater import Slackwater
 from governor.policies.static import Static
 from governor.power import hardware
 from governor.types import Configuration, Hardware, Policy
-from lab.governor.figures import Figure
+from lab.governor.figures import Figure, one_by_one
 from lab.governor.search import Request, Run, SearchServer, run
 
 TARGET_S = 1.0
@@ -182,9 +182,14 @@ def compare(
     of = machine(curve)
     found: list[Figure] = []
     for (load, kind), rows in claims.items():
-        progress(f"hurry-up: {load} load, {kind}")
         case = f"{load}, {kind}"
-        runs = {name: [simulate(POLICIES[name](of), of, kind, load, seed, seconds) for seed in seeds] for name in rows}
+        runs = {
+            name: [
+                simulate(POLICIES[name](of), of, kind, load, seed, seconds)
+                for seed in one_by_one(seeds, f"hurry-up: {case}, {name}", progress)
+            ]
+            for name in rows
+        }
         for name, claim in rows.items():
             p99_s = [one.p99_s for one in runs[name]]
             found.append(Figure(case, name, "p99 s", p99_s, claim.p99, *claim.p99_allowed))

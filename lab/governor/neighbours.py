@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from governor.policies.slackwater import Slackwater
 from lab.governor import heimdall_table
-from lab.governor.figures import Figure
+from lab.governor.figures import Figure, one_by_one
 from lab.governor.heimdall import STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
 from lab.governor.heimdall_table import Row
 from lab.governor.queues import Floats
@@ -98,13 +98,13 @@ def compare(
     of = machine(curve)
     load = LOAD * trace(step_s)
     neighbours = {seed: neighbour(seed, float(len(load))) for seed in seeds}
-    runs: dict[str, list[Run]] = {}
-    for name, row in rows.items():
-        progress(f"neighbours: {name}")
-        runs[name] = [
-            run(row.make(of, seed), of, seed, load, Neighbour(one.episodes, verdicts=name != BLIND))
-            for seed, one in neighbours.items()
+    runs = {
+        name: [
+            run(row.make(of, seed), of, seed, load, Neighbour(neighbours[seed].episodes, verdicts=name != BLIND))
+            for seed in one_by_one(seeds, f"neighbours: {name}", progress)
         ]
+        for name, row in rows.items()
+    }
     most_w = [float(one.watts.mean()) for one in runs["static"]]
     found: list[Figure] = []
     for name, several in runs.items():

@@ -19,7 +19,7 @@ from governor.policies.pareto import Pareto, batch_ladder, energy_ladder
 from governor.policies.slackwater import Slackwater
 from governor.power import hardware
 from governor.types import Action, Configuration, Hardware, Observation, Policy
-from lab.governor.figures import Figure
+from lab.governor.figures import Figure, one_by_one
 from lab.governor.fluid import FluidServer
 from lab.governor.queues import Floats
 
@@ -160,7 +160,6 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
     table = Table(curve)
     found: list[Figure] = []
     for load, (most_w, measured_w, pareto_w, measured_batch, pareto_batch) in PAPER.items():
-        progress(f"pareto: {load}")
         patterns = [loads(seed)[load] for seed in seeds]
         bounds = [table.bound(one) for one in patterns]
         found += [
@@ -170,8 +169,13 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
         ]
         for name in ("pareto", "slackwater"):
             ours = name == "slackwater"
-            energy = [table.run(_energy(name, table.hardware), one) for one in patterns]
-            batch = [table.run(_batch(name, table.hardware), one) for one in patterns]
+            energy, batch = (
+                [
+                    table.run(make(name, table.hardware), loads(seed)[load])
+                    for seed in one_by_one(seeds, f"pareto: {load}, {name}, {what}", progress)
+                ]
+                for what, make in (("energy", _energy), ("batch", _batch))
+            )
             share = [100.0 * bound[0] / run.watts for run, bound in zip(energy, bounds, strict=True)]
             batch_share = [100.0 * run.batch_percent / bound[1] for run, bound in zip(batch, bounds, strict=True)]
             found += [

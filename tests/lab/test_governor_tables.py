@@ -14,6 +14,7 @@ from governor.policies.static import Static
 from governor.power import CURVES, hardware, volts
 from governor.types import Configuration
 from lab.governor import pareto
+from lab.governor.commands import TABLES
 from lab.governor.figures import COLUMNS, Figure, cells
 from lab.governor.fluid import FluidServer
 
@@ -87,3 +88,18 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, monkeypatch: pytest.M
     assert {one["policy"] for one in found["figures"]} == {"static", "bound", "pareto", "slackwater"}
     claimed = [one for one in found["figures"] if one["reached"] is not None]
     assert f"of {len(claimed)} claims reached" in done.output
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_each_run_is_told_before_it_begins(name: str) -> None:
+    told: list[str] = []
+
+    def stop_at_the_second(text: str) -> None:
+        told.append(text)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TABLES[name]((1, 2), "a72", stop_at_the_second)
+    assert [one.removeprefix(told[0].removesuffix("run 1 of 2")) for one in told] == ["run 1 of 2", "run 2 of 2"]
+    assert told[0].startswith(f"{name}: ")
