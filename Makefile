@@ -49,13 +49,13 @@ bench-sampling: setup  ## figures of samples of the connections beside those of 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python -m lab.bench.detector --hour 400 --write docs/results/bench-detector.md
 
-deb: setup  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=bookworm)
+deb: setup  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=noble)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1) --release $(or $(DEB_RELEASE),bookworm)
 
 image: deb  ## what the controller's container image is built from, in target/image (root)
 	python packaging/image.py --package "$$(ls -t target/packages/slackwater-controller_*_amd64.deb | grep -v +deb | head -1)"
 
-clean-install: setup  ## install, act, upgrade and remove on a plain Debian, with the time of each step (root; RELEASE=trixie)
+clean-install: setup  ## install, act, upgrade and remove on a plain system, with the time of each step (root; RELEASE=noble)
 	python -m tools.clean_install --release $(or $(RELEASE),bookworm)
 
 repo: setup  ## apt repository of target/packages in REPO=target/repository, signed with gpg's key KEY=ADDRESS

@@ -24,7 +24,9 @@ import components
 import environment
 import manual
 import sbom
-from environment import LOCK, MACHINES, RELEASES, Release
+from environment import LOCK, MACHINES
+
+from tools.systems import SYSTEMS, System  # `environment` has made them reachable
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"
@@ -75,7 +77,7 @@ def write_gz(place: Path, text: bytes) -> None:
     place.chmod(0o644)
 
 
-def documents(stage: Path, name: str, epoch_s: int, full_version: str) -> None:
+def documents(stage: Path, name: str, epoch_s: int, full_version: str, releases: str) -> None:
     folder = stage / "usr/share/doc" / name
     # Debian's form of it: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
     head = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\nFiles: *\n"
@@ -84,7 +86,8 @@ def documents(stage: Path, name: str, epoch_s: int, full_version: str) -> None:
     head += "Comment: third-party-notices.txt.gz beside this file has the licences of what others wrote.\n"
     write(folder / "copyright", head)
     day = output("date", "-u", "-R", "-d", f"@{epoch_s}").strip()
-    entry = f"{name} ({full_version}) bookworm; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- {MAINTAINER}  {day}\n"
+    head = f"{name} ({full_version}) {releases}; urgency=medium"
+    entry = f"{head}\n\n  * See CHANGELOG.md.gz.\n\n -- {MAINTAINER}  {day}\n"
     write_gz(folder / "changelog.Debian.gz", entry.encode())
     write_gz(folder / "CHANGELOG.md.gz", (ROOT / "CHANGELOG.md").read_bytes())
     install(ROOT / "docs/reference/settings.md", folder / "settings.md")
@@ -133,18 +136,18 @@ def stage_python(place: Path) -> None:
             install(ROOT / name, place / name)
 
 
-def stage_controller(stage: Path, program_version: str, epoch_s: int, release: Release, architecture: str) -> None:
-    """Our Python code and its pinned packages as a virtual environment of Debian's Python."""
-    shutil.copytree(environment.third_party(release, architecture), stage, symlinks=True, dirs_exist_ok=True)
+def stage_controller(stage: Path, program_version: str, epoch_s: int, system: System, architecture: str) -> None:
+    """Our Python code and its pinned packages as a virtual environment of the system's Python."""
+    shutil.copytree(environment.third_party(system, architecture), stage, symlinks=True, dirs_exist_ok=True)
     ours = Path(tempfile.mkdtemp(dir=stage.parent, prefix="ours."))
-    stage_python(ours / release.site)
-    environment.compile_python(release, ours, release.site)
+    stage_python(ours / environment.site(system))
+    environment.compile_python(system, ours, environment.site(system))
     shutil.copytree(ours, stage, dirs_exist_ok=True)
     shutil.rmtree(ours)
     home = stage / "opt/slackwater"
-    write(home / "pyvenv.cfg", f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {release.python}\n")
+    write(home / "pyvenv.cfg", f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {system.python}\n")
     (home / "bin").mkdir(mode=0o755)
-    (home / "bin/python").symlink_to(f"/usr/bin/python{release.python}")
+    (home / "bin/python").symlink_to(f"/usr/bin/python{system.python}")
     write(
         stage / "usr/bin/slackwater",
         "#!/opt/slackwater/bin/python -I\nfrom slackwater.cli.main import main\n\nmain()\n",
@@ -174,12 +177,13 @@ def settle(stage: Path, epoch_s: int) -> None:
         os.utime(path, (epoch_s, epoch_s), follow_symlinks=False)
 
 
-def build(name: str, revision: str, out: Path, epoch_s: int, release: Release, architecture: str) -> Path:
-    """One package; returns its file. The node's runs on every release, the controller's on one."""
+def build(name: str, revision: str, out: Path, epoch_s: int, system: System, architecture: str) -> Path:
+    """One package; returns its file. The node's runs on every system, the controller's on one."""
     folder = PACKAGING / PACKAGES[name]
     is_node = name == "slackwater-node"
     program_version = version()
-    full_version = f"{program_version}-{revision}" + ("" if is_node else release.suffix)
+    releases = " ".join(SYSTEMS) if is_node else system.release
+    full_version = f"{program_version}-{revision}" + ("" if is_node else system.suffix)
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="stage.") as work:
         stage = Path(work, "root")
         stage.mkdir()
@@ -187,22 +191,22 @@ def build(name: str, revision: str, out: Path, epoch_s: int, release: Release, a
             stage_node(stage, program_version, epoch_s)
             carried = components.rust(PROGRAMS)
         else:
-            stage_controller(stage, program_version, epoch_s, release, architecture)
-            site = environment.third_party(release, architecture) / release.site
-            carried = components.python(site, LOCK, environment.wheels(release, architecture))
+            stage_controller(stage, program_version, epoch_s, system, architecture)
+            site = environment.third_party(system, architecture) / environment.site(system)
+            carried = components.python(site, LOCK, environment.wheels(system, architecture))
         units(stage, folder, name)
         apparmor(stage, folder)
-        documents(stage, name, epoch_s, full_version)
+        documents(stage, name, epoch_s, full_version, releases)
         notices = components.notices(f"What others wrote in {name} {full_version}", carried)
         write_gz(stage / "usr/share/doc" / name / "third-party-notices.txt.gz", notices.encode())
         files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
         files = [path for path in files if not path.is_relative_to(stage / "DEBIAN")]
         size_kib = sum(-(-path.stat().st_size // 1024) for path in files)
         digests = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(stage)}\n" for path in files]
-        control = (folder / "control").read_text().replace("@PYTHON@", f"python{release.python}")
+        control = (folder / "control").read_text().replace("@PYTHON@", f"python{system.python}")
         facts = f"Version: {full_version}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\n"
         facts += f"Installed-Size: {size_kib}\nPriority: optional\n"
-        facts += f"Slackwater-Releases: {' '.join(RELEASES) if is_node else release.name}\n"
+        facts += f"Slackwater-Releases: {releases}\n"
         write(stage / "DEBIAN/control", control.replace("\n", "\n" + facts, 1))
         write(stage / "DEBIAN/md5sums", "".join(digests))
         for script in ("postinst", "prerm", "postrm"):
@@ -222,7 +226,7 @@ def main() -> None:
     parser.add_argument("--revision", default="1", help="what follows the version: 0.1.0-REVISION")
     parser.add_argument("--only", choices=sorted(PACKAGES), help="only this package")
     parser.add_argument(
-        "--release", choices=sorted(RELEASES), default="bookworm", help="the controller's Debian  [default: bookworm]"
+        "--release", choices=list(SYSTEMS), default="bookworm", help="the controller's system  [default: bookworm]"
     )
     parser.add_argument(
         "--architecture",
@@ -236,10 +240,13 @@ def main() -> None:
         parser.error(
             f"--architecture {architecture}: expected --only slackwater-controller; programs are built for {here}"
         )
+    system = SYSTEMS[asked.release]
+    if asked.only != "slackwater-node" and not system.interpreter.exists():
+        sys.exit(f"{system.interpreter} is not here: `make setup` brings it from the archive of {system.title}")
     epoch_s = int(os.environ.get("SOURCE_DATE_EPOCH") or output("git", "log", "-1", "--format=%ct"))
     os.umask(0o022)
     for name in [asked.only] if asked.only else PACKAGES:
-        file = build(name, asked.revision, asked.out, epoch_s, RELEASES[asked.release], architecture)
+        file = build(name, asked.revision, asked.out, epoch_s, system, architecture)
         print(f"{file} {file.stat().st_size} bytes, sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}")
 
 

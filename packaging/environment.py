@@ -6,12 +6,16 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.systems import System  # noqa: E402
+
 BUILD = ROOT / ".build"
 LOCK = ROOT / "requirements.txt"
 GLIBC_MINORS = range(36, 4, -1)
@@ -34,85 +38,67 @@ LEFT_OUT = (
 """Files and folders below site-packages."""
 
 
-@dataclass(frozen=True)
-class Release:
-    """A Debian release that has a controller package of its own, since it has a Python of its own."""
-
-    name: str
-    python: str
-    """Version of its Python, such as `3.11`."""
-    suffix: str
-    """What follows the revision in the version, so that an upgrade of Debian brings this release's package."""
-    interpreter: Path
-    """A Python of that version on this machine, for the byte code."""
-
-    @property
-    def site(self) -> Path:
-        """Where the Python packages are, on a host."""
-        return Path(f"opt/slackwater/lib/python{self.python}/site-packages")
-
-
-RELEASES = {
-    "bookworm": Release("bookworm", "3.11", "", BUILD / "venv/bin/python"),
-    "trixie": Release("trixie", "3.13", "+deb13", BUILD / "bin/python3.13"),
-}
+def site(system: System) -> Path:
+    """Where the controller's Python packages are, on a host."""
+    return Path(f"opt/slackwater/lib/python{system.python}/site-packages")
 
 
 def run(*command: str | Path, **environment: str) -> None:
     subprocess.run([str(word) for word in command], cwd=ROOT, env={**os.environ, **environment}, check=True)
 
 
-def leave_out(site: Path) -> None:
+def leave_out(packages: Path) -> None:
     """Removes what LEFT_OUT names."""
-    for path in [path for pattern in LEFT_OUT for path in site.glob(pattern)]:
+    for path in [path for pattern in LEFT_OUT for path in packages.glob(pattern)]:
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
 
-def compile_python(release: Release, stage: Path, inside: Path) -> None:
+def compile_python(system: System, stage: Path, inside: Path) -> None:
     """Byte code with the paths of the host, that is taken as it is: its sources are not looked at."""
     command = ("-m", "compileall", "-q", "-j", "2", "--invalidation-mode", "unchecked-hash", "-s", stage, "-p", "/")
-    run(release.interpreter, *command, stage / inside, PYTHONHASHSEED="0")
+    run(system.interpreter, *command, stage / inside, PYTHONHASHSEED="0")
 
 
-def kind(release: Release, architecture: str) -> str:
-    return f"controller-{release.name}-{architecture}"
+def kind(system: System, architecture: str) -> str:
+    return f"controller-{system.release}-{architecture}"
 
 
-def wheels(release: Release, architecture: str) -> Path:
-    """Where the wheels of a release and an architecture are kept."""
-    return BUILD / "wheels" / kind(release, architecture)
+def wheels(system: System, architecture: str) -> Path:
+    """Where the wheels of a system and an architecture are kept."""
+    return BUILD / "wheels" / kind(system, architecture)
 
 
 @cache
-def third_party(release: Release, architecture: str) -> Path:
-    """The locked packages for a release and an architecture (`amd64`, `arm64`), installed and compiled.
+def third_party(system: System, architecture: str) -> Path:
+    """The locked packages for a system and an architecture (`amd64`, `arm64`), installed and compiled.
 
-    pip fetches what is missing. The result is kept below `.build` until the lock or this file change.
+    pip fetches what is missing. The result is kept below `.build` until the lock, this file or the Python change.
     """
-    wanted = hashlib.sha256(LOCK.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
-    place = BUILD / f"{kind(release, architecture)}-{wanted}"
+    made_of = LOCK.read_bytes() + Path(__file__).read_bytes() + system.python.encode()
+    wanted = hashlib.sha256(made_of).hexdigest()[:16]
+    place = BUILD / f"{kind(system, architecture)}-{wanted}"
     if place.exists():
         return place
     fresh = Path(tempfile.mkdtemp(dir=BUILD, prefix="new-controller."))
     try:
-        site = fresh / release.site
+        packages = fresh / site(system)
         machine = MACHINES[architecture]
         tags = [f"manylinux_2_{minor}_{machine}" for minor in GLIBC_MINORS]
         tags += [f"manylinux{year}_{machine}" for year in (2014, 2010, 1)]
         pip = (BUILD / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "-q")
-        kept = wheels(release, architecture)
-        fits = ("--only-binary=:all:", "--find-links", kept, "--no-deps", "--python-version", release.python)
+        kept = wheels(system, architecture)
+        fits = ("--only-binary=:all:", "--find-links", kept, "--no-deps", "--python-version", system.python)
         fits += ("--implementation", "cp", *(word for tag in tags for word in ("--platform", tag)))
         locked = ("--require-hashes", "-r", LOCK)
         kept.mkdir(parents=True, exist_ok=True)
         run(*pip, "download", "-d", kept, *fits, *locked)
-        run(*pip, "install", "--no-index", "--no-compile", "--target", site, *fits, *locked)
-        leave_out(site)
-        compile_python(release, fresh, release.site)
-        for old in BUILD.glob(f"{kind(release, architecture)}-*"):
+        run(*pip, "install", "--no-index", "--no-compile", "--target", packages, *fits, *locked)
+        leave_out(packages)
+        compile_python(system, fresh, site(system))
+        for old in BUILD.glob(f"{kind(system, architecture)}-*"):
             shutil.rmtree(old)
         fresh.chmod(0o755)
         fresh.rename(place)

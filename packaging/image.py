@@ -17,14 +17,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.setup_debian import KEYRING, mirror  # noqa: E402
+from tools.systems import DEBIAN_12  # noqa: E402
 
 CONTAINERFILE = ROOT / "packaging/controller/Containerfile"
 TAR = "controller-root.tar"
 INSTALL = 'chroot "$1" apt-get -qq -y --no-install-recommends install /tmp/controller.deb nats-server'
 
 
-def make(package: Path, out: Path, mirror_url: str) -> Path:
+def make(package: Path, out: Path) -> Path:
     """The folder to build the image from; gives the tar in it. Raises CalledProcessError."""
     out.mkdir(parents=True, exist_ok=True)
     tar = out / TAR
@@ -33,9 +33,9 @@ def make(package: Path, out: Path, mirror_url: str) -> Path:
     options += ['--aptopt=Acquire::Check-Valid-Until "false"', "--dpkgopt=path-exclude=/usr/share/locale/*"]
     options += ['--aptopt=Acquire::Check-Date "false"', '--aptopt=Acquire::Languages "none"']
     command = ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", "--format=tar", *options]
-    source = f"deb [signed-by={KEYRING}] {mirror_url} bookworm main"
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run([*command, "bookworm", str(tar), source], check=True, env=environment, stdin=subprocess.DEVNULL)
+    command += [DEBIAN_12.release, str(tar), *DEBIAN_12.sources()]
+    subprocess.run(command, check=True, env=environment, stdin=subprocess.DEVNULL)
     shutil.copyfile(CONTAINERFILE, out / CONTAINERFILE.name)
     return tar
 
@@ -53,7 +53,7 @@ def main() -> None:
         parser.error("needs root, to install the package into a root file system")
     if not asked.package.is_file():
         parser.error(f"--package {asked.package}: expected the controller's package; `make deb` makes it")
-    tar = make(asked.package.resolve(), asked.out.resolve(), mirror())
+    tar = make(asked.package.resolve(), asked.out.resolve())
     print(f"{tar} {tar.stat().st_size} bytes")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Installs the packages on a plain Debian, runs them there, and removes them: what each step took.
+"""Installs the packages on a plain Debian or Ubuntu, runs them there, and removes them: what each step took.
 
-The Debian is a root file system of its own, without a network and without a running systemd; its apt gets our packages
+The system is a root file system of its own, without a network and without a running systemd; its apt gets our packages
 from a repository that is signed with a key made for it. Needs root, and what `make setup` brings.
 """
 
@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.support.built_packages import revised
-from tests.support.clean_root import OWN, PYTHON, base, clean_root, why_not
+from tests.support.clean_root import OWN, base, clean_root, why_not
 from tests.support.clean_site import BASELINE, BUS, CleanSite, clean_site
 from tests.support.package_repository import SigningKey, apt_repository, signing_key
 from tests.support.paths import ROOT
+from tools.systems import SYSTEMS
 
 OURS = ("slackwater-controller", "slackwater-node")
 UPGRADED, NEWER = "99", "newer"
@@ -140,7 +141,7 @@ def tell(release: str, packages: Path) -> Iterator[Step]:
     (packages / NEWER).mkdir()
     for file in packages.glob("*.deb"):
         revised(file, packages / NEWER, UPGRADED)
-    with clean_root(release) as root, clean_site(root) as site, tempfile.TemporaryDirectory() as folder:
+    with clean_root(SYSTEMS[release]) as root, clean_site(root) as site, tempfile.TemporaryDirectory() as folder:
         for one in Story(site, release, packages, signing_key(Path(folder, "gnupg"))).steps():
             began_s = time.monotonic()
             found = one()
@@ -167,7 +168,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Example: python -m tools.clean_install --release trixie --json",
     )
-    parser.add_argument("--release", choices=sorted(PYTHON), default="bookworm", help="Debian's  [default: bookworm]")
+    parser.add_argument("--release", choices=list(SYSTEMS), default="bookworm", help="a system's  [default: bookworm]")
     parser.add_argument("--packages", type=Path, help="a folder with packages; otherwise they are built")
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON object for each step")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
@@ -179,7 +180,7 @@ def main() -> int:
         return 0
     if why := why_not():
         parser.error(why)
-    base(asked.release)
+    base(SYSTEMS[asked.release])
     with made_packages(asked.release, asked.packages) as packages:
         again = [sys.executable, "-m", "tools.clean_install", "--inside", "--release", asked.release]
         again += ["--packages", str(packages), *(["--json"] if asked.as_json else [])]

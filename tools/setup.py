@@ -189,18 +189,7 @@ TEST = (
         lambda: (BUILD / "browser/node_modules/playwright-core").exists(),
         browser_or_not,
     ),
-    Step(
-        "programs of other releases",
-        lambda: releases.inputs(*releases.RELEASES),
-        lambda: releases.present(*releases.RELEASES),
-        releases.bring_all,
-    ),
-    Step(
-        "Debian 13's Python",
-        lambda: releases.inputs(releases.NEWER_PYTHON),
-        lambda: releases.present(releases.NEWER_PYTHON),
-        releases.newer_python,
-    ),
+    Step("programs of other releases", releases.inputs, releases.present, releases.bring_all),
     Step(
         "Traefik's balancer",
         contents(*(f"{TRAEFIK}/{name}" for name in ("main.go", "go.mod", "go.sum", "ext/ext.go", "ext/go.mod"))),

@@ -60,7 +60,6 @@ PROGRAMS = {
 ALWAYS = {"aarch64-linux-gnu-gcc": f"--sysroot={DEBIAN}"}
 DEMO_PROGRAMS = ("apache2", "haproxy", "nats-server", "php-fpm8.2")
 DEMO_LIST, TEST_LIST = "tools/debian-packages-demo.txt", "tools/debian-packages.txt"
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 # --- Debian packages -------------------------------------------------------------------------------------------
 
@@ -150,13 +149,3 @@ def write_wrappers(programs: Iterable[str]) -> None:
 
 def present(programs: Iterable[str]) -> bool:
     return all((BIN / name).exists() and (DEBIAN / PROGRAMS[name]).exists() for name in programs)
-
-
-def mirror() -> str:
-    """Where this machine gets Debian 12 from."""
-    targets = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
-    done = subprocess.run(targets, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
-    if "bookworm" not in found:
-        raise SetupError("apt names no source of Debian 12 (bookworm)")
-    return found["bookworm"]

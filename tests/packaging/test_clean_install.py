@@ -1,4 +1,4 @@
-"""The packages on plain Debians: installed from a signed repository, run, upgraded and removed."""
+"""The packages on plain systems: installed from a signed repository, run, upgraded and removed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import clean_root
 from tests.support.paths import ROOT
+from tools.systems import SYSTEMS
 
 STEPS = ["install", "init", "observe", "act", "upgrade", "remove"]
 
@@ -18,7 +19,7 @@ STEPS = ["install", "init", "observe", "act", "upgrade", "remove"]
 @pytest.mark.lab
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(bool(clean_root.why_not()), reason=clean_root.why_not())
-@pytest.mark.parametrize("release", sorted(clean_root.PYTHON))
+@pytest.mark.parametrize("release", list(SYSTEMS))
 def test_install_observe_act_upgrade_and_remove(release: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-m", "tools.clean_install", "--release", release, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

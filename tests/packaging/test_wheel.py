@@ -18,6 +18,7 @@ import pytest
 from slackwater import __version__
 from tests.support.built_packages import packaging_module
 from tests.support.paths import ROOT
+from tools.systems import DEBIAN_12
 
 SDIST = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
 
@@ -91,7 +92,7 @@ def test_pip_alone_installs_it_into_an_empty_environment(wheel: Path, tmp_path: 
     venv.create(tmp_path / "venv", with_pip=True)
     bin_folder = tmp_path / "venv/bin"
     environment = packaging_module("environment")
-    locked = environment.wheels(environment.RELEASES["bookworm"], "amd64")
+    locked = environment.wheels(DEBIAN_12, "amd64")
     here = sys.version_info[:2] == (3, 11) and any(locked.glob("*.whl"))
     origin = ("--no-index", "--find-links", str(locked)) if here else ()
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

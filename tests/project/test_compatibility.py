@@ -15,13 +15,14 @@ from tests.support.real_haproxy import HAPROXIES
 from tests.support.real_servers import FPMS
 from tests.support.rollout_base import SUITE
 from tools.setup_releases import RELEASES as OTHERS
+from tools.systems import SYSTEMS
 
-RELEASES = {"bookworm": "12", "trixie": "13"}
 ASKED = {
     "HAProxy": {"2.4", "2.6", "2.8", "3.0", "3.2", "3.4"},
     "Apache": {"2.4"},
     "php-fpm": {"8.1", "8.2", "8.3", "8.4"},
     "Debian": {"12", "13"},
+    "Ubuntu": {"24.04"},
 }
 """What users have; each has a row, tested or not."""
 
@@ -40,7 +41,7 @@ class Row:
 
 def rows() -> list[Row]:
     text = (ROOT / "docs/operations/compatibility.md").read_text()
-    lines = re.findall(r"(?m)^\| (HAProxy|Apache|php-fpm|Debian) \| ([\d.]+) \| ([^|]+) \| ([^|]+) \|$", text)
+    lines = re.findall(r"(?m)^\| (HAProxy|Apache|php-fpm|Debian|Ubuntu) \| ([\d.]+) \| ([^|]+) \| ([^|]+) \|$", text)
     return [Row(*line) for line in lines]
 
 
@@ -64,7 +65,7 @@ def test_every_version_that_users_have_has_one_row_and_one_that_is_not_run_has_a
         assert row.tested_by.startswith("`make test") if row.is_run else row.tested_by.startswith("not run: ")
 
 
-TITLES = {command: release.title for release in OTHERS for command in release.programs}
+TITLES = {command: release.system.title for release in OTHERS for command in release.programs}
 
 
 def sources(program: str) -> dict[str, str]:
@@ -76,7 +77,7 @@ def really(commands: Sequence[str]) -> dict[str, str]:
     found = {command: shutil.which(command, path=str(PROGRAMS)) for command in commands}
     if missing := [command for command, path in found.items() if path is None]:
         pytest.skip(f"not in .build/bin: {', '.join(missing)}")
-    here = f"Debian {RELEASES[SUITE]}"
+    here = SYSTEMS[SUITE].title
     return {version_of(path): TITLES.get(command, here) for command, path in found.items() if path is not None}
 
 
@@ -96,4 +97,5 @@ def test_the_hosts_of_the_rollout_are_of_the_release_that_the_roles_accept() -> 
     accepted = re.findall(
         r"distribution_major_version == '(\d+)'", (ROOT / "ansible/roles/slackwater_base/tasks/main.yml").read_text()
     )
-    assert run_versions("Debian") == {RELEASES[SUITE]} == set(accepted)
+    assert run_versions("Debian") == set(accepted)
+    assert [f"Debian {version}" for version in accepted] == [SYSTEMS[SUITE].title]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tools import setup, setup_base, setup_debian, setup_releases
+from tools import setup, setup_base, setup_debian, setup_releases, systems
 from tools.setup import Step
 
 
@@ -77,26 +77,23 @@ def test_a_step_of_the_demo_is_left_out_when_the_larger_one_is_done(monkeypatch:
     assert setup.to_do("demo") == []
 
 
-def test_two_steps_that_unpack_the_same_release_at_once_do_not_share_apts_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_archive_that_cannot_be_reached_takes_only_its_own_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept: list[bool] = []
+    brought: list[str] = []
 
-    def apt_get(command: list[str | Path], **_: object) -> None:
-        lists = next(Path(str(word).partition("=")[2]) for word in command if str(word).startswith("Dir::State::Lists"))
-        if "first" in str(lists) and "download" in command:
-            unpack("second")
-        kept.append((lists / "partial").is_dir())
+    def bring(release: setup_releases.Release) -> None:
+        if release.system == systems.UBUNTU_24_04:
+            raise setup_base.SetupError("no route to the archive")
+        brought.append(release.system.title)
 
-    def unpack(title: str) -> None:
-        setup_releases.unpack_of(setup_releases.Release(title, ("trixie",), (), {}))
-
-    for module in (setup_releases, setup_debian):
-        monkeypatch.setattr(module, "BUILD", tmp_path)
-    monkeypatch.setattr(setup_releases, "mirror", lambda: "http://deb.debian.org/debian")
-    monkeypatch.setattr(setup_releases, "run", apt_get)
-    unpack("first")
-    assert kept == [True] * 4
+    monkeypatch.setattr(setup_releases, "bring", bring)
+    setup_releases.bring_all()
+    assert {*brought, "Ubuntu 24.04"} == {release.system.title for release in setup_releases.RELEASES}
+    said = capsys.readouterr().out
+    assert "haproxy-2.8" in said
+    assert "python3.12" in said
+    assert "no route to the archive" in said
 
 
 def test_steps_that_are_named_exist() -> None:

@@ -1,7 +1,7 @@
-"""Root file systems of a plain Debian, without a network and without a running systemd: what is installed in them is
-what apt finds in a folder of packages and in its archive.
+"""Root file systems of a plain Debian or Ubuntu, without a network and without a running systemd: what is installed in
+them is what apt finds in a folder of packages and in its archive.
 
-Made once for each release by mmdebstrap (a minute), and kept below .build/clean-roots until what it is made of changes.
+Made once for each system by mmdebstrap (a minute), and kept below .build/clean-roots until what it is made of changes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 from tests.support.rollout_base import APT, DPKG
-from tools.setup_debian import KEYRING, mirror
+from tools.systems import System
 
 FOLDER = ROOT / ".build/clean-roots"
 ARCHIVE = ("haproxy", "nats-server", "systemd", "libstdc++6", "libpcap0.8", "libpfm4")
 """What our packages need, and the balancer."""
-PYTHON = {"bookworm": "python3.11", "trixie": "python3.13"}
-"""Debian's Python of each release that there is a root of."""
 # Nothing is started by what is installed: there is no systemd.
 NO_SERVICES = "#!/bin/sh\nexit 101\n"
 # The mounts are gone with the command, however it ends.
@@ -46,10 +44,11 @@ def environment() -> dict[str, str]:
     return {"PATH": path, "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "COLUMNS": "120"}
 
 
-def base(release: str) -> Path:
-    """The unpacked root of a release, with packages in apt's archive; makes it when it is not there."""
+def base(system: System) -> Path:
+    """The unpacked root of a system, with packages in apt's archive; makes it when it is not there."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    made_of = Path(__file__).read_bytes() + mirror().encode()
+    release = system.release
+    made_of = Path(__file__).read_bytes() + repr((system, system.sources())).encode()
     place = FOLDER / f"{release}-{hashlib.sha256(made_of).hexdigest()[:16]}"
     with (FOLDER / f"{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -58,22 +57,22 @@ def base(release: str) -> Path:
                 shutil.rmtree(old)
             fresh = Path(tempfile.mkdtemp(dir=FOLDER, prefix="new."))
             try:
-                _bootstrap(release, fresh / "root")
+                _bootstrap(system, fresh / "root")
                 (fresh / "root").rename(place)
             finally:
                 shutil.rmtree(fresh, ignore_errors=True)
     return place
 
 
-def _bootstrap(release: str, root: Path) -> None:
+def _bootstrap(system: System, root: Path) -> None:
     options = [f"--aptopt={option}" for option in (*APT, 'APT::Install-Recommends "false"')]
     options += [f"--dpkgopt={option}" for option in DPKG]
-    source = f"deb [signed-by={KEYRING}] {mirror()} {release} main"
-    command = ["mmdebstrap", "--variant=minbase", "--mode=root", "--skip=cleanup/apt/lists", *options]
-    _run([*command, release, str(root), source])
+    options += ["--include=apt", "--skip=cleanup/apt/lists"]  # in Debian's smallest system, not in Ubuntu's
+    command = ["mmdebstrap", "--variant=minbase", "--mode=root", *options]
+    _run([*command, system.release, str(root), *system.sources()])
     (root / "usr/sbin/policy-rc.d").write_text(NO_SERVICES)
     (root / "usr/sbin/policy-rc.d").chmod(0o755)
-    install = ["apt-get", "-qq", "-y", "install", "--download-only", *ARCHIVE, PYTHON[release]]
+    install = ["apt-get", "-qq", "-y", "install", "--download-only", *ARCHIVE, system.interpreter.name]
     _run(["unshare", "--mount", "bash", "-ec", FILL, str(root), *install])
 
 
@@ -84,7 +83,7 @@ def _run(command: list[str]) -> None:
 
 
 class CleanRoot:
-    """A copy of a release's root that may be changed; made by `clean_root`."""
+    """A copy of a system's root that may be changed; made by `clean_root`."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -123,10 +122,10 @@ class CleanRoot:
 
 
 @contextmanager
-def clean_root(release: str) -> Iterator[CleanRoot]:
-    """A root of a release over the kept one, which stays as it is; it is gone with the block. For a process that was
+def clean_root(system: System) -> Iterator[CleanRoot]:
+    """A root of a system over the kept one, which stays as it is; it is gone with the block. For a process that was
     started with OWN."""
-    lower = base(release)
+    lower = base(system)
     folder = Path(tempfile.mkdtemp(dir=FOLDER, prefix="run."))
     for name in ("upper", "work", "root"):
         (folder / name).mkdir()
