@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.capacity.filter import CapacityFilter
-from detector.features.columns import Bools, Columns, Floats, Ints
+from detector.features.columns import Bools, Columns, Floats, Ints, filled
 from detector.features.features import Frame
 from detector.features.signals import INDEX
 from detector.slot_arrays import SlotArrays
@@ -37,6 +37,9 @@ MAX_RESIDUAL = 0.2
 LOWEST = (0.0, 0.0, -0.2, 1.0)
 HIGHEST = (1.0, 1.0, 0.5, 1.0)
 """Range of each term that the law is good for from the start."""
+LEAST: Floats = np.array([0.0, 0.05, 0.0, -0.5])
+MOST: Floats = np.array([0.9, 2.0, 2.0, 0.5])
+"""Of the coefficients, which keeps the law physical: CPU has a memory below 1, requests and CPI do not lower it."""
 WIDEN = 0.1
 """A term may leave what a node has shown so far by this much a tick; what is further off is taken as if it were there.
 So the law does not predict at loads that it never saw, and one odd tick does not bend it."""
@@ -108,7 +111,7 @@ class Estimator(SlotArrays):
         Without hardware counters the probe's cycles per load stand in: both are over their own calm ones.
         """
         hardware, probe = frame.own[:, INDEX["cpi"]], frame.own[:, INDEX["probe_cycles"]]
-        cpi = np.nan_to_num(np.where(np.isnan(hardware), probe, hardware), nan=1.0) - 1.0
+        cpi = filled(np.where(np.isnan(hardware), probe, hardware), 1.0) - 1.0
         old = self._old_cpu[frame.slots]
         return np.stack([old, frame.rps / capacity, np.clip(cpi, -0.5, 5.0), np.ones(len(frame.slots))], axis=1)
 
@@ -122,14 +125,15 @@ class Estimator(SlotArrays):
     def _step(self, slots: Ints, terms: Floats, cpu: Floats, learn: Bools) -> Floats:
         """One step of recursive least squares with forgetting; returns what was predicted before it."""
         whole = np.isfinite(terms).all(axis=1)
-        predicted = np.where(whole, (np.nan_to_num(terms) * self.coefficients[slots]).sum(axis=1), np.nan)
+        predicted = np.where(whole, (filled(terms, 0.0) * self.coefficients[slots]).sum(axis=1), np.nan)
         fit = whole & np.isfinite(cpu) & learn
         slots, terms = slots[fit], terms[fit]
         error = np.clip(cpu[fit] - predicted[fit], -MAX_RESIDUAL, MAX_RESIDUAL)
         covariance = self._covariance[slots]
         gain = np.einsum("mij,mj->mi", covariance, terms)
         gain /= (FORGETTING + np.einsum("mi,mi->m", terms, gain))[:, None]
-        self.coefficients[slots] = _guarded(self.coefficients[slots] + gain * error[:, None])
+        moved = self.coefficients[slots] + gain * error[:, None]
+        self.coefficients[slots] = np.minimum(np.maximum(moved, LEAST), MOST)
         covariance = (covariance - np.einsum("mi,mj,mjk->mik", gain, terms, covariance)) / FORGETTING
         # Only the coefficients beyond the cap are held, the others go on learning.
         variance = np.einsum("mii->mi", covariance)
@@ -159,7 +163,7 @@ def comparable_loss(frame: Frame) -> Floats:
 
 
 def _share(lost: Floats) -> Floats:
-    return np.asarray(np.clip(np.nan_to_num(lost, nan=0.0), 0.0, 1.0))
+    return np.asarray(np.minimum(np.maximum(filled(lost, 0.0), 0.0), 1.0))
 
 
 def _by_core(frame: Frame) -> Floats:
@@ -169,10 +173,3 @@ def _by_core(frame: Frame) -> Floats:
 
 def _by_steal(frame: Frame) -> Floats:
     return np.asarray(frame.values[:, INDEX["steal"]] - frame.baseline[:, INDEX["steal"]])
-
-
-def _guarded(coefficients: Floats) -> Floats:
-    """Keeps the law physical: CPU has a memory below 1, requests and CPI do not lower it."""
-    low = np.array([0.0, 0.05, 0.0, -0.5])
-    high = np.array([0.9, 2.0, 2.0, 0.5])
-    return np.clip(coefficients, low, high)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from detector.features.columns import Bools, Floats, Ints, Table
+from detector.features.columns import Bools, Floats, Ints, Table, filled
 from detector.features.signals import HOLE
 from detector.lateness import Timelines
 from detector.slot_arrays import SlotArrays
@@ -232,7 +232,7 @@ class SampleSorter:
         at.seen_s[slots[again]] = now_s
 
         taken = ~(again | old)
-        arrivals = np.select([again, old, restarted], [_DUPLICATE, _OLD, _RESTART], default=_NEW)
+        arrivals = np.where(again, _DUPLICATE, np.where(old, _OLD, np.where(restarted, _RESTART, _NEW)))
         for row, slot in zip(rows[taken & another_boot].tolist(), slots[taken & another_boot].tolist(), strict=True):
             self._past_boot_id[slot], self._boot_id[slot] = self._boot_id[slot], table.boot_ids[row]
         missing = np.where(restarted | fresh, 0, np.maximum(seq - at.seq[slots] - 1, 0))
@@ -254,7 +254,7 @@ class SampleSorter:
         counts = taken & ~late
         judged, promised_s = slots[counts], table.columns["next_within_s"][rows[counts]]
         at.seen_s[judged], at.hole[judged] = now_s, False
-        at.next_within_s[judged] = np.minimum(np.nan_to_num(promised_s), LONGEST_PROMISE_S)
+        at.next_within_s[judged] = np.minimum(filled(promised_s, 0.0), LONGEST_PROMISE_S)
         return np.where(late, _LATE, arrivals), first
 
     def _begin(self, table: Table, rows: Ints, slots: Ints, now_s: float) -> None:

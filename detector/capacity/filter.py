@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.capacity.observations import Observations, Windows
-from detector.features.columns import Bools, Columns, Floats, Ints
+from detector.features.columns import Bools, Columns, Floats, Ints, filled
 from detector.slot_arrays import SlotArrays
 
 CALM, WAKE, LEFT = range(STATES := 3)
@@ -149,7 +149,7 @@ class CapacityFilter(SlotArrays):
         self._begin_and_end(slots, episode)
         self._pass_time(slots, columns["period_s"], columns["traffic.rps"], episode)
         seen = self._windows.add(slots, columns)
-        if len(seen.rows):
+        if seen is not None:
             self._observe(slots, seen, calm, episode)
         return self._read(slots, episode)
 
@@ -157,6 +157,8 @@ class CapacityFilter(SlotArrays):
         """What was summed up, and the highest rate served, are of before a neighbour came or went."""
         changed = slots[self._disturbed[slots] != episode]
         self._disturbed[slots] = episode
+        if not len(changed):
+            return
         self._windows.restart(changed)
         self._floor[changed], self._served[changed] = -np.inf, np.nan
         self._suggested[changed] = np.where(self._disturbed[changed], np.nan, 0.0)
@@ -166,7 +168,7 @@ class CapacityFilter(SlotArrays):
 
     def _pass_time(self, slots: Ints, period_s: Floats, rps: Floats, episode: Bools) -> None:
         p = self.parameters
-        seconds = np.nan_to_num(period_s, nan=0.0)
+        seconds = filled(period_s, 0.0)
         calm = self._covariance[slots, CALM, CALM]
         drifted = np.minimum(calm + np.where(episode, 0.0, p.calm_drift**2 * seconds), p.calm_sd**2)
         self._covariance[slots, CALM, CALM] = np.maximum(calm, drifted)
@@ -265,10 +267,10 @@ class CapacityFilter(SlotArrays):
     def _read(self, slots: Ints, episode: Bools) -> Capacity:
         p, mean, covariance = self.parameters, self._mean[slots], self._covariance[slots]
         known = self._covariance[:, CALM, CALM] < KNOWN**2
-        all_known = np.flatnonzero(known)
-        peers = float(np.median(self._mean[all_known, CALM])) if len(all_known) else np.nan
         own: Bools = known[slots]
-        calm = np.where(own, mean[:, CALM], peers)
+        calm = mean[:, CALM].copy()
+        if not own.all():
+            calm[~own] = np.median(self._mean[known, CALM]) if known.any() else np.nan
         variance = covariance[:, CALM, CALM] + np.where(
             episode, 2.0 * covariance[:, CALM, LEFT] + covariance[:, LEFT, LEFT], 0.0
         )
@@ -281,7 +283,7 @@ class CapacityFilter(SlotArrays):
         return Capacity(
             rps=rps,
             stderr_rps=np.where(own, rps * np.sqrt(variance), np.nan),
-            lost=np.nan_to_num(lost, nan=0.0),
+            lost=filled(lost, 0.0),
             calm_rps=np.exp(calm),
         )
 
@@ -295,7 +297,8 @@ def _truncated(mean: Floats, variance: Floats, floor: Floats, floor_sd: float) -
     near = below > NEGLIGIBLE
     hazard[near] = [_hazard(value) for value in below[near].tolist()]
     shrink = np.where(near, hazard * (hazard - np.where(near, below, 0.0)), 0.0)
-    return mean + variance / total * hazard, variance * (1.0 - variance / total**2 * np.clip(shrink, 0.0, 1.0))
+    shrink = np.minimum(np.maximum(shrink, 0.0), 1.0)
+    return mean + variance / total * hazard, variance * (1.0 - variance / total**2 * shrink)
 
 
 def _hazard(value: float) -> float:

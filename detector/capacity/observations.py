@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Columns, Floats, Ints
+from detector.features.columns import Columns, Floats, Ints, filled
 from detector.slot_arrays import SlotArrays
 
 ENOUGH = 40
@@ -64,8 +64,8 @@ class Windows(SlotArrays):
         """What was summed up is of another state."""
         self._sums[slots] = 0.0
 
-    def add(self, slots: Ints, columns: Columns) -> Observations:
-        """Takes in one Sample of each slot, (M,)."""
+    def add(self, slots: Ints, columns: Columns) -> Observations | None:
+        """Takes in one Sample of each slot, (M,); None when these complete no observation."""
         period_s, rps = columns["period_s"], columns["traffic.rps"]
         cpu_s, delay_s = columns["sched.cpu_s_per_s"], columns["sched.run_delay_s_per_s"]
         utilisation = np.where(
@@ -82,7 +82,7 @@ class Windows(SlotArrays):
                 np.minimum(cpu_s + delay_s, 1.0),
                 delay_s,
                 cpu_s,
-                np.nan_to_num(columns["traffic.rps_error"], nan=0.0),
+                filled(columns["traffic.rps_error"], 0.0),
             ],
             axis=1,
         )
@@ -94,6 +94,8 @@ class Windows(SlotArrays):
         sums = self._sums[slots]
         enough = (sums[:, _REQUESTS] >= ENOUGH) & (sums[:, _TIME] >= SHORTEST_S)
         due = usable & (enough | (sums[:, _TIME] >= LONGEST_S))
+        if not due.any():
+            return None
         rows = np.flatnonzero(due)
         self._sums[slots[rows]] = 0.0
         seconds, requests, cpu, held, wanted, waited, busy, off = sums[rows].T

@@ -50,6 +50,7 @@ NO_REQUESTS_TIMEOUT_S = 55.0
 STATES: tuple[State, ...] = get_args(State)
 CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unknown"]
+ALL_SLOW, OVERLOAD = CODES["all_slow"], CODES["overload"]
 _QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED, _TIMED_OUT = range(7)
 
 
@@ -169,7 +170,8 @@ class StateMachines(SlotArrays):
         `answered`: a request was answered in this tick all the same.
         """
         back = self.state[slots] == UNKNOWN
-        self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
+        if back.any():
+            self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
         state = self.state[slots]
         self._requests_s[slots[~low_traffic]] = now_s
         self._awaits_requests[slots[~low_traffic]] = False

@@ -12,7 +12,7 @@ from itertools import repeat
 
 import numpy as np
 
-from detector.classify.episodes import CALM, CODES, INTERFERENCE, STATES
+from detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES
 from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.rules import Outcome, Rules
 from detector.classify.tree import Model
@@ -161,7 +161,8 @@ class Judge(SlotArrays):
 
     def _add_nodes(self, now_s: float, table: Table, new_nodes: Sequence[tuple[int, int]]) -> None:
         """Makes room for new nodes, and empties slots that were another's."""
-        self.resize(self.sorter.slots)
+        if new_nodes:
+            self.resize(self.sorter.slots)
         for slot, row in new_nodes:
             node = table.nodes[row]
             self.forget(slot)
@@ -200,7 +201,7 @@ class Judge(SlotArrays):
             calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
         else:
             long = now_s - self.rules.since_s(frame.slots) >= LEARN_ANYWAY_S
-            shared = (outcome.state == CODES["all_slow"]) | (outcome.state == CODES["overload"])
+            shared = (outcome.state == ALL_SLOW) | (outcome.state == OVERLOAD)
             calm = np.where(shared, long, (outcome.looks == CALM) & (outcome.state == CALM))
             # The first baseline decides what is normal: nothing that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & outcome.stands_out)
@@ -249,7 +250,7 @@ class Judge(SlotArrays):
                 resources,
                 (~outcome.waits).tolist(),
                 table.seq.tolist(),
-                *map(_or_none, numbers),
+                *_or_none(np.stack(numbers)),
                 outcome.probability.tolist(),
             )
         )
@@ -272,9 +273,9 @@ class Judge(SlotArrays):
         )
 
 
-def _or_none(values: Floats) -> list[float | None]:
-    """(M,) as Python's numbers, None for NaN and infinities."""
-    found: list[float | None] = values.tolist()
-    for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        found[row] = None
+def _or_none(values: Floats) -> list[list[float | None]]:
+    """(N, M) as Python's numbers, None for NaN and infinities."""
+    found: list[list[float | None]] = values.tolist()
+    for number, row in np.argwhere(~np.isfinite(values)).tolist():
+        found[number][row] = None
     return found

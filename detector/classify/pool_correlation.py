@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import CALM, CODES, INTERFERENCE
+from detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD
 from detector.classify.thresholds import Deviations
 from detector.estimator import comparable_loss
 from detector.features.columns import Bools, Floats, Ints
@@ -88,7 +88,7 @@ class PoolCorrelator(SlotArrays):
         slow = deviations.slow & ~overload & ~suspected
         self._slow[frame.slots] = slow
         self._has_requests[frame.slots] = has_requests
-        self._lost[frame.slots] = np.roll(self._lost[frame.slots], 1, axis=1)
+        self._lost[frame.slots, 1:] = self._lost[frame.slots, :-1]
         self._lost[frame.slots, 0] = np.where(overload, 0.0, comparable_loss(frame))
 
         pool = int(fresh.sum())
@@ -96,11 +96,9 @@ class PoolCorrelator(SlotArrays):
         shared = slow_nodes >= 2 and slow_nodes >= ALL_SLOW_SHARE * pool
         alike, others = self._alike(frame.slots, fresh & (self._has_requests | in_episode))
         alike[alike < ALL_SLOW_SHARE * others] = 0
-        classification = np.select(
-            [overload, (slow & shared) | ((deviations.slow | suspected) & (alike > 0)), suspected],
-            [CODES["overload"], CODES["all_slow"], INTERFERENCE],
-            default=CALM,
-        )
+        together = (slow & shared) | ((deviations.slow | suspected) & (alike > 0))
+        by_itself = np.where(suspected, INTERFERENCE, CALM)
+        classification: Ints = np.where(overload, OVERLOAD, np.where(together, ALL_SLOW, by_itself))
         return PoolCorrelation(classification, has_requests, slow_nodes, pool, alike, others)
 
     def _alike(self, slots: Ints, counts: Bools) -> tuple[Ints, Ints]:

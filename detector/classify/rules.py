@@ -211,7 +211,7 @@ class Rules(SlotArrays):
 def _level(deviations: thresholds.Deviations, suspected: Bools, strong: Bools, vetoed: Bools) -> Ints:
     """(M,) how clearly each row shows a neighbour; `vetoed` (M, signals) do not count."""
     faint = deviations.weak_signal_without(vetoed)
-    return np.select([suspected & strong, suspected, faint], [STRONG, WEAK, FAINT], default=QUIET)
+    return np.where(suspected, np.where(strong, STRONG, WEAK), np.where(faint, FAINT, QUIET))
 
 
 def _share(value: float) -> str:

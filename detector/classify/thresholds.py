@@ -88,13 +88,13 @@ _WEAK_USERS = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
 _WEAK_OWN: Floats = np.array([WEAK_LIMITS[s.key].own if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
 _WEAK_PEERS: Floats = np.array([WEAK_LIMITS[s.key].peers if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
 _RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
-_GROUPS = {
-    group: np.array([signal.group == group for signal in SIGNALS]) & _LIMITED
-    for group in ("run queue", "core", "cost", "disk", "network", "memory", "users")
-}
-_CPU_GROUPS = ("run queue", "core", "cost")
-_DEVICE_GROUPS = ("disk", "network", "memory")
-_MIXED = np.array([INDEX["rt_mean"], INDEX["rt_p95"]])
+_GROUPS = ("run queue", "core", "cost", "disk", "network", "memory", "users")
+_IN_GROUP: Bools = np.array([[signal.group == group for group in _GROUPS] for signal in SIGNALS]) & _LIMITED[:, None]
+"""(signals, groups) which group each signal that has a limit is in."""
+_RUN_QUEUE, _CORE, _USERS = (_GROUPS.index(group) for group in ("run queue", "core", "users"))
+_CPU, _DEVICES, _CAUSES, _OTHER_CAUSES = slice(0, 3), slice(3, 6), slice(0, 6), slice(1, 6)
+"""Of `_GROUPS`; the other causes are all but the run queue."""
+_MIXED: Bools = np.array([signal.key in ("rt_mean", "rt_p95") for signal in SIGNALS])
 """Response times over all requests, which move with the mix of requests too."""
 
 
@@ -124,8 +124,9 @@ class Deviations:
     def affects_users_without(self, ignored: Bools) -> Bools:
         """(M,) a neighbour that users notice, by the thresholds alone and without the `ignored` (M, signals)."""
         votes, strong = self.votes & ~ignored, self.strong_votes & ~ignored
-        noticed = (votes & _GROUPS["users"]).any(axis=1) | self.latency_unknown
-        return np.asarray(_interfering(votes, strong, self.latency_unknown) & noticed)
+        beyond = _groups(votes)
+        noticed = beyond[:, _USERS] | self.latency_unknown
+        return np.asarray(_interfering(beyond, _groups(strong), self.latency_unknown) & noticed)
 
     def weak_signal_without(self, ignored: Bools) -> Bools:
         """(M,) a cause and users beyond `WEAK_LIMITS`, without the `ignored` (M, signals): it means something only if
@@ -140,37 +141,35 @@ def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Devi
     `suspected_before` (M,): the nodes of which `queueing_suspected` held one tick before.
     """
     with np.errstate(invalid="ignore"):
-        far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
+        far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_IN_GROUP[:, _CORE])
         # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself: its queues
         # prove nothing then.
         self_inflicted = ((frame.peak >= SELF_INFLICTED_LOAD) | frame.replaced)[:, None] & QUEUES
-        far &= ~self_inflicted
+        # Response times by route replace those over all requests, which change with the mix of requests too.
+        left_out = self_inflicted | (_MIXED & ~np.isnan(frame.values[:, INDEX["rt_routes"], None]))
+        far &= ~left_out
         # CPU pressure stands in for the run delay where that is not known.
         far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
-        # Response times by route replace those over all requests, which change with the mix of requests too.
-        far[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
         beyond_own = (frame.own >= _OWN) & far
         no_peers = np.isnan(frame.peers)
-        no_own = np.isnan(frame.own) & ~self_inflicted
-        no_own[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
+        no_own = np.isnan(frame.own) & ~left_out
         beyond_peers = frame.peers >= np.where(no_own, _OWN * UNKNOWN_OWN, _PEERS)
         votes = (beyond_own | no_own) & (beyond_peers | (no_peers & ~no_own))
         strong = (frame.own >= _OWN * STRONG) & far
         strong_votes = (strong | (no_own & (frame.peers >= _OWN * UNKNOWN_OWN * STRONG))) & (
             (frame.peers >= _PEERS * STRONG) | (no_peers & ~no_own)
         )
-        weak_votes = (frame.own >= _WEAK_OWN) & (frame.peers >= _WEAK_PEERS) & ~self_inflicted
-        # As above: response times by route replace those over all requests.
-        weak_votes[:, INDEX["rt_mean"]] &= np.isnan(frame.values[:, INDEX["rt_routes"]])
+        weak_votes = (frame.own >= _WEAK_OWN) & (frame.peers >= _WEAK_PEERS) & ~left_out
         residual = (
             (frame.own[:, _RESIDUAL] >= _OWN[_RESIDUAL])
             & far[:, _RESIDUAL]
             & ((frame.peers[:, _RESIDUAL] >= _PEERS[_RESIDUAL]) | no_peers[:, _RESIDUAL])
         )
-    latency_unknown: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
-    groups = _groups(votes)
-    queueing_suspected: Bools = groups["run queue"] & groups["users"] & np.asarray(frame.peak < NO_BURST_LOAD)
-    interfering = _interfering(votes, strong_votes, latency_unknown)
+    mean_ms, p95_ms = frame.values[:, INDEX["rt_mean"]], frame.values[:, INDEX["rt_p95"]]
+    latency_unknown: Bools = np.isnan(mean_ms) & np.isnan(p95_ms)
+    beyond = _groups(votes)
+    queueing_suspected: Bools = beyond[:, _RUN_QUEUE] & beyond[:, _USERS] & np.asarray(frame.peak < NO_BURST_LOAD)
+    interfering = _interfering(beyond, _groups(strong_votes), latency_unknown)
     return Deviations(
         votes=votes,
         strong_votes=strong_votes,
@@ -179,20 +178,14 @@ def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Devi
         queueing_suspected=queueing_suspected,
         strong=_strong_combined(frame, votes),
         weak_votes=weak_votes,
-        slow=_slow(beyond_own, strong),
+        slow=_slow(_groups(beyond_own), _groups(strong)),
         residual=residual,
     )
 
 
-def _groups(marks: Bools) -> dict[str, Bools]:
-    """For each group of `_GROUPS` whether any of its signals is marked: (M,). Nearly all rows have no mark."""
-    some = np.flatnonzero(marks.any(axis=1))
-    found = {group: np.zeros(len(marks), dtype=bool) for group in _GROUPS}
-    if len(some):
-        marked = marks[some]
-        for group, columns in _GROUPS.items():
-            found[group][some] = (marked & columns).any(axis=1)
-    return found
+def _groups(marks: Bools) -> Bools:
+    """(M, groups) in which of `_GROUPS` any of the marked signals, (M, signals), is."""
+    return np.asarray(marks @ _IN_GROUP)
 
 
 def _strong_combined(frame: Frame, votes: Bools) -> Bools:
@@ -201,13 +194,13 @@ def _strong_combined(frame: Frame, votes: Bools) -> Bools:
     if len(some):
         beyond = np.fmin(frame.own[some] / _OWN, frame.peers[some] / _PEERS)
         beyond = np.where(votes[some], np.maximum(np.nan_to_num(beyond, nan=1.0), 1.0), 0.0)
-        by_group = np.stack([beyond[:, columns].max(axis=1) for columns in _GROUPS.values()], axis=1)
+        by_group = np.stack([beyond[:, columns].max(axis=1) for columns in _IN_GROUP.T], axis=1)
         combined = np.where(by_group > 0.0, by_group, 1.0).prod(axis=1)
         found[some] = ((by_group > 0.0).sum(axis=1) >= 2) & (combined >= STRONG_COMBINED)
     return found
 
 
-def _interfering(votes: Bools, strong: Bools, latency_unknown: Bools) -> Bools:
+def _interfering(beyond: Bools, far_beyond: Bools, latency_unknown: Bools) -> Bools:
     """Two causes of the CPU; or one but the run queue, and users' waiting, strongly; or the run queue, strongly, and
     users; or a disk, network or memory that waits, and users: strongly, or with a cause of the CPU beside it.
 
@@ -215,23 +208,19 @@ def _interfering(votes: Bools, strong: Bools, latency_unknown: Bools) -> Bools:
     A backup of the server's own makes its disk wait too: as long as no request waits for it, nothing is to be done.
     Where no request ends nobody waits; then the run delay is believed alone.
     """
-    beyond, far_beyond = _groups(votes), _groups(strong)
-    causes = np.sum([beyond[group] for group in _CPU_GROUPS], axis=0)
-    device = np.any([beyond[group] for group in _DEVICE_GROUPS], axis=0)
-    users, strong_users = beyond["users"], far_beyond["users"]
+    causes = beyond[:, _CPU].sum(axis=1)
+    users = beyond[:, _USERS]
     return np.asarray(
         (causes >= 2)
-        | ((beyond["core"] | beyond["cost"] | device) & strong_users)
-        | (far_beyond["run queue"] & (users | latency_unknown))
-        | (device & users & (causes >= 1))
+        | (beyond[:, _OTHER_CAUSES].any(axis=1) & far_beyond[:, _USERS])
+        | (far_beyond[:, _RUN_QUEUE] & (users | latency_unknown))
+        | (beyond[:, _DEVICES].any(axis=1) & users & (causes >= 1))
     )
 
 
-def _slow(beyond: Bools, strong: Bools) -> Bools:
+def _slow(beyond: Bools, far_beyond: Bools) -> Bools:
     """Users wait far longer, or longer and with a cause beside it."""
-    found = _groups(beyond)
-    causes = np.any([found[group] for group in (*_CPU_GROUPS, *_DEVICE_GROUPS)], axis=0)
-    return np.asarray((found["users"] & causes) | _groups(strong)["users"])
+    return np.asarray((beyond[:, _USERS] & beyond[:, _CAUSES].any(axis=1)) | far_beyond[:, _USERS])
 
 
 def explain(frame: Frame, deviations: Deviations, row: int) -> list[str]:

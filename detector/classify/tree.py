@@ -188,11 +188,9 @@ class Tree:
     def explain(self, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
         """The paths of some rows of the frame, (K,), in words with values; `leaves` is (M,)."""
         paths: list[list[str]] = [[] for _ in rows]
-        for leaf in np.unique(leaves[rows]):
+        for leaf in set(leaves[rows].tolist()):
             places = np.flatnonzero(leaves[rows] == leaf)
-            tested = [
-                describe_all(feature, frame, rows[places], f" {limits}") for feature, limits in self._paths[int(leaf)]
-            ]
+            tested = [describe_all(feature, frame, rows[places], f" {limits}") for feature, limits in self._paths[leaf]]
             for place, path in zip(places.tolist(), zip(*tested, strict=True), strict=False):
                 paths[place] = list(path)
         return paths

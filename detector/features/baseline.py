@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.features.columns import Bools, Floats, Ints
+from detector.features.columns import Bools, Floats, Ints, filled
 from detector.features.signals import RESPONDS, SIGNALS, WAITS
 from detector.slot_arrays import SlotArrays
 
@@ -56,7 +56,7 @@ _RESPONSE_STRETCH = _stretch(1.0 / (1.0 - CENTRES))
 
 def bins_of(load: Floats) -> Ints:
     """(M,) bin of each load (M,); an unknown load counts as the lowest, all ticks then share it."""
-    return np.searchsorted(EDGES, np.nan_to_num(load, nan=0.0), side="right").astype(np.int64)
+    return EDGES.searchsorted(filled(load, 0.0), side="right")
 
 
 class Reference(NamedTuple):
@@ -114,9 +114,9 @@ class Baselines(SlotArrays):
 
     def learn(self, slots: Ints, bins: Ints, values: Floats) -> None:
         """Takes calm ticks in: `values` is (M, signals)."""
-        stride = np.clip(self._seen[slots, bins] // KEEP, 1, MAX_STRIDE)
-        take = self._seen[slots, bins] % stride == 0
-        self._seen[slots, bins] += 1
+        seen = self._seen[slots, bins]
+        take = seen % np.minimum(np.maximum(seen // KEEP, 1), MAX_STRIDE) == 0
+        self._seen[slots, bins] = seen + 1
         slots, bins, values = slots[take], bins[take], values[take]
         if len(slots):
             self._allot(slots, bins)

@@ -72,6 +72,11 @@ Row = tuple[tuple[Any, ...], bytes]
 """A Sample as `Table` takes it: its words and its numbers, packed as doubles."""
 
 
+def filled(values: Floats, absent: float) -> Floats:
+    """The values, with `absent` in place of NaN."""
+    return np.where(np.isnan(values), absent, values)
+
+
 def fields_read() -> dict[str, set[str]]:
     """Section of a Sample -> its fields that the detector reads."""
     found = {name: set(fields) for name, (_, fields) in SECTIONS.items()}

@@ -177,7 +177,7 @@ def explained_load(load: Floats, cost_ratio: Floats) -> Floats:
     that the guest measures. Requests below `COST_RATIO_LIMIT` are the server's own, as are those of unknown
     cost.
     """
-    return load / np.where(np.nan_to_num(cost_ratio, nan=1.0) >= COST_RATIO_LIMIT, cost_ratio, 1.0)
+    return load / np.where(cost_ratio >= COST_RATIO_LIMIT, cost_ratio, 1.0)
 
 
 def _lower_median(values: Floats) -> Floats:
@@ -198,7 +198,7 @@ def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
     pool = np.where(fit[:, None], values, np.nan).T
     mine = pool[:, slots]
     counts = (~np.isnan(pool)).sum(axis=1)
-    for count in np.unique(counts[counts > 0]):
+    for count in set(counts[counts > 0].tolist()):
         columns = np.flatnonzero(counts == count)
         whole, low = (count - 1) // 2, max((count - 2) // 2, 0)
         high = min(low + 1, count - 1)

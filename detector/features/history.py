@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Bools, Columns, Floats, Ints, Table
+from detector.features.columns import Bools, Columns, Floats, Ints, Table, filled
 from detector.features.routes import RouteTimes
 from detector.features.signals import INDEX, SIGNALS, WINDOW_S
 from detector.slot_arrays import SlotArrays
@@ -122,7 +122,7 @@ class SampleWindows(SlotArrays):
         for count in (USUAL, MOST):
             places = (self._at[slots][:, None] - 1 - np.arange(count)) % MOST
             window = self._last[slots[:, None], places]
-            periods_s = np.nan_to_num(window[:, :, _PERIOD])
+            periods_s = filled(window[:, :, _PERIOD], 0.0)
             ages_s = np.cumsum(periods_s, axis=1) - periods_s
             whole = ages_s[:, -1] + periods_s[:, -1] >= ROUNDING * WINDOW_S
             if (whole | np.isnan(window[:, -1, _PERIOD])).all():

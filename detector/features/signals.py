@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -65,7 +66,7 @@ def _either(first: str, other: str, *absent: str) -> Source:
 
 def _highest(*names: str) -> Source:
     """The highest of the fields that are there."""
-    return lambda columns: np.fmax.reduce([columns[name] for name in names]), (*names, names[0].partition(".")[0])
+    return lambda columns: reduce(np.fmax, map(columns.__getitem__, names)), (*names, names[0].partition(".")[0])
 
 
 def _period_ms(columns: Columns) -> Floats:
