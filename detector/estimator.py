@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.capacity.filter import CapacityFilter
-from detector.features.columns import Bools, Columns, Floats, Ints, filled
+from detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
 from detector.features.features import Frame
 from detector.features.signals import INDEX
 from detector.slot_arrays import SlotArrays
@@ -99,9 +99,9 @@ class Estimator(SlotArrays):
         if self.history is not None:
             self.history.append(np.concatenate([terms, cpu[:, None]], axis=1))
         return Estimates(
-            predicted=np.clip(predicted, 0.0, 2.0),
+            predicted=clipped(predicted, 0.0, 2.0),
             capacity=capacity.rps,
-            severity=np.clip(capacity.lost, 0.0, MAX_SEVERITY),
+            severity=clipped(capacity.lost, 0.0, MAX_SEVERITY),
             capacity_stderr=capacity.stderr_rps,
         )
 
@@ -113,11 +113,11 @@ class Estimator(SlotArrays):
         hardware, probe = frame.own[:, INDEX["cpi"]], frame.own[:, INDEX["probe_cycles"]]
         cpi = filled(np.where(np.isnan(hardware), probe, hardware), 1.0) - 1.0
         old = self._old_cpu[frame.slots]
-        return np.stack([old, frame.rps / capacity, np.clip(cpi, -0.5, 5.0), np.ones(len(frame.slots))], axis=1)
+        return np.stack([old, frame.rps / capacity, clipped(cpi, -0.5, 5.0), np.ones(len(frame.slots))], axis=1)
 
     def _in_range(self, slots: Ints, terms: Floats) -> Floats:
         """Terms held to what the law knows; the range follows them (`WIDEN`)."""
-        held = np.clip(terms, self._lowest[slots] - WIDEN, self._highest[slots] + WIDEN)
+        held = clipped(terms, self._lowest[slots] - WIDEN, self._highest[slots] + WIDEN)
         self._lowest[slots] = np.fmin(self._lowest[slots], held)
         self._highest[slots] = np.fmax(self._highest[slots], held)
         return held
@@ -128,12 +128,11 @@ class Estimator(SlotArrays):
         predicted = np.where(whole, (filled(terms, 0.0) * self.coefficients[slots]).sum(axis=1), np.nan)
         fit = whole & np.isfinite(cpu) & learn
         slots, terms = slots[fit], terms[fit]
-        error = np.clip(cpu[fit] - predicted[fit], -MAX_RESIDUAL, MAX_RESIDUAL)
+        error = clipped(cpu[fit] - predicted[fit], -MAX_RESIDUAL, MAX_RESIDUAL)
         covariance = self._covariance[slots]
         gain = np.einsum("mij,mj->mi", covariance, terms)
         gain /= (FORGETTING + np.einsum("mi,mi->m", terms, gain))[:, None]
-        moved = self.coefficients[slots] + gain * error[:, None]
-        self.coefficients[slots] = np.minimum(np.maximum(moved, LEAST), MOST)
+        self.coefficients[slots] = clipped(self.coefficients[slots] + gain * error[:, None], LEAST, MOST)
         covariance = (covariance - np.einsum("mi,mj,mjk->mik", gain, terms, covariance)) / FORGETTING
         # Only the coefficients beyond the cap are held, the others go on learning.
         variance = np.einsum("mii->mi", covariance)
@@ -163,7 +162,7 @@ def comparable_loss(frame: Frame) -> Floats:
 
 
 def _share(lost: Floats) -> Floats:
-    return np.asarray(np.minimum(np.maximum(filled(lost, 0.0), 0.0), 1.0))
+    return clipped(filled(lost, 0.0), 0.0, 1.0)
 
 
 def _by_core(frame: Frame) -> Floats:

@@ -142,7 +142,8 @@ class SampleSorter:
         slots: Ints = np.array(known, dtype=np.int64)
         arrivals: Ints = np.zeros(len(table), dtype=np.int64)
         fresh = np.zeros(len(table), dtype=bool)
-        fresh[[row for _, row in new_nodes]] = True
+        for _, row in new_nodes:
+            fresh[row] = True
         rounds = []
         for rows, counts in _one_of_each(slots):
             arrivals[rows], first = self._sort(table, rows, slots[rows], fresh[rows], now_s)
@@ -154,6 +155,8 @@ class SampleSorter:
     def losses(self, now_s: float, every_s: float = 60.0) -> list[Loss]:
         """What was lost since the last report, of each node at most every `every_s` seconds."""
         at = self._at
+        if not at.lost.any():
+            return []
         due = np.flatnonzero(at.used & (at.lost > 0) & (now_s - at.reported_loss_s >= every_s))
         found = [Loss(self._name[slot], int(at.lost[slot]), int(at.dropped[slot])) for slot in due.tolist()]
         at.lost[due], at.dropped[due], at.reported_loss_s[due] = 0, 0, now_s
@@ -216,7 +219,8 @@ class SampleSorter:
         at = self._at
         seq, time_unix_s = table.seq[rows], table.time_unix_s[rows]
         period_s = table.columns["period_s"][rows]
-        self._begin(table, rows[fresh], slots[fresh], now_s)
+        if fresh.any():
+            self._begin(table, rows[fresh], slots[fresh], now_s)
 
         another_boot, past_boot = self._boots(table, rows, slots)
         again = ~another_boot & (seq == at.seq[slots]) & (time_unix_s == at.time_unix_s[slots]) & ~fresh
@@ -233,7 +237,8 @@ class SampleSorter:
 
         taken = ~(again | old)
         arrivals = np.where(again, _DUPLICATE, np.where(old, _OLD, np.where(restarted, _RESTART, _NEW)))
-        for row, slot in zip(rows[taken & another_boot].tolist(), slots[taken & another_boot].tolist(), strict=True):
+        booted = taken & another_boot
+        for row, slot in zip(rows[booted].tolist(), slots[booted].tolist(), strict=True):
             self._past_boot_id[slot], self._boot_id[slot] = self._boot_id[slot], table.boot_ids[row]
         missing = np.where(restarted | fresh, 0, np.maximum(seq - at.seq[slots] - 1, 0))
         late = np.zeros(len(rows), dtype=bool)
@@ -242,7 +247,8 @@ class SampleSorter:
             self._timelines.late_s(slots[goes_on], now_s, period_s[goes_on], missing[goes_on], self.stale_after_s)
             > self.stale_after_s
         )
-        self._timelines.start(slots[restarted], now_s, period_s[restarted])
+        if restarted.any():
+            self._timelines.start(slots[restarted], now_s, period_s[restarted])
 
         kept = slots[taken]
         at.seq[kept], at.time_unix_s[kept] = seq[taken], time_unix_s[taken]

@@ -6,7 +6,6 @@ It sleeps until Samples come or something is due: a node goes stale, the baselin
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from detector import baseline_checkpoint
+from detector.alarm import Alarm
 from detector.classify import tree
 from detector.classify.judge import Judge
 from detector.features import sample_decoder
@@ -87,8 +87,10 @@ class Detector:
         self._state: dict[tuple[str, str], str] = {}
         self._sent: dict[tuple[str, str], tuple[Verdict, float]] = {}
         """By pool and node: the last Verdict and when it was sent, the longest ago first."""
-        self._stop = asyncio.Event()
-        self._wake = asyncio.Event()
+        self._is_stopped = False
+        self._alarm = Alarm()
+        self._not_before_s = 0.0
+        """No tick begins before this."""
         self._checkpoint = baseline_checkpoint.BaselineCheckpoint(self._judges, time.monotonic())
 
     async def run(self) -> None:
@@ -101,8 +103,7 @@ class Detector:
             await self._bus.subscribe("cycle", partial(self._take_cycle, settings.servers), pool=settings.name)
         spare_the_collector()
         heartbeat = Heartbeat()
-        while not self._stop.is_set():
-            self._wake.clear()
+        while not self._is_stopped:
             began_s = time.monotonic()
             await self._tick(began_s)
             heartbeat.beat()
@@ -110,16 +111,18 @@ class Detector:
         await asyncio.to_thread(self._save, self._checkpoint.whole(time.time()))
 
     def _end(self) -> None:
-        self._stop.set()
-        self._wake.set()
+        self._is_stopped = True
+        self._alarm.ring()
 
     async def _sleep(self, not_before_s: float) -> None:
         """Until something came or is due, but not less than until `not_before_s`: what comes together is judged
         together. Ends at once at the stop."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), self.due_s() - time.monotonic())
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), max(LEAST_PAUSE_S, not_before_s - time.monotonic()))
+        self._not_before_s = not_before_s
+        due_s = 0.0 if any(self._arrived.values()) else self.due_s()
+        await self._alarm.sleep_until(max(due_s, self._pause_until_s()))
+
+    def _pause_until_s(self) -> float:
+        return max(self._not_before_s, time.monotonic() + LEAST_PAUSE_S)
 
     def due_s(self) -> float:
         """When there is something to do without a message, in monotonic seconds."""
@@ -131,7 +134,7 @@ class Detector:
     def _take_sample(self, sample: Sample) -> None:
         """Keeps a Sample for the next tick."""
         self._arrived[sample.pool].append(row_of(sample))
-        self._wake.set()
+        self._alarm.bring_forward(self._pause_until_s())
 
     def _take_cycle(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
         self._judges[cycle.pool].report_balancer_latency(time.monotonic(), response_times_ms(cycle, node_of))

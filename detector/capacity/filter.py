@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.capacity.observations import Observations, Windows
-from detector.features.columns import Bools, Columns, Floats, Ints, filled
+from detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
 from detector.slot_arrays import SlotArrays
 
 CALM, WAKE, LEFT = range(STATES := 3)
@@ -169,22 +169,17 @@ class CapacityFilter(SlotArrays):
     def _pass_time(self, slots: Ints, period_s: Floats, rps: Floats, episode: Bools) -> None:
         p = self.parameters
         seconds = filled(period_s, 0.0)
-        calm = self._covariance[slots, CALM, CALM]
+        mean, covariance = self._mean[slots], self._covariance[slots]
+        calm = covariance[:, CALM, CALM]
         drifted = np.minimum(calm + np.where(episode, 0.0, p.calm_drift**2 * seconds), p.calm_sd**2)
-        self._covariance[slots, CALM, CALM] = np.maximum(calm, drifted)
+        covariance[:, CALM, CALM] = np.maximum(calm, drifted)
         # A drained server shows nothing new: what it showed last stays, or its weight would swing by itself.
         served_s = np.where(rps > 0, seconds, 0.0)
         self._floor[slots] -= p.floor_fade * served_s
-        self._return(slots, WAKE, np.exp(-seconds / p.wake_s), p.wake_ms, p.wake_sd_ms)
-        self._return(slots, LEFT, np.exp(-served_s / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
-
-    def _return(self, slots: Ints, part: int, keep: Floats, to: float, sd: float | Floats) -> None:
-        """Lets a part of the state return to where it began, as an autoregressive process does: what was observed of it
-        is forgotten, and its variance comes back."""
-        self._mean[slots, part] = to + keep * (self._mean[slots, part] - to)
-        self._covariance[slots, part, :] *= keep[:, None]
-        self._covariance[slots, :, part] *= keep[:, None]
-        self._covariance[slots, part, part] += (1.0 - keep**2) * np.square(sd)
+        _return(mean, covariance, WAKE, np.exp(-seconds / p.wake_s), p.wake_ms, p.wake_sd_ms)
+        if episode.any():  # else `left` is 0 already
+            _return(mean, covariance, LEFT, np.exp(-served_s / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
+        self._mean[slots], self._covariance[slots] = mean, covariance
 
     def _observe(self, slots: Ints, seen: Observations, calm: Bools, episode: Bools) -> None:
         p, of = self.parameters, slots[seen.rows]
@@ -288,6 +283,15 @@ class CapacityFilter(SlotArrays):
         )
 
 
+def _return(mean: Floats, covariance: Floats, part: int, keep: Floats, to: float, sd: float | Floats) -> None:
+    """Lets a part of the states, (K, STATES) and (K, STATES, STATES), return to where it began, as an autoregressive
+    process does: what was observed of it is forgotten, and its variance comes back."""
+    mean[:, part] = to + keep * (mean[:, part] - to)
+    covariance[:, part, :] *= keep[:, None]
+    covariance[:, :, part] *= keep[:, None]
+    covariance[:, part, part] += (1.0 - keep**2) * np.square(sd)
+
+
 def _truncated(mean: Floats, variance: Floats, floor: Floats, floor_sd: float) -> tuple[Floats, Floats]:
     """Mean and variance of a normal distribution that lies above `floor`, where that is known up to `floor_sd`."""
     total = np.sqrt(variance + floor_sd**2)
@@ -296,8 +300,7 @@ def _truncated(mean: Floats, variance: Floats, floor: Floats, floor_sd: float) -
     hazard = np.zeros(len(mean))
     near = below > NEGLIGIBLE
     hazard[near] = [_hazard(value) for value in below[near].tolist()]
-    shrink = np.where(near, hazard * (hazard - np.where(near, below, 0.0)), 0.0)
-    shrink = np.minimum(np.maximum(shrink, 0.0), 1.0)
+    shrink = clipped(np.where(near, hazard * (hazard - np.where(near, below, 0.0)), 0.0), 0.0, 1.0)
     return mean + variance / total * hazard, variance * (1.0 - variance / total**2 * shrink)
 
 

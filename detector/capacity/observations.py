@@ -73,7 +73,7 @@ class Windows(SlotArrays):
         )
         by_littles_law = np.where(rps > 0, rps * columns["traffic.rt_mean_ms"] / 1e3, 0.0)
         held = np.where(np.isnan(by_littles_law), columns["traffic.in_flight"], by_littles_law)
-        now = np.stack(
+        now = np.array(
             [
                 np.ones(len(slots)),
                 rps,
@@ -83,9 +83,8 @@ class Windows(SlotArrays):
                 delay_s,
                 cpu_s,
                 filled(columns["traffic.rps_error"], 0.0),
-            ],
-            axis=1,
-        )
+            ]
+        ).T
         usable = ~np.isnan(rps)
         since_s = columns["time_unix_s"] - self._last_unix_s[slots]
         self._last_unix_s[slots] = columns["time_unix_s"]

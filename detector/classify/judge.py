@@ -250,7 +250,7 @@ class Judge(SlotArrays):
                 resources,
                 (~outcome.waits).tolist(),
                 table.seq.tolist(),
-                *_or_none(np.stack(numbers)),
+                *_or_none(np.array(numbers)),
                 outcome.probability.tolist(),
             )
         )

@@ -125,7 +125,7 @@ class Rules(SlotArrays):
             probability=steps.probability,
             looks=classification,
             level=np.where(classification == INTERFERENCE, level, QUIET),
-            stands_out=np.asarray(deviations.votes.any(axis=1)),
+            stands_out=deviations.stands_out,
             has_requests=correlation.has_requests,
             paths=self._paths(frame, deviations, correlation, steps, suspects.describe, level),
         )
@@ -153,11 +153,11 @@ class Rules(SlotArrays):
 
         def describe(rows: Ints) -> list[list[str]]:
             paths = thresholds.explain_all(frame, deviations, rows)
-            judged = np.flatnonzero(~unjudged[rows])
+            judged = (~unjudged[rows]).nonzero()[0]
             denied = (suspected & ~agreed)[rows]
             for place, path in zip(judged.tolist(), tree.explain(frame, rows[judged], leaves), strict=True):
                 paths[place] = [*paths[place], *path] if denied[place] else path
-            for place in np.flatnonzero(unjudged[rows]).tolist():
+            for place in unjudged[rows].nonzero()[0].tolist():
                 row = int(rows[place])
                 why = "the model was not trained on machines"
                 if lacking[row]:
@@ -183,8 +183,8 @@ class Rules(SlotArrays):
         classification = correlation.classification
         paths = describe(np.arange(len(classification)))
         shows = steps.shows
-        busy = np.flatnonzero((classification != CALM) | (steps.state != CALM) | ~steps.uneventful)
-        for row in busy.tolist():
+        busy = (classification != CALM) | (steps.state != CALM) | ~steps.uneventful
+        for row in busy.nonzero()[0].tolist():
             slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[classification[row]]
             path = paths[row]
             if looks == "interference" and level[row] <= FAINT:

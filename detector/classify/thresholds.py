@@ -87,6 +87,10 @@ _WEAK_CAUSES = [INDEX["run_delay_per_cpu"], INDEX["steal"]]
 _WEAK_USERS = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
 _WEAK_OWN: Floats = np.array([WEAK_LIMITS[s.key].own if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
 _WEAK_PEERS: Floats = np.array([WEAK_LIMITS[s.key].peers if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
+_STRONG_OWN, _STRONG_PEERS = _OWN * STRONG, _PEERS * STRONG
+_ALONE = _OWN * UNKNOWN_OWN
+"""Times its peers' where it has no baseline of its own."""
+_STRONG_ALONE = _ALONE * STRONG
 _RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
 _GROUPS = ("run queue", "core", "cost", "disk", "network", "memory", "users")
 _IN_GROUP: Bools = np.array([[signal.group == group for group in _GROUPS] for signal in SIGNALS]) & _LIMITED[:, None]
@@ -114,6 +118,8 @@ class Deviations:
     """(M,) the run queue and users deviate without a burst: a neighbour when it was so in the tick before too."""
     strong: Bools
     """(M,) `STRONG_COMBINED`."""
+    stands_out: Bools
+    """(M,) any signal is beyond both limits."""
     weak_votes: Bools
     """(M, signals) beyond both limits of `WEAK_LIMITS`."""
     slow: Bools
@@ -153,20 +159,17 @@ def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Devi
         beyond_own = (frame.own >= _OWN) & far
         no_peers = np.isnan(frame.peers)
         no_own = np.isnan(frame.own) & ~left_out
-        beyond_peers = frame.peers >= np.where(no_own, _OWN * UNKNOWN_OWN, _PEERS)
-        votes = (beyond_own | no_own) & (beyond_peers | (no_peers & ~no_own))
-        strong = (frame.own >= _OWN * STRONG) & far
-        strong_votes = (strong | (no_own & (frame.peers >= _OWN * UNKNOWN_OWN * STRONG))) & (
-            (frame.peers >= _PEERS * STRONG) | (no_peers & ~no_own)
+        beyond_peers = (frame.peers >= _PEERS) | no_peers
+        votes = np.where(no_own, frame.peers >= _ALONE, beyond_own & beyond_peers)
+        strong = (frame.own >= _STRONG_OWN) & far
+        strong_votes = (strong | (no_own & (frame.peers >= _STRONG_ALONE))) & (
+            (frame.peers >= _STRONG_PEERS) | (no_peers & ~no_own)
         )
         weak_votes = (frame.own >= _WEAK_OWN) & (frame.peers >= _WEAK_PEERS) & ~left_out
-        residual = (
-            (frame.own[:, _RESIDUAL] >= _OWN[_RESIDUAL])
-            & far[:, _RESIDUAL]
-            & ((frame.peers[:, _RESIDUAL] >= _PEERS[_RESIDUAL]) | no_peers[:, _RESIDUAL])
-        )
+        residual = (beyond_own & beyond_peers)[:, _RESIDUAL]
     mean_ms, p95_ms = frame.values[:, INDEX["rt_mean"]], frame.values[:, INDEX["rt_p95"]]
     latency_unknown: Bools = np.isnan(mean_ms) & np.isnan(p95_ms)
+    stands_out: Bools = np.asarray(votes.any(axis=1))
     beyond = _groups(votes)
     queueing_suspected: Bools = beyond[:, _RUN_QUEUE] & beyond[:, _USERS] & np.asarray(frame.peak < NO_BURST_LOAD)
     interfering = _interfering(beyond, _groups(strong_votes), latency_unknown)
@@ -176,7 +179,8 @@ def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Devi
         latency_unknown=latency_unknown,
         interfering=interfering if suspected_before is None else interfering | (queueing_suspected & suspected_before),
         queueing_suspected=queueing_suspected,
-        strong=_strong_combined(frame, votes),
+        strong=_strong_combined(frame, votes, stands_out),
+        stands_out=stands_out,
         weak_votes=weak_votes,
         slow=_slow(_groups(beyond_own), _groups(strong)),
         residual=residual,
@@ -188,10 +192,10 @@ def _groups(marks: Bools) -> Bools:
     return np.asarray(marks @ _IN_GROUP)
 
 
-def _strong_combined(frame: Frame, votes: Bools) -> Bools:
+def _strong_combined(frame: Frame, votes: Bools, some: Bools) -> Bools:
+    """(M,) `STRONG_COMBINED`; `some` (M,) are the rows with a vote."""
     found = np.zeros(len(votes), dtype=bool)
-    some = np.flatnonzero(votes.any(axis=1))
-    if len(some):
+    if some.any():
         beyond = np.fmin(frame.own[some] / _OWN, frame.peers[some] / _PEERS)
         beyond = np.where(votes[some], np.maximum(np.nan_to_num(beyond, nan=1.0), 1.0), 0.0)
         by_group = np.stack([beyond[:, columns].max(axis=1) for columns in _IN_GROUP.T], axis=1)
@@ -244,7 +248,7 @@ def explain(frame: Frame, deviations: Deviations, row: int) -> list[str]:
 def explain_all(frame: Frame, deviations: Deviations, rows: Ints) -> list[list[str]]:
     """As `explain`, of some rows, (K,). Nearly all have crossed nothing, which costs next to nothing."""
     lines = [[NOTHING] for _ in rows]
-    for place in np.flatnonzero(deviations.votes[rows].any(axis=1)).tolist():
+    for place in deviations.stands_out[rows].nonzero()[0].tolist():
         lines[place] = explain(frame, deviations, int(rows[place]))
     return lines
 

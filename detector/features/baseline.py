@@ -50,8 +50,11 @@ def _stretch(growth: Floats) -> Floats:
     return np.clip(growth[:, None] / growth[None, :], 1.0, MAX_STRETCH)
 
 
-_WAIT_STRETCH = _stretch(CENTRES / (1.0 - CENTRES))
-_RESPONSE_STRETCH = _stretch(1.0 / (1.0 - CENTRES))
+_SIGNALS = np.arange(len(SIGNALS))
+_STRETCH: Floats = np.ones((BINS, BINS, len(SIGNALS)))
+"""(bins, bins, signals)."""
+_STRETCH[:, :, WAITS] = _stretch(CENTRES / (1.0 - CENTRES))[:, :, None]
+_STRETCH[:, :, RESPONDS] = _stretch(1.0 / (1.0 - CENTRES))[:, :, None]
 
 
 def bins_of(load: Floats) -> Ints:
@@ -185,12 +188,9 @@ class Baselines(SlotArrays):
         are stretched (`signals.Growth`) when that was a lower one.
         """
         nearest = self._nearest[slots, bins].astype(np.int64)
-        columns = np.arange(len(SIGNALS))[None, :]
-        at = bins[:, None], nearest
-        stretch = np.where(WAITS, _WAIT_STRETCH[at], np.where(RESPONDS, _RESPONSE_STRETCH[at], 1.0))
-        stretch[~self._known[slots]] = np.nan
+        stretch = np.where(self._known[slots], _STRETCH[bins[:, None], nearest, _SIGNALS], np.nan)
         cells = self._cell[slots[:, None], nearest]
-        return Reference(*(self._summary[cells, number, columns] * stretch for number in range(3)))
+        return Reference(*(self._summary[cells, number, _SIGNALS] * stretch for number in range(3)))
 
     def export(self, slots: Ints) -> list[dict[str, Any]]:
         """Slots (M,) as JSON: bin -> signal -> quantiles, of signals with enough ticks."""

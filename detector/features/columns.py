@@ -77,6 +77,11 @@ def filled(values: Floats, absent: float) -> Floats:
     return np.where(np.isnan(values), absent, values)
 
 
+def clipped(values: Floats, low: float | Floats, high: float | Floats) -> Floats:
+    """As `np.clip`, which takes several times as long for a few values."""
+    return np.minimum(np.maximum(values, low), high)
+
+
 def fields_read() -> dict[str, set[str]]:
     """Section of a Sample -> its fields that the detector reads."""
     found = {name: set(fields) for name, (_, fields) in SECTIONS.items()}

@@ -199,7 +199,7 @@ def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
     mine = pool[:, slots]
     counts = (~np.isnan(pool)).sum(axis=1)
     for count in set(counts[counts > 0].tolist()):
-        columns = np.flatnonzero(counts == count)
+        columns = counts == count
         whole, low = (count - 1) // 2, max((count - 2) // 2, 0)
         high = min(low + 1, count - 1)
         ordered = np.partition(pool[columns], sorted({whole, low, high}), axis=1)

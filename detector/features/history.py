@@ -12,6 +12,7 @@ from detector.features.signals import INDEX, SIGNALS, WINDOW_S
 from detector.slot_arrays import SlotArrays
 
 _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
+_PAIRS: Ints = np.array([[_CPU_S, _CPU_S, _REQUESTS, _UTILISATION], [_REQUESTS, _PERIOD, _PERIOD, _PERIOD]])
 PEAK_S = 0.6
 USUAL = 5
 """Samples in a window at the usual period; a monitor that follows events may send `MOST` in it."""
@@ -82,22 +83,19 @@ class SampleWindows(SlotArrays):
         self._at[slots] = (self._at[slots] + 1) % MOST
         window, ages_s = self._windows(slots)
 
-        values[:, INDEX["canary_ratio_max"]] = np.fmax.reduce(window[:, :, _RATIO], axis=1)
-        values[:, INDEX["late_max"]] = np.fmax.reduce(window[:, :, _LATE], axis=1)
-        cpu_s, requests = _sums(window, _CPU_S, _REQUESTS)
+        values[:, INDEX["canary_ratio_max"]] = np.fmax.reduce(window[_RATIO], axis=1)
+        values[:, INDEX["late_max"]] = np.fmax.reduce(window[_LATE], axis=1)
+        (cpu_s, own_cpu_s, traffic, busy), (requests, own_period, traffic_period, busy_period) = _sums(window)
         values[:, INDEX["cpu_per_request"]] = np.where(
             requests >= MIN_REQUESTS, cpu_s / np.maximum(requests, 1) * 1e3, np.nan
         )
-        own_cpu_s, own_period = _sums(window, _CPU_S, _PERIOD)
-        requests, traffic_period = _sums(window, _REQUESTS, _PERIOD)
-        busy, busy_period = _sums(window, _UTILISATION, _PERIOD)
         utilisation = busy / busy_period
         own = own_cpu_s / own_period / cores
-        recent = np.where((ages_s < ROUNDING * PEAK_S)[:, :, None], window, np.nan)
-        own_recent = recent[:, :, _CPU_S] / recent[:, :, _PERIOD] / cores[:, None]
-        other_recent = recent[:, :, _UTILISATION] / recent[:, :, _PERIOD]
+        recent = np.where(ages_s < ROUNDING * PEAK_S, window, np.nan)
+        own_recent = recent[_CPU_S] / recent[_PERIOD] / cores[:, None]
+        other_recent = recent[_UTILISATION] / recent[_PERIOD]
         load = np.where(np.isnan(own), utilisation, own)
-        threads = window[:, :, _THREADS]
+        threads = window[_THREADS]
         moved = np.abs(threads[:, :-1] - threads[:, 1:])
         with np.errstate(invalid="ignore"):
             replaced: Bools = np.asarray(
@@ -110,24 +108,24 @@ class SampleWindows(SlotArrays):
             load=load,
             peak=np.fmax(peak, load),
             replaced=replaced,
-            rps=requests / traffic_period,
+            rps=traffic / traffic_period,
             utilisation=utilisation,
             cores=cores,
             rt_by_route_ms=by_route[1] if by_route is not None else None,
         )
 
     def _windows(self, slots: Ints) -> tuple[Floats, Floats]:
-        """(M, n, KEPT) of the Samples in each slot's window, the newest first, NaN for those that are not in it; and
+        """(KEPT, M, n) of the Samples in each slot's window, the newest first, NaN for those that are not in it; and
         (M, n) how much time lies between the end of each and the newest one's."""
         for count in (USUAL, MOST):
             places = (self._at[slots][:, None] - 1 - np.arange(count)) % MOST
-            window = self._last[slots[:, None], places]
-            periods_s = filled(window[:, :, _PERIOD], 0.0)
+            window = np.moveaxis(self._last[slots[:, None], places], 2, 0).copy()
+            periods_s = filled(window[_PERIOD], 0.0)
             ages_s = np.cumsum(periods_s, axis=1) - periods_s
             whole = ages_s[:, -1] + periods_s[:, -1] >= ROUNDING * WINDOW_S
-            if (whole | np.isnan(window[:, -1, _PERIOD])).all():
+            if (whole | np.isnan(window[_PERIOD, :, -1])).all():
                 break
-        window[ages_s >= ROUNDING * WINDOW_S] = np.nan
+        window[:, ages_s >= ROUNDING * WINDOW_S] = np.nan
         return window, ages_s
 
 
@@ -138,14 +136,12 @@ def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:
     cpu_s_per_s = np.where(np.isnan(cpu_s_per_s), utilisation * columns["cpu.cores"], cpu_s_per_s)
     requests = columns["traffic.rps"] * period_s
     kept = [ratio, late_ms, cpu_s_per_s * period_s, requests, period_s, utilisation * period_s]
-    return np.stack([*kept, columns["sched.threads"]], axis=1)
+    return np.array([*kept, columns["sched.threads"]]).T
 
 
-def _sums(window: Floats, one: int, other: int) -> tuple[Floats, Floats]:
-    """Sums of two columns over those ticks of the window that have both; NaN where none has."""
-    both = ~np.isnan(window[:, :, one]) & ~np.isnan(window[:, :, other])
-    some = both.any(axis=1)
-    return (
-        np.where(some, np.where(both, window[:, :, one], 0.0).sum(axis=1), np.nan),
-        np.where(some, np.where(both, window[:, :, other], 0.0).sum(axis=1), np.nan),
-    )
+def _sums(window: Floats) -> Floats:
+    """(2, pairs, M) sums of both columns of each of `_PAIRS` over those ticks of the window that have both; NaN where
+    none has."""
+    pairs = window[_PAIRS]
+    both = ~(np.isnan(pairs[0]) | np.isnan(pairs[1]))
+    return np.where(both.any(axis=2), np.where(both, pairs, 0.0).sum(axis=3), np.nan)
