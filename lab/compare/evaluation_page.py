@@ -91,7 +91,7 @@ def _machine(one: Measured) -> str:
     facts = one.machine
     return (
         f"{machine_of(facts)}, HAProxy {facts['haproxy']}, Apache {facts['apache']}, PHP {facts['php']};"
-        f" {facts['hosts']} hosts of {facts['quota_cores']:g} core, {facts['hypervisor'] or one.hosts}"
+        f" {facts['hosts']} hosts of {facts['quota_cores']:g} core, {facts['hypervisor']}"
     )
 
 
@@ -100,8 +100,8 @@ def _median(values: Sequence[float | None], form: Callable[[float], str]) -> str
     there = [value for value in values if value is not None]
     if not there:
         return "-"
-    middle = form(statistics.median(there))
-    return middle if len(there) == 1 else f"{middle} ({form(min(there))} to {form(max(there))})"
+    middle, low, high = (form(value) for value in (statistics.median(there), min(there), max(there)))
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def write(found: Sequence[Measured], data: Path, place: Path) -> None:
