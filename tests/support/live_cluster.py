@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
 from slackwater.bus.config import Node
@@ -33,6 +34,7 @@ IN_TIME_S = 90.0
 TOTAL_RPS = 200.0
 BURSTS_PER_S = 10
 PASSWORD = "correct horse battery"
+FROZEN = ("lbengine", "detector", "journal")
 MARKUP = "<img src=x onerror=alert(1)><b>&amp;"
 
 
@@ -114,13 +116,14 @@ class LiveCluster:
         assert self.process is not None
         children = (state_dir.read_serve(self.state) or {})["children"]
         self.process.send_signal(signal.SIGSTOP)
-        for name in ("lbengine", "detector", "journal"):
+        for name in FROZEN:
             subprocess.run(["kill", "-STOP", str(children[name])], check=True)
 
     def thaw(self) -> None:
         assert self.process is not None
         children = (state_dir.read_serve(self.state) or {})["children"]
-        for pid in (self.process.pid, *(children[name] for name in ("lbengine", "detector", "journal"))):
+        # The children first: a controller that goes on beside stopped ones takes them for hung.
+        for pid in (*(children[name] for name in FROZEN), self.process.pid):
             subprocess.run(["kill", "-CONT", str(pid)], check=True)
 
     def stop(self) -> None:
