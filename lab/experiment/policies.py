@@ -44,6 +44,7 @@ POLICIES: dict[str, Policy] = {
     "ice": Policy("roundrobin", "ICE, ICAC 2015: threshold law and knobs", TwoStageRunner),
     "slackwater": Policy("roundrobin", "this project, as it comes", Slackwater),
     "slackwater-lc": Policy("leastconn", "the same on `leastconn`", Slackwater),
+    "observed-lc": Policy("leastconn", "the same in mode observe: what it costs", partial(Slackwater, mode="observe")),
     "slackwater-rescue": Policy(
         "roundrobin", "this project with the setting `rescue`", partial(Slackwater, rescues=True)
     ),

@@ -22,7 +22,7 @@ from lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
 from lab.experiment.scenarios import Scenario
 from lab.experiment.steady import set_weights, stop_programs
 from slackwater.config import Law
-from slackwater.messages import WSENGINE, Change, Sample, Verdict
+from slackwater.messages import WSENGINE, Change, Mode, Sample, Verdict
 
 READY_S = 15.0
 MONITOR = "slackwater-monitor of "
@@ -122,16 +122,19 @@ class OracleRunner(PolicyRunner):
 class SlackwaterRunner(PolicyRunner):
     """Slackwater itself: the real controller and monitors, with one of its laws. `rescues` needs HAProxy 3.0."""
 
-    def __init__(self, lab: Lab, scenario: Scenario, law: Law = "optimal", *, rescues: bool = False) -> None:
+    def __init__(
+        self, lab: Lab, scenario: Scenario, law: Law = "optimal", *, mode: Mode = "act", rescues: bool = False
+    ) -> None:
         super().__init__(lab, scenario)
         self._law: Law = law
+        self._mode: Mode = mode
         self.rescues = rescues
         if rescues and lab.settings.haproxy == LabSettings().haproxy:
             raise LabError("the rescue needs HAProxy 3.0: expected --haproxy haproxy-3 or haproxy-3.2")
 
     def begin(self) -> None:
         shutil.rmtree(STATE_DIR, ignore_errors=True)  # nothing is known from an earlier run
-        controller = Controller(self.lab, "act", self._law, rescues=self.rescues)
+        controller = Controller(self.lab, self._mode, self._law, rescues=self.rescues)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()

@@ -18,7 +18,7 @@ from statistics import NormalDist
 import msgspec
 
 from lbengine.balancer import Snapshot
-from lbengine.decision import guard, prediction, residual, two_choices
+from lbengine.decision import guard, prediction, two_choices
 from lbengine.decision.calm import SPEEDS
 from lbengine.decision.law_weights import LEAST_RPS, Load, Want, capacities, wanted_weights
 from lbengine.decision.prediction import Alike
@@ -135,8 +135,7 @@ def choose(
     if any(load.slow and not load.reduce for load in loads):
         unspared = law(1.0, spare_slow=False)
         candidates += [unspared, _halfway(reducible, unspared)]
-    drains = [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
-    candidates += [drain for drain in drains if _leaves_room(drain, loads, known, total_rps, u_threshold, snapshot)]
+    candidates += [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
     candidates = [_within(one, reducible, most_drained) for one in candidates]
     now = {load.server: Want(load.weight_now, "") for load in reducible}
     splits = [{load.server: load.baseline for load in loads}]
@@ -189,21 +188,6 @@ def _halfway(loads: Sequence[Load], law: Mapping[str, Want]) -> dict[str, Want]:
 def _drained(loads: Sequence[Load], count: int) -> dict[str, Want]:
     worst = {load.server for load in sorted(loads, key=_least_likely_last)[:count]}
     return {load.server: Want(0 if load.server in worst else load.baseline, "") for load in loads}
-
-
-def _leaves_room(
-    drain: Mapping[str, Want],
-    loads: Sequence[Load],
-    known: Sequence[float],
-    total_rps: float,
-    u_threshold: float,
-    snapshot: Snapshot,
-) -> bool:
-    """No server that keeps its weight is predicted above the threshold, while the pool can carry its load below it."""
-    given = [drain[load.server].weight if load.reduce else load.baseline for load in loads]
-    kept = [not load.reduce for load in loads]
-    filled = residual.fullest(given, known, kept, total_rps, snapshot.by_concurrency)
-    return filled <= max(u_threshold, total_rps / math.fsum(known))
 
 
 def _least_likely_last(load: Load) -> tuple[float, str]:
