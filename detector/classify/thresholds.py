@@ -73,7 +73,7 @@ WEAK_LIMITS: dict[str, Limit] = {
     "rt_balancer": Limit(2.0, 1.6),
 }
 """A weak neighbour makes signals cross the other limits only now and then. A server that waits for a core, and makes
-users wait, by this much in most ticks of a second has one too (`detector.classify.persistence`)."""
+users wait, by this much in most ticks of a second has one too (`detector.classify.rules`)."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
 RESIDUAL = ("canary_ratio", "period", "late", "steal", "probe_cycles")

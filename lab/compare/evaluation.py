@@ -45,6 +45,7 @@ ROUNDROBIN = ("static", "slackwater", "oracle-split")
 MORE: dict[str, tuple[str, ...]] = {
     "two": (*ROUNDROBIN, "oracle-split-lc"),
     "two-dokuwiki": (*ROUNDROBIN, "oracle-split-lc"),
+    "load-80": ("observed-lc",),
     "one": (*ROUNDROBIN, "oracle-split-lc", "oracle", "oracle-lc"),
     "one-70": ("random2", "bounded-random", "traefik-least-time", "agent-check", "ice", "wsengine-only"),
 }

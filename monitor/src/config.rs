@@ -22,7 +22,7 @@ slackwater_node::settings! {
         node: String = String::new();
         /// The pool that the node serves in.
         pool: String = "web".to_owned();
-        /// Seconds between two Samples where pace.by_event is false.
+        /// Seconds between two Samples where pace.by_event is false; where it is true, in an event that lasts.
         period_s: f64 = 0.2;
     }
     /// Where Samples go.
@@ -52,7 +52,7 @@ slackwater_node::settings! {
         by_event: bool = true;
         /// Seconds between two Samples while nothing happens.
         quiet_s: f64 = 1.0;
-        /// Seconds between two looks at the signals, and between two Samples during an event.
+        /// Seconds between two looks at the signals, and between two Samples while an event is young.
         event_s: f64 = 0.05;
     }
     /// Which parts of a Sample are measured.

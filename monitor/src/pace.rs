@@ -1,5 +1,6 @@
 //! When a Sample is due while Samples follow events: seldom while nothing happens, at once when a watched signal leaves its
-//! usual range, and often while that lasts or the controller asks for it.
+//! usual range, and often while that lasts or the controller asks for it. The longer an event lasts the seldomer: what
+//! has been so for two seconds needs no Sample each 50 ms, and each one costs the web server time.
 //!
 //! What is usual is learnt: of each second the highest value counts, and the range reaches to `TIMES` the median of the
 //! last minute's seconds. So one spike teaches nothing, and what lasts for half a minute has become usual.
@@ -30,6 +31,8 @@ const LEARNT_AFTER: usize = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 /// An event ends when all signals were within their ranges for so long.
 const ENDS_AFTER_NS: u64 = 500_000_000;
+/// The time between two Samples of an event is this part of the time that it has lasted.
+const PART_OF_ITS_AGE: u64 = 10;
 
 impl Watch {
     fn values(&self) -> [Option<f64>; SIGNALS] {
@@ -68,27 +71,33 @@ impl Usual {
 pub struct Pace {
     quiet_ns: u64,
     event_ns: u64,
+    lasting_ns: u64,
     usual: [Usual; SIGNALS],
     limits: [f64; SIGNALS],
     second_ends_ns: u64,
     sent_ns: u64,
     /// While an event lasts: when a signal was last outside its range.
     outside_ns: Option<u64>,
+    /// When the last event began.
+    began_ns: u64,
     /// Until then the controller asks for Samples as often as in an event.
     asked_until_ns: u64,
 }
 
 impl Pace {
-    /// The time until the next Sample at `now_ns` is `quiet_ns`, or `event_ns` during an event.
-    pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64) -> Pace {
+    /// The time until the next Sample at `now_ns` is `quiet_ns`. In an event it is `event_ns` at first and up to
+    /// `lasting_ns` later, but no more than `quiet_ns`.
+    pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64, lasting_ns: u64) -> Pace {
         Pace {
             quiet_ns,
             event_ns,
+            lasting_ns: lasting_ns.clamp(event_ns, quiet_ns),
             usual: std::array::from_fn(|_| Usual::default()),
             limits: [f64::INFINITY; SIGNALS],
             second_ends_ns: now_ns + SECOND_NS,
             sent_ns: now_ns,
             outside_ns: None,
+            began_ns: now_ns,
             asked_until_ns: 0,
         }
     }
@@ -104,12 +113,13 @@ impl Pace {
         let is_outside = values.iter().zip(self.limits).any(|(value, limit)| value.is_some_and(|value| value > limit));
         self.learn(now_ns, values);
         if is_outside {
-            self.outside_ns = Some(now_ns);
+            if self.outside_ns.replace(now_ns).is_none() {
+                self.began_ns = now_ns;
+            }
         } else if self.outside_ns.is_some_and(|outside_ns| now_ns.saturating_sub(outside_ns) >= ENDS_AFTER_NS) {
             self.outside_ns = None;
         }
-        let is_often = self.outside_ns.is_some() || now_ns < self.asked_until_ns;
-        let after_ns = if is_often { self.event_ns } else { self.quiet_ns };
+        let after_ns = self.between_ns(now_ns, self.outside_ns.is_some());
         // Looks come a little before or after their time.
         let is_due = now_ns.saturating_sub(self.sent_ns) + self.event_ns / 4 >= after_ns;
         if is_due {
@@ -120,9 +130,21 @@ impl Pace {
 
     /// After a Sample was sent at `now_ns`: the longest time until the next one, unless the machine does not run.
     pub fn next_within_s(&self, now_ns: u64) -> f64 {
-        let next_look_ns = now_ns + self.event_ns;
-        let goes_on = self.outside_ns.is_some_and(|outside_ns| next_look_ns.saturating_sub(outside_ns) < ENDS_AFTER_NS);
-        (if goes_on || next_look_ns < self.asked_until_ns { self.event_ns } else { self.quiet_ns }) as f64 / 1e9
+        let between_ns = self.between_ns(now_ns, true).next_multiple_of(self.event_ns);
+        let next_ns = now_ns + between_ns;
+        let goes_on = self.outside_ns.is_some_and(|outside_ns| next_ns.saturating_sub(outside_ns) < ENDS_AFTER_NS);
+        (if goes_on || next_ns < self.asked_until_ns { between_ns } else { self.quiet_ns }) as f64 / 1e9
+    }
+
+    /// The time from one Sample to the next.
+    fn between_ns(&self, now_ns: u64, is_event: bool) -> u64 {
+        if now_ns < self.asked_until_ns {
+            self.event_ns
+        } else if is_event {
+            (now_ns.saturating_sub(self.began_ns) / PART_OF_ITS_AGE).clamp(self.event_ns, self.lasting_ns)
+        } else {
+            self.quiet_ns
+        }
     }
 
     fn learn(&mut self, now_ns: u64, values: [Option<f64>; SIGNALS]) {
@@ -158,7 +180,7 @@ mod tests {
     }
 
     fn pace() -> Pace {
-        Pace::new(0, 1000 * MS, 50 * MS)
+        Pace::new(0, 1000 * MS, 50 * MS, 200 * MS)
     }
 
     #[test]
@@ -181,12 +203,23 @@ mod tests {
     }
 
     #[test]
+    fn the_longer_an_event_lasts_the_seldomer_are_its_samples_and_a_new_one_begins_anew() {
+        let mut pace = pace();
+        sent_ms(&mut pace, 0.0, 20.0, &unanswered(15.0));
+        assert_eq!(sent_ms(&mut pace, 20.0, 20.5, &unanswered(90.0)).len(), 10);
+        assert_eq!(sent_ms(&mut pace, 20.5, 22.0, &unanswered(90.0)).len(), 13);
+        assert_eq!(sent_ms(&mut pace, 22.0, 32.0, &unanswered(90.0)).len(), 50, "one each 200 ms");
+        sent_ms(&mut pace, 32.0, 33.0, &unanswered(15.0));
+        assert_eq!(sent_ms(&mut pace, 33.0, 33.5, &unanswered(90.0)).len(), 10);
+    }
+
+    #[test]
     fn the_next_sample_comes_within_the_time_that_was_promised() {
         let mut pace = pace();
         let mut promised_by_ms = f64::INFINITY;
         for look in 0..1000 {
             let ms = look * 50;
-            let is_event = (400..410).contains(&look) || look == 600;
+            let is_event = (400..410).contains(&look) || look == 600 || (700..790).contains(&look);
             if pace.look(ms * MS, &unanswered(if is_event { 90.0 } else { 15.0 })) {
                 assert!(ms as f64 <= promised_by_ms + 1.0, "at {ms} ms, promised by {promised_by_ms}");
                 promised_by_ms = ms as f64 + pace.next_within_s(ms * MS) * 1e3;
@@ -229,7 +262,7 @@ mod tests {
             let mut pace = pace();
             let inside = Watch { in_flight: Some(1.0), gap_ms: Some(0.0), queued_ms: Some(0.4), ..Watch::default() };
             sent_ms(&mut pace, 0.0, 20.0, &inside);
-            assert_eq!(sent_ms(&mut pace, 20.0, 21.0, &outside).len(), 20, "{outside:?}");
+            assert_eq!(sent_ms(&mut pace, 20.0, 20.5, &outside).len(), 10, "{outside:?}");
         }
         let mut pace = pace();
         assert_eq!(sent_ms(&mut pace, 0.0, 30.0, &Watch::default()).len(), 29);

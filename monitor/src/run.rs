@@ -72,7 +72,8 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let since_start_ns = move |at: Instant| u64::try_from((at - start).as_nanos()).unwrap_or(u64::MAX);
     let now_ns = move || since_start_ns(Instant::now());
     let ns = |seconds: f64| (seconds * 1e9) as u64;
-    let mut pace = pace.by_event.then(|| Pace::new(now_ns(), ns(pace.quiet_s), ns(pace.event_s)));
+    let mut pace =
+        pace.by_event.then(|| Pace::new(now_ns(), ns(pace.quiet_s), ns(pace.event_s), ns(settings.period_s)));
     let mut schedule = Schedule::new(start, period);
     let mut overruns = Overruns::new(start);
     let mut period_ends = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
