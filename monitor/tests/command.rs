@@ -247,7 +247,11 @@ fn config_lists_every_setting_with_default_and_help() {
     let period = list.iter().find(|setting| setting["name"] == "period_s").expect("period_s");
     assert_eq!(
         (&period["default"], &period["help"]),
-        (&"0.2".into(), &"Seconds between two Samples where pace.by_event is false.".into())
+        (
+            &"0.2".into(),
+            &"Seconds between two Samples where pace.by_event is false; where it is true, in an event that lasts."
+                .into()
+        )
     );
     let text = out(&monitor().args(["config", "--list"]).output().expect("run"));
     for setting in &list {
