@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -93,7 +94,8 @@ def test_a_stop_ends_what_serves_though_a_client_holds_a_connection(dashboard: D
         dashboard.process.send_signal(signal.SIGINT)
         out, _ = dashboard.process.communicate(timeout=IN_TIME_S)
         assert (out, dashboard.process.returncode) == ("0\n", 0)
-        assert connection.recv(1) == b"", "it is closed"
+        with contextlib.suppress(ConnectionResetError):  # closed too: the system resets it where the half was not read
+            assert connection.recv(1) == b"", "it is closed"
 
 
 def test_large_requests_are_refused_before_they_are_read(address: tuple[str, int]) -> None:
