@@ -71,12 +71,18 @@ def _one(lab: Lab, one: Run, folder: Path, made: Comparison, progress: Progress)
     one_run(lab, one, scenario, demand, capacity).save(folder)
 
 
+def measured_rps(lab: Lab, app: str, progress: Progress) -> float:
+    """The application's capacity in calm, in requests per second. Raises LabError."""
+    found = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
+    progress(f"{app}: capacity {found:g} requests/s in calm")
+    return found
+
+
 def _measure_capacity(folder: Path, made: Comparison, lab: Lab, app: str, progress: Progress) -> Comparison:
     """The plan with the application's capacity: all runs ask for shares of one and the same number."""
     if app in made.capacity_rps:
         return made
-    found = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
-    progress(f"{app}: capacity {found:g} requests/s in calm")
+    found = measured_rps(lab, app, progress)
     made = msgspec.structs.replace(
         made, capacity_rps={**made.capacity_rps, app: found}, machine=made.machine or machine.describe(lab)
     )

@@ -65,10 +65,8 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     path = folder / LINES
     if not path.exists():
         return []
-    whole = path.read_text().splitlines(keepends=True)
     try:
-        # The last line is cut where the machine stopped while it was written.
-        found = [json.loads(line) for line in whole if line.endswith("\n")]
+        found = [json.loads(line) for line in resumable.whole_lines(path.read_bytes()).splitlines()]
     except ValueError as error:
         raise ExperimentError(f"{path}: not scenarios that were played: {error}") from None
     return sorted(found, key=lambda one: int(one["number"]))

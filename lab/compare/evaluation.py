@@ -4,7 +4,6 @@ random order, so that variants are compared within a block. What the data file l
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,22 +19,19 @@ from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.machines import HostKind
 from lab.cluster.paths import LabError
-from lab.compare import comparison, goals, results
+from lab.compare import compare, comparison, goals, results
 from lab.compare.measured import MACHINE, PROGRAMS, Block, Measured, append, machine_of
 from lab.experiment.measures import TIMES
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.run import one_run
 from lab.experiment.scenarios import AFTER_S, CALM_S, SCENARIOS
-from lab.experiment.steady import capacity_rps
 
 SEED = 1
 AROUND_S = 24.0
 """Of a run, besides calm, disturbance and calm again: warm-up, settling, programs that start and end."""
 OPENING_S = 45.0
 """Of a lab: hosts that start, and the capacity."""
-CAPACITIES = 3
-"""The capacity is the median of so many measurements."""
 MOST_FAILED = 3
 """So many failed runs are no accident."""
 
@@ -167,9 +163,7 @@ class Evaluation:
         facts = machine.describe(lab)
         self._machine = {key: facts[key] for key in (*MACHINE, *PROGRAMS)}
         if app not in self._capacity_rps:
-            found = statistics.median(capacity_rps(lab) for _ in range(CAPACITIES))
-            self._capacity_rps[app] = round(found, 1)
-            self._progress(f"{app}: capacity {found:.0f} requests/s in calm")
+            self._capacity_rps[app] = compare.measured_rps(lab, app, self._progress)
 
     def _measured(self, lab: Lab, piece: Piece, run: Run) -> Measured:
         scenario = SCENARIOS[run.scenario]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lab.cluster.machines import HostKind
+from lab.compare.resumable import whole_lines
 from lab.experiment.recording import ExperimentError
 
 FORMAT = 1
@@ -74,7 +75,7 @@ def read(path: Path) -> list[Measured]:
     if not path.exists():
         return []
     found = []
-    for number, line in enumerate(_whole(path.read_bytes()).splitlines(), start=1):
+    for number, line in enumerate(whole_lines(path.read_bytes()).splitlines(), start=1):
         try:
             one = msgspec.json.decode(line, type=Measured)
         except msgspec.MsgspecError as error:
@@ -90,15 +91,10 @@ def append(path: Path, one: Measured) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(0)
-        file.truncate(len(_whole(file.read())))
+        file.truncate(len(whole_lines(file.read())))
         file.write(msgspec.json.encode(one) + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _whole(data: bytes) -> bytes:
-    """Without the last line, if that was cut where the machine stopped while it was written."""
-    return data[: data.rfind(b"\n") + 1]
 
 
 def as_runs(found: Sequence[Measured]) -> list[dict[str, Any]]:

@@ -43,6 +43,11 @@ def load(path: Path, kind: type[P], form: int, what: str) -> P:
     return found
 
 
+def whole_lines(data: bytes) -> bytes:
+    """Without the last line, if that was cut where the machine stopped while it was written."""
+    return data[: data.rfind(b"\n") + 1]
+
+
 def paced(
     left: Sequence[T], total: int, unit: str, progress: Callable[[str], None], until_mono_s: float = float("inf")
 ) -> Iterator[T]:

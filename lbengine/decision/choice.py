@@ -85,10 +85,10 @@ def calm_capacity(loads: Sequence[Load], known: Sequence[float]) -> tuple[float,
 def held_in_calm(loads: Sequence[Load], total_rps: float, weights_mean: WeightsMean | None) -> list[float] | None:
     """Requests that the pool should hold, for each of `calm.SPEEDS`; None unless all servers are calm, at their
     baseline weights, and not full."""
-    known = capacities([_cautious(load, 0.0) for load in loads])
-    if known is None or any(_is_doubtful(load) or load.slow or load.weight_now != load.baseline for load in loads):
+    if any(_is_doubtful(load) or load.slow or load.weight_now != load.baseline for load in loads):
         return None
-    if total_rps >= prediction.FULL * math.fsum(known):
+    known = _expected(loads)
+    if known is None or total_rps >= prediction.FULL * math.fsum(known):
         return None
     alike = Counter((load.baseline, rps) for load, rps in zip(loads, known, strict=True))
     found = []
@@ -128,7 +128,7 @@ def choose(
         return wanted_weights(cautious, total_rps, law_name, u_threshold, snapshot, spare_slow)
 
     by_law = law(1.0)
-    known = capacities([_cautious(load, 0.0) for load in loads])
+    known = _expected(loads)
     if known is None or total_rps is None or total_rps <= 0.0:
         return Choice(_within(by_law, reducible, most_drained))
     candidates = [law(0.0), by_law, law(2.0), _halfway(reducible, by_law)]
@@ -179,6 +179,11 @@ def choose(
 def _cautious(load: Load, caution: float) -> Load:
     """As if the law's `CAUTION` were so many standard errors."""
     return msgspec.structs.replace(load, capacity_stderr_rps=caution * load.capacity_stderr_rps)
+
+
+def _expected(loads: Sequence[Load]) -> list[float] | None:
+    """The capacities without caution."""
+    return capacities([_cautious(load, 0.0) for load in loads])
 
 
 def _halfway(loads: Sequence[Load], law: Mapping[str, Want]) -> dict[str, Want]:

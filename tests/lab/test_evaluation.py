@@ -18,7 +18,7 @@ from lab.cluster import machine
 from lab.cluster.lab import LabSettings
 from lab.cluster.paths import LabError
 from lab.commands import lab
-from lab.compare import evaluation, evaluation_page, goals, measured
+from lab.compare import compare, evaluation, evaluation_page, goals, measured
 from lab.compare.evaluation import VARIANTS, Evaluation, left
 from lab.compare.measured import Block, Measured
 from lab.experiment.policies import POLICIES
@@ -127,7 +127,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
     monkeypatch.setattr(evaluation, "Lab", lambda settings, _say: contextlib.nullcontext(settings))
     monkeypatch.setattr(evaluation, "one_run", one_run)
-    monkeypatch.setattr(evaluation, "capacity_rps", lambda _lab: next(made.capacities))
+    monkeypatch.setattr(compare, "capacity_rps", lambda _lab: next(made.capacities))
     monkeypatch.setattr(machine, "describe", lambda _lab: FACTS)
     monkeypatch.setattr(evaluation, "here", lambda hosts: HERE._replace(hosts=hosts))
     monkeypatch.setattr(goals, "ROUNDS", 2)

@@ -82,23 +82,18 @@ def test_whatever_is_seen_the_speed_is_one_that_was_asked_about(looks: list[tupl
 # --- when a turn learns
 
 
-def after_turns(state_of_first: State, weight: int = 100, in_flight: int = 0, turns: int = 40) -> PoolState:
-    """host1 has this state and weight; each second its servers answer 100 requests each."""
+def after_turns(state_of_first: State, in_flight: int = 0) -> PoolState:
+    """host1 has this state; each second its servers answer 100 requests each."""
     state = PoolState(
         "acting",
         baselines={name: Baseline(100, 100) for name in NAMES},
-        positions={name: Position(weight if name == "host1" else 100) for name in NAMES},
+        positions={name: Position(100) for name in NAMES},
     )
-    for second in range(turns):
-        servers = [
-            replace(
-                server(name, weight if name == "host1" else 100), requests=100 * second + in_flight, in_flight=in_flight
-            )
-            for name in NAMES
-        ]
-        verdicts = {
-            name: verdict(name, state_of_first if name == "host1" else "calm", 0.0, CAPACITY_RPS) for name in NAMES
-        }
+    states: dict[str, State] = {"host1": state_of_first, "host2": "calm", "host3": "calm"}
+    verdicts = {name: verdict(name, one, 0.0, CAPACITY_RPS) for name, one in states.items()}
+    for second in range(40):
+        requests = 100 * second + in_flight
+        servers = [replace(server(name, 100), requests=requests, in_flight=in_flight) for name in NAMES]
         view = PoolView(now_s=float(second), snapshot=replace(snapshot(servers), counts="requests"), verdicts=verdicts)
         state, _ = step(state, view, POOL, LbengineSettings())
     return state
