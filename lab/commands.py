@@ -34,6 +34,7 @@ from lab.stories import time_back as back
 from lab.stories.capacity_commands import capacity
 from lab.stories.governed_commands import governor
 from lab.stories.one_policy import PolicyTest
+from lab.stories.own_cost_commands import cost
 from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
 from lab.stories.signals_commands import signals
 from lab.stories.tls_commands import tls
@@ -348,7 +349,7 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
 
 
 for command in (
-    *(simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls),
+    *(simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, cost),
     *(governor, governor_policies),
 ):
     lab.add_command(command)

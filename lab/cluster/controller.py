@@ -6,9 +6,10 @@ Real processes with generated files, as a site would run them; the lab looks at 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab.cluster import bus, steal_shim
@@ -54,8 +55,13 @@ listen = "{web_listen}"
 """
 
 
-def node_toml(host: Host, bus_section: str, kind: HostKind = "cgroup", by_event: bool = True) -> str:
-    """A node's file: as for a monitor in a virtual machine. Where the host is a cgroup, that is in its place."""
+def node_toml(
+    host: Host, bus_section: str, kind: HostKind = "cgroup", by_event: bool = True, off: Sequence[str] = ()
+) -> str:
+    """A node's file: as for a monitor in a virtual machine. Where the host is a cgroup, that is in its place.
+
+    `off` are collectors that it lacks.
+    """
     sections = "".join(f'[{name}]\ncgroup = "{host.vm}"\n\n' for name in ("cpu", "processes") if kind == "cgroup")
     return f"""\
 node = "{host.name}"
@@ -68,6 +74,9 @@ ports = [80]
 
 [pace]
 by_event = {str(by_event).lower()}
+
+[collectors]
+off = {json.dumps(list(off))}
 """
 
 
@@ -78,11 +87,11 @@ def start_bus(lab: Lab) -> Program:
     return lab.add(Program.start("nats-server", argv, LAB_DIR / "nats-server.log"))
 
 
-def start_monitors(lab: Lab) -> list[Running]:
-    """One in each guest. The bus is up."""
+def start_monitors(lab: Lab, off: Sequence[str] = ()) -> list[Running]:
+    """One in each guest, without the collectors that are named. The bus is up."""
     if lab.needs_steal_shim:
         _start_steal_shim(lab)
-    return [start_monitor(lab, host) for host in lab.hosts]
+    return [start_monitor(lab, host, off=off) for host in lab.hosts]
 
 
 def _start_steal_shim(lab: Lab) -> None:
@@ -96,14 +105,14 @@ def _start_steal_shim(lab: Lab) -> None:
     lab.steal_shim = StealShim({name: one.guest.process.pid for name, one in machines.items()}).__enter__()
 
 
-def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) -> Running:
+def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, off: Sequence[str] = ()) -> Running:
     """It is in the `vm` cgroup, so what it costs is the guest's to bear. `env` is for the monitor alone."""
     monitor = BIN / "slackwater-monitor"
     if not monitor.exists():
         raise LabError(f"{monitor} is missing: run `make setup`")
     machine = lab.machines[host.name]
     section = steal_shim.SECTION if lab.needs_steal_shim else bus.monitor_section(host)
-    config = machine.write("node.toml", node_toml(host, section, lab.settings.kind, lab.settings.by_event))
+    config = machine.write("node.toml", node_toml(host, section, lab.settings.kind, lab.settings.by_event, off))
     return lab.add(
         machine.start("slackwater-monitor", [str(monitor), "run", "--config", str(config)], "monitor.log", env)
     )

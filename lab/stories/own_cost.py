@@ -1,0 +1,154 @@
+"""What the monitors cost the web servers: CPU time of a request with them and without, at one load."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lab.cluster import machine
+from lab.cluster.bus_listener import BusListener
+from lab.cluster.commit import commit
+from lab.cluster.controller import start_bus, start_monitors
+from lab.cluster.lab import Lab
+from lab.cluster.load import Demand
+from lab.cluster.spawn import wait_until
+from lab.compare import statistics as rounds
+from lab.experiment.cost import between, look
+from lab.experiment.policy_runners import MONITOR, READY_S
+from lab.experiment.steady import WARM_UP_S, served_rps, stay, stop_programs
+
+WITHOUT = "without"
+WITH = "with monitors"
+PERCENTILES = (50, 95, 99)
+COLUMNS = ("CPU ms a request", "capacity lost", "monitor's own CPU, of a host's", *(f"p{at} ms" for at in PERCENTILES))
+
+
+@dataclass(frozen=True)
+class OwnCostTest:
+    """Each round has `seconds` of load at `load` of the capacity without monitors, with them, and with monitors that
+    lack one collector, for each of `off`; in random order."""
+
+    load: float
+    seconds: float
+    rounds: int
+    off: Sequence[str] = ()
+    seed: int = 1
+
+    @property
+    def variants(self) -> dict[str, tuple[str, ...] | None]:
+        """By name: the collectors that the monitors lack; None: there are no monitors."""
+        return {WITHOUT: None, WITH: (), **{f"{WITH}, {name} off": (name,) for name in self.off}}
+
+
+def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[str, Any]:
+    """All rounds; gives the JSON. Raises LabError."""
+    capacity = served_rps(lab)
+    demand = Demand(rate_rps=round(test.load * capacity, 1))
+    progress(f"the hosts answer {capacity:.0f} requests/s; asked for {demand.rate_rps} requests/s")
+    start_bus(lab)
+    dice, found = random.Random(test.seed), []
+    for number in range(1, test.rounds + 1):
+        for variant in dice.sample(list(test.variants), len(test.variants)):
+            with _monitors(lab, test.variants[variant]):
+                one = {"round": number, "variant": variant, **_measured(lab, demand, test.seconds)}
+            found.append(one)
+            progress(f"round {number} of {test.rounds}, {variant}: {one['request_cpu_ms']:.3f} ms of CPU a request")
+    return {
+        "commit": commit(),
+        "machine": machine.describe(lab),
+        "load": test.load,
+        "rate_rps": demand.rate_rps,
+        "capacity_rps": capacity,
+        "seconds": test.seconds,
+        "runs": found,
+        "rows": rows(found),
+    }
+
+
+@contextmanager
+def _monitors(lab: Lab, off: Sequence[str] | None) -> Iterator[None]:
+    """They send Samples meanwhile; None: there are none."""
+    if off is None:
+        yield
+        return
+    with BusListener() as listener:
+        names = {host.name for host in lab.hosts}
+        monitors = start_monitors(lab, off)
+        try:
+            wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=monitors)
+            yield
+        finally:
+            stop_programs(lab, MONITOR)
+
+
+def _measured(lab: Lab, demand: Demand, seconds: float) -> dict[str, Any]:
+    """One run: what a request takes of the hosts' CPU, all that they do included, its response time, and the share of
+    its host's CPU that a monitor took itself."""
+    load = lab.load(demand, WARM_UP_S + seconds)
+    stay(lab, load.begin_mono_s + WARM_UP_S, load)
+    begun_s, cpu_s, used = time.monotonic(), lab.vm_cpu_s(), look(lab)
+    stay(lab, load.begin_mono_s + WARM_UP_S + seconds, load)
+    ended_s, cpu_s, costs = time.monotonic(), lab.vm_cpu_s() - cpu_s, look(lab)
+    core_share = between(used, costs, ended_s - begun_s).get("monitor", {}).get("core_share")
+    requests = load.finish()
+    counted = (requests.due_mono_s >= begun_s) & (requests.due_mono_s < ended_s)
+    spent_ms = requests.seconds[counted] * 1000.0
+    return {
+        "requests": int(counted.sum()),
+        "lost": requests.lost_count,
+        "request_cpu_ms": cpu_s * 1000.0 / max(1, counted.sum()),
+        "monitor_share": None if core_share is None else core_share / lab.settings.quota_cores,
+        **{f"p{at}_ms": float(np.percentile(spent_ms, at)) for at in PERCENTILES},
+    }
+
+
+def rows(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each variant: medians, and how many times the CPU time and the p95 are those of the same round without
+    monitors, with the interval."""
+    by_variant: dict[str, list[dict[str, Any]]] = {}
+    for one in sorted(found, key=lambda one: one["round"]):
+        by_variant.setdefault(one["variant"], []).append(one)
+    without = by_variant[WITHOUT]
+
+    def times(mine: Sequence[dict[str, Any]], key: str) -> dict[str, float | None] | None:
+        estimate = rounds.ratio([one[key] for one in mine], [one[key] for one in without])
+        return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+    made = []
+    for variant, mine in by_variant.items():
+        row: dict[str, Any] = {"variant": variant, "rounds": len(mine)}
+        for key in ("request_cpu_ms", "monitor_share", *(f"p{at}_ms" for at in PERCENTILES)):
+            values = [one[key] for one in mine if one[key] is not None]
+            row[key] = statistics.median(values) if values else None
+        if variant != WITHOUT:
+            row |= {f"{key}_times": times(mine, key) for key in ("request_cpu_ms", "p95_ms")}
+        made.append(row)
+    return sorted(made, key=lambda row: (row["variant"] != WITHOUT, row["variant"] != WITH))
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """A row as text: its variant, then `COLUMNS`. A request that takes c times the CPU leaves 1 / c of the capacity."""
+    more = row.get("request_cpu_ms_times")
+
+    def lost(times: float) -> str:
+        return f"{1.0 - 1.0 / times:.2%}"
+
+    share = "-"
+    if more:
+        span = "" if more["low"] is None else f" ({lost(more['low'])} to {lost(more['high'])})"
+        share = lost(more["value"]) + span
+    own = "-" if row["monitor_share"] is None else f"{row['monitor_share']:.2%}"
+    return [
+        row["variant"],
+        f"{row['request_cpu_ms']:.3f}",
+        share,
+        own,
+        *(f"{row[f'p{at}_ms']:.1f}" for at in PERCENTILES),
+    ]

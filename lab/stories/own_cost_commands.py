@@ -1,0 +1,48 @@
+"""The command `slackwater lab cost`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+from rich.table import Table
+
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.terminal import console
+from lab.options import hosts_options, json_option, progress, write_json
+from lab.stories import own_cost as story
+
+
+@click.command(epilog="Example: slackwater lab cost --load 0.8 --rounds 5 --off canary --off traffic --json cost.json")
+@hosts_options
+@click.option(
+    "--load", type=click.FloatRange(0.01, 0.95), default=0.8, show_default=True, help="Share of the capacity."
+)
+@click.option("--seconds", type=click.FloatRange(3), default=15.0, show_default=True, help="Length of each run.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--off", multiple=True, metavar="NAME", help="Also with monitors that lack this collector; again for more."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the order in each round.")
+@json_option
+def cost(
+    settings: LabSettings,
+    load: float,
+    seconds: float,
+    rounds: int,
+    off: tuple[str, ...],
+    seed: int,
+    json_file: str | None,
+) -> None:
+    """Show what monitors cost the web servers: stock leastconn with them and without, round by round."""
+    test = story.OwnCostTest(load, seconds, rounds, off, seed)
+    with Lab(replace(settings, balance="leastconn"), progress) as cluster:
+        result = story.run(cluster, test, progress)
+    if json_file:
+        write_json(result, json_file)
+        if json_file == "-":
+            return
+    table = Table("", *story.COLUMNS, title=f"{load:.0%} load, {result['rate_rps']:g} requests/s, {rounds} rounds")
+    for row in result["rows"]:
+        table.add_row(*story.cells(row))
+    console().print(table)
