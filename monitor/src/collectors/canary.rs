@@ -56,12 +56,11 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     });
     let moments = Moments::new(probe, budget_ns);
     let why_no_slow_share = moments.why_no_slow_share();
-    let (proc, between) = (system.proc.clone(), between(settings.period_s));
-    Box::new(Canary { proc, moments, why_no_slow_share, sampling: None, quiet_s: 0.0, between })
+    Box::new(Canary { proc: system.proc.clone(), moments, why_no_slow_share, sampling: None, quiet_s: 0.0, between: 0 })
 }
 
-fn between(period_s: f64) -> u32 {
-    (SELDOM_S / period_s).round().max(1.0) as u32 - 1
+fn between(period: Duration) -> u32 {
+    (SELDOM_S / period.as_secs_f64()).round().max(1.0) as u32 - 1
 }
 
 /// Twice the L2 cache: more than it has places for, and little of a last-level cache.
@@ -101,6 +100,7 @@ struct Canary {
 
 impl Collector for Canary {
     fn start(&mut self, start: Instant, period: Duration) {
+        self.between = between(period);
         if let Err(error) = self.moments.start(self.proc.clone(), start, period) {
             tracing::warn!("no thread for the canary: {error}; it runs with the Samples");
         }
@@ -263,7 +263,10 @@ mod tests {
 
     #[test]
     fn seldom_is_once_a_second_and_never_more_often_than_the_periods() {
-        assert_eq!([0.1, 0.2, 0.5, 1.0, 5.0].map(between), [9, 4, 1, 0, 0]);
+        assert_eq!([0.1, 0.2, 0.5, 1.0, 5.0].map(|s| between(Duration::from_secs_f64(s))), [9, 4, 1, 0, 0]);
+        let mut canary = canary();
+        canary.start(Instant::now(), Duration::from_millis(200));
+        assert_eq!(canary.between, 4, "by the periods that it runs in, whatever `period_s` is");
     }
 
     #[test]
