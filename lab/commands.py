@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
+from lab.calm.commands import calm
 from lab.chaos.commands import chaos
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
@@ -257,31 +258,6 @@ def record(
         recording.record(cluster, script, out, note, progress)
 
 
-@lab.command(epilog="Example: slackwater lab calm --minutes 10 --json calm.json")
-@cluster_options
-@click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same swings of the load.")
-@json_option
-def calm(settings: LabSettings, minutes: float, seed: int, json_file: str | None) -> None:
-    """Count false episodes while the load swings and nobody is loud; ends with status 1 when there were any."""
-    from lab.stories import calm as calmly
-
-    with Lab(settings, progress) as cluster:
-        result = calmly.run(cluster, minutes, seed, progress)
-    if json_file:
-        write_json(result, json_file)
-    if json_file != "-":
-        for one in result["episodes"]:
-            click.echo(f"{one['node']} after {one['after_s']} s for {one['seconds']} s: {'; '.join(one['path'])}")
-        click.echo(
-            f"{minutes:g} minutes of calm: {len(result['episodes'])} episodes, "
-            f"{result['weight_changes']} weight changes, "
-            f"{result['errors']} errors in {result['requests']} requests"
-        )
-    if result["episodes"]:
-        sys.exit(1)
-
-
 @lab.command(
     "back", epilog="Example: slackwater lab back --app mediawiki --balance leastconn --load 0.4 --json back.json"
 )
@@ -349,7 +325,7 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
 
 
 for command in (
-    *(simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, cost),
+    *(calm, simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, cost),
     *(governor, governor_policies),
 ):
     lab.add_command(command)

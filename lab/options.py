@@ -14,6 +14,7 @@ import click
 from lab.cluster.applications import APPLICATIONS
 from lab.cluster.balancer import BALANCES
 from lab.cluster.cgroups import PERIOD_S
+from lab.cluster.hosts import MOST
 from lab.cluster.lab import LabSettings
 from lab.cluster.machines import HostKind
 from lab.cluster.noise import NOISES
@@ -45,8 +46,8 @@ class HostsParam(click.ParamType[tuple[HostKind, int]]):
             return value
         first, _, second = value.partition(":")
         kind, number = (first, second or "3") if first in self.kinds else ("cgroup", value)
-        if not (number.isdecimal() and 2 <= int(number) <= 50):
-            self.fail(f"`{value}`: expected 2 to 50, `vm`, or both as in `vm:2`", param, ctx)
+        if not (number.isdecimal() and 2 <= int(number) <= MOST):
+            self.fail(f"`{value}`: expected 2 to {MOST}, `vm`, or both as in `vm:2`", param, ctx)
         return ("vm" if kind == "vm" else "cgroup"), int(number)
 
 

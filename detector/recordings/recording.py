@@ -35,6 +35,7 @@ STATES_OF_KINDS = {
     "start": "calm",
     "clock_step": "calm",
     "flash_crowd": "calm",
+    "own_backup": "calm",
 }
 """Kinds of label that are no neighbour, and the state that is right for them; every other kind is a noise maker."""
 

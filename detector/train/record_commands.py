@@ -64,8 +64,8 @@ def mark(
     """Write down what is being done to a NODE (`*`: all nodes): a label for recordings of this time.
 
     KIND is the name of a noise (`dcopy`, `backup`, ...), which a detector should call `interference`; or one of
-    `calm`, `load`, `deploy`, `reload`, `start`, `clock_step`, `flash_crowd` (no neighbour, all calm), `overload`,
-    `all_slow`, `slow_database`.
+    `calm`, `load`, `deploy`, `reload`, `start`, `clock_step`, `flash_crowd`, `own_backup` (of the node itself; no
+    neighbour, all calm), `overload`, `all_slow`, `slow_database`.
     """
     if (how is None) == (for_s is None):
         raise click.UsageError("give one of --begin, --end and --for")

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.hosts import Host
+from lab.cluster.hosts import POOL, Host
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import Program, call, wait_until
 from lbengine.backends.haproxy import rescue
 
-BACKEND = "web"
 BASE_WEIGHT = 100
 BALANCES = {
     "roundrobin": "balance roundrobin",
@@ -29,6 +28,16 @@ RETRY_ON = ("conn-failure", "empty-response")
 RELOAD_WAIT_S = 30.0
 ACCEPTS = 0x10000
 """The flag of a socket that listens in /proc/net/unix (__SO_ACCEPTCON)."""
+
+
+def pools_of(members: Sequence[Host]) -> list[str]:
+    """Their pools, in order."""
+    return list(dict.fromkeys(one.pool for one in members))
+
+
+def address_of(number: int) -> str:
+    """Where the frontend of a pool listens, counted from 0: on the same port each."""
+    return f"127.0.0.{1 + number}"
 
 
 def configuration(
@@ -45,19 +54,35 @@ def configuration(
     """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line.
 
     `tls`: the servers are asked over TLS; `defaults`: more lines of that section; `rescues`: with the lines that the
-    pool's setting `rescue` needs.
+    pool's setting `rescue` needs. Each pool is a backend, with a frontend of its own.
 
     `retry-on`: a web server that restarts gracefully closes kept connections on which a request may just be arriving.
     """
-    lines = more or {}
-    table, of_backend = (rescue.TABLE_SECTION, rescue.backend_lines(BACKEND, RETRY_ON)) if rescues else ((), [])
-    section, more_lines = ("".join(f"{line}\n" for line in lines) for lines in (table, of_backend))
+    section = "".join(f"{line}\n" for line in (rescue.TABLE_SECTION if rescues else ()))
     more_defaults = "".join(f"    {line}\n" for line in defaults)
     place = "443 ssl verify none" if tls else "80"
-    servers = "\n".join(
-        f"    server {one.name} {one.address}:{place} weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
-        for one in members
-    )
+
+    def of_pool(number: int, pool: str) -> str:
+        more_lines = "".join(f"{line}\n" for line in (rescue.backend_lines(pool, RETRY_ON) if rescues else ()))
+        lines = more or {}
+        servers = "\n".join(
+            f"    server {one.name} {one.address}:{place} weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
+            for one in members
+            if one.pool == pool
+        )
+        return f"""\
+frontend lab-{pool}
+    bind {address_of(number)}:{port}
+    maxconn 6000
+    default_backend {pool}
+
+backend {pool}
+    {BALANCES[balance]}
+    http-reuse safe
+{more_lines}{servers}
+"""
+
+    pools = "\n".join(of_pool(number, pool) for number, pool in enumerate(pools_of(members)))
     return f"""\
 global
     maxconn 8000
@@ -77,22 +102,13 @@ defaults
     timeout queue 30s
     timeout http-keep-alive 30s
 {more_defaults}
-frontend lab
-    bind 127.0.0.1:{port}
-    maxconn 6000
-    default_backend {BACKEND}
-
 {section}
-backend {BACKEND}
-    {BALANCES[balance]}
-    http-reuse safe
-{more_lines}{servers}
-"""
+{pools}"""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The backend at one instant: weight and requests so far of each server."""
+    """The backends at one instant: weight and requests so far of each server."""
 
     mono_s: float
     weight: dict[str, int]
@@ -102,7 +118,7 @@ class Snapshot:
 
 def parse_stat(text: str, mono_s: float) -> Snapshot:
     """Reads the CSV of `show stat` (HAProxy management guide, 9.1)."""
-    servers = [row for row in _rows(text) if row["pxname"] == BACKEND and row["svname"] not in ("FRONTEND", "BACKEND")]
+    servers = [row for row in _rows(text) if row["svname"] not in ("FRONTEND", "BACKEND")]
     return Snapshot(
         mono_s,
         {row["svname"]: int(row["weight"]) for row in servers},
@@ -176,8 +192,10 @@ class Balancer:
         self.admin_socket = folder / "haproxy.sock"
         self.config = folder / "haproxy.cfg"
         self.port = free_port(18080)
-        self.url = f"http://127.0.0.1:{self.port}"
         self.members = list(members)
+        self.urls = {pool: f"http://{address_of(at)}:{self.port}" for at, pool in enumerate(pools_of(members))}
+        """Of each pool."""
+        self.url = next(iter(self.urls.values()))
         self.program: Program | None = None
         self.tls = tls
         self._folder = folder
@@ -260,10 +278,11 @@ class Balancer:
 
     def retries(self) -> int:
         """Requests that were sent, or connections that were tried, once more since this worker began."""
-        return sum(int(row["wretr"] or 0) for row in _rows(self.ask(f"show stat {BACKEND} 2 -1")))
+        return sum(int(row["wretr"] or 0) for row in _rows(self.ask("show stat -1 2 -1")))
 
     def set_weight(self, server: str, weight: int) -> None:
         """For the oracle: the policy that knows when the noise begins."""
-        answer = self.ask(f"set server {BACKEND}/{server} weight {weight}").strip()
+        pool = next((one.pool for one in self.members if one.name == server), POOL)
+        answer = self.ask(f"set server {pool}/{server} weight {weight}").strip()
         if answer:
             raise LabError(f"HAProxy refused weight {weight} for {server}: {answer}")

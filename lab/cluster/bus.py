@@ -11,14 +11,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.x509.oid import NameOID
 
-from lab.cluster.balancer import BACKEND
 from lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from lab.cluster.hosts import POOL as POOL
 from lab.cluster.paths import LAB_DIR
 from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node, write_secret
 from slackwater.config import BusSettings, ControllerSettings
 
-POOL = BACKEND
 STATE_DIR = LAB_DIR / "slackwater"
 AUTHORITY_FILE = LAB_DIR / "bus-authority.pem"
 CERTIFICATE_FILE = LAB_DIR / "bus.pem"
@@ -41,7 +40,7 @@ def prepare(lab_hosts: Sequence[Host]) -> None:
     """Makes the bus's certificate, unless it is there, and its users: the controller's, and those of all hosts."""
     if not CERTIFICATE_FILE.exists():
         _make_certificate()
-    nats_server.change_nodes(SITE, lambda _: [Node(POOL, host.name) for host in lab_hosts])
+    nats_server.change_nodes(SITE, lambda _: [Node(host.pool, host.name) for host in lab_hosts])
 
 
 def controller_section() -> str:

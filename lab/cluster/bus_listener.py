@@ -6,16 +6,15 @@ import asyncio
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from lab.cluster import bus
-from lab.cluster.bus import POOL
 from lab.cluster.paths import LabError
 from slackwater.bus.bus import Bus
 
 
 class BusListener:
-    """Collects the pool's messages of a kind from the bus, in a thread of its own."""
+    """Collects messages of a kind from the bus, of all pools, in a thread of its own."""
 
     def __init__(self, kind: str = "sample") -> None:
         self.heard: list[Any] = []
@@ -36,7 +35,7 @@ class BusListener:
     async def _listen(self) -> None:
         self._end = asyncio.Event()
         connection = await Bus.connect(bus.SITE.controller_bus, "lab-record")
-        await connection.subscribe(self._kind, self._take, pool=POOL)
+        await connection.subscribe(self._kind, self._take)
         await self._end.wait()
         await connection.close()
 
@@ -53,7 +52,7 @@ class BusListener:
         self.check()
         return {message.node for message in list(self.heard)}
 
-    def __enter__(self) -> BusListener:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

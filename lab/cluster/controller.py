@@ -9,12 +9,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lab.cluster import bus, steal_shim
-from lab.cluster.balancer import BACKEND, free_port
-from lab.cluster.bus import POOL, STATE_DIR
+from lab.cluster.balancer import free_port, pools_of
+from lab.cluster.bus import STATE_DIR
 from lab.cluster.hosts import BRIDGE_ADDRESS, Host
 from lab.cluster.lab import Lab
 from lab.cluster.machines import HostKind, VirtualMachine
@@ -35,21 +35,26 @@ FRESH_S = 2.0
 
 
 def controller_toml(
-    admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal", *, rescues: bool = False
+    pools: Sequence[str], admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal", *, rescues: bool
 ) -> str:
     """The controller's file, all else at its defaults."""
-    return f"""\
-state_dir = "{STATE_DIR}"
-
+    sections = "".join(
+        f"""\
 [[pool]]
-name = "{POOL}"
-backend = "{BACKEND}"
+name = "{pool}"
+backend = "{pool}"
 socket = "{admin_socket}"
 mode = "{mode}"
 law = "{law}"
 rescue = {str(rescues).lower()}
 
-{bus.controller_section()}
+"""
+        for pool in pools
+    )
+    return f"""\
+state_dir = "{STATE_DIR}"
+
+{sections}{bus.controller_section()}
 [web]
 listen = "{web_listen}"
 """
@@ -65,7 +70,7 @@ def node_toml(
     sections = "".join(f'[{name}]\ncgroup = "{host.vm}"\n\n' for name in ("cpu", "processes") if kind == "cgroup")
     return f"""\
 node = "{host.name}"
-pool = "{POOL}"
+pool = "{host.pool}"
 
 {bus_section}
 {sections}[sniffer]
@@ -140,18 +145,19 @@ class Controller:
     def write(self, mode: Mode) -> None:
         """Writes the controller's file; in force from the next start."""
         bus.prepare(self.lab.hosts)
-        text = controller_toml(self.lab.balancer.admin_socket, self.web, mode, self.law, rescues=self.rescues)
+        where = pools_of(self.lab.hosts), self.lab.balancer.admin_socket, self.web
+        text = controller_toml(*where, mode, self.law, rescues=self.rescues)
         CONTROLLER_FILE.write_text(text)
 
-    def start(self) -> None:
-        """Starts serve and, the first time, the monitors; waits until it judges all nodes."""
+    def start(self, monitors: Callable[[], list[Running]] | None = None) -> None:
+        """Starts serve and, the first time, the monitors (by `monitors`); waits until it judges all nodes."""
         serve = [program("slackwater"), "serve", "--config", str(CONTROLLER_FILE)]
         argv = self.lab.in_front([*SPARE_TIME, *serve])
         env = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
         self.program = Program.start("slackwater serve", argv, LAB_DIR / "serve.log", env)
         self.lab.add(self.program)
         if not self._monitors:
-            self._monitors = start_monitors(self.lab)
+            self._monitors = monitors() if monitors else start_monitors(self.lab)
         wait_until(
             self.judges_all,
             "a Verdict on each node that is not `unknown`",
@@ -182,7 +188,10 @@ class Controller:
     def verdicts(self) -> dict[str, Verdict]:
         """Each node's latest Verdict; none while there is no journal yet."""
         try:
-            return self.journal.latest_verdicts(POOL) if self.journal else {}
+            if (journal := self.journal) is None:
+                return {}
+            of_pools = [journal.latest_verdicts(pool) for pool in pools_of(self.lab.hosts)]
+            return {node: one for of_pool in of_pools for node, one in of_pool.items()}
         except JournalError:
             return {}
 

@@ -2,7 +2,8 @@
 
     python -m lab.cluster.database ADDRESS PORT
 
-A line `delay SECONDS` sets how long it thinks from then on; any other line is a question and gets `ok` after that time.
+A line `delay POOL SECONDS` sets how long it thinks from then on when that pool asks; any other line is the name of who
+asks, and gets `ok` after that time.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ class Service:
     """Answers questions after a delay."""
 
     def __init__(self) -> None:
-        self._delay_s = 0.0
+        self._delay_s: dict[str, float] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                first, _, rest = line.decode(errors="replace").strip().partition(" ")
+                first, *rest = line.decode(errors="replace").split() or [""]
                 if first == "delay":
-                    self._delay_s = float(rest)
-                elif self._delay_s > 0:
-                    await asyncio.sleep(self._delay_s)
+                    pool, delay_s = rest
+                    self._delay_s[pool] = float(delay_s)
+                elif delays := self._delay_s.get(first, 0.0):
+                    await asyncio.sleep(delays)
                 writer.write(b"ok\n")
                 await writer.drain()
         except (ConnectionError, ValueError):  # who went away, or speaks something else, is not answered
@@ -40,10 +42,10 @@ async def main(address: str, port: int) -> None:
         await server.serve_forever()
 
 
-def set_delay(address: str, port: int, delay_s: float) -> None:
-    """Sets how long a running service thinks. Raises OSError."""
+def set_delay(address: str, port: int, pool: str, delay_s: float) -> None:
+    """Sets how long a running service thinks for a pool. Raises OSError."""
     with socket.create_connection((address, port), timeout=5.0) as client:
-        client.sendall(f"delay {delay_s:g}\n".encode())
+        client.sendall(f"delay {pool} {delay_s:g}\n".encode())
         client.recv(16)
 
 

@@ -38,6 +38,11 @@ FRONT_WEIGHT = 1000
 NEIGHBOUR_WEIGHT = 100
 """As much as the guest's: each gets half of what both want."""
 
+POOL = "web"
+"""The pool that all hosts are in; where there are several, what their names begin with."""
+MOST = 200
+"""The network has an address for each, and this machine's kernel a place for it in its table of neighbours."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -45,6 +50,7 @@ class Host:
 
     number: int
     processors: int = 1
+    pool: str = POOL
 
     @property
     def name(self) -> str:
@@ -94,8 +100,10 @@ class Host:
         return placed([*self.pin, *argv], cgroups.procs_files(self.vm), self.netns)
 
 
-def hosts(count: int, processors: int = 1) -> list[Host]:
-    return [Host(number, processors) for number in range(1, count + 1)]
+def hosts(count: int, processors: int = 1, pools: int = 1) -> list[Host]:
+    """Hosts in pools of nearly the same size, each with hosts that follow each other."""
+    names = [POOL] if pools == 1 else [f"{POOL}{number}" for number in range(1, pools + 1)]
+    return [Host(number + 1, processors, names[number * pools // count]) for number in range(count)]
 
 
 def make_network(members: Sequence[Host], join: Callable[[Host], None]) -> None:

@@ -27,6 +27,7 @@ from lab.cluster.cgroups import PERIOD_S, Cgroups
 from lab.cluster.hosts import (
     ASIDE,
     FRONT,
+    MOST,
     NEIGHBOUR_WEIGHT,
     Host,
     hosts,
@@ -71,6 +72,8 @@ class LabSettings:
     30 ms are Xen's slices."""
     by_event: bool = True
     """The monitors' Samples follow events; else there is one every 0.2 s, of which training counts."""
+    pools: int = 1
+    """The hosts are so many pools of nearly the same size, each a backend of the one HAProxy."""
     haproxy: str = "haproxy"
     """The command of another version: `haproxy-3`, `haproxy-3.2`."""
 
@@ -85,12 +88,14 @@ class Lab:
             raise LabError(f"no MPM `{settings.mpm}` in the lab; there are: {', '.join(MPMS)}")
         if not 0.001 <= settings.period_s <= 1:
             raise LabError(f"a period of {settings.period_s:g} s: expected 1 ms to 1 s, as the kernel does")
-        if not 2 <= settings.hosts <= 50:
-            raise LabError(f"{settings.hosts} hosts: expected 2 to 50")
+        if not 2 <= settings.hosts <= MOST:
+            raise LabError(f"{settings.hosts} hosts: expected 2 to {MOST}")
+        if not 1 <= settings.pools <= settings.hosts:
+            raise LabError(f"{settings.pools} pools of {settings.hosts} hosts: expected 1 to {settings.hosts}")
         self.settings = settings
         self.progress = progress
         self.app = APPLICATIONS[settings.app]
-        self.hosts = hosts(settings.hosts, math.ceil(settings.quota_cores))
+        self.hosts = hosts(settings.hosts, math.ceil(settings.quota_cores), settings.pools)
         self.noisy = self.hosts[0]
         self.programs: list[Running] = []
         self.machines: dict[str, Machine] = {}
@@ -306,8 +311,15 @@ class Lab:
                 load.stop()
             if self.steal_shim is not None:
                 self.steal_shim.__exit__()
-            for one in reversed(self.programs):
-                if not isinstance(one, GuestProgram):  # these end with their machine
+            ours = [one for one in reversed(self.programs) if not isinstance(one, GuestProgram)]
+            kinds: dict[str, list[Running]] = {}
+            for one in ours:  # those in guests end with their machine
+                kinds.setdefault(one.name.partition(" of ")[0], []).append(one)
+            for alike in kinds.values():
+                if len(alike) > 1:
+                    for one in alike:
+                        one.signal(signal.SIGTERM)
+                for one in alike:
                     one.stop()
             for machine in self.machines.values():
                 machine.stop()

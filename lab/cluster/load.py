@@ -88,6 +88,10 @@ class Load:
             )
         self.begin_mono_s = time.monotonic()
 
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
     def check(self) -> None:
         """Raises LabError when the generator ended before its time."""
         if self.process.poll() is not None and time.monotonic() < self.begin_mono_s + self.seconds:

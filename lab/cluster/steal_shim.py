@@ -96,7 +96,7 @@ class StealShim:
             settings = bus.as_node(bus.SITE, node, bus.SITE.bus.address)
             settings = msgspec.structs.replace(settings, tls_ca=str(bus.AUTHORITY_FILE))
             self._outward[node] = await self._connected(settings, f"lab-steal-{node}")
-        await inward.subscribe("sample", self._take, pool=bus.POOL)
+        await inward.subscribe("sample", self._take)
         await self._end.wait()
         for connection in (inward, *self._outward.values()):
             await connection.close()

@@ -14,6 +14,7 @@ from lab.cluster.spawn import call
 MODULES = ("authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
 MPMS = {
     "event": """\
+MaxRequestWorkers 512
 StartServers 2
 ServerLimit 8
 ThreadsPerChild 64
@@ -22,13 +23,23 @@ MinSpareThreads 64
 MaxSpareThreads 512
 """,
     "prefork": """\
+MaxRequestWorkers 512
 StartServers 8
 ServerLimit 512
 MinSpareServers 8
 MaxSpareServers 64
 """,
+    "event-small": """\
+MaxRequestWorkers 32
+StartServers 1
+ServerLimit 4
+ThreadsPerChild 16
+ThreadLimit 16
+MinSpareThreads 1
+MaxSpareThreads 32
+""",
 }
-"""Both work on up to 512 requests at once."""
+"""Up to 512 requests at once; where there are many hosts, up to 32."""
 PHP_API = "20220829"
 PHP_EXTENSIONS = (
     *("ctype", "iconv", "mbstring", "posix", "tokenizer", "dom", "simplexml", "xml", "xmlreader"),
@@ -51,7 +62,8 @@ def apache_conf(host: Host, root: Path, user: str, group: str, mpm: str) -> str:
     """Apache's configuration; more threads than the balancer ever opens connections, so php-fpm is what queues."""
     folder = host.folder
     modules = DEBIAN / "usr/lib/apache2/modules"
-    loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in (f"mpm_{mpm}", *MODULES))
+    module = f"mpm_{mpm.partition('-')[0]}"
+    loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in (module, *MODULES))
     return f"""\
 ServerRoot "{folder}"
 {loads}
@@ -71,8 +83,7 @@ AddType application/javascript .js
 AddType image/png .png
 AddType image/svg+xml .svg
 
-{MPMS[mpm]}MaxRequestWorkers 512
-ListenBacklog 1024
+{MPMS[mpm]}ListenBacklog 1024
 KeepAlive On
 KeepAliveTimeout 60
 MaxKeepAliveRequests 0

@@ -20,7 +20,8 @@ from lab.cluster.load import Demand
 from lab.cluster.machines import HostKind
 from lab.cluster.paths import LabError
 from lab.compare import compare, comparison, goals, results
-from lab.compare.measured import MACHINE, PROGRAMS, Block, Measured, append, machine_of
+from lab.compare.measured import MACHINE, PROGRAMS, Block, Measured, machine_of
+from lab.compare.resumable import append
 from lab.experiment.measures import TIMES
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError, Run

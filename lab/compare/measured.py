@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lab.cluster.machines import HostKind
-from lab.compare.resumable import whole_lines
-from lab.experiment.recording import ExperimentError
+from lab.compare.resumable import read_lines
 
 FORMAT = 1
 MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
@@ -72,29 +70,7 @@ def machine_of(facts: Mapping[str, Any]) -> str:
 
 def read(path: Path) -> list[Measured]:
     """All runs that were measured, oldest first; none where there is no file. Raises ExperimentError, OSError."""
-    if not path.exists():
-        return []
-    found = []
-    for number, line in enumerate(whole_lines(path.read_bytes()).splitlines(), start=1):
-        try:
-            one = msgspec.json.decode(line, type=Measured)
-        except msgspec.MsgspecError as error:
-            raise ExperimentError(f"{path}, line {number}: not a run of the evaluation: {error}") from None
-        if one.v != FORMAT:
-            raise ExperimentError(f"{path}, line {number}: format {one.v}; this program reads format {FORMAT}")
-        found.append(one)
-    return found
-
-
-def append(path: Path, one: Measured) -> None:
-    """Adds a run; after this it outlives a power cut. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        file.seek(0)
-        file.truncate(len(whole_lines(file.read())))
-        file.write(msgspec.json.encode(one) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    return read_lines(path, Measured, FORMAT, "a run of the evaluation")
 
 
 def as_runs(found: Sequence[Measured]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,36 @@ def load(path: Path, kind: type[P], form: int, what: str) -> P:
 def whole_lines(data: bytes) -> bytes:
     """Without the last line, if that was cut where the machine stopped while it was written."""
     return data[: data.rfind(b"\n") + 1]
+
+
+def read_lines(path: Path, kind: type[P], form: int, what: str) -> list[P]:
+    """A data file's lines, oldest first; none where there is no file. `what` is a line in words.
+
+    Raises ExperimentError, OSError.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(whole_lines(path.read_bytes()).splitlines(), start=1):
+        try:
+            one = msgspec.json.decode(line, type=kind)
+        except msgspec.MsgspecError as error:
+            raise ExperimentError(f"{path}, line {number}: not {what}: {error}") from None
+        if one.v != form:
+            raise ExperimentError(f"{path}, line {number}: format {one.v}; this program reads format {form}")
+        found.append(one)
+    return found
+
+
+def append(path: Path, one: object) -> None:
+    """Adds a line to a data file; after this it outlives a power cut. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(len(whole_lines(file.read())))
+        file.write(msgspec.json.encode(one) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def paced(

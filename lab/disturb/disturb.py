@@ -12,7 +12,7 @@ import struct
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.controller import start_monitor
 from lab.cluster.hosts import BRIDGE_ADDRESS, Host
 from lab.cluster.lab import Lab
-from lab.cluster.paths import LAB_DIR, ROOT, LabError, program, system_program
+from lab.cluster.paths import DEBIAN, LAB_DIR, ROOT, program, system_program
 from lab.cluster.spawn import Program, Running, call, wait_until
 from lab.cluster.webserver import php_ini
 
@@ -30,6 +30,14 @@ DEARER = 0.3
 """What a deploy adds to a request's CPU time."""
 SLOWER = 8.0
 """A slow database takes so many times a request's CPU time to answer."""
+BETWEEN_DEPLOYS_S = 0.3
+"""Of two hosts of a pool."""
+PACK = """
+import sys, tarfile
+while True:
+    with tarfile.open("/dev/null", "w:gz") as packed:
+        packed.add(sys.argv[1])
+"""
 DRAINED_S = 0.5
 READY_S = 20.0
 CLOCK_SOURCE = Path(__file__).resolve().parent.parent / "native/clock.c"
@@ -43,13 +51,13 @@ echo ($end['ru_utime.tv_sec'] - $begin['ru_utime.tv_sec'])
 """
 
 
-def prelude(hashes: int) -> str:
+def prelude(pool: str, hashes: int) -> str:
     """What each request runs first: a question to the shared service, and some arithmetic."""
     return f"""<?php
 (function (): void {{
     $database = @pfsockopen('{BRIDGE_ADDRESS}', {DATABASE_PORT}, $number, $why, 2.0);
     if ($database) {{
-        fwrite($database, "page\\n");
+        fwrite($database, "{pool}\\n");
         fgets($database);
     }}
     for ($i = 0; $i < {hashes}; $i++) {{
@@ -92,12 +100,12 @@ class DisturbableCluster:
         for host in lab.hosts:
             ini = host.folder / "php.ini"
             ini.write_text(php_ini(host) + f'auto_prepend_file = "{host.folder}/prelude.php"\n')
-        self.deploy(0.0)
+        self.deploy(lab.hosts, 0.0)
         wait_until(self._all_serve, "pages after the first deploy", READY_S, watch=lab.programs)
 
     def _answers(self) -> bool:
         try:
-            self.think(0.0)
+            self.think(self.lab.hosts[0].pool, 0.0)
         except OSError:
             return False
         return True
@@ -120,16 +128,37 @@ class DisturbableCluster:
         clock = self.clocks[host.name].file
         return start_monitor(self.lab, host, {"LD_PRELOAD": str(self._shim), "SLACKWATER_LAB_CLOCK": str(clock)})
 
-    def think(self, delay_s: float) -> None:
-        """How long the shared service takes for an answer from now on."""
-        database.set_delay(BRIDGE_ADDRESS, DATABASE_PORT, delay_s)
+    def pool_of(self, host: Host | None) -> str:
+        """The pool that is disturbed as a whole where one of its hosts is named; without a host it is the first one."""
+        return (host or self.lab.hosts[0]).pool
 
-    def deploy(self, dearer: float) -> None:
-        """Makes each request dearer by a share of its CPU time on all hosts, by a graceful reload as deploys do."""
+    def think(self, pool: str, delay_s: float) -> None:
+        """How long the shared service takes for an answer to a pool from now on."""
+        database.set_delay(BRIDGE_ADDRESS, DATABASE_PORT, pool, delay_s)
+
+    def deploy(self, hosts: Sequence[Host], dearer: float) -> None:
+        """Makes each request dearer by a share of its CPU time on these hosts, by a graceful reload as deploys do."""
         hashes = round(dearer * self.cpu_s / self._hash_s)
-        for host in self.lab.hosts:
-            (host.folder / "prelude.php").write_text(prelude(hashes))
+        for host in hosts:
+            (host.folder / "prelude.php").write_text(prelude(host.pool, hashes))
             self.php(host).signal(signal.SIGUSR2)
+
+    def deploy_in_turn(self, host: Host | None, dearer: float) -> None:
+        """The same on a host's pool, each host some time after the one before: all at once would load this machine as
+        no deploy loads a site whose hosts have machines of their own."""
+        for place, one in enumerate(one for one in self.lab.hosts if one.pool == self.pool_of(host)):
+            if place:
+                threading.Event().wait(BETWEEN_DEPLOYS_S)
+            self.deploy([one], dearer)
+
+    def back_up(self, host: Host) -> Running:
+        """A job of the host's own that packs what there is to pack, again and again, at the priority of a backup."""
+        words = ["nice", "-n", "10", sys.executable, "-I", "-S", "-c", PACK, str(DEBIAN / "usr/lib/apache2")]
+        return self.lab.add(self.lab.machines[host.name].start("backup", words, "backup.log"))
+
+    def end_backup(self, job: Running) -> None:
+        self.lab.programs.remove(job)
+        job.stop()
 
     def php(self, host: Host) -> Running:
         return self._program(f"php-fpm8.2 of {host.name}")
@@ -155,17 +184,17 @@ class DisturbableCluster:
 
 
 @contextmanager
-def _deploy(site: DisturbableCluster, _host: Host | None, _size: float) -> Iterator[None]:
-    site.deploy(DEARER)
+def _deploy(site: DisturbableCluster, host: Host | None, _size: float) -> Iterator[None]:
+    site.deploy_in_turn(host, DEARER)
     yield
-    site.deploy(0.0)
+    site.deploy_in_turn(host, 0.0)
 
 
 @contextmanager
-def _slow_database(site: DisturbableCluster, _host: Host | None, _size: float) -> Iterator[None]:
-    site.think(SLOWER * site.cpu_s)
+def _slow_database(site: DisturbableCluster, host: Host | None, _size: float) -> Iterator[None]:
+    site.think(site.pool_of(host), SLOWER * site.cpu_s)
     yield
-    site.think(0.0)
+    site.think(site.pool_of(host), 0.0)
 
 
 @contextmanager
@@ -179,23 +208,8 @@ def _reload(site: DisturbableCluster, host: Host | None, _size: float) -> Iterat
 @contextmanager
 def _start(site: DisturbableCluster, host: Host | None, _size: float) -> Iterator[None]:
     assert host is not None
-    failed: list[Exception] = []
-
-    def restart() -> None:
-        try:
-            site.restart(host)
-        except Exception as error:
-            failed.append(error)
-
-    # In a thread: the load goes on meanwhile.
-    thread = threading.Thread(target=restart, name="restart", daemon=True)
-    thread.start()
+    site.restart(host)
     yield
-    thread.join(3 * READY_S)
-    if thread.is_alive():
-        raise LabError(f"restarting {host.name}: not within {3 * READY_S:g} s")
-    if failed:
-        raise LabError(f"restarting {host.name}: {failed[0]}")
 
 
 @contextmanager
@@ -206,10 +220,20 @@ def _clock_step(site: DisturbableCluster, host: Host | None, size: float) -> Ite
     site.clocks[host.name].step(0.0)
 
 
+@contextmanager
+def _own_backup(site: DisturbableCluster, host: Host | None, _size: float) -> Iterator[None]:
+    assert host is not None
+    job = site.back_up(host)
+    yield
+    site.end_backup(job)
+
+
+# Some of them take a while to begin and to end: `lab.disturb.turn` has them done in a thread, while the load goes on.
 DISTURBERS: Mapping[str, Callable[[DisturbableCluster, Host | None, float], AbstractContextManager[None]]] = {
     "deploy": _deploy,
     "slow_database": _slow_database,
     "reload": _reload,
     "start": _start,
     "clock_step": _clock_step,
+    "own_backup": _own_backup,
 }

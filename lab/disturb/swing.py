@@ -35,13 +35,17 @@ class Swing:
     """Runs levels one after the other; `tend` starts the next when it is time. The last requests of one level may
     overlap with the next: the load does not pause for a slow host."""
 
-    def __init__(self, lab: Lab, capacity_rps: float, plan: Sequence[Level]) -> None:
+    def __init__(self, lab: Lab, capacity_rps: float, plan: Sequence[Level], url: str | None = None) -> None:
+        """On the balancer, or on what answers at this URL."""
         self._lab = lab
+        self._url = url
         self._capacity_rps = capacity_rps
         self._left = list(plan)
         self._begun: list[Load] = []
         self._next_s = time.monotonic()
         self.share = 0.0
+        self.requests = self.errors = 0
+        """Of the levels that are read."""
 
     def tend(self) -> None:
         if self._begun and self._left:
@@ -49,9 +53,12 @@ class Swing:
         while self._left and time.monotonic() >= self._next_s:
             level = self._left.pop(0)
             rate = max(1.0, round(level.share * self._capacity_rps, 1))
-            self._begun.append(self._lab.load(Demand(rate_rps=rate), level.seconds))
+            self._begun.append(self._lab.load(Demand(rate_rps=rate), level.seconds, self._url))
             self._next_s += level.seconds
             self.share = level.share
+
+        while len(self._begun) > 1 and not self._begun[0].running:
+            self._count(self._begun.pop(0))
 
     @property
     def over(self) -> bool:
@@ -59,10 +66,15 @@ class Swing:
 
     def finish(self) -> tuple[int, int]:
         """Waits for the last requests; gives requests and errors of all levels."""
-        results = [one.finish() for one in self._begun]
-        answered = sum(len(one.seconds) for one in results)
-        lost = sum(one.lost_count for one in results)
-        return answered + lost, sum(int((one.status >= 400).sum()) for one in results) + lost
+        for one in self._begun:
+            self._count(one)
+        self._begun = []
+        return self.requests, self.errors
+
+    def _count(self, load: Load) -> None:
+        found = load.finish()
+        self.requests += len(found.seconds) + found.lost_count
+        self.errors += int((found.status >= 400).sum()) + found.lost_count
 
 
 def run(lab: Lab, capacity_rps: float, plan: Sequence[Level], each: Callable[[Swing], None]) -> tuple[int, int]:

@@ -24,7 +24,7 @@ OVERLOAD = (1.15, 1.5)
 FLASH_CROWD = (0.8, 0.95)
 LOADS = {"overload": OVERLOAD, "flash_crowd": FLASH_CROWD}
 """What is a load and nothing else: shares of the pool's capacity."""
-OF_ONE_NODE = ("reload", "start", "clock_step")
+OF_ONE_NODE = ("reload", "start", "clock_step", "own_backup")
 OF_ALL = ("deploy", "slow_database")
 DISTURBANCES = ("flash_crowd", *OF_ALL, *OF_ONE_NODE)
 CLOCK_STEPS_S = (-20.0, -2.0, 2.0, 20.0)
@@ -98,7 +98,7 @@ def timetable(
             noises.append(Neighbour(host, begin_s, end_s, next(loud), dice.choice(intensities), server_weight=weight))
         at = end + dice.uniform(*rests_s)
     base = swing.levels(dice, seconds) if share is None else [swing.Level(share, seconds)]
-    return Timetable(_with_loads(base, [one for one in others if one.kind in LOADS]), noises, others)
+    return Timetable(with_loads(base, [one for one in others if one.kind in LOADS]), noises, others)
 
 
 def _bag(dice: random.Random, kinds: Sequence[str]) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _bag(dice: random.Random, kinds: Sequence[str]) -> Iterator[str]:
         yield from dice.sample(kinds, len(kinds))
 
 
-def _with_loads(base: Sequence[swing.Level], loads: Sequence[Disturbance]) -> list[swing.Level]:
+def with_loads(base: Sequence[swing.Level], loads: Sequence[Disturbance]) -> list[swing.Level]:
     """The levels with other loads laid over them."""
     found: list[swing.Level] = []
     begin_s = 0.0

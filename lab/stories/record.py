@@ -5,7 +5,6 @@ The weights stay (or move by the plan), no controller is in the way: only monito
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,12 +18,11 @@ from lab.cluster.spawn import wait_until
 from lab.disturb import swing
 from lab.disturb.disturb import DISTURBERS, DisturbableCluster
 from lab.disturb.timetable import Disturbance, Timetable
+from lab.disturb.turn import AFTER_S, Turn
 from lab.experiment.run import Neighbours
 from lab.experiment.steady import capacity_rps
 
 READY_S = 15.0
-AFTER_S = 3.0
-"""So much longer than the disturbance lasts its label: caches warm up, queues drain."""
 
 
 class _Disturbances:
@@ -34,35 +32,30 @@ class _Disturbances:
         self._lab, self._site = lab, site
         self._left = sorted(planned, key=lambda turn: turn.begin_s)
         self._begin_s = time.monotonic()
-        self._now: tuple[Disturbance, float, contextlib.ExitStack] | None = None
+        self._now: Turn | None = None
         self.labels: list[Label] = []
 
     def tend(self) -> None:
         """Call it often."""
-        at = time.monotonic() - self._begin_s
-        if self._now is not None and at >= self._now[0].end_s:
+        if self._now is not None and self._now.check():
             self.end()
-        if self._left and at >= self._left[0].begin_s:
-            self._begin(self._left.pop(0))
-
-    def _begin(self, one: Disturbance) -> None:
-        on_unix_s = time.time()
-        stack = contextlib.ExitStack()
-        if self._site is not None and one.kind in DISTURBERS:
+        if self._now is None and self._left and time.monotonic() - self._begin_s >= self._left[0].begin_s:
+            one = self._left.pop(0)
             host = None if one.host is None else self._lab.hosts[one.host]
-            stack.enter_context(DISTURBERS[one.kind](self._site, host, one.size))
-        self._now = (one, on_unix_s, stack)
+            self._now = Turn(self._site, one, host, self._begin_s + one.end_s).__enter__()
 
     def end(self) -> None:
         """Ends the one that is on, if any."""
         if self._now is None:
             return
-        one, on_unix_s, stack = self._now
-        self._now = None
-        stack.close()
+        turn, self._now = self._now, None
+        turn.__exit__()
+        turn.check()
+        assert turn.ended_unix_s is not None
+        one = turn.one
         node = "*" if one.host is None else self._lab.hosts[one.host].name
         after_s = 0.0 if one.kind == "overload" else AFTER_S
-        self.labels.append(Label(node, one.kind, one.size, on_unix_s, time.time() + after_s))
+        self.labels.append(Label(node, one.kind, one.size, turn.begun_unix_s, turn.ended_unix_s + after_s))
 
 
 def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable[[str], None]) -> None:

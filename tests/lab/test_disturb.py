@@ -19,7 +19,8 @@ from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.paths import LabError
 from lab.cluster.traces import traces
 from lab.disturb.disturb import CLOCK_SOURCE, DISTURBERS, Clock, DisturbableCluster, prelude
-from lab.disturb.timetable import DISTURBANCES, LOADS
+from lab.disturb.timetable import DISTURBANCES, LOADS, Disturbance
+from lab.disturb.turn import Turn
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.real_processes import free_port
 
@@ -66,7 +67,7 @@ def service() -> Iterator[int]:
 
     def answers() -> bool:
         try:
-            set_delay("127.0.0.1", port, 0.0)
+            set_delay("127.0.0.1", port, "web", 0.0)
         except OSError:
             return False
         return True
@@ -79,24 +80,25 @@ def service() -> Iterator[int]:
         process.wait()
 
 
-def asked_s(port: int) -> float:
+def asked_s(port: int, pool: str = "web") -> float:
     with socket.create_connection(("127.0.0.1", port), timeout=20.0) as client:
         begin = time.monotonic()
-        client.sendall(b"page\n")
+        client.sendall(f"{pool}\n".encode())
         assert client.recv(16) == b"ok\n"
         return time.monotonic() - begin
 
 
 def test_the_shared_service_takes_as_long_as_it_is_set_to(service: int) -> None:
-    set_delay("127.0.0.1", service, 0.3)
+    set_delay("127.0.0.1", service, "web", 0.3)
     assert asked_s(service) >= 0.3
-    set_delay("127.0.0.1", service, 0.0)
+    eventually("another pool is answered at once", lambda: asked_s(service, "shop") < 0.3, 60.0)
+    set_delay("127.0.0.1", service, "web", 0.0)
     eventually("it is quick again", lambda: asked_s(service) < 0.3, 60.0)
 
 
 def test_a_deploy_adds_work_to_each_request() -> None:
-    assert "$i < 0;" in prelude(0)
-    assert "$i < 1234;" in prelude(1234)
+    assert "$i < 0;" in prelude("web", 0)
+    assert "$i < 1234;" in prelude("web", 1234)
 
 
 @pytest.mark.lab
@@ -110,10 +112,10 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
         site.start_monitors()
         site.cpu_s = 0.01
         host = lab.hosts[1]
-        for kind, do in DISTURBERS.items():
+        for kind in DISTURBERS:
             before = site.monitors[host.name]
-            with do(site, host, 2.0):
-                pass
+            with Turn(site, Disturbance(1, kind, 2.0, 0.0, 0.0), host, time.monotonic()) as turn:
+                eventually(f"the end of {kind}", turn.check, 60.0)
             eventually(f"all serve after {kind}", lambda: all(site.serves(one) for one in lab.hosts), 60.0)
             lab.check()
             assert (site.monitors[host.name] is not before) == (kind == "start")
@@ -128,8 +130,9 @@ def test_a_restart_that_fails_is_reported() -> None:
         pytest.skip(f"a lab is up or was left behind: {found}")
     with Lab(LabSettings(hosts=2)) as lab:
         site = DisturbableCluster(lab)
+        one = Disturbance(1, "start", 1.0, 0.0, 0.0)
         with (
-            pytest.raises(LabError, match="restarting host2: 'host2'"),
-            DISTURBERS["start"](site, lab.hosts[1], 1.0),  # its monitor was never started
+            pytest.raises(LabError, match="start on host2: 'host2'"),  # its monitor was never started
+            Turn(site, one, lab.hosts[1], time.monotonic()) as turn,
         ):
-            pass
+            eventually("the restart fails", turn.check, 60.0)

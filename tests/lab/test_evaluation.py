@@ -18,7 +18,7 @@ from lab.cluster import machine
 from lab.cluster.lab import LabSettings
 from lab.cluster.paths import LabError
 from lab.commands import lab
-from lab.compare import compare, evaluation, evaluation_page, goals, measured
+from lab.compare import compare, evaluation, evaluation_page, goals, measured, resumable
 from lab.compare.evaluation import VARIANTS, Evaluation, left
 from lab.compare.measured import Block, Measured
 from lab.experiment.policies import POLICIES
@@ -224,8 +224,8 @@ def test_nothing_measured_is_a_page_too() -> None:
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
-    measured.append(data, row("all", "leastconn", 1))
-    measured.append(data, msgspec.structs.replace(row("all", "leastconn", 2), v=9))
+    resumable.append(data, row("all", "leastconn", 1))
+    resumable.append(data, msgspec.structs.replace(row("all", "leastconn", 2), v=9))
     with pytest.raises(ExperimentError, match=r"data\.jsonl, line 2: format 9; this program reads format 1"):
         measured.read(data)
     data.write_text("{}\n")

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from lab.cluster.balancer import BACKEND
 from lab.cluster.bus import POOL, SITE
 from lab.cluster.controller import Controller
 from lab.cluster.hosts import Host
@@ -145,7 +144,7 @@ def sent_again(lab: Lab) -> int:
     """Requests so far that HAProxy had to send again."""
     rows = csv.DictReader(io.StringIO(lab.balancer.ask("show stat").removeprefix("# ")))
     names = {host.name for host in lab.hosts}
-    return sum(int(row["wretr"]) for row in rows if row["pxname"] == BACKEND and row["svname"] in names)
+    return sum(int(row["wretr"]) for row in rows if row["pxname"] == POOL and row["svname"] in names)
 
 
 async def kill_and_start(lab: Lab, host: Host, site: BusAccess, story: Story) -> None:

@@ -1,0 +1,147 @@
+"""The command `slackwater lab calm`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.terminal import console
+from lab.disturb.timetable import DISTURBANCES
+from lab.options import cluster_options, json_option, progress, write_json
+
+if TYPE_CHECKING:
+    from lab.calm.data import Minute
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+FEW = 10
+"""With more hosts than this they are pools of as many, each with small web servers."""
+
+
+@click.command(
+    epilog="Example: slackwater lab calm --hosts 100 --quota 0.1 --minutes 60 --seed 7 --disturbance all"
+    " --data docs/results/calm.jsonl --page docs/results/calm.md"
+)
+@cluster_options
+@click.option("--pools", type=click.IntRange(1), help=f"The hosts are so many pools.  [default: of {FEW} hosts each]")
+@click.option("--minutes", type=click.IntRange(1), default=10, show_default=True, help="In all, with those in --data.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same load and disturbances.")
+@click.option(
+    "--disturbance",
+    "disturbances",
+    multiple=True,
+    type=click.Choice([*DISTURBANCES, "all"]),
+    help="Also what is no neighbour; again for more.",
+)
+@click.option(
+    "--per-hour",
+    type=click.IntRange(1),
+    default=12,
+    show_default=True,
+    help="Disturbances of each kind, somewhere in the fleet.",
+)
+@click.option("--data", type=FILE, help="Each minute is a line here; what it has is not repeated.")
+@click.option("--page", "place", type=FILE, help="The page to write.")
+@click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
+@json_option
+def calm(
+    settings: LabSettings,
+    pools: int | None,
+    minutes: int,
+    seed: int,
+    disturbances: tuple[str, ...],
+    per_hour: int,
+    data: Path | None,
+    place: Path | None,
+    replay: bool,
+    json_file: str | None,
+) -> None:
+    """Count false episodes while nobody is loud; ends with status 1 when there were any in time that counts.
+
+    The load swings, and deploys, restarts and other disturbances are done where they are asked for. With --data it can
+    be stopped at any time, and the same command goes on. Time in which the machine was overloaded does not count.
+    """
+    from lab.calm import data as files
+    from lab.calm import page
+    from lab.calm.plan import CalmPlan
+    from lab.calm.run import Calm, series_of
+    from lab.calm.summary import of_one_state, summary
+    from lab.compare.resumable import append
+
+    if data is None and (replay or place):
+        raise click.UsageError("--data is missing: the file with the minutes that are measured")
+    if replay and place is None:
+        raise click.UsageError("--page is missing: the page to write")
+    plan = CalmPlan(seed, DISTURBANCES if "all" in disturbances else tuple(dict.fromkeys(disturbances)), per_hour)
+    settings = replace(settings, pools=pools or math.ceil(settings.hosts / FEW))
+    if settings.hosts > FEW:
+        settings = replace(settings, mpm="event-small", php_children=2)
+    found = files.read(data) if data else []
+
+    def keep(one: Minute) -> None:
+        found.append(one)
+        if data is not None:
+            append(data, one)
+        _tell(one)
+
+    left = [] if replay else files.left(found, series_of(settings, plan), minutes)
+    try:
+        if left:
+            if len(left) < minutes:
+                progress(f"going on: {minutes - len(left)} of {minutes} minutes are measured")
+            with Lab(settings, progress) as cluster:
+                Calm(cluster, plan, progress, keep).run(left)
+    finally:
+        if data is not None and place is not None:
+            page.write(found, data, place)
+    total = summary(of_one_state(found))
+    if json_file:
+        write_json(total, json_file)
+    if json_file != "-":
+        _show(of_one_state(found))
+    if total["rates"][0]["episodes"]:
+        sys.exit(1)
+
+
+def _tell(one: Minute) -> None:
+    """A line for the minute, and one for each state that began."""
+    from lab.calm.data import NOTHING
+
+    progress(
+        f"minute {one.minute}: {sum(one.node_s.values()) / 3600:.2f} node-hours count,"
+        f" {one.overloaded_node_s / 3600:.2f} do not (machine overloaded), busy {max(one.busy_shares):.0%} and wait"
+        f" {max(one.waits_ms):.2f} ms at most; {one.requests} requests, {one.errors} errors;"
+        f" {', '.join(one.disturbances) or 'no disturbance'}"
+    )
+    for began in one.began:
+        beside = "nothing was done" if began.beside == NOTHING else f"beside {began.beside}"
+        progress(
+            f"  {began.node} {began.state} after {began.after_s:.1f} s, {beside}"
+            f"{'' if began.counts else ', does not count'}: {'; '.join(began.why)}"
+        )
+
+
+def _show(found: Sequence[Minute]) -> None:
+    from lab.calm.summary import reached, summary
+
+    total = summary(found)
+    table = Table("beside what", "times", "node-days", "episodes", "a node-day", "95% interval", box=None)
+    for one in total["rates"]:
+        low_high = "-" if one["interval"] is None else "{:g} to {:g}".format(*one["interval"])
+        rate = "-" if one["per_node_day"] is None else f"{one['per_node_day']:g}"
+        table.add_row(
+            one["what"], str(one["times"] or "-"), f"{one['node_days']:.3f}", str(one["episodes"]), rate, low_high
+        )
+    console().print(table)
+    click.echo(
+        f"{total['minutes']} minutes; {total['overloaded_node_days']:.3f} node-days do not count (machine overloaded;"
+        f" {total['episodes_while_overloaded']} episodes in them), {total['unjudged_node_days']:.3f} had no Verdict;"
+        f" {total['errors']} errors in {total['requests']} requests; goal: {reached(total['rates'][0])}"
+    )

@@ -1,0 +1,112 @@
+"""Counts node-time that counts, and what began in it. Pure: who calls says what time it is and what was heard."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lab.calm.data import NOTHING, Began
+from lab.calm.machine_load import SliceLoad
+from slackwater.messages import State, Verdict
+
+FRESH_S = 2.0
+"""A node is judged as long as its last Verdict is at most so old; there is one a second at least."""
+QUIET: tuple[State, ...] = ("calm", "unknown")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A state other than calm that began."""
+
+    mono_s: float
+    verdict: Verdict
+
+
+class States:
+    """Each node's state, Verdict by Verdict, by the clock of who hears them: a node's own may be stepped."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, State]] = {}
+        self.changes: list[Change] = []
+
+    def hear(self, mono_s: float, verdict: Verdict) -> None:
+        before = self._last.get(verdict.node)
+        if verdict.state not in QUIET and before is not None and before[1] != verdict.state:
+            self.changes.append(Change(mono_s, verdict))
+        self._last[verdict.node] = (mono_s, verdict.state)
+
+    def judged(self, mono_s: float) -> set[str]:
+        """The nodes with a fresh Verdict that is not `unknown`."""
+        return {
+            node for node, (at_s, state) in list(self._last.items()) if state != "unknown" and mono_s - at_s <= FRESH_S
+        }
+
+
+@dataclass
+class Slice:
+    """Some seconds of the fleet, which count as a whole or not."""
+
+    begin_s: float
+    end_s: float
+    load: SliceLoad
+    node_s: Counter[str]
+    counts: bool
+
+
+@dataclass
+class Tally:
+    """A minute: its slices, and what began in them."""
+
+    slices: list[Slice] = field(default_factory=list)
+    unjudged_node_s: float = 0.0
+    _node_s: Counter[str] = field(default_factory=Counter)
+    _carried: bool = True
+    """The machine carried the slice before."""
+
+    def look(self, seconds: float, nodes: Sequence[str], judged: set[str], beside: Mapping[str, str]) -> None:
+        """So many seconds have passed; `beside`: node -> kind of disturbance, of those that one is done to."""
+        for node in nodes:
+            if node in judged:
+                self._node_s[beside.get(node, NOTHING)] += seconds  # type: ignore[assignment]
+            else:
+                self.unjudged_node_s += seconds
+
+    def end_slice(self, begin_s: float, end_s: float, load: SliceLoad) -> None:
+        self.slices.append(Slice(begin_s, end_s, load, self._node_s, load.carried and self._carried))
+        self._node_s, self._carried = Counter(), load.carried
+
+    def next_minute(self) -> Tally:
+        """An empty one after this."""
+        return Tally(_carried=self._carried)
+
+    def node_s(self) -> dict[str, float]:
+        """Kind of disturbance, or `nothing` -> seconds of nodes that count."""
+        whole: Counter[str] = Counter()
+        for one in self.slices:
+            if one.counts:
+                whole.update(one.node_s)
+        return {kind: round(float(seconds), 1) for kind, seconds in sorted(whole.items())}
+
+    def overloaded_node_s(self) -> float:
+        return round(float(sum(sum(one.node_s.values()) for one in self.slices if not one.counts)), 1)
+
+    def began(self, changes: Sequence[Change], begin_s: float, beside: Callable[[str, float], str]) -> list[Began]:
+        """What began in the slices; `beside` gives the disturbance of a node at a time."""
+        found = []
+        for change in changes:
+            inside = next((one for one in self.slices if one.begin_s <= change.mono_s < one.end_s), None)
+            if inside is not None:
+                verdict = change.verdict
+                found.append(
+                    Began(
+                        node=verdict.node,
+                        state=verdict.state,
+                        after_s=round(change.mono_s - begin_s, 2),
+                        beside=beside(verdict.node, change.mono_s),
+                        counts=inside.counts,
+                        severity=round(verdict.severity, 3),
+                        why=verdict.path,
+                    )
+                )
+        return found

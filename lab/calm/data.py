@@ -1,0 +1,113 @@
+"""The data of the calm: a line of JSON for each minute, in one file that is only ever appended to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lab.compare.resumable import read_lines
+
+FORMAT = 1
+NOTHING = "nothing"
+"""In the place of a disturbance's kind."""
+
+
+class Began(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A state other than calm that a node's Verdict began to have."""
+
+    node: str
+    state: str
+    after_s: float
+    """From the minute's begin."""
+    beside: str
+    """Kind of the disturbance that was done to the node, or `nothing`."""
+    counts: bool
+    """The machine carried the lab then."""
+    severity: float
+    why: list[str]
+    """The Verdict's reasons, in words."""
+
+
+class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A minute of calm."""
+
+    v: int = FORMAT
+    begun: str
+    """UTC."""
+    machine: dict[str, Any]
+    commit: str | None
+    decision_commit: str | None
+    """The last commit of the decision code."""
+    minute: int
+    """Number in the plan, from 0."""
+    seed: int
+    kinds: list[str]
+    per_hour: int
+    hosts: int
+    pools: int
+    quota_cores: float
+    app: str
+    balance: str
+    capacity_rps: float
+    """Of the whole fleet, of which the load is a share."""
+    requests: int
+    errors: int
+    disturbances: dict[str, int]
+    """Kind -> how many began."""
+    node_s: dict[str, float]
+    """Kind of disturbance, or `nothing` -> seconds of nodes that count."""
+    overloaded_node_s: float
+    """Seconds of nodes that do not count: the machine was overloaded."""
+    unjudged_node_s: float
+    """The same: there was no fresh Verdict on the node, as while it restarts."""
+    busy_shares: list[float]
+    """Of each slice."""
+    waits_ms: list[float]
+    began: list[Began]
+
+    @property
+    def series(self) -> Series:
+        return Series(
+            decision_commit=self.decision_commit,
+            seed=self.seed,
+            kinds=tuple(self.kinds),
+            per_hour=self.per_hour,
+            hosts=self.hosts,
+            pools=self.pools,
+            quota_cores=self.quota_cores,
+            app=self.app,
+            balance=self.balance,
+        )
+
+
+class Series(NamedTuple):
+    """What minutes have in common that are parts of one measurement."""
+
+    decision_commit: str | None
+    seed: int
+    kinds: tuple[str, ...]
+    per_hour: int
+    hosts: int
+    pools: int
+    quota_cores: float
+    app: str
+    balance: str
+
+
+def described(series: Series) -> dict[str, Any]:
+    """The fields of a minute of this measurement that it has in common with the others."""
+    return {**series._asdict(), "kinds": list(series.kinds)}
+
+
+def read(path: Path) -> list[Minute]:
+    """All minutes that were measured, oldest first; none where there is no file. Raises ExperimentError, OSError."""
+    return read_lines(path, Minute, FORMAT, "a minute of calm")
+
+
+def left(found: Sequence[Minute], series: Series, minutes: int) -> list[int]:
+    """Numbers of the first so many minutes of a measurement that are not measured yet."""
+    there = {one.minute for one in found if one.series == series}
+    return [number for number in range(minutes) if number not in there]

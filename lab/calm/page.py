@@ -1,0 +1,84 @@
+"""The page of the calm, drawn from its data file alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader
+
+from lab.calm import summary
+from lab.calm.data import Minute
+from lab.calm.machine_load import RULE
+from lab.calm.plan import PLACES_PER_HOUR
+from lab.calm.run import MACHINE_SHARE
+from lab.cluster.commit import DECISION_CODE
+from lab.compare.measured import machine_of
+from lab.disturb import swing
+from lab.disturb.timetable import DISTURBANCE_S, DISTURBANCES
+from lab.disturb.turn import AFTER_S
+
+TEMPLATES = Environment(loader=PackageLoader("lab.calm"), autoescape=False, trim_blocks=True, lstrip_blocks=True)
+
+
+def page(found: Sequence[Minute], data: str, place: str) -> str:
+    """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
+    mine = summary.of_one_state(found)
+    files = ["--data", data, "--page", place]
+    return TEMPLATES.get_template("calm.md.jinja").render(
+        commands=list(dict.fromkeys(_command(one, files) for one in mine)) or [_example(files)],
+        replay=shlex.join(["slackwater", "lab", "calm", *files, "--replay"]),
+        found=mine,
+        others=len(found) - len(mine),
+        total=summary.summary(mine),
+        word=summary.reached(summary.rates(mine)[0]),
+        goal_per_node_day=summary.GOAL_PER_NODE_DAY,
+        goal_node_days=summary.GOAL_NODE_DAYS,
+        episodes=[(one, began) for one in mine for began in one.began if began.state == "interference"],
+        begun=sorted(one.begun[:10] for one in mine),
+        machines=Counter(_machine(one) for one in mine),
+        fleets=Counter(_fleet(one) for one in mine),
+        commits=Counter(one.commit or "not recorded" for one in mine),
+        decision_code=DECISION_CODE,
+        rule=RULE,
+        places_per_hour=PLACES_PER_HOUR,
+        lasts_s=DISTURBANCE_S,
+        after_s=AFTER_S,
+        low=swing.LOW,
+        high=swing.HIGH,
+        machine_share=MACHINE_SHARE,
+    )
+
+
+def _command(one: Minute, files: Sequence[str]) -> str:
+    kinds = ["all"] if set(one.kinds) == set(DISTURBANCES) else one.kinds
+    words = [
+        *("slackwater", "lab", "calm", "--hosts", str(one.hosts), "--pools", str(one.pools)),
+        *("--quota", f"{one.quota_cores:g}", "--seed", str(one.seed)),
+        *(word for kind in kinds for word in ("--disturbance", kind)),
+        *(("--per-hour", str(one.per_hour)) if kinds else ()),
+    ]
+    return shlex.join([*words, *files])
+
+
+def _example(files: Sequence[str]) -> str:
+    return shlex.join(["slackwater", "lab", "calm", "--hosts", "100", "--disturbance", "all", *files])
+
+
+def _machine(one: Minute) -> str:
+    facts = one.machine
+    return f"{machine_of(facts)}, HAProxy {facts['haproxy']}, Apache {facts['apache']}, PHP {facts['php']}"
+
+
+def _fleet(one: Minute) -> str:
+    return (
+        f"{one.hosts} hosts of {one.quota_cores:g} core in {one.pools} pools, {one.machine['hypervisor']};"
+        f" `{one.app}`, `{one.balance}`"
+    )
+
+
+def write(found: Sequence[Minute], data: Path, place: Path) -> None:
+    """Writes the page. Raises OSError."""
+    place.write_text(page(found, str(data), str(place)))

@@ -1,0 +1,83 @@
+"""What is done to the fleet in each minute of calm: load that swings, and disturbances that are no neighbour.
+
+Pure: a minute's plan follows from the seed and the minute's number, so a measurement can end and go on at any minute.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lab.cluster.hosts import Host
+from lab.disturb import swing
+from lab.disturb.timetable import (
+    CLOCK_STEPS_S,
+    DISTURBANCE_S,
+    FLASH_CROWD,
+    OF_ONE_NODE,
+    Disturbance,
+    with_loads,
+)
+from lab.experiment.recording import ExperimentError
+
+MINUTE_S = 60.0
+PLACES = 2
+"""A minute has room for so many disturbances, which never overlap."""
+PLACES_PER_HOUR = 60 * PLACES
+FIRST_S = (1.0, 5.0)
+"""Into its place: when a disturbance begins."""
+
+
+@dataclass(frozen=True)
+class CalmPlan:
+    """Of which disturbances there are how many; `seed` draws when and where."""
+
+    seed: int
+    kinds: tuple[str, ...] = ()
+    per_hour: int = 12
+    """Disturbances of each kind, somewhere in the fleet."""
+
+    def __post_init__(self) -> None:
+        most = PLACES_PER_HOUR // max(1, len(self.kinds))
+        if self.kinds and not (0 < self.per_hour <= most and PLACES_PER_HOUR % self.per_hour == 0):
+            fit = ", ".join(str(number) for number in range(1, most + 1) if PLACES_PER_HOUR % number == 0)
+            raise ExperimentError(
+                f"{self.per_hour} disturbances an hour of each of {len(self.kinds)} kinds: an hour has"
+                f" {PLACES_PER_HOUR} places, so expected one of {fit}"
+            )
+
+    def disturbances(self, minute: int, hosts: Sequence[Host]) -> list[Disturbance]:
+        """Of a minute, in seconds from its begin. Each has a host: what is of one node is done to it, the rest to its
+        pool."""
+        numbers = range(minute * PLACES, (minute + 1) * PLACES)
+        return [one for number in numbers if (one := self._in_place(number, hosts)) is not None]
+
+    def _in_place(self, number: int, hosts: Sequence[Host]) -> Disturbance | None:
+        if not self.kinds:
+            return None
+        # Places in a row have each kind once, in random order, and are empty for the rest.
+        row = PLACES_PER_HOUR // self.per_hour
+        places: list[str | None] = [*self.kinds, *[None] * (row - len(self.kinds))]
+        random.Random(f"{self.seed} row {number // row}").shuffle(places)
+        kind = places[number % row]
+        if kind is None:
+            return None
+        dice = random.Random(f"{self.seed} place {number}")
+        begin_s = MINUTE_S / PLACES * (number % PLACES) + dice.uniform(*FIRST_S)
+        end_s = begin_s + dice.uniform(*DISTURBANCE_S)
+        size = {"clock_step": dice.choice(CLOCK_STEPS_S), "flash_crowd": dice.uniform(*FLASH_CROWD)}.get(kind, 1.0)
+        return Disturbance(dice.randrange(len(hosts)), kind, round(size, 3), round(begin_s, 2), round(end_s, 2))
+
+    def levels(self, minute: int, pool: str, hosts: Sequence[Host]) -> list[swing.Level]:
+        """A pool's load in a minute, as shares of its capacity."""
+        crowds = [one for one in self.disturbances(minute, hosts) if one.kind == "flash_crowd"]
+        mine = [one for one in crowds if one.host is not None and hosts[one.host].pool == pool]
+        return with_loads(swing.levels(random.Random(f"{self.seed} {minute} {pool}"), MINUTE_S), mine)
+
+
+def touched(one: Disturbance, hosts: Sequence[Host]) -> list[str]:
+    """The nodes that a disturbance is done to."""
+    assert one.host is not None
+    host = hosts[one.host]
+    return [other.name for other in hosts if other is host or (other.pool == host.pool and one.kind not in OF_ONE_NODE)]

@@ -1,0 +1,210 @@
+"""Minutes of calm in the lab: nobody is loud, the load swings, and what is no neighbour happens to nodes and pools."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.calm import data
+from lab.calm.count import States, Tally
+from lab.calm.data import NOTHING, Minute, Series
+from lab.calm.machine_load import SLICE_S, MachineLoad
+from lab.calm.plan import MINUTE_S, CalmPlan, touched
+from lab.cluster import machine
+from lab.cluster.bus_listener import BusListener
+from lab.cluster.commit import commit, decision_commit
+from lab.cluster.controller import Controller
+from lab.cluster.lab import Lab, LabSettings
+from lab.compare.measured import MACHINE, PROGRAMS
+from lab.disturb import swing
+from lab.disturb.disturb import DISTURBERS, DisturbableCluster
+from lab.disturb.turn import AFTER_S, Turn
+from lab.experiment.steady import capacity_rps
+from slackwater.messages import Verdict
+
+WARM_UP_S = 30.0
+"""Before the first minute: each node gets a calm baseline."""
+MACHINE_SHARE = 0.6
+"""Of this machine's processors the web servers may have so much at full load, whatever their quotas add up to."""
+LOOK_S = 1.0
+Progress = Callable[[str], None]
+
+
+def series_of(settings: LabSettings, plan: CalmPlan) -> Series:
+    """What minutes that are measured now have in common."""
+    return Series(
+        decision_commit=decision_commit(),
+        seed=plan.seed,
+        kinds=plan.kinds,
+        per_hour=plan.per_hour,
+        hosts=settings.hosts,
+        pools=settings.pools,
+        quota_cores=settings.quota_cores,
+        app=settings.app,
+        balance=settings.balance,
+    )
+
+
+class _Verdicts(BusListener):
+    """Hears the Verdicts, and keeps what began."""
+
+    def __init__(self) -> None:
+        super().__init__("verdict")
+        self.states = States()
+
+    def _take(self, message: Verdict) -> None:
+        self.states.hear(time.monotonic(), message)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A disturbance that was done, or is being done."""
+
+    turn: Turn
+    nodes: Sequence[str]
+
+    def reaches(self, node: str, mono_s: float) -> bool:
+        ended_s = self.turn.ended_mono_s
+        lasts = self.turn.begun_mono_s <= mono_s and (ended_s is None or mono_s < ended_s + AFTER_S)
+        return lasts and node in self.nodes
+
+
+class _Disturbances:
+    """Begins disturbances when it is time."""
+
+    def __init__(self, lab: Lab, site: DisturbableCluster | None) -> None:
+        self._lab, self._site = lab, site
+        self.done: list[_Done] = []
+
+    def begin(self, one: Any, end_mono_s: float) -> None:
+        hosts = self._lab.hosts
+        turn = Turn(self._site, one, hosts[one.host], end_mono_s)
+        self.done.append(_Done(turn, touched(one, hosts)))
+        turn.__enter__()
+
+    def check(self) -> None:
+        for one in self.done:
+            one.turn.check()
+
+    def beside(self, node: str, mono_s: float) -> str:
+        return next((one.turn.one.kind for one in self.done if one.reaches(node, mono_s)), NOTHING)
+
+    def forget(self, before_mono_s: float) -> None:
+        """Those that ended long before."""
+        self.done = [one for one in self.done if (one.turn.ended_mono_s or before_mono_s) >= before_mono_s]
+
+    def finish(self) -> None:
+        for one in self.done:
+            one.turn.__exit__()
+
+
+class Calm:
+    """The fleet in calm, minute by minute."""
+
+    def __init__(self, lab: Lab, plan: CalmPlan, progress: Progress, keep: Callable[[Minute], None]) -> None:
+        """`keep` gets each minute when it is over."""
+        self._lab, self._plan, self._progress, self._keep = lab, plan, progress, keep
+
+    def run(self, minutes: Sequence[int]) -> None:
+        """Measures these minutes of the plan. Raises LabError."""
+        lab, plan = self._lab, self._plan
+        site = DisturbableCluster(lab) if set(plan.kinds) & set(DISTURBERS) else None
+        whole = capacity_rps(lab)
+        quotas = lab.settings.quota_cores * len(lab.hosts)
+        self._capacity_rps = whole * min(1.0, MACHINE_SHARE * (os.cpu_count() or 1) / quotas)
+        if site is not None:
+            site.cpu_s = quotas / whole
+        self._progress(f"full load is {self._capacity_rps:.0f} requests/s; starting the monitors and the controller")
+        facts = machine.describe(lab)
+        self._machine = {key: facts[key] for key in (*MACHINE, *PROGRAMS, "php_children")}
+        controller = Controller(lab, "observe")
+        controller.start(site.start_monitors if site is not None else None)
+        self._swings = self._start_load(minutes)
+        self._load = MachineLoad(lab)
+        with _Verdicts() as self._verdicts:
+            self._disturbances = _Disturbances(lab, site)
+            begin_s = time.monotonic() + WARM_UP_S
+            self._progress(f"warming up for {WARM_UP_S:g} s")
+            self._until(begin_s)
+            self._load.slice()
+            tally = Tally()
+            try:
+                for place, minute in enumerate(minutes):
+                    self._minute(minute, begin_s + place * MINUTE_S, tally)
+                    tally = tally.next_minute()
+            finally:
+                self._disturbances.finish()
+        for one in self._swings:
+            one.finish()
+        controller.stop()
+
+    def _start_load(self, minutes: Sequence[int]) -> list[swing.Swing]:
+        hosts = self._lab.hosts
+        found = []
+        for pool, url in self._lab.balancer.urls.items():
+            share = sum(host.pool == pool for host in hosts) / len(hosts)
+            warm_up = swing.Level((swing.LOW + swing.HIGH) / 2, WARM_UP_S)
+            levels = [warm_up, *(level for minute in minutes for level in self._plan.levels(minute, pool, hosts))]
+            found.append(swing.Swing(self._lab, self._capacity_rps * share, levels, url))
+        return found
+
+    def _answered(self) -> tuple[int, int]:
+        """Requests and errors of the levels that are over: of the last seconds they are counted in the next minute."""
+        return sum(one.requests for one in self._swings), sum(one.errors for one in self._swings)
+
+    def _until(self, mono_s: float) -> None:
+        """Tends the load until then."""
+        while (left_s := mono_s - time.monotonic()) > 0:
+            for one in self._swings:
+                one.tend()
+            time.sleep(min(0.05, left_s))
+
+    def _minute(self, minute: int, begin_s: float, tally: Tally) -> None:
+        """One minute, tended until its end."""
+        begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        states, disturbances = self._verdicts.states, self._disturbances
+        names = [host.name for host in self._lab.hosts]
+        planned = self._plan.disturbances(minute, self._lab.hosts)
+        left = list(planned)
+        requests_before, errors_before = self._answered()
+        slice_s, at_s = begin_s, begin_s
+        while at_s < begin_s + MINUTE_S:
+            next_s = at_s + LOOK_S
+            while left and begin_s + left[0].begin_s <= next_s:
+                self._until(begin_s + left[0].begin_s)
+                one = left.pop(0)
+                disturbances.begin(one, begin_s + one.end_s)
+            self._until(next_s)
+            self._lab.check()
+            self._verdicts.check()
+            disturbances.check()
+            beside = {name: kind for name in names if (kind := disturbances.beside(name, next_s)) != NOTHING}
+            tally.look(LOOK_S, names, states.judged(time.monotonic()), beside)
+            at_s = next_s
+            if at_s - slice_s >= SLICE_S - LOOK_S / 2:
+                tally.end_slice(slice_s, at_s, self._load.slice())
+                slice_s = at_s
+        requests, errors = self._answered()
+        one_minute = Minute(
+            begun=begun,
+            machine=self._machine,
+            commit=commit(),
+            minute=minute,
+            capacity_rps=round(self._capacity_rps, 1),
+            requests=requests - requests_before,
+            errors=errors - errors_before,
+            disturbances=dict(Counter(one.kind for one in planned)),
+            node_s=tally.node_s(),
+            overloaded_node_s=tally.overloaded_node_s(),
+            unjudged_node_s=tally.unjudged_node_s,
+            busy_shares=[round(one.load.busy_share, 3) for one in tally.slices],
+            waits_ms=[round(one.load.wait_ms, 3) for one in tally.slices],
+            began=tally.began(states.changes, begin_s, disturbances.beside),
+            **data.described(series_of(self._lab.settings, self._plan)),
+        )
+        disturbances.forget(begin_s)
+        self._keep(one_minute)
