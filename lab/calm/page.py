@@ -28,7 +28,8 @@ def page(found: Sequence[Minute], data: str, place: str) -> str:
     mine = summary.of_one_state(found)
     files = ["--data", data, "--page", place]
     return TEMPLATES.get_template("calm.md.jinja").render(
-        commands=list(dict.fromkeys(_command(one, files) for one in mine)) or [_example(files)],
+        commands=Counter(_command(one, files) for one in mine),
+        example=_example(files),
         replay=shlex.join(["slackwater", "lab", "calm", *files, "--replay"]),
         found=mine,
         others=len(found) - len(mine),

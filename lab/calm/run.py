@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lab.calm import data
 from lab.calm.count import States, Tally
@@ -19,9 +18,11 @@ from lab.cluster.bus_listener import BusListener
 from lab.cluster.commit import commit, decision_commit
 from lab.cluster.controller import Controller
 from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.paths import LabError
 from lab.compare.measured import MACHINE, PROGRAMS
 from lab.disturb import swing
 from lab.disturb.disturb import DISTURBERS, DisturbableCluster
+from lab.disturb.timetable import Disturbance
 from lab.disturb.turn import AFTER_S, Turn
 from lab.experiment.steady import capacity_rps
 from slackwater.messages import Verdict
@@ -31,6 +32,7 @@ WARM_UP_S = 30.0
 MACHINE_SHARE = 0.6
 """Of this machine's processors the web servers may have so much at full load, whatever their quotas add up to."""
 LOOK_S = 1.0
+MOST_LATE_S = 5.0
 Progress = Callable[[str], None]
 
 
@@ -80,8 +82,9 @@ class _Disturbances:
         self._lab, self._site = lab, site
         self.done: list[_Done] = []
 
-    def begin(self, one: Any, end_mono_s: float) -> None:
+    def begin(self, one: Disturbance, end_mono_s: float) -> None:
         hosts = self._lab.hosts
+        assert one.host is not None
         turn = Turn(self._site, one, hosts[one.host], end_mono_s)
         self.done.append(_Done(turn, touched(one, hosts)))
         turn.__enter__()
@@ -179,6 +182,8 @@ class Calm:
                 one = left.pop(0)
                 disturbances.begin(one, begin_s + one.end_s)
             self._until(next_s)
+            if (late_s := time.monotonic() - next_s) > MOST_LATE_S:
+                raise LabError(f"the lab stood still for {late_s:.0f} s: what was measured in this minute is left out")
             self._lab.check()
             self._verdicts.check()
             disturbances.check()
