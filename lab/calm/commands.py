@@ -49,6 +49,13 @@ SMALL_CORES = 0.1
     show_default=True,
     help="Disturbances of each kind, somewhere in the fleet.",
 )
+@click.option(
+    "--load",
+    type=click.FloatRange(0.01, 1),
+    default=0.4,
+    show_default=True,
+    help="Share of this machine's processors that full load takes; less where the quotas are.",
+)
 @click.option("--data", type=FILE, help="Each minute is a line here; what it has is not repeated.")
 @click.option("--page", "place", type=FILE, help="The page to write.")
 @click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
@@ -60,6 +67,7 @@ def calm(
     seed: int,
     disturbances: tuple[str, ...],
     per_hour: int,
+    load: float,
     data: Path | None,
     place: Path | None,
     replay: bool,
@@ -84,7 +92,7 @@ def calm(
         raise click.UsageError("--data is missing: the file with the minutes that are measured")
     if replay and place is None:
         raise click.UsageError("--page is missing: the page to write")
-    plan = CalmPlan(seed, DISTURBANCES if "all" in disturbances else tuple(dict.fromkeys(disturbances)), per_hour)
+    plan = CalmPlan(seed, DISTURBANCES if "all" in disturbances else tuple(dict.fromkeys(disturbances)), per_hour, load)
     settings = replace(settings, pools=pools or math.ceil(settings.hosts / FEW))
     if settings.hosts > FEW:
         source = click.get_current_context().get_parameter_source("quota")
@@ -118,7 +126,7 @@ def calm(
 
 
 def _tell(one: Minute) -> None:
-    """A line for the minute, and one for each state that began."""
+    """A line for the minute, and one for each state that began in time that counts."""
     from lab.calm.data import NOTHING
 
     progress(
@@ -127,12 +135,11 @@ def _tell(one: Minute) -> None:
         f" {max(one.waits_ms):.2f} ms at most; {one.requests} requests, {one.errors} errors;"
         f" {', '.join(one.disturbances) or 'no disturbance'}"
     )
-    for began in one.began:
+    for began in (began for began in one.began if began.counts):
         beside = "nothing was done" if began.beside == NOTHING else f"beside {began.beside}"
-        progress(
-            f"  {began.node} {began.state} after {began.after_s:.1f} s, {beside}"
-            f"{'' if began.counts else ', does not count'}: {'; '.join(began.why)}"
-        )
+        progress(f"  {began.node} {began.state} after {began.after_s:.1f} s, {beside}: {'; '.join(began.why)}")
+    if left_out := sum(not began.counts for began in one.began):
+        progress(f"  {left_out} states began in time that does not count")
 
 
 def _show(found: Sequence[Minute]) -> None:

@@ -46,6 +46,8 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     seed: int
     kinds: list[str]
     per_hour: int
+    load: float
+    """Share of the machine's processors that full load is, unless the quotas are less."""
     hosts: int
     pools: int
     quota_cores: float
@@ -75,6 +77,7 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             seed=self.seed,
             kinds=tuple(self.kinds),
             per_hour=self.per_hour,
+            load=self.load,
             hosts=self.hosts,
             pools=self.pools,
             quota_cores=self.quota_cores,
@@ -90,6 +93,7 @@ class Series(NamedTuple):
     seed: int
     kinds: tuple[str, ...]
     per_hour: int
+    load: float
     hosts: int
     pools: int
     quota_cores: float

@@ -12,8 +12,7 @@ from jinja2 import Environment, PackageLoader
 from lab.calm import summary
 from lab.calm.data import Minute
 from lab.calm.machine_load import RULE
-from lab.calm.plan import PLACES_PER_HOUR
-from lab.calm.run import MACHINE_SHARE
+from lab.calm.plan import LEVELS_S, PLACES_PER_HOUR
 from lab.cluster.commit import DECISION_CODE
 from lab.compare.measured import machine_of
 from lab.disturb import swing
@@ -37,7 +36,7 @@ def page(found: Sequence[Minute], data: str, place: str) -> str:
         word=summary.reached(summary.rates(mine)[0]),
         goal_per_node_day=summary.GOAL_PER_NODE_DAY,
         goal_node_days=summary.GOAL_NODE_DAYS,
-        episodes=[(one, began) for one in mine for began in one.began if began.state == "interference"],
+        episodes=[(one, began) for one in mine for began in summary.episodes([one])],
         begun=sorted(one.begun[:10] for one in mine),
         machines=Counter(_machine(one) for one in mine),
         fleets=Counter(_fleet(one) for one in mine),
@@ -47,9 +46,9 @@ def page(found: Sequence[Minute], data: str, place: str) -> str:
         places_per_hour=PLACES_PER_HOUR,
         lasts_s=DISTURBANCE_S,
         after_s=AFTER_S,
+        levels_s=LEVELS_S,
         low=swing.LOW,
         high=swing.HIGH,
-        machine_share=MACHINE_SHARE,
     )
 
 
@@ -57,7 +56,7 @@ def _command(one: Minute, files: Sequence[str]) -> str:
     kinds = ["all"] if set(one.kinds) == set(DISTURBANCES) else one.kinds
     words = [
         *("slackwater", "lab", "calm", "--hosts", str(one.hosts), "--pools", str(one.pools)),
-        *("--quota", f"{one.quota_cores:g}", "--seed", str(one.seed)),
+        *("--quota", f"{one.quota_cores:g}", "--load", f"{one.load:g}", "--seed", str(one.seed)),
         *(word for kind in kinds for word in ("--disturbance", kind)),
         *(("--per-hour", str(one.per_hour)) if kinds else ()),
     ]
@@ -76,7 +75,7 @@ def _machine(one: Minute) -> str:
 def _fleet(one: Minute) -> str:
     return (
         f"{one.hosts} hosts of {one.quota_cores:g} core in {one.pools} pools, {one.machine['hypervisor']};"
-        f" `{one.app}`, `{one.balance}`"
+        f" `{one.app}`, `{one.balance}`; full load {one.load:.0%} of the processors, {one.capacity_rps:.0f} requests/s"
     )
 
 

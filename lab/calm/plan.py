@@ -25,6 +25,8 @@ MINUTE_S = 60.0
 PLACES = 2
 """A minute has room for so many disturbances, which never overlap."""
 PLACES_PER_HOUR = 60 * PLACES
+LEVELS_S = (10.0, 30.0)
+"""How long a pool's load stays at a level."""
 FIRST_S = (1.0, 5.0)
 """Into its place: when a disturbance begins."""
 
@@ -37,6 +39,8 @@ class CalmPlan:
     kinds: tuple[str, ...] = ()
     per_hour: int = 12
     """Disturbances of each kind, somewhere in the fleet."""
+    load: float = 0.4
+    """Share of this machine's processors that the web servers' full load is, unless their quotas are less."""
 
     def __post_init__(self) -> None:
         most = PLACES_PER_HOUR // max(1, len(self.kinds))
@@ -73,7 +77,7 @@ class CalmPlan:
         """A pool's load in a minute, as shares of its capacity."""
         crowds = [one for one in self.disturbances(minute, hosts) if one.kind == "flash_crowd"]
         mine = [one for one in crowds if one.host is not None and hosts[one.host].pool == pool]
-        return with_loads(swing.levels(random.Random(f"{self.seed} {minute} {pool}"), MINUTE_S), mine)
+        return with_loads(swing.levels(random.Random(f"{self.seed} {minute} {pool}"), MINUTE_S, LEVELS_S), mine)
 
 
 def touched(one: Disturbance, hosts: Sequence[Host]) -> list[str]:

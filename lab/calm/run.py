@@ -29,8 +29,6 @@ from slackwater.messages import Verdict
 
 WARM_UP_S = 30.0
 """Before the first minute: each node gets a calm baseline."""
-MACHINE_SHARE = 0.6
-"""Of this machine's processors the web servers may have so much at full load, whatever their quotas add up to."""
 LOOK_S = 1.0
 MOST_LATE_S = 5.0
 Progress = Callable[[str], None]
@@ -43,6 +41,7 @@ def series_of(settings: LabSettings, plan: CalmPlan) -> Series:
         seed=plan.seed,
         kinds=plan.kinds,
         per_hour=plan.per_hour,
+        load=plan.load,
         hosts=settings.hosts,
         pools=settings.pools,
         quota_cores=settings.quota_cores,
@@ -118,7 +117,7 @@ class Calm:
         site = DisturbableCluster(lab) if set(plan.kinds) & set(DISTURBERS) else None
         whole = capacity_rps(lab)
         quotas = lab.settings.quota_cores * len(lab.hosts)
-        self._capacity_rps = whole * min(1.0, MACHINE_SHARE * (os.cpu_count() or 1) / quotas)
+        self._capacity_rps = whole * min(1.0, plan.load * (os.cpu_count() or 1) / quotas)
         if site is not None:
             site.cpu_s = quotas / whole
         self._progress(f"full load is {self._capacity_rps:.0f} requests/s; starting the monitors and the controller")

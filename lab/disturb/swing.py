@@ -12,6 +12,8 @@ from lab.cluster.load import Demand, Load
 
 LOW, HIGH = 0.2, 0.7
 """Shares of the pool's capacity between which it swings."""
+LASTS_S = (4.0, 12.0)
+"""A level."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,13 @@ class Level:
     seconds: float
 
 
-def levels(dice: random.Random, seconds: float, low: float = LOW, high: float = HIGH) -> list[Level]:
-    """Levels of 4 to 12 s that together last `seconds`; the first at the middle, so that a run begins gently."""
-    found = [Level((low + high) / 2, min(8.0, seconds))]
+def levels(dice: random.Random, seconds: float, lasts_s: tuple[float, float] = LASTS_S) -> list[Level]:
+    """Levels that together last `seconds`; the first at the middle, so that a run begins gently."""
+    shortest_s, longest_s = lasts_s
+    found = [Level((LOW + HIGH) / 2, min((shortest_s + longest_s) / 2, seconds))]
     while (left := seconds - sum(one.seconds for one in found)) > 0.001:
-        length = dice.uniform(4.0, 12.0)
-        found.append(Level(round(dice.uniform(low, high), 3), left if left < length + 4.0 else round(length, 1)))
+        length = dice.uniform(shortest_s, longest_s)
+        found.append(Level(round(dice.uniform(LOW, HIGH), 3), left if left < length + shortest_s else round(length, 1)))
     return found
 
 

@@ -168,7 +168,15 @@ def a_minute(number: int, *began: Began, **changed: Any) -> Minute:
     """A minute in which as many nodes as it takes were judged for an hour."""
     whole: dict[str, Any] = {
         **{"begun": "2026-11-24T12:00:00Z", "machine": FACTS, "commit": "abc", "decision_commit": "code1"},
-        **{"minute": number, "seed": 7, "kinds": list(DISTURBANCES), "per_hour": 12, "hosts": 20, "pools": 2},
+        **{
+            "minute": number,
+            "seed": 7,
+            "kinds": list(DISTURBANCES),
+            "per_hour": 12,
+            "hosts": 20,
+            "pools": 2,
+            "load": 0.4,
+        },
         **{"quota_cores": 0.1, "app": "events", "balance": "roundrobin", "capacity_rps": 500.0},
         **{"requests": 1000, "errors": 1, "disturbances": {"deploy": 1}, "overloaded_node_s": 36.0},
         **{"node_s": {"deploy": 0.25 * HOUR_S, NOTHING: 0.75 * HOUR_S}, "unjudged_node_s": 3.6},
@@ -249,9 +257,12 @@ def test_the_page_has_rates_episodes_and_what_does_not_count() -> None:
     assert "| all | 2 | 0.083 | 1 | 12.0 | 0.3 to 66.86 |" in text
     assert "| deploy | 2 | 0.021 | 1 |" in text
     assert "| the machine was overloaded, so it does not count | 0.001 | 1 |" in text
-    assert "| 2026-11-24T12:00:00Z | host3 | 3.25 | deploy | yes | 0.3 | a / b; evidence 9 |" in text
+    assert "| 2026-11-24T12:00:00Z | host3 | 3.25 | deploy | 0.3 | a / b; evidence 9 |" in text
     assert "The data file has 1 minutes of other states of it" in text
-    assert "slackwater lab calm --hosts 20 --pools 2 --quota 0.1 --seed 7 --disturbance all --per-hour 12" in text
+    assert (
+        "slackwater lab calm --hosts 20 --pools 2 --quota 0.1 --load 0.4 --seed 7 --disturbance all --per-hour 12"
+        in text
+    )
     assert "**not shown**" in text
 
 
