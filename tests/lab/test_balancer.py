@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,23 @@ def test_a_weight_that_was_set_is_seen_and_lost_by_a_reload(balancer: Balancer) 
     assert balancer.snapshot().weight["host1"] == 100
 
 
+def test_each_pool_is_a_backend_with_a_frontend_of_its_own() -> None:
+    with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
+        running = Balancer(Path(name), hosts(4, pools=2), "roundrobin")
+        try:
+            running.start([str(BIN / "haproxy")])
+            running.set_weight("host4", 7)
+            assert running.snapshot().weight == {"host1": 100, "host2": 100, "host3": 100, "host4": 7}
+            assert list(running.urls) == ["web1", "web2"]
+            assert running.url == running.urls["web1"] != running.urls["web2"]
+            for url in running.urls.values():
+                address, _, port = url.removeprefix("http://").partition(":")
+                socket.create_connection((address, int(port)), timeout=10.0).close()
+        finally:
+            if running.program is not None:
+                running.program.stop()
+
+
 def test_a_weight_that_haproxy_refuses_is_reported(balancer: Balancer) -> None:
     with pytest.raises(LabError, match="HAProxy refused weight 100 for host9"):
         balancer.set_weight("host9", 100)
@@ -56,8 +74,6 @@ def test_the_balance_algorithm_is_in_the_configuration(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_passed_over() -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -18,6 +18,7 @@ from lab.calm.machine_load import MOST_BUSY, MOST_WAIT_MS, SliceLoad, parse_sche
 from lab.calm.plan import MINUTE_S, CalmPlan, touched
 from lab.cluster.hosts import hosts
 from lab.cluster.traces import traces
+from lab.cluster.webserver import apache_conf
 from lab.commands import lab
 from lab.compare.resumable import append
 from lab.disturb.timetable import DISTURBANCES, OF_ONE_NODE
@@ -92,6 +93,14 @@ def test_what_is_of_a_pool_touches_all_of_it_and_no_other() -> None:
 def test_more_disturbances_than_an_hour_has_places_for_are_refused(per_hour: int) -> None:
     with pytest.raises(ExperimentError, match=rf"{per_hour} disturbances an hour .* expected one of 1, 2, 3, 4, 5, 6"):
         CalmPlan(1, DISTURBANCES, per_hour)
+
+
+def test_a_small_apache_has_the_same_module_and_fewer_threads() -> None:
+    small, usual = (apache_conf(FLEET[0], Path("/www"), "nobody", "nogroup", mpm) for mpm in ("event-small", "event"))
+    for text in (small, usual):
+        assert text.count("mpm_event_module") == 1
+        assert text.count("MaxRequestWorkers") == 1
+    assert "MaxRequestWorkers 32\n" in small
 
 
 # -- what counts ------------------------------------------------------------------------------------------------------
