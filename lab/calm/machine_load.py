@@ -22,13 +22,14 @@ MOST_BUSY = 0.8
 """Share of the processors' time in a slice, what the hypervisor took included."""
 MOST_WAIT_MS = 2.0
 """Mean wait of a probe for its processor, each time it wakes: about what a request takes of it."""
+MOST_LATE_S = 1.0
 PROBE = f"{TOP}/probe"
 SLEEPS = "import time\nwhile True: time.sleep(0.02)"
 RULE = (
     f"A slice of {SLICE_S:g} s counts when, in it and in the one before, the processors of the machine were busy for at"
     f" most {MOST_BUSY:.0%} of the time (what the hypervisor took included), and a process with a host's weight waited"
-    f" at most {MOST_WAIT_MS:g} ms for a processor each time it woke, in the mean, on each processor. Else the hosts"
-    " were neighbours of each other."
+    f" at most {MOST_WAIT_MS:g} ms for a processor each time it woke, in the mean, on each processor; and the lab's own"
+    f" program was at most {MOST_LATE_S:g} s late. Else the hosts were neighbours of each other."
 )
 
 
@@ -39,11 +40,13 @@ class SliceLoad:
     busy_share: float
     wait_ms: float
     """On the worst processor."""
+    late_s: float = 0.0
+    """How much later than planned the lab's own program looked, at worst."""
 
     @property
     def carried(self) -> bool:
         """Whether the machine carried it without hosts waiting for each other."""
-        return self.busy_share <= MOST_BUSY and self.wait_ms <= MOST_WAIT_MS
+        return self.busy_share <= MOST_BUSY and self.wait_ms <= MOST_WAIT_MS and self.late_s <= MOST_LATE_S
 
 
 def parse_stat(text: str) -> tuple[int, int]:
@@ -81,7 +84,7 @@ class MachineLoad:
             raise LabError(f"how long a process waits for a processor cannot be read: {error}") from None
         return parse_stat(Path("/proc/stat").read_text()), waits
 
-    def slice(self) -> SliceLoad:
+    def slice(self, late_s: float) -> SliceLoad:
         """Since the last call."""
         (busy, ticks), waits = now = self._read()
         (busy_before, ticks_before), waits_before = self._before
@@ -90,4 +93,4 @@ class MachineLoad:
             (waited_ns - earlier_ns) / max(1, times - before) / 1e6
             for (waited_ns, times), (earlier_ns, before) in zip(waits, waits_before, strict=True)
         ]
-        return SliceLoad((busy - busy_before) / max(1, ticks - ticks_before), max(means_ms))
+        return SliceLoad((busy - busy_before) / max(1, ticks - ticks_before), max(means_ms), late_s)

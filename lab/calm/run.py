@@ -30,7 +30,8 @@ from slackwater.messages import Verdict
 WARM_UP_S = 30.0
 """Before the first minute: each node gets a calm baseline."""
 LOOK_S = 1.0
-MOST_LATE_S = 5.0
+STOOD_STILL_S = 30.0
+"""So late is no overload: the machine was stopped."""
 Progress = Callable[[str], None]
 
 
@@ -132,7 +133,7 @@ class Calm:
             begin_s = time.monotonic() + WARM_UP_S
             self._progress(f"warming up for {WARM_UP_S:g} s")
             self._until(begin_s)
-            self._load.slice()
+            self._load.slice(0.0)
             tally = Tally()
             try:
                 for place, minute in enumerate(minutes):
@@ -173,7 +174,7 @@ class Calm:
         planned = self._plan.disturbances(minute, self._lab.hosts)
         left = list(planned)
         requests_before, errors_before = self._answered()
-        slice_s, at_s = begin_s, begin_s
+        slice_s, at_s, late_s = begin_s, begin_s, 0.0
         while at_s < begin_s + MINUTE_S:
             next_s = at_s + LOOK_S
             while left and begin_s + left[0].begin_s <= next_s:
@@ -181,7 +182,8 @@ class Calm:
                 one = left.pop(0)
                 disturbances.begin(one, begin_s + one.end_s)
             self._until(next_s)
-            if (late_s := time.monotonic() - next_s) > MOST_LATE_S:
+            late_s = max(late_s, time.monotonic() - next_s)
+            if late_s > STOOD_STILL_S:
                 raise LabError(f"the lab stood still for {late_s:.0f} s: what was measured in this minute is left out")
             self._lab.check()
             self._verdicts.check()
@@ -190,8 +192,8 @@ class Calm:
             tally.look(LOOK_S, names, states.judged(time.monotonic()), beside)
             at_s = next_s
             if at_s - slice_s >= SLICE_S - LOOK_S / 2:
-                tally.end_slice(slice_s, at_s, self._load.slice())
-                slice_s = at_s
+                tally.end_slice(slice_s, at_s, self._load.slice(late_s))
+                slice_s, late_s = at_s, 0.0
         requests, errors = self._answered()
         one_minute = Minute(
             begun=begun,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from lab.calm import data, page, summary
 from lab.calm.count import Change, States, Tally
 from lab.calm.data import NOTHING, Began, Minute
-from lab.calm.machine_load import MOST_BUSY, MOST_WAIT_MS, SliceLoad, parse_schedstat, parse_stat
+from lab.calm.machine_load import MOST_BUSY, MOST_LATE_S, MOST_WAIT_MS, SliceLoad, parse_schedstat, parse_stat
 from lab.calm.plan import MINUTE_S, CalmPlan, touched
 from lab.cluster.hosts import hosts
 from lab.cluster.traces import traces
@@ -163,6 +163,7 @@ def test_waiting_for_a_processor_is_overload_too() -> None:
     assert SliceLoad(MOST_BUSY, MOST_WAIT_MS).carried
     assert not SliceLoad(MOST_BUSY, MOST_WAIT_MS + 0.01).carried
     assert not SliceLoad(MOST_BUSY + 0.01, 0.0).carried
+    assert not SliceLoad(0.0, 0.0, MOST_LATE_S + 0.01).carried
 
 
 def test_what_the_hypervisor_took_is_busy() -> None:
