@@ -58,6 +58,11 @@ SMALL_CORES = 0.1
 )
 @click.option("--data", type=FILE, help="Each minute is a line here; what it has is not repeated.")
 @click.option("--page", "place", type=FILE, help="The page to write.")
+@click.option(
+    "--recordings",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for a recording of each pool, with what was done as labels.",
+)
 @click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
 @json_option
 def calm(
@@ -70,6 +75,7 @@ def calm(
     load: float,
     data: Path | None,
     place: Path | None,
+    recordings: Path | None,
     replay: bool,
     json_file: str | None,
 ) -> None:
@@ -112,7 +118,7 @@ def calm(
             if len(left) < minutes:
                 progress(f"going on: {minutes - len(left)} of {minutes} minutes are measured")
             with Lab(settings, progress) as cluster:
-                Calm(cluster, plan, progress, keep).run(left)
+                Calm(cluster, plan, progress, keep, recordings).run(left)
     finally:
         if data is not None and place is not None:
             page.write(found, data, place)

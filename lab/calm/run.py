@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
+from detector.recordings.recording import Label, write
 from lab.calm import data
 from lab.calm.count import States, Tally
 from lab.calm.data import NOTHING, Minute, Series
@@ -74,6 +78,13 @@ class _Done:
         lasts = self.turn.begun_mono_s <= mono_s and (ended_s is None or mono_s < ended_s + AFTER_S)
         return lasts and node in self.nodes
 
+    def labels(self) -> list[Label]:
+        """For a recording, of each node; it has ended."""
+        turn = self.turn
+        assert turn.ended_unix_s is not None
+        ended_unix_s = turn.ended_unix_s + AFTER_S
+        return [Label(node, turn.one.kind, turn.one.size, turn.begun_unix_s, ended_unix_s) for node in self.nodes]
+
 
 class _Disturbances:
     """Begins disturbances when it is time."""
@@ -81,6 +92,7 @@ class _Disturbances:
     def __init__(self, lab: Lab, site: DisturbableCluster | None) -> None:
         self._lab, self._site = lab, site
         self.done: list[_Done] = []
+        self.labels: list[Label] = []
 
     def begin(self, one: Disturbance, end_mono_s: float) -> None:
         hosts = self._lab.hosts
@@ -97,20 +109,31 @@ class _Disturbances:
         return next((one.turn.one.kind for one in self.done if one.reaches(node, mono_s)), NOTHING)
 
     def forget(self, before_mono_s: float) -> None:
-        """Those that ended long before."""
-        self.done = [one for one in self.done if (one.turn.ended_mono_s or before_mono_s) >= before_mono_s]
+        """Those that ended long before become labels."""
+        over = [one for one in self.done if (one.turn.ended_mono_s or before_mono_s) < before_mono_s]
+        self.done = [one for one in self.done if one not in over]
+        self.labels += [label for one in over for label in one.labels()]
 
     def finish(self) -> None:
         for one in self.done:
             one.turn.__exit__()
+        self.forget(math.inf)
 
 
 class Calm:
     """The fleet in calm, minute by minute."""
 
-    def __init__(self, lab: Lab, plan: CalmPlan, progress: Progress, keep: Callable[[Minute], None]) -> None:
-        """`keep` gets each minute when it is over."""
+    def __init__(
+        self,
+        lab: Lab,
+        plan: CalmPlan,
+        progress: Progress,
+        keep: Callable[[Minute], None],
+        recordings: Path | None = None,
+    ) -> None:
+        """`keep` gets each minute when it is over. `recordings`: a folder for a recording of each pool."""
         self._lab, self._plan, self._progress, self._keep = lab, plan, progress, keep
+        self._recordings = recordings
 
     def run(self, minutes: Sequence[int]) -> None:
         """Measures these minutes of the plan. Raises LabError."""
@@ -128,7 +151,7 @@ class Calm:
         controller.start(site.start_monitors if site is not None else None)
         self._swings = self._start_load(minutes)
         self._load = MachineLoad(lab)
-        with _Verdicts() as self._verdicts:
+        with _Verdicts() as self._verdicts, BusListener() if self._recordings else nullcontext() as samples:
             self._disturbances = _Disturbances(lab, site)
             begin_s = time.monotonic() + WARM_UP_S
             self._progress(f"warming up for {WARM_UP_S:g} s")
@@ -141,9 +164,26 @@ class Calm:
                     tally = tally.next_minute()
             finally:
                 self._disturbances.finish()
+                if self._recordings is not None and samples is not None:
+                    self._record(self._recordings, samples)
         for one in self._swings:
             one.finish()
         controller.stop()
+
+    def _record(self, folder: Path, heard: BusListener) -> None:
+        """A recording of each pool, of what was heard until now. Raises RecordingError, OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(heard.received_unix_s[0] if heard.heard else None))
+        settings = self._lab.settings
+        about = f"lab: calm, {settings.hosts} hosts of {settings.quota_cores:g} core, seed {self._plan.seed}"
+        received = list(zip(heard.heard, heard.received_unix_s, strict=False))
+        for pool in self._lab.balancer.urls:
+            mine = [(sample, at_unix_s) for sample, at_unix_s in received if sample.pool == pool]
+            nodes = {sample.node for sample, _ in mine}
+            labels = [label for label in self._disturbances.labels if label.node in nodes]
+            file = folder / f"{pool}-{begun}.parquet"
+            write(file, [one for one, _ in mine], labels, about, [at_unix_s for _, at_unix_s in mine])
+        self._progress(f"{folder}: a recording of each pool, {len(received)} Samples")
 
     def _start_load(self, minutes: Sequence[int]) -> list[swing.Swing]:
         hosts = self._lab.hosts
