@@ -19,7 +19,9 @@ from lab.disturb import swing
 from lab.disturb.timetable import DISTURBANCE_S, DISTURBANCES
 from lab.disturb.turn import AFTER_S
 
-TEMPLATES = Environment(loader=PackageLoader("lab.calm"), autoescape=False, trim_blocks=True, lstrip_blocks=True)
+TEMPLATES = Environment(
+    loader=PackageLoader("lab.calm"), autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+)
 
 
 def page(found: Sequence[Minute], data: str, place: str) -> str:
