@@ -14,14 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.systems import System  # noqa: E402
+from tools.systems import MACHINES, System  # noqa: E402
 
 BUILD = ROOT / ".build"
 LOCK = ROOT / "requirements.txt"
 GLIBC_MINORS = range(36, 4, -1)
 """Minor versions of the C library whose wheels run on Debian 12 and newer, best first."""
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Debian's name of an architecture -> Python's."""
 
 LEFT_OUT = (
     # What a compiler or a type checker reads.

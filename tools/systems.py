@@ -19,6 +19,8 @@ class Archive:
     keyring: Path
     """The keys that its lists are signed with."""
     parts: str
+    others_url: str = ""
+    """Where packages for other architectures than amd64 come from; empty: from the same place."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,12 @@ class System:
         """Its Python on this machine."""
         return BIN / f"python{self.python}"
 
-    def sources(self) -> list[str]:
+    def sources(self, architecture: str = "amd64") -> list[str]:
         """The lines that apt finds its packages by. Raises SetupError."""
         archive = self.archive
         url = archive.url or mirror()
+        if architecture != "amd64" and archive.others_url:
+            url = archive.others_url
         return [f"deb [signed-by={archive.keyring}] {url} {suite} {archive.parts}" for suite in self.suites]
 
 
@@ -74,7 +78,10 @@ UBUNTU = Archive(
     "http://archive.ubuntu.com/ubuntu",
     DEBIAN_13.folder / "usr/share/keyrings/ubuntu-archive-keyring.gpg",  # unpacked by tools/setup_releases.py
     "main universe",
+    "http://ports.ubuntu.com/ubuntu-ports",
 )
 UBUNTU_24_04 = System("Ubuntu 24.04", UBUNTU, ("noble", "noble-updates"), "3.12", "+ubuntu24.04")
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""The architectures that packages are built for, on each system: Debian's name -> that of Python and the kernel."""
 SYSTEMS = {system.release: system for system in (DEBIAN_12, DEBIAN_13, UBUNTU_24_04)}
 """Those that there are packages for, by release."""

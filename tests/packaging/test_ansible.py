@@ -19,6 +19,7 @@ from slackwater.bus import config as bus_config
 from slackwater.config import parse
 from tests.support.ansible_files import ANSIBLE, COLLECTION, installed_collection, module, rendered
 from tests.support.nats_identities import USER, Identity
+from tools.systems import MACHINES
 
 GIVEN = {
     "socket": "/run/haproxy/admin.sock",
@@ -202,6 +203,46 @@ def test_the_controller_is_told_the_zones_and_machine_types_of_the_nodes() -> No
     pool = parse(controller(), "labelled").pool[0]
     assert (pool.zones, pool.machine_types) == ({"w2": "eu-1a"}, {"w2": "m5.large"})
     assert parse(controller(hostvars={"web1": {}, "web2": {}}), "bare").pool[0].zones == {}
+
+
+FIND = """
+- hosts: all
+  gather_facts: false
+  vars:
+    ansible_facts: {architecture: "{{ kernel }}"}
+    slackwater_base_package: slackwater-node
+    slackwater_version: ""
+  tasks:
+    - ansible.builtin.include_role: {name: slackwater.slackwater.slackwater_base, tasks_from: find_package.yml}
+    - ansible.builtin.copy: {dest: "{{ out }}/{{ kernel }}", content: "{{ slackwater_base_debs | first | basename }}"}
+"""
+
+
+def find_package(installed: dict[str, str], folder: Path, kernel: str) -> subprocess.CompletedProcess[str]:
+    """Looks for the node's package in a folder as the role does on a host whose kernel names this architecture."""
+    (folder / "find.yml").write_text(FIND)
+    given = {"kernel": kernel, "out": str(folder), "slackwater_packages_dir": str(folder)}
+    return subprocess.run(
+        ["ansible-playbook", "-i", "host,", "-c", "local", "-e", json.dumps(given), str(folder / "find.yml")],
+        env=installed,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_host_gets_the_package_of_its_own_architecture(installed: dict[str, str], tmp_path: Path) -> None:
+    files = {kernel: f"slackwater-node_0.1.0-1_{name}.deb" for name, kernel in MACHINES.items()}
+    for name in files.values():
+        (tmp_path / name).touch()
+    for kernel, name in files.items():
+        done = find_package(installed, tmp_path, kernel)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (tmp_path / kernel).read_text() == name
+    (tmp_path / files["aarch64"]).unlink()
+    done = find_package(installed, tmp_path, "aarch64")
+    assert done.returncode != 0
+    assert "expected one slackwater-node_*_arm64.deb" in done.stdout
 
 
 def lint(environment: dict[str, str], program: str, *words: str) -> None:
