@@ -3,19 +3,22 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests packaging ansible/plugins/modules
 
-.PHONY: help setup setup-demo demo test test-full lint clean docs docs-site
+.PHONY: help setup setup-demo setup-arm64 demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-sampling bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots evaluate
 .PHONY: deb repo image clean-install test-rollout
 
 help:  ## shows this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup:  ## brings everything needed into .build/ (quick when nothing is missing)
 	@python3 tools/setup.py
 
 setup-demo:  ## brings what `make demo` needs into .build/, and no more
 	@python3 tools/setup.py demo
+
+setup-arm64: setup  ## brings what packages for arm64 need besides into .build/, and builds the programs for it
+	@python3 tools/setup.py arm64
 
 demo: setup-demo  ## the whole loop in three acts: calm, a noisy neighbour, the neighbour with Slackwater (DEMO_STAY=1 stays)
 	slackwater lab demo
@@ -49,14 +52,14 @@ bench-sampling: setup  ## figures of samples of the connections beside those of 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python -m lab.bench.detector --hour 400 --write docs/results/bench-detector.md
 
-deb: setup  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=noble)
-	python packaging/build.py --revision $(or $(DEB_REVISION),1) --release $(or $(DEB_RELEASE),bookworm)
+deb: setup $(if $(filter arm64,$(DEB_ARCH)),setup-arm64)  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=noble, DEB_ARCH=arm64)
+	python packaging/build.py --revision $(or $(DEB_REVISION),1) --release $(or $(DEB_RELEASE),bookworm) $(DEB_ARCH:%=--architecture %)
 
 image: deb  ## what the controller's container image is built from, in target/image (root)
 	python packaging/image.py --package "$$(ls -t target/packages/slackwater-controller_*_amd64.deb | grep -v +deb | head -1)"
 
-clean-install: setup  ## install, act, upgrade and remove on a plain system, with the time of each step (root; RELEASE=noble)
-	python -m tools.clean_install --release $(or $(RELEASE),bookworm)
+clean-install: setup $(if $(filter arm64,$(ARCH)),setup-arm64)  ## install, act, upgrade and remove on a plain system, with the time of each step (root; RELEASE=noble, ARCH=arm64)
+	python -m tools.clean_install --release $(or $(RELEASE),bookworm) $(ARCH:%=--architecture %)
 
 repo: setup  ## apt repository of target/packages in REPO=target/repository, signed with gpg's key KEY=ADDRESS
 	python packaging/repository.py --key "$(KEY)" --out $(or $(REPO),target/repository)

@@ -2,8 +2,8 @@
 """Builds the Debian packages: the same bytes each time from the same sources (SOURCE_DATE_EPOCH, or the last commit's
 time). Beside each is the list of its parts (SBOM, `.cdx.json`).
 
-`make deb` calls it; `make setup` must have been there. The controller's Python packages come as wheels, and nothing is
-compiled on the target hosts.
+`make deb` calls it; `make setup` must have been there, and `make setup-arm64` for arm64 on another machine. The
+controller's Python packages come as wheels, and nothing is compiled on the target hosts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import components
 import environment
 import manual
 import sbom
-from environment import LOCK, MACHINES
+from environment import LOCK
 
-from tools.systems import SYSTEMS, System  # `environment` has made them reachable
+from tools import setup_arm64  # `environment` has made it reachable
+from tools.systems import MACHINES, SYSTEMS, System
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"
@@ -108,13 +109,23 @@ def apparmor(stage: Path, folder: Path) -> None:
     write(stage / "DEBIAN/conffiles", "".join(f"/etc/apparmor.d/{profile.name}\n" for profile in profiles))
 
 
-def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
-    """The Rust programs, without the library path that they have in a checkout."""
+def is_cross(architecture: str) -> bool:
+    """Whether it is another one than this machine's."""
+    return architecture != output("dpkg", "--print-architecture").strip()
+
+
+def stage_node(stage: Path, program_version: str, epoch_s: int, architecture: str) -> None:
+    """The Rust programs, without the library path that they have in a checkout. What they say of themselves is asked of
+    those that run here."""
     for name in PROGRAMS:
         place = stage / "usr/bin" / name
-        install(ROOT / "target/release" / name, place, 0o755)
-        output("chrpath", "-d", place)
-        output("strip", "--strip-unneeded", place)
+        if is_cross(architecture):  # built without a library path
+            install(setup_arm64.programs() / name, place, 0o755)
+            output(setup_arm64.STRIP, "--strip-unneeded", place)
+        else:
+            install(ROOT / "target/release" / name, place, 0o755)
+            output("chrpath", "-d", place)
+            output("strip", "--strip-unneeded", place)
         help_of = manual.read(str(ROOT / "target/release" / name))
         write_gz(stage / f"usr/share/man/man1/{name}.1.gz", manual.man_page(help_of, program_version, epoch_s).encode())
         write(stage / "usr/share/bash-completion/completions" / name, manual.bash_completion(help_of))
@@ -188,8 +199,8 @@ def build(name: str, revision: str, out: Path, epoch_s: int, system: System, arc
         stage = Path(work, "root")
         stage.mkdir()
         if is_node:
-            stage_node(stage, program_version, epoch_s)
-            carried = components.rust(PROGRAMS)
+            stage_node(stage, program_version, epoch_s, architecture)
+            carried = components.rust(PROGRAMS, setup_arm64.TARGET if is_cross(architecture) else "")
         else:
             stage_controller(stage, program_version, epoch_s, system, architecture)
             site = environment.third_party(system, architecture) / environment.site(system)
@@ -231,15 +242,15 @@ def main() -> None:
     parser.add_argument(
         "--architecture",
         choices=sorted(MACHINES),
-        help="the controller's  [default: this machine's]",
+        help="of the hosts  [default: this machine's]",
     )
     asked = parser.parse_args()
-    here = output("dpkg", "--print-architecture").strip()
-    architecture = asked.architecture or here
-    if architecture != here and asked.only != "slackwater-controller":
-        parser.error(
-            f"--architecture {architecture}: expected --only slackwater-controller; programs are built for {here}"
-        )
+    architecture = asked.architecture or output("dpkg", "--print-architecture").strip()
+    if is_cross(architecture) and asked.only != "slackwater-controller":
+        if architecture != "arm64":
+            parser.error(f"--architecture {architecture}: expected arm64, or this machine's; others are not built here")
+        if not setup_arm64.programs_present():
+            sys.exit(f"{setup_arm64.programs()} has not all of {', '.join(PROGRAMS)}: `make setup-arm64` builds them")
     system = SYSTEMS[asked.release]
     if asked.only != "slackwater-node" and not system.interpreter.exists():
         sys.exit(f"{system.interpreter} is not here: `make setup` brings it from the archive of {system.title}")

@@ -84,14 +84,16 @@ def texts_of(files: Iterable[Path], licence: str, authors: Iterable[str], name: 
 # --- Rust ------------------------------------------------------------------------------------------------------
 
 
-def rust(programs: Iterable[str]) -> list[Component]:
-    """The crates that these programs of the workspace are built from for this machine, and the standard library.
+def rust(programs: Iterable[str], target: str = "") -> list[Component]:
+    """The crates that these programs of the workspace are built from, and the standard library; for Rust's name of a
+    kind of machine, or for this one.
 
     Raises ComponentError.
     """
     asked = subprocess.run(["rustc", "--version", "--verbose"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     compiler = dict(line.split(": ", 1) for line in asked.stdout.splitlines() if ": " in line)
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", compiler["host"]]
+    platform = ("--filter-platform", target or compiler["host"])
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", *platform]
     described = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
     crates = {crate["id"]: crate for crate in described["packages"]}
     uses = {

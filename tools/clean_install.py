@@ -2,7 +2,8 @@
 """Installs the packages on a plain Debian or Ubuntu, runs them there, and removes them: what each step took.
 
 The system is a root file system of its own, without a network and without a running systemd; its apt gets our packages
-from a repository that is signed with a key made for it. Needs root, and what `make setup` brings.
+from a repository that is signed with a key made for it. Needs root, and what `make setup` brings; for arm64 on another
+machine, where it is emulated, what `make setup-arm64` brings.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.support.built_packages import revised
-from tests.support.clean_root import OWN, base, clean_root, why_not
+from tests.support.clean_root import base, clean_root, native, own, why_not
 from tests.support.clean_site import BASELINE, BUS, CleanSite, clean_site
 from tests.support.package_repository import SigningKey, apt_repository, signing_key
 from tests.support.paths import ROOT
-from tools.systems import SYSTEMS
+from tools.systems import MACHINES, SYSTEMS
 
 OURS = ("slackwater-controller", "slackwater-node")
 UPGRADED, NEWER = "99", "newer"
@@ -136,12 +137,13 @@ class Story:
         self.root.run("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", *words, timeout_s=APT_S)
 
 
-def tell(release: str, packages: Path) -> Iterator[Step]:
-    """The story on one release, step by step. For a process that was started with OWN."""
+def tell(release: str, architecture: str, packages: Path) -> Iterator[Step]:
+    """The story on one release, step by step. For a process that was started with `own(architecture)`."""
     (packages / NEWER).mkdir()
     for file in packages.glob("*.deb"):
         revised(file, packages / NEWER, UPGRADED)
-    with clean_root(SYSTEMS[release]) as root, clean_site(root) as site, tempfile.TemporaryDirectory() as folder:
+    system = SYSTEMS[release]
+    with clean_root(system, architecture) as root, clean_site(root) as site, tempfile.TemporaryDirectory() as folder:
         for one in Story(site, release, packages, signing_key(Path(folder, "gnupg"))).steps():
             began_s = time.monotonic()
             found = one()
@@ -149,15 +151,16 @@ def tell(release: str, packages: Path) -> Iterator[Step]:
 
 
 @contextmanager
-def made_packages(release: str, there: Path | None) -> Iterator[Path]:
-    """A folder with packages of a release, linked from `there` or built."""
+def made_packages(release: str, architecture: str, there: Path | None) -> Iterator[Path]:
+    """A folder with packages of a release and an architecture, linked from `there` or built."""
     with tempfile.TemporaryDirectory(prefix="sw-packages-") as folder:
         out = Path(folder)
         if there is None:
             build = [sys.executable, str(ROOT / "packaging/build.py"), "--out", folder, "--release", release]
+            build += ["--architecture", architecture]
             subprocess.run(build, check=True, stdout=sys.stderr)
         else:
-            for file in there.glob("*.deb"):
+            for file in there.glob(f"*_{architecture}.deb"):
                 (out / file.name).symlink_to(file.resolve())
         yield out
 
@@ -169,22 +172,24 @@ def main() -> int:
         epilog="Example: python -m tools.clean_install --release trixie --json",
     )
     parser.add_argument("--release", choices=list(SYSTEMS), default="bookworm", help="a system's  [default: bookworm]")
+    parser.add_argument("--architecture", choices=sorted(MACHINES), help="of the system  [default: this machine's]")
     parser.add_argument("--packages", type=Path, help="a folder with packages; otherwise they are built")
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON object for each step")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    architecture = asked.architecture or native()
     if asked.inside:
-        for step in tell(asked.release, asked.packages):
+        for step in tell(asked.release, architecture, asked.packages):
             line = json.dumps(asdict(step)) if asked.as_json else f"{step.step:8} {step.seconds:6.1f} s  {step.found}"
             print(line, flush=True)
         return 0
-    if why := why_not():
+    if why := why_not(architecture):
         parser.error(why)
-    base(SYSTEMS[asked.release])
-    with made_packages(asked.release, asked.packages) as packages:
+    base(SYSTEMS[asked.release], architecture)
+    with made_packages(asked.release, architecture, asked.packages) as packages:
         again = [sys.executable, "-m", "tools.clean_install", "--inside", "--release", asked.release]
-        again += ["--packages", str(packages), *(["--json"] if asked.as_json else [])]
-        return subprocess.run([*OWN, *again], cwd=ROOT, env=os.environ).returncode
+        again += ["--architecture", architecture, "--packages", str(packages), *(["--json"] if asked.as_json else [])]
+        return subprocess.run([*own(architecture), *again], cwd=ROOT, env=os.environ).returncode
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Brings everything that Slackwater needs to run from a checkout into `.build/`, and nothing anywhere else.
 
-`demo` brings only what `make demo` runs, and quickly; `docs` what `make docs-site` runs; `test` all else. Steps that do
-not need each other's results run at the same time. A step is skipped when its inputs have not changed.
+`demo` brings only what `make demo` runs, and quickly; `docs` what `make docs-site` runs; `arm64` what packages for
+arm64 need besides; `test` all else. Steps that do not need each other's results run at the same time. A step is skipped
+when its inputs have not changed.
 
 Debian packages are downloaded with apt's own resolver on a private state and *unpacked*, never installed: no
 maintainer script runs, so no service of this machine is started, stopped or enabled, and no file outside the
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":  # only this folder is there otherwise
     sys.path.insert(0, str(ROOT))
 
+from tools import setup_arm64 as arm64  # noqa: E402
 from tools import setup_debian as debian  # noqa: E402
 from tools import setup_releases as releases  # noqa: E402
 from tools import setup_rust as rust  # noqa: E402
@@ -238,7 +240,18 @@ DEMO = (
     ),
 )
 DOCS = (Step("documentation tools", contents(DOCS_LOCK), lambda: (DOCS_VENV / "bin/mkdocs").exists(), docs_python),)
-PARTS = {"demo": DEMO, "test": TEST, "docs": DOCS}
+ARM64 = (
+    Step("libraries for arm64", contents("tools/setup_arm64.py"), arm64.libraries_present, arm64.libraries_run),
+    Step("emulator of arm64", contents("tools/setup_arm64.py"), arm64.emulator_present, arm64.emulator_run),
+    Step(
+        "Rust binaries for arm64",
+        lambda: [*rust.sources(), (ROOT / "tools/setup_arm64.py").read_bytes()],
+        arm64.programs_present,
+        arm64.programs_run,
+        after=("libraries for arm64",),
+    ),
+)
+PARTS = {"demo": DEMO, "test": TEST, "docs": DOCS, "arm64": () if arm64.is_native() else ARM64}
 
 
 def to_do(part: str) -> list[Step]:

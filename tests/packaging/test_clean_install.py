@@ -9,21 +9,29 @@ import sys
 import pytest
 
 from tests.support import clean_root
+from tests.support.built_packages import arm64_ready
 from tests.support.paths import ROOT
-from tools.systems import SYSTEMS
+from tools.systems import MACHINES, SYSTEMS
 
 STEPS = ["install", "init", "observe", "act", "upgrade", "remove"]
 
 
 @pytest.mark.slow
 @pytest.mark.lab
-@pytest.mark.timeout(3600)
-@pytest.mark.skipif(bool(clean_root.why_not()), reason=clean_root.why_not())
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("architecture", sorted(MACHINES))
 @pytest.mark.parametrize("release", list(SYSTEMS))
-def test_install_observe_act_upgrade_and_remove(release: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, "-m", "tools.clean_install", "--release", release, "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def test_install_observe_act_upgrade_and_remove(
+    release: str, architecture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On another architecture than this machine's all of it is emulated."""
+    if architecture == "arm64":
+        arm64_ready()
+    if why := clean_root.why_not(architecture):
+        pytest.skip(why)
+    command = [sys.executable, "-m", "tools.clean_install", "--release", release, "--architecture", architecture]
+    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True)
     with capsys.disabled():
-        print(f"\n{release}:\n{done.stdout}", end="")
+        print(f"\n{release}, {architecture}:\n{done.stdout}", end="")
     assert done.returncode == 0, done.stderr[-5000:]
     assert [json.loads(line)["step"] for line in done.stdout.splitlines()] == STEPS

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.built_packages import build
+from tests.support.built_packages import build, revised
 from tests.support.package_repository import apt_repository, signing_key
 from tests.support.paths import ROOT
+from tools.systems import MACHINES
 
 PACKAGE = "slackwater-node"
 pytestmark = pytest.mark.skipif(
@@ -102,6 +103,25 @@ def test_apt_takes_the_package_that_was_built(packages: Path, apt: Apt) -> None:
     (file,) = apt.downloaded()
     (built,) = packages.glob("*.deb")
     assert file.read_bytes() == built.read_bytes()
+
+
+def test_a_host_gets_the_package_of_its_own_architecture(packages: Path, tmp_path: Path) -> None:
+    """Of both architectures in one folder; the one that is not this machine's is the same but for its name."""
+    (built,) = packages.glob("*.deb")
+    both = tmp_path / "both"
+    both.mkdir()
+    files = {name: revised(built, both, "7", name) for name in MACHINES}
+    repository = apt_repository(both, tmp_path / "repository", signing_key(tmp_path / "gnupg"))
+    for release in ("bookworm", "trixie", "noble"):
+        assert "\nArchitectures: amd64 arm64\n" in (repository / "dists" / release / "Release").read_text()
+    source = f"deb [signed-by={repository / 'slackwater-archive-keyring.pgp'}] file:{repository} bookworm main"
+    for name, file in files.items():
+        apt = Apt(tmp_path / name, source)
+        apt.options += [f"APT::Architecture={name}", f"APT::Architectures={name}"]
+        updated = apt.get("update", "--error-on=any")
+        assert updated.returncode == 0, updated.stderr
+        found = apt.get("download", "--print-uris", PACKAGE)
+        assert f"/pool/{file.name}'" in found.stdout, found.stdout + found.stderr
 
 
 def test_apt_refuses_a_package_that_was_changed(repository: Path, apt: Apt) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.built_packages import packaging_module
 from tests.support.paths import ROOT
 from tools import setup_releases, systems
-from tools.systems import DEBIAN_12, DEBIAN_13, SYSTEMS, UBUNTU_24_04, System
+from tools.systems import DEBIAN_12, DEBIAN_13, MACHINES, SYSTEMS, UBUNTU_24_04, System
 
 EVERY = pytest.mark.parametrize("system", SYSTEMS.values(), ids=list(SYSTEMS))
 
@@ -44,8 +44,11 @@ def test_apt_is_told_archive_suites_and_keys(monkeypatch: pytest.MonkeyPatch) ->
     (line,) = DEBIAN_13.sources()
     assert line == f"deb [signed-by={systems.DEBIAN.keyring}] http://mirror.example/debian trixie main"
     lines = UBUNTU_24_04.sources()
-    assert [line.split()[3] for line in lines] == ["noble", "noble-updates"]
-    assert all(systems.UBUNTU.url in line and line.endswith("main universe") for line in lines)
+    assert [one.split()[3] for one in lines] == ["noble", "noble-updates"]
+    assert all(systems.UBUNTU.url in one and one.endswith("main universe") for one in lines)
+    assert DEBIAN_13.sources("arm64") == [line]
+    lines = UBUNTU_24_04.sources("arm64")
+    assert all(f" {systems.UBUNTU.others_url} noble" in one for one in lines)
 
 
 def test_an_upgrade_of_the_system_brings_its_package() -> None:
@@ -67,3 +70,4 @@ def test_the_page_of_the_installation_has_a_row_for_each_system(system: System) 
     (row,) = (row for row in rows if f"({system.release})" in row)
     assert system.title in row
     assert system.suffix in row
+    assert all(name in row for name in MACHINES)

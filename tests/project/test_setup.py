@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tools import setup, setup_base, setup_debian, setup_releases, systems
+from tools import setup, setup_arm64, setup_base, setup_debian, setup_releases, systems
 from tools.setup import Step
 
 
@@ -125,3 +126,29 @@ def test_a_debian_package_is_in_one_list() -> None:
     assert demo
     assert not demo & rest
     assert set(setup_debian.DEMO_PROGRAMS) <= set(setup_debian.PROGRAMS)
+
+
+@pytest.mark.parametrize("rustup", ["", "echo no network >&2; exit 1"], ids=["without rustup", "rustup fails"])
+def test_a_rust_that_cannot_build_for_arm64_says_what_to_do(
+    rustup: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, script in {"rustc": f"echo {tmp_path}/nowhere", "rustup": rustup}.items():
+        if script:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(setup_base.SetupError, match="`rustup target add aarch64-unknown-linux-gnu`") as caught:
+        setup_arm64.rust_target()
+    assert ("no network" in str(caught.value)) == bool(rustup)
+
+
+def test_arm64_is_brought_only_for_those_who_ask() -> None:
+    asked = {step.name for step in setup.ARM64}
+    assert not asked & {step.name for part in ("demo", "test") for step in setup.PARTS[part]}
+    for target in ("demo", "test", "deb"):
+        planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert "setup.py arm64" not in planned
+    command = ["make", "-n", "deb", "DEB_ARCH=arm64", "DEB_RELEASE=trixie"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "setup.py arm64" in planned
+    assert "packaging/build.py --revision 1 --release trixie --architecture arm64" in planned

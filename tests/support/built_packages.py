@@ -28,15 +28,23 @@ def packaging_module(name: str) -> ModuleType:
         sys.path.remove(folder)
 
 
-def build(out: Path, name: str, **environment: str) -> Path:
+def arm64_ready() -> None:
+    """What packages for arm64 need besides, which setup brings; skips the test with the reason where it cannot."""
+    done = subprocess.run([sys.executable, str(ROOT / "tools/setup.py"), "arm64"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"needs what builds for arm64: {done.stderr.strip()}")
+
+
+def build(out: Path, name: str, *options: str, **environment: str) -> Path:
     pytest.importorskip("cyclonedx", reason="needs the locked packages: make setup")
     for program in ("dpkg-deb", "chrpath", "strip", "git"):
         if shutil.which(program) is None:
             pytest.skip(f"needs {program}")
     if not (ROOT / "target/release/slackwater-monitor").exists():
         pytest.skip("needs the release binaries: make setup")
+    asked = ["--out", str(out), "--only", name, "--revision", "7", *options]
     subprocess.run(
-        [sys.executable, str(ROOT / "packaging/build.py"), "--out", str(out), "--only", name, "--revision", "7"],
+        [sys.executable, str(ROOT / "packaging/build.py"), *asked],
         env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **environment},
         check=True,
         timeout=1500,
@@ -50,13 +58,16 @@ def unpacked(file: Path, place: Path) -> Path:
     return place
 
 
-def revised(file: Path, out: Path, revision: str) -> Path:
-    """The same package with another revision, packed quickly: its `control` and file name are all that differs."""
+def revised(file: Path, out: Path, revision: str, architecture: str = "") -> Path:
+    """The same package with another revision, and on request said to be for another architecture, packed quickly: its
+    `control` and file name are all that differs."""
     with tempfile.TemporaryDirectory() as folder:
         root = unpacked(file, Path(folder, "root"))
         control = root / "DEBIAN/control"
         text, found = re.subn(r"(?m)^(Version: [^-\n]+)-\d+", rf"\1-{revision}", control.read_text())
         assert found == 1, text
+        if architecture:
+            text = re.sub(r"(?m)^Architecture: .*$", f"Architecture: {architecture}", text)
         control.write_text(text)
         name, version, architecture = (
             re.search(rf"(?m)^{field}: (.*)$", text)[1]  # type: ignore[index]

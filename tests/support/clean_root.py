@@ -1,7 +1,8 @@
 """Root file systems of a plain Debian or Ubuntu, without a network and without a running systemd: what is installed in
 them is what apt finds in a folder of packages and in its archive.
 
-Made once for each system by mmdebstrap (a minute), and kept below .build/clean-roots until what it is made of changes.
+Made once for each system and architecture by mmdebstrap (a minute; emulated, many), and kept below .build/clean-roots
+until what it is made of changes. Another architecture than this machine's is emulated.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+from tests.support import emulated
 from tests.support.paths import ROOT
 from tests.support.rollout_base import APT, DPKG
 from tools.systems import System
@@ -31,11 +34,25 @@ OWN = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--moun
 """Before a command: it sees a network of its own with nothing but loopback, and ends with all that it started."""
 
 
-def why_not() -> str:
-    """Why there can be no roots here; empty when there can."""
+@cache
+def native() -> str:
+    """Debian's name of this machine's architecture."""
+    asked = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
+def why_not(architecture: str = "") -> str:
+    """Why there can be no roots of an architecture (by default this machine's) here; empty when there can."""
     if os.geteuid() != 0:
         return "needs root, for a root file system of its own"
-    return "" if shutil.which("mmdebstrap") else "needs mmdebstrap"
+    if shutil.which("mmdebstrap") is None:
+        return "needs mmdebstrap"
+    return emulated.why_not() if architecture and architecture != native() else ""
+
+
+def own(architecture: str) -> tuple[str, ...]:
+    """OWN, where programs of an architecture run."""
+    return OWN if architecture == native() else (*emulated.PREFIX, *OWN)
 
 
 def environment() -> dict[str, str]:
@@ -44,40 +61,44 @@ def environment() -> dict[str, str]:
     return {"PATH": path, "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "COLUMNS": "120"}
 
 
-def base(system: System) -> Path:
+def base(system: System, architecture: str) -> Path:
     """The unpacked root of a system, with packages in apt's archive; makes it when it is not there."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    release = system.release
-    made_of = Path(__file__).read_bytes() + repr((system, system.sources())).encode()
-    place = FOLDER / f"{release}-{hashlib.sha256(made_of).hexdigest()[:16]}"
-    with (FOLDER / f"{release}.lock").open("w") as lock:
+    kind = f"{system.release}-{architecture}"
+    made_of = Path(__file__).read_bytes() + repr((system, system.sources(architecture))).encode()
+    place = FOLDER / f"{kind}-{hashlib.sha256(made_of).hexdigest()[:16]}"
+    with (FOLDER / f"{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
-            for old in FOLDER.glob(f"{release}-*"):
+            for old in FOLDER.glob(f"{kind}-*"):
                 shutil.rmtree(old)
             fresh = Path(tempfile.mkdtemp(dir=FOLDER, prefix="new."))
             try:
-                _bootstrap(system, fresh / "root")
+                _bootstrap(system, architecture, fresh / "root")
                 (fresh / "root").rename(place)
             finally:
                 shutil.rmtree(fresh, ignore_errors=True)
     return place
 
 
-def _bootstrap(system: System, root: Path) -> None:
+def _bootstrap(system: System, architecture: str, root: Path) -> None:
     options = [f"--aptopt={option}" for option in (*APT, 'APT::Install-Recommends "false"')]
     options += [f"--dpkgopt={option}" for option in DPKG]
     options += ["--include=apt", "--skip=cleanup/apt/lists"]  # in Debian's smallest system, not in Ubuntu's
-    command = ["mmdebstrap", "--variant=minbase", "--mode=root", *options]
-    _run([*command, system.release, str(root), *system.sources()])
+    prefix: tuple[str, ...] = ()
+    if architecture != native():
+        prefix = emulated.PREFIX
+        options += [f"--architectures={architecture}", "--skip=check/qemu"]  # which looks for an installed emulator
+    command = [*prefix, "mmdebstrap", "--variant=minbase", "--mode=root", *options]
+    _run([*command, system.release, str(root), *system.sources(architecture)])
     (root / "usr/sbin/policy-rc.d").write_text(NO_SERVICES)
     (root / "usr/sbin/policy-rc.d").chmod(0o755)
     install = ["apt-get", "-qq", "-y", "install", "--download-only", *ARCHIVE, system.interpreter.name]
-    _run(["unshare", "--mount", "bash", "-ec", FILL, str(root), *install])
+    _run([*prefix, "unshare", "--mount", "bash", "-ec", FILL, str(root), *install])
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=3600)
     if done.returncode:
         raise AssertionError(f"`{' '.join(command[:4])} ...` failed:\n{(done.stdout + done.stderr)[-1500:]}")
 
@@ -122,15 +143,17 @@ class CleanRoot:
 
 
 @contextmanager
-def clean_root(system: System) -> Iterator[CleanRoot]:
+def clean_root(system: System, architecture: str) -> Iterator[CleanRoot]:
     """A root of a system over the kept one, which stays as it is; it is gone with the block. For a process that was
-    started with OWN."""
-    lower = base(system)
+    started with `own(architecture)`."""
+    lower = base(system, architecture)
     folder = Path(tempfile.mkdtemp(dir=FOLDER, prefix="run."))
     for name in ("upper", "work", "root"):
         (folder / name).mkdir()
     place = folder / "root"
     layers = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work"
+    if architecture != native():
+        layers += ",userxattr"  # the only marks that a user namespace may set
     try:
         _run(["ip", "link", "set", "lo", "up"])
         _run(["mount", "-t", "overlay", "slackwater-test", "-o", layers, str(place)])

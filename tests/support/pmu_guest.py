@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -21,27 +20,13 @@ from typing import Any
 
 from lab.cluster.qemu import BARE, archive, files_below, run_to_the_end
 from tests.support.paths import ROOT
+from tools import setup_arm64
+from tools.setup_base import SetupError
 
-BUILD = ROOT / ".build"
-GUEST = BUILD / "arm64"
+GUEST = setup_arm64.FOLDER / "guest"
 PACKAGES = GUEST / "root"
-PROGRAMS = ("qemu-system-aarch64", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar", "aarch64-linux-gnu-strip")
-TARGET = "aarch64-unknown-linux-gnu"
-DEBIAN_PACKAGES = [
-    "busybox-static",
-    "libc6",
-    "libcap2",
-    "libdbus-1-3",
-    "libgcc-s1",
-    "libgcrypt20",
-    "libgpg-error0",
-    "liblz4-1",
-    "liblzma5",
-    "libpcap0.8",
-    "libpfm4",
-    "libsystemd0",
-    "libzstd1",
-]
+PROGRAMS = ("qemu-system-aarch64", setup_arm64.COMPILER, setup_arm64.ARCHIVER, setup_arm64.STRIP)
+DEBIAN_PACKAGES = ("busybox-static", "linux-image-cloud-arm64")
 INIT = """#!/bin/sh
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -72,85 +57,22 @@ class Guest:
     files: Path
 
 
-def _run(command: list[str | Path], *, env: dict[str, str] | None = None, cwd: Path = ROOT) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], env={**os.environ, **(env or {})}, cwd=cwd, capture_output=True, text=True
-    )
+def _run(command: list[str | Path]) -> None:
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise NoGuest(f"`{' '.join(map(str, command[:4]))} ...` failed:\n{tail}")
-    return done.stdout
-
-
-def _apt_options() -> list[str]:
-    """apt for arm64 on a state of its own; the sources are those of this machine that name its own release."""
-    apt = GUEST / "apt"
-    for folder in (apt / "lists/partial", apt / "cache/archives/partial", apt / "parts"):
-        folder.mkdir(parents=True, exist_ok=True)
-    (apt / "status").touch()
-    settings = {
-        "APT::Architecture": "arm64",
-        "APT::Architectures": "arm64",
-        "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
-        "Debug::NoLocking": "1",
-        "Dir::State": apt,
-        "Dir::State::Lists": apt / "lists",
-        "Dir::State::status": apt / "status",
-        "Dir::Cache": apt / "cache",
-    }
-    return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
 
 
 def _packages() -> None:
     """Debian's arm64 kernel and libraries, unpacked once."""
+    if not setup_arm64.libraries_present():
+        setup_arm64.libraries_run()
     stamp = GUEST / "packages"
     wanted = " ".join(DEBIAN_PACKAGES)
-    if stamp.exists() and stamp.read_text() == wanted:
-        return
-    if shutil.which("apt-get") is None:
-        raise NoGuest("apt-get is not here: the guest's kernel comes from Debian's packages")
-    options = _apt_options()
-    _run(["apt-get", *options, "update", "-q"])
-    simulated = _run(["apt-get", *options, "install", "-s", "-q", "--no-install-recommends", "linux-image-cloud-arm64"])
-    installed = [line.split()[1] for line in simulated.splitlines() if line.startswith("Inst ")]
-    kernels = [name for name in installed if name.startswith("linux-image-") and name != "linux-image-cloud-arm64"]
-    if not kernels:
-        raise NoGuest("apt knows no kernel for arm64")
-    archives = GUEST / "archives"
-    shutil.rmtree(archives, ignore_errors=True)
-    archives.mkdir(parents=True)
-    _run(["apt-get", *options, "download", "-q", kernels[0], *DEBIAN_PACKAGES], cwd=archives)
-    shutil.rmtree(PACKAGES, ignore_errors=True)
-    PACKAGES.mkdir()
-    for package in sorted(archives.glob("*.deb")):
-        _run(["dpkg-deb", "-x", package, PACKAGES])
-    # What the linker looks for is in a package with headers, which are not needed.
-    libraries = PACKAGES / "usr/lib/aarch64-linux-gnu"
-    (libraries / "libpcap.so").symlink_to("libpcap.so.0.8")
-    shutil.rmtree(archives)
-    shutil.rmtree(GUEST / "apt")
-    stamp.write_text(wanted)
-
-
-def _cross_build() -> Path:
-    """`slackwater-monitor` for the guest; cargo knows what has changed."""
-    cargo = shutil.which("cargo")
-    if cargo is None:
-        raise NoGuest("cargo is not here")
-    if shutil.which("rustup") is not None:
-        _run(["rustup", "target", "add", TARGET])
-    upper = TARGET.upper().replace("-", "_")
-    under = TARGET.replace("-", "_")
-    env = {
-        f"CARGO_TARGET_{upper}_LINKER": "aarch64-linux-gnu-gcc",
-        f"CARGO_TARGET_{upper}_RUSTFLAGS": "-C link-arg=-Wl,--allow-shlib-undefined",
-        f"CC_{under}": "aarch64-linux-gnu-gcc",
-        f"AR_{under}": "aarch64-linux-gnu-ar",
-        "LIBPCAP_LIBDIR": str(PACKAGES / "usr/lib/aarch64-linux-gnu"),
-        "LIBPCAP_VER": "1.10.3",
-    }
-    _run([cargo, "build", "--locked", "-q", "-p", "slackwater-monitor", "--target", TARGET], env=env)
-    return ROOT / "target" / TARGET / "debug/slackwater-monitor"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        setup_arm64.unpack(DEBIAN_PACKAGES, PACKAGES)
+        stamp.write_text(wanted)
 
 
 def prepare() -> Guest:
@@ -160,24 +82,26 @@ def prepare() -> Guest:
         raise NoGuest(f"{', '.join(missing)}: not here (make setup)")
     GUEST.mkdir(parents=True, exist_ok=True)
     with _alone():
-        _packages()
-        monitor = _cross_build()
+        try:
+            _packages()
+            setup_arm64.build("--package", "slackwater-monitor")  # cargo knows what has changed
+        except SetupError as error:
+            raise NoGuest(str(error)) from None
         files = GUEST / "files"
         shutil.rmtree(files, ignore_errors=True)
         for folder in ("bin", "dev", "etc", "lib", "proc", "sys", "tmp"):
             (files / folder).mkdir(parents=True)
-        for libraries in (PACKAGES / "lib/aarch64-linux-gnu", PACKAGES / "usr/lib/aarch64-linux-gnu"):
+        system = setup_arm64.SYSTEM
+        for libraries in (system / "lib/aarch64-linux-gnu", system / "usr/lib/aarch64-linux-gnu"):
             for library in libraries.glob("lib*.so.*"):
                 if library.name not in ("libc_malloc_debug.so.0", "libmemusage.so"):
                     shutil.copy(library, files / "lib" / library.name)
-        shutil.copy(PACKAGES / "lib/aarch64-linux-gnu/ld-linux-aarch64.so.1", files / "lib")
+        shutil.copy(system / "lib/aarch64-linux-gnu/ld-linux-aarch64.so.1", files / "lib")
         shutil.copy(PACKAGES / "bin/busybox", files / "bin/busybox")
         (files / "bin/sh").symlink_to("busybox")
-        _run(
-            ["aarch64-linux-gnu-gcc", "-O1", "-Wall", "-o", files / "bin/load", ROOT / "tests/support/pmu_guest_load.c"]
-        )
-        shutil.copy(monitor, files / "bin/slackwater-monitor")
-        _run(["aarch64-linux-gnu-strip", "-g", files / "bin/slackwater-monitor"])
+        _run([setup_arm64.COMPILER, "-O1", "-Wall", "-o", files / "bin/load", ROOT / "tests/support/pmu_guest_load.c"])
+        shutil.copy(setup_arm64.programs("debug") / "slackwater-monitor", files / "bin")
+        _run([setup_arm64.STRIP, "-g", files / "bin/slackwater-monitor"])
         (files / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
         (files / "init").write_text(INIT)
         (files / "init").chmod(0o755)
