@@ -27,7 +27,7 @@ import sbom
 from environment import LOCK
 
 from tools import setup_arm64  # `environment` has made it reachable
-from tools.systems import MACHINES, SYSTEMS, System
+from tools.systems import MACHINES, SYSTEMS, System, own_architecture
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"
@@ -111,7 +111,7 @@ def apparmor(stage: Path, folder: Path) -> None:
 
 def is_cross(architecture: str) -> bool:
     """Whether it is another one than this machine's."""
-    return architecture != output("dpkg", "--print-architecture").strip()
+    return architecture != own_architecture()
 
 
 def stage_node(stage: Path, program_version: str, epoch_s: int, architecture: str) -> None:
@@ -245,7 +245,7 @@ def main() -> None:
         help="of the hosts  [default: this machine's]",
     )
     asked = parser.parse_args()
-    architecture = asked.architecture or output("dpkg", "--print-architecture").strip()
+    architecture = asked.architecture or own_architecture()
     if is_cross(architecture) and asked.only != "slackwater-controller":
         if architecture != "arm64":
             parser.error(f"--architecture {architecture}: expected arm64, or this machine's; others are not built here")

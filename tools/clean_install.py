@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.support.built_packages import revised
-from tests.support.clean_root import base, clean_root, native, own, why_not
+from tests.support.clean_root import base, clean_root, own, why_not
 from tests.support.clean_site import BASELINE, BUS, CleanSite, clean_site
 from tests.support.package_repository import SigningKey, apt_repository, signing_key
 from tests.support.paths import ROOT
-from tools.systems import MACHINES, SYSTEMS
+from tools.systems import MACHINES, SYSTEMS, own_architecture
 
 OURS = ("slackwater-controller", "slackwater-node")
 UPGRADED, NEWER = "99", "newer"
@@ -177,7 +177,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON object for each step")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    architecture = asked.architecture or native()
+    architecture = asked.architecture or own_architecture()
     if asked.inside:
         for step in tell(asked.release, architecture, asked.packages):
             line = json.dumps(asdict(step)) if asked.as_json else f"{step.step:8} {step.seconds:6.1f} s  {step.found}"

@@ -3,7 +3,6 @@ runs them on another machine, and the programs themselves. Only who asks for arm
 
 from __future__ import annotations
 
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from tools.setup_base import BIN, BUILD, ROOT, SetupError, link, need, report, run
 from tools.setup_debian import apt_options
 from tools.setup_rust import GET_CARGO, RUST_BINARIES, SHOW_PROGRESS
+from tools.systems import own_architecture
 
 TARGET = "aarch64-unknown-linux-gnu"
 FOLDER = BUILD / "arm64"
@@ -29,7 +29,7 @@ COMPILER, ARCHIVER, STRIP = (f"aarch64-linux-gnu-{name}" for name in ("gcc", "ar
 
 def is_native() -> bool:
     """Whether this machine is an arm64 one, where `make setup` has built all of it."""
-    return platform.machine() == "aarch64"
+    return own_architecture() == "arm64"
 
 
 def unpack(names: Sequence[str], place: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,12 @@ class System:
         if architecture != "amd64" and archive.others_url:
             url = archive.others_url
         return [f"deb [signed-by={archive.keyring}] {url} {suite} {archive.parts}" for suite in self.suites]
+
+
+def own_architecture() -> str:
+    """Debian's name of this machine's; the kernel's where there are no packages for it."""
+    machine = platform.machine()
+    return next((name for name, other in MACHINES.items() if other == machine), machine)
 
 
 def mirror() -> str:

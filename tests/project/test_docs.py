@@ -75,8 +75,8 @@ def test_commands_exist(page: Path) -> None:
     tests = re.findall(r"\b(tests/[\w/]+\.py)", text)
     modules = [f"{name.replace('.', '/')}.py" for name in re.findall(r"`python -m ((?:lab|tools|tests)[\w.]+)", text)]
     missing = [name for name in tests + modules if not (ROOT / name).exists()]
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", text, re.MULTILINE))
     if page.name != "CHANGELOG.md":
         assert not missing
     assert not named - targets

@@ -15,13 +15,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from tests.support import emulated
 from tests.support.paths import ROOT
 from tests.support.rollout_base import APT, DPKG
-from tools.systems import System
+from tools.systems import System, own_architecture
 
 FOLDER = ROOT / ".build/clean-roots"
 ARCHIVE = ("haproxy", "nats-server", "systemd", "libstdc++6", "libpcap0.8", "libpfm4")
@@ -34,25 +33,20 @@ OWN = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--moun
 """Before a command: it sees a network of its own with nothing but loopback, and ends with all that it started."""
 
 
-@cache
-def native() -> str:
-    """Debian's name of this machine's architecture."""
-    asked = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
-    return asked.stdout.strip()
-
-
 def why_not(architecture: str = "") -> str:
     """Why there can be no roots of an architecture (by default this machine's) here; empty when there can."""
     if os.geteuid() != 0:
         return "needs root, for a root file system of its own"
     if shutil.which("mmdebstrap") is None:
         return "needs mmdebstrap"
-    return emulated.why_not() if architecture and architecture != native() else ""
+    if architecture in ("", own_architecture()):
+        return ""
+    return emulated.why_not() if architecture == "arm64" else f"{architecture} is not emulated here"
 
 
 def own(architecture: str) -> tuple[str, ...]:
     """OWN, where programs of an architecture run."""
-    return OWN if architecture == native() else (*emulated.PREFIX, *OWN)
+    return OWN if architecture == own_architecture() else (*emulated.PREFIX, *OWN)
 
 
 def environment() -> dict[str, str]:
@@ -86,7 +80,7 @@ def _bootstrap(system: System, architecture: str, root: Path) -> None:
     options += [f"--dpkgopt={option}" for option in DPKG]
     options += ["--include=apt", "--skip=cleanup/apt/lists"]  # in Debian's smallest system, not in Ubuntu's
     prefix: tuple[str, ...] = ()
-    if architecture != native():
+    if architecture != own_architecture():
         prefix = emulated.PREFIX
         options += [f"--architectures={architecture}", "--skip=check/qemu"]  # which looks for an installed emulator
     command = [*prefix, "mmdebstrap", "--variant=minbase", "--mode=root", *options]
@@ -152,7 +146,7 @@ def clean_root(system: System, architecture: str) -> Iterator[CleanRoot]:
         (folder / name).mkdir()
     place = folder / "root"
     layers = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work"
-    if architecture != native():
+    if architecture != own_architecture():
         layers += ",userxattr"  # the only marks that a user namespace may set
     try:
         _run(["ip", "link", "set", "lo", "up"])
@@ -161,5 +155,7 @@ def clean_root(system: System, architecture: str) -> Iterator[CleanRoot]:
             _run(["mount", "--rbind", f"/{name}", str(place / name)])
         yield CleanRoot(place)
     finally:
-        subprocess.run(["umount", "--recursive", "--lazy", str(place)], check=False)
-        shutil.rmtree(folder, ignore_errors=True)
+        # With all that is mounted in it, one by one not being allowed in a user namespace.
+        subprocess.run(["umount", "--lazy", str(place)], check=False)
+        if not place.is_mount():  # /dev is in it
+            shutil.rmtree(folder, ignore_errors=True)
