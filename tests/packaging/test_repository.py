@@ -113,7 +113,7 @@ def test_a_host_gets_the_package_of_its_own_architecture(packages: Path, tmp_pat
     files = {name: revised(built, both, "7", name) for name in MACHINES}
     repository = apt_repository(both, tmp_path / "repository", signing_key(tmp_path / "gnupg"))
     for release in ("bookworm", "trixie", "noble"):
-        assert "\nArchitectures: amd64 arm64\n" in (repository / "dists" / release / "Release").read_text()
+        assert "Architectures: amd64 arm64\n" in (repository / "dists" / release / "Release").read_text()
     source = f"deb [signed-by={repository / 'slackwater-archive-keyring.pgp'}] file:{repository} bookworm main"
     for name, file in files.items():
         apt = Apt(tmp_path / name, source)
