@@ -20,6 +20,8 @@ SHORT = 8 / 32
 UP_AFTER_UP_S, UP_AFTER_DOWN_S, DOWN_AFTER_S = 0.2, 2.0, 4.0
 MARGIN = 1.2
 SMT_WORTH, TURBO_WORTH = 1.0 - 1.0 / 1.3, 0.1
+LOADS = 50
+"""So many loads are compared."""
 
 
 def energy_ladder(hardware: Hardware) -> list[Configuration]:
@@ -38,6 +40,22 @@ def batch_ladder(hardware: Hardware) -> list[Configuration]:
     smt = hardware.smt_gain > 1.0
     ladder = [Configuration(cores, nominal, smt) for cores in range(1, hardware.cores + 1)]
     return [*ladder, Configuration(hardware.cores, hardware.max_mhz, smt)] if hardware.turbo else ladder
+
+
+def inferred_ladder(hardware: Hardware) -> list[Configuration]:
+    """Of the two, the one that uses less power over all loads: the order of resources is inferred from the static
+    configurations of the machine (slide 16)."""
+    return min(energy_ladder(hardware), batch_ladder(hardware), key=lambda ladder: _mean_w(hardware, ladder))
+
+
+def _mean_w(hardware: Hardware, ladder: Sequence[Configuration]) -> float:
+    """Over all loads up to the highest, each on the lowest rung that carries it."""
+    found = []
+    for number in range(1, LOADS + 1):
+        load = number / LOADS * hardware.speed(ladder[-1])
+        rung = next(one for one in ladder if hardware.speed(one) >= load)
+        found.append(hardware.power_w(rung, load / hardware.speed(rung)))
+    return mean(found)
 
 
 class Pareto:

@@ -6,10 +6,11 @@ an interval of 0.1 s is tens of thousands of service times; above it the differe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from governor.types import Configuration, Hardware
-from lab.governor.queues import mmc_wait_quantile_s, mmc_wait_s
+from lab.governor.queues import erlang_c, mmc_wait_quantile_s, mmc_wait_s
 
 NEARLY_FULL = 0.9999
 
@@ -24,6 +25,17 @@ class FluidInterval:
     busy_share: float
     """Of each core in use."""
     answered: float
+    least_ms: float
+    """What every request takes."""
+    waits_share: float
+    """Share of the requests that wait for longer than for what has piled up."""
+    wait_ms: float
+    """Their mean further wait."""
+
+    def share_above(self, target_ms: float) -> float:
+        """Share of the interval's requests that take longer."""
+        further_ms = target_ms - self.least_ms
+        return 1.0 if further_ms < 0.0 else self.waits_share * math.exp(-further_ms / self.wait_ms)
 
 
 class FluidServer:
@@ -64,4 +76,7 @@ class FluidServer:
             1e3 * (self._piled_up / capacity_rps + at_rest_s),
             min(1.0, answered / (capacity_rps * seconds)),
             answered,
+            self._base_ms + 1e3 * (piled_s + service_s),
+            erlang_c(servers, steady_rps * service_s),
+            1e3 / (capacity_rps - steady_rps),
         )

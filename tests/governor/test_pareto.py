@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from governor.policies.pareto import Pareto, batch_ladder, energy_ladder
+from collections.abc import Callable
+
+import pytest
+
+from governor.policies.pareto import Pareto, batch_ladder, energy_ladder, inferred_ladder
+from governor.power import hardware
 from governor.types import Configuration, Hardware, Observation
 
 HARDWARE = Hardware(
@@ -30,6 +35,14 @@ def test_the_batch_ladder_is_pairs_at_the_nominal_clock_then_the_turbo() -> None
         Configuration(2, 2000.0, smt=True),
         Configuration(2, 3000.0, smt=True),
     ]
+
+
+@pytest.mark.parametrize(("curve", "ladder"), [("steep", energy_ladder), ("flat", batch_ladder)])
+def test_the_inferred_ladder_takes_low_clocks_first_only_where_they_save(
+    curve: str, ladder: Callable[[Hardware], list[Configuration]]
+) -> None:
+    of = hardware(curve, 4, (1000.0, 1500.0, 2000.0), busy_w=4.0, base_w=1.0, idle_w=1.0)
+    assert inferred_ladder(of) == ladder(of)
 
 
 def test_steps_down_rest_four_seconds_and_steps_up_come_at_once() -> None:

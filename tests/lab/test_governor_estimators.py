@@ -58,6 +58,15 @@ def test_a_second_iteration_is_predicted_better_than_the_first() -> None:
     assert online(OF, made(), 3, 1)[0] == pytest.approx(100.0, abs=3.0)
 
 
+def test_the_state_of_the_reinforcement_learner_is_the_second_before() -> None:
+    rows = made()
+    before = np.random.default_rng(1).integers(0, 2, 200)
+    inputs = rows.inputs.copy()
+    inputs[:, 0] = 5.0 + 5.0 * before
+    p95_ms = np.concatenate([[0.6], 0.6 + 0.3 * before[:-1]])
+    assert online(OF, Rows(inputs, p95_ms, rows.configuration), 10, 1)[0] > 95.0
+
+
 def test_core_switch_leaves_three_cores_to_the_jobs_most_of_the_time() -> None:
     of = core_switch.machine("a72")
     work_s = {"ferret": 30.0, "fft": 10.0}

@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from governor.commands import governor
 from governor.policies.static import Static
 from governor.power import CURVES, hardware, volts
-from governor.types import Configuration
-from lab.governor import pareto
+from governor.types import Action, Configuration, Observation, whole
+from lab.governor import estimators, heimdall_table, pareto
 from lab.governor.commands import TABLES
 from lab.governor.figures import COLUMNS, Figure, cells
 from lab.governor.fluid import FluidServer
+from lab.governor.profile import profile
 
 
 def test_busy_watts_of_the_a72_are_those_of_its_device_tree() -> None:
@@ -40,8 +41,11 @@ def test_a_fluid_server_works_off_what_piled_up() -> None:
     assert late.queue_delay_ms > 200.0
     assert late.busy_share == 1.0
     assert server.run(1.0, 1000.0, one.highest).answered == pytest.approx(1400.0)
+    assert late.share_above(100.0) == 1.0
     calm = server.run(1.0, 1000.0, one.highest)
     assert calm.p99_ms == pytest.approx(server.at_rest_ms(one.highest, 1000.0, 0.99))
+    assert calm.share_above(calm.p99_ms) == pytest.approx(0.01)
+    assert calm.share_above(calm.p95_ms) == pytest.approx(0.05)
     assert server.capacity_rps(Configuration(1, 1000.0)) == 500.0
 
 
@@ -52,6 +56,43 @@ def test_the_static_maximum_never_misses_and_the_bound_is_below_it() -> None:
     assert run.longest_s == 0
     assert run.watts == pytest.approx(table.highest(load), rel=1e-6)
     assert table.bound(load)[0] < run.watts
+
+
+class Fixed:
+    """One configuration; keeps the times at which it was asked."""
+
+    name = "fixed"
+    period_s = pareto.STEP_S
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._action = whole(configuration)
+        self.times_s: list[float] = []
+
+    def start(self) -> Action:
+        return self._action
+
+    def decide(self, seen: Observation) -> Action:
+        self.times_s.append(seen.time_s)
+        return self._action
+
+
+def test_a_second_is_late_by_all_of_its_requests_and_not_by_one_tenth_of_it() -> None:
+    table = pareto.Table("a72")
+    policy = Fixed(Configuration(8, 1200.0))
+    above = 1.0001 * table._most_rps(policy.configuration) / table.peak_rps
+    load = np.full(20, above)
+    load[:9] = pareto.LEAST_LOAD
+    run = table.run(policy, load)
+    assert run.longest_s == 1
+    assert run.kept_percent == 50.0
+
+
+def test_two_polls_are_never_less_than_two_periods_apart() -> None:
+    policy = Fixed(Configuration(8, 2400.0))
+    table = pareto.Table("a72")
+    table.run(policy, pareto.loads(1)["step"])
+    assert all(later - one >= 0.2 for one, later in zip(policy.times_s, policy.times_s[2:], strict=False))
 
 
 @pytest.mark.parametrize("curve", list(CURVES))
@@ -91,7 +132,9 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", list(TABLES))
-def test_each_run_is_told_before_it_begins(name: str) -> None:
+def test_each_run_is_told_before_it_begins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (estimators, heimdall_table):  # what the estimators learn from takes minutes
+        monkeypatch.setattr(module, "profile", lambda _: profile(1))
     told: list[str] = []
 
     def stop_at_the_second(text: str) -> None:
