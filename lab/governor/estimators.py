@@ -21,7 +21,7 @@ from governor.policies.heimdall_rl import LEAST_MS
 from governor.types import Hardware
 from lab.governor.figures import Figure, one_by_one
 from lab.governor.heimdall import STEP_S, TARGET_MS, machine
-from lab.governor.heimdall_table import with_clocks
+from lab.governor.heimdall_table import PROFILE_STEP_S, with_clocks
 from lab.governor.profile import profile
 
 COUNTS = (4, 12, 32, 51)
@@ -70,9 +70,9 @@ def compare(
     curve: str,
     progress: Callable[[str], None] = lambda _: None,
     *,
-    step_s: int = STEP_S,
+    step_s: int = PROFILE_STEP_S,
 ) -> list[Figure]:
-    """The table's figures; the power model plays no part in them."""
+    """The table's figures; the power model plays no part in them. `step_s` is what the forests learn from."""
     of = machine(curve)
     rows = profile(step_s)
     errors: dict[tuple[int, float], list[float]] = {}
@@ -97,7 +97,7 @@ def compare(
     for passes, correct, error in ((0, 71.7, "0.09"), (1, 79.1, "0.06"), (MANY_PASSES, 80.2, "0.05")):
         case = f"after {passes} iterations"
         pairs = [
-            online(of, rows, passes, seed)
+            online(of, profile(STEP_S), passes, seed)
             for seed in one_by_one(seeds, f"estimators: reinforcement learning {case}", progress)
         ]
         found += [
