@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.features.columns import Bools, Floats, Ints
-from detector.features.features import Frame, describe, times
+from detector.features.features import Frame, describe, describe_all, times
 from detector.features.signals import INDEX, QUEUES, SIGNALS
 
 
@@ -229,27 +229,41 @@ def _slow(beyond: Bools, far_beyond: Bools) -> Bools:
 
 def explain(frame: Frame, deviations: Deviations, row: int) -> list[str]:
     """The crossed limits of a row in words with values, the furthest first; a line saying so when there is none."""
-    columns = [int(column) for column in np.flatnonzero(deviations.votes[row])]
-    columns.sort(key=lambda column: -float(np.nan_to_num(frame.own[row, column] / _OWN[column], nan=1.0)))
-    lines = []
-    for column in columns:
-        signal = SIGNALS[column]
-        if np.isnan(frame.own[row, column]):
-            limit = _OWN[column] * UNKNOWN_OWN
-            lines.append(f"{describe(f'{signal.key}:peers', frame, row)} (>= {limit:g}x; it has no calm baseline yet)")
-            continue
-        line = f"{describe(f'{signal.key}:own', frame, row)} (>= {_OWN[column]:g}x)"
-        if not np.isnan(frame.peers[row, column]):
-            line += f" and {times(frame.peers[row, column])} its peers' (>= {_PEERS[column]:g}x)"
-        lines.append(line)
-    return lines or [NOTHING]
+    return explain_all(frame, deviations, np.array([row]))[0]
 
 
 def explain_all(frame: Frame, deviations: Deviations, rows: Ints) -> list[list[str]]:
     """As `explain`, of some rows, (K,). Nearly all have crossed nothing, which costs next to nothing."""
     lines = [[NOTHING] for _ in rows]
-    for place in deviations.stands_out[rows].nonzero()[0].tolist():
-        lines[place] = explain(frame, deviations, int(rows[place]))
+    places = deviations.stands_out[rows].nonzero()[0]
+    some = rows[places]
+    votes = deviations.votes[some]
+    beyond = frame.own[some] / _OWN
+    beyond = np.where(np.isnan(beyond), 1.0, beyond)
+    crossed: list[list[tuple[float, int, str]]] = [[] for _ in some]
+    for column in np.flatnonzero(votes.any(axis=0)).tolist():
+        mine = votes[:, column].nonzero()[0]
+        for at, how_far, line in zip(
+            mine.tolist(), beyond[mine, column].tolist(), _crossed(frame, some[mine], column), strict=True
+        ):
+            crossed[at].append((-how_far, column, line))
+    for place, its in zip(places.tolist(), crossed, strict=True):
+        if its:
+            lines[place] = [line for _, _, line in sorted(its)]
+    return lines
+
+
+def _crossed(frame: Frame, rows: Ints, column: int) -> list[str]:
+    """A signal that crossed its limit in these rows, in words: (K,)."""
+    key = SIGNALS[column].key
+    lines = describe_all(f"{key}:own", frame, rows, f" (>= {_OWN[column]:g}x)")
+    peers = frame.peers[rows, column]
+    for at in (~np.isnan(peers)).nonzero()[0].tolist():
+        lines[at] += f" and {times(peers[at])} its peers' (>= {_PEERS[column]:g}x)"
+    unknown = np.isnan(frame.own[rows, column]).nonzero()[0]
+    limit = f" (>= {_OWN[column] * UNKNOWN_OWN:g}x; it has no calm baseline yet)"
+    for at, line in zip(unknown.tolist(), describe_all(f"{key}:peers", frame, rows[unknown], limit), strict=True):
+        lines[at] = line
     return lines
 
 

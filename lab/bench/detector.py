@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How long a Sample waits for its Verdict, with thousands of nodes on one core (`make bench-detector`).
 
-The real detector core, fed with encoded Samples on a schedule: each node sends one every `--period` at its own offset.
+The real detector core, fed with encoded Samples on a schedule: each node sends one every `--period` at its own offset,
+or, with `--by-event`, as the monitors do by default while a tenth of the nodes are in episodes.
 What it does with them (decode, judge, encode the Verdicts) is really done and timed; the schedule's clock moves on by
 that time, so that Samples queue as they would behind a process that has one core. Not in it: the bus and its client.
 """
@@ -9,6 +10,7 @@ that time, so that Samples queue as they would behind a process that has one cor
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
 import sys
@@ -39,6 +41,22 @@ LOUD_SHARE = 0.01
 PER_NODE = ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
 START_UNIX_S = 1_795_000_000.0
 LEVELS, LEVEL_S = 8, 60.0
+EPISODE_S, CYCLE_S = 6.0, 60.0
+"""By event: a tenth of the nodes are in an episode at any time."""
+PART_OF_ITS_AGE = 0.1
+"""The time between two Samples of an event is this part of its age (`monitor/src/pace.rs`)."""
+
+
+@dataclass(frozen=True)
+class PaceSettings:
+    """The monitor's, at their defaults: seconds between two Samples in calm, as an event begins, and as it lasts."""
+
+    quiet_s: float = 1.0
+    event_s: float = 0.05
+    lasting_s: float = 0.2
+
+
+PACE = PaceSettings()
 Clock = Callable[[], float]
 
 
@@ -86,6 +104,10 @@ class SampleLoad:
     levels: int = 1
     """So many ranges the nodes' load climbs through, `LEVEL_S` each, and begins again."""
 
+    def loud(self, _at_s: float) -> set[str]:
+        """Names of the nodes that get a neighbour."""
+        return {f"node{number}" for number in range(loud_nodes(self.nodes))}
+
     def __iter__(self) -> Iterator[tuple[float, bytes]]:
         levels = range(self.levels)
         calm = [bodies(1, False, (level + 0.5) / self.levels if self.levels > 1 else None) for level in levels]
@@ -98,12 +120,56 @@ class SampleLoad:
             for number, name in enumerate(names):
                 at_s = (seq + number / self.nodes) * self.period_s
                 some = loud if number < loud_until and at_s >= self.loud_from_s else level
-                head = (
-                    f'{{"v":1,"node":"{name}","pool":"web","time_unix_s":{START_UNIX_S + at_s:.4f},'
-                    f'"boot_id":"b","seq":{seq},"period_s":{self.period_s},'
-                )
-                yield at_s, head.encode() + some[(seq * 7 + number * 13) % VARIANTS]
+                yield at_s, head(name, at_s, seq, self.period_s) + some[(seq * 7 + number * 13) % VARIANTS]
             seq += 1
+
+
+def head(name: str, at_s: float, seq: int, period_s: float) -> bytes:
+    """The part of a Sample that is the node's own."""
+    return (
+        f'{{"v":1,"node":"{name}","pool":"web","time_unix_s":{START_UNIX_S + at_s:.4f},'
+        f'"boot_id":"b","seq":{seq},"period_s":{period_s:.4f},'
+    ).encode()
+
+
+@dataclass
+class EventLoad:
+    """The same by event: a Sample each `quiet_s`, and in an episode as often as the monitor's pace has it.
+
+    Each node has an episode of `EPISODE_S` in each `CYCLE_S`, at a time of its own; until `calm_s` all are calm.
+    """
+
+    nodes: int
+    calm_s: float
+    pace: PaceSettings = PACE
+
+    def loud(self, at_s: float) -> set[str]:
+        """Names of the nodes whose neighbour has been there for a second."""
+        return {f"node{number}" for number in range(self.nodes) if self.age_s(number, at_s) >= 1.0}
+
+    def age_s(self, number: int, at_s: float) -> float:
+        """Of a node's episode; negative: until the next one begins."""
+        if at_s < self.calm_s:
+            return -float("inf")
+        age_s = (at_s + CYCLE_S * number / self.nodes) % CYCLE_S
+        return age_s if age_s < EPISODE_S else age_s - CYCLE_S
+
+    def next_s(self, number: int, at_s: float) -> float:
+        """When a node that sent a Sample sends the next one."""
+        age_s, pace = self.age_s(number, at_s), self.pace
+        if age_s >= 0.0:
+            return at_s + min(max(age_s * PART_OF_ITS_AGE, pace.event_s), pace.lasting_s)
+        return at_s + min(pace.quiet_s, max(pace.event_s, pace.event_s - age_s))
+
+    def __iter__(self) -> Iterator[tuple[float, bytes]]:
+        calm, loud = bodies(1, False), bodies(2, True)
+        due = [(number / self.nodes * self.pace.quiet_s, number, 0, self.pace.quiet_s) for number in range(self.nodes)]
+        while True:
+            at_s, number, seq, covered_s = due[0]
+            some = loud if self.age_s(number, at_s) >= 0.0 else calm
+            yield at_s, head(f"node{number}", at_s, seq, covered_s) + some[(seq * 7 + number * 13) % VARIANTS]
+            next_s = self.next_s(number, at_s)
+            heapq.heapreplace(due, (next_s, number, seq + 1, next_s - at_s))
 
 
 @dataclass
@@ -117,6 +183,8 @@ class Result:
     """Share of the core's time."""
     decode_share: float
     loud_found: int
+    loud: int
+    """Nodes beside a neighbour at its end, of which so many were found."""
     samples: int
     behind_s: float
     """At its end: how long ago the next Sample came."""
@@ -134,7 +202,13 @@ class Result:
 
 
 def run(
-    load: SampleLoad, warm_s: float, seconds: float, rounds: int, tick_s: float, model: tree.Model | None, clock: Clock
+    load: SampleLoad | EventLoad,
+    warm_s: float,
+    seconds: float,
+    rounds: int,
+    tick_s: float,
+    model: tree.Model | None,
+    clock: Clock,
 ) -> Iterator[Result]:
     """Feeds a Judge `warm_s` of Samples, then for `rounds` times `seconds` that count. `clock` times what is done.
 
@@ -171,12 +245,14 @@ def run(
             found |= {verdict.node for verdict in verdicts if verdict.state == "interference"}
             now_s = max(now_s, started_s + tick_s)
         if number >= 0:
+            loud = load.loud(end_s)
             yield Result(
                 latency_s=np.array(latency),
                 busy_s=busy_s,
                 busy=busy_s / max(now_s - began_s, 1e-9),
                 decode_share=decode_s / max(busy_s, 1e-9),
-                loud_found=len(found),
+                loud_found=len(found & loud),
+                loud=len(loud),
                 samples=counted,
                 behind_s=max(0.0, now_s - at_s),
                 memory_mib=memory_mib(),
@@ -197,7 +273,11 @@ def stopped() -> float:
 
 def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[Result]:
     """The rounds with so many nodes."""
-    load = SampleLoad(nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
+    load: SampleLoad | EventLoad
+    if options.by_event:
+        load = EventLoad(nodes, options.warm - CYCLE_S / 2)
+    else:
+        load = SampleLoad(nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
     return list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
 
 
@@ -205,12 +285,19 @@ def tables(
     report: Report, by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model | None
 ) -> None:
     """What was measured: medians by nodes, and each round."""
+    pace = f"{1 / options.period:g} Samples/s of each node"
+    loud = f"{LOUD_SHARE:.0%} of the nodes get a neighbour in the middle of the last round"
+    if options.by_event:
+        pace = (
+            f"Samples by event: each node one in {PACE.quiet_s:g} s, in an episode one each {PACE.event_s * 1e3:g} ms"
+            f" at first and each {PACE.lasting_s * 1e3:g} ms later"
+        )
+        loud = f"{EPISODE_S / CYCLE_S:.0%} of the nodes are in an episode at any time, each for {EPISODE_S:g} s"
     report.add(
-        f"{1 / options.period:g} Samples/s of each node ({TEMPLATE.name} with moving numbers, "
-        f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
-        f"{model.name if model else 'the thresholds'}; {options.warm:g} s of Samples before, not timed, then "
-        f"{options.rounds} rounds of {options.seconds:g} s. {LOUD_SHARE:.0%} of the nodes get a neighbour in the "
-        "middle of the last round.\n\nMedians of the rounds (range):\n"
+        f"{pace} ({TEMPLATE.name} with moving numbers, {len(bodies(1, False)[0])} bytes), judged every"
+        f" {options.tick * 1e3:g} ms by {model.name if model else 'the thresholds'}; {options.warm:g} s of Samples"
+        f" before, not timed, then {options.rounds} rounds of {options.seconds:g} s. {loud}.\n"
+        "\nMedians of the rounds (range):\n"
     )
     rows = []
     for nodes, results in by_nodes.items():
@@ -219,7 +306,7 @@ def tables(
             *(spread([one.ms(quantile) for one in results], ".1f") for quantile in (0.5, 0.99)),
             spread([one.sample_us for one in results], ".1f"),
         ]
-        rows.append((nodes, *cells, f"{results[-1].loud_found} of {loud_nodes(nodes)}"))
+        rows.append((nodes, *cells, f"{results[-1].loud_found} of {results[-1].loud}"))
     report.table(("nodes", "core busy, %", "p50 ms", "p99 ms", "a Sample us", "neighbours found"), rows)
     report.add()
     heads = ("nodes", "round", "Samples", "p50 ms", "p99 ms", "longest ms", "core busy", "decoding", "behind s")
@@ -251,6 +338,7 @@ def hour(report: Report, options: argparse.Namespace, model: tree.Model | None) 
 OPTIONS = {
     "--nodes": (int, [2500, 5000, 7500, 10_000], "one or more numbers of nodes"),
     "--period": (float, 0.2, "seconds between a node's Samples"),
+    "--by-event": (bool, False, "Samples follow events, a tenth of the nodes in episodes; without --period"),
     "--warm": (float, 60.0, "seconds before the measured ones"),
     "--seconds": (float, 10.0, "seconds of a measured round"),
     "--rounds": (int, 5, "measured rounds"),
