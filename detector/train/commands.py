@@ -145,8 +145,8 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
 def evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
     """Count how often Samples show a neighbour, in calm and beside one, and print what follows from it.
 
-    Each Sample counts once, so record at the pace that the site uses. DATA are recordings (*.parquet) or folders of
-    them.
+    A Sample counts for the time that it covers, in times of 0.2 s, so recordings may be made at any pace. DATA are
+    recordings (*.parquet) or folders of them.
 
     Example: slackwater detector evidence recordings/ --json
     """
