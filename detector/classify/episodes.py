@@ -26,7 +26,7 @@ from typing import get_args
 
 import numpy as np
 
-from detector.classify.evidence import DAY_S, MOST_COVERED_S, QUIET, STRONG, Evidence
+from detector.classify.evidence import DAY_S, MOST_COVERED_S, QUIET, REFERENCE_S, STRONG, Evidence
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
@@ -157,7 +157,7 @@ class StateMachines(SlotArrays):
         classification: Ints,
         *,
         level: Ints | None = None,
-        covered_s: Floats | float = 0.2,
+        weight: Floats | float = 1.0,
         low_traffic: Bools,
         residual: Bools,
         answered: Bools | None = None,
@@ -165,9 +165,9 @@ class StateMachines(SlotArrays):
         """Takes one tick of each of these slots in; all are (M,).
 
         `classification` is what the tick looks like by itself (index in `STATES`), `level` how clearly (of `LEVELS`;
-        without it all are strong), `covered_s` the time that its Sample covers. `low_traffic`: the server has hardly
-        any requests, so `residual`, the signs of a neighbour that show without requests too, decides whether the tick
-        is loud. `answered`: a request was answered in this tick all the same.
+        without it all are strong), `weight` the evidence's weight. `low_traffic`: the server has hardly any requests,
+        so `residual`, the signs of a neighbour that show without requests too, decides whether the tick is loud.
+        `answered`: a request was answered in this tick all the same.
         """
         back = self.state[slots] == UNKNOWN
         if back.any():
@@ -182,12 +182,12 @@ class StateMachines(SlotArrays):
         says = np.where(classification == CALM, QUIET, STRONG if level is None else level)
         gains = np.full((len(slots), len(STATES)), ratios[QUIET])
         gains[rows, classification] = ratios[says]
-        sums = np.maximum(self._sums[slots] + gains, 0.0)
+        sums = np.maximum(self._sums[slots] + gains * np.reshape(weight, (-1, 1)), 0.0)
         self._sums[slots] = sums
         probability = self._filter(
             slots,
             np.where(classification == INTERFERENCE, ratios[says], ratios[QUIET]),
-            np.minimum(covered_s, MOST_COVERED_S),
+            weight,
             idle=low_traffic & (classification == CALM),
             residual=residual,
         )
@@ -236,19 +236,20 @@ class StateMachines(SlotArrays):
             _of=of,
         )
 
-    def _filter(self, slots: Ints, says: Floats, covered_s: Floats | float, *, idle: Bools, residual: Bools) -> Floats:
+    def _filter(self, slots: Ints, says: Floats, weight: Floats | float, *, idle: Bools, residual: Bools) -> Floats:
         """(M,) the probabilities after one tick of these slots: the forward recursion of a hidden Markov chain of two
         states (L. R. Rabiner, "A tutorial on hidden Markov models", Proc. IEEE 77(2), 1989). Its odds are what Shiryaev
         stops on; with neighbours ever rarer they become the cumulative sum.
 
-        `says` is each tick's log-likelihood ratio, `covered_s` the time that it covers. Of an `idle` server only what
-        shows without requests counts, and only in an episode (`residual`).
+        `says` is each tick's log-likelihood ratio, `weight` as in `step`. Of an `idle` server only what shows without
+        requests counts, and only in an episode (`residual`).
         """
         in_episode = self.state[slots] == INTERFERENCE
         without = np.where(residual, LOUD_IDLE, QUIET_IDLE) * in_episode
+        covered_s = np.reshape(weight, -1) * REFERENCE_S
         before = self._probability[slots]
         before = before * np.exp(-covered_s / MEAN_EPISODE_S) + (1.0 - before) * covered_s * ONSETS_PER_NODE_DAY / DAY_S
-        odds = before / (1.0 - before) * np.exp(np.where(idle, without, says))
+        odds = before / (1.0 - before) * np.exp(np.where(idle, without, says) * np.reshape(weight, -1))
         found = np.minimum(odds / (1.0 + odds), MOST_CERTAIN)
         self._probability[slots] = found
         return np.asarray(found)

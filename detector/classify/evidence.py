@@ -1,10 +1,9 @@
 """How strongly a Sample speaks for a neighbour, and how much of that begins an episode. Pure.
 
 A Sample shows one of four levels. What it says is its log-likelihood ratio, ln P(level | neighbour) / P(level | calm),
-with the shares counted in recordings, Sample by Sample: one that came early says as much as one that covers a second.
-The ratios are added up and never fall below 0: Page's cumulative sum ("Continuous Inspection Schemes", Biometrika 41,
-1954). No rule with as few false alarms finds a change sooner (Lorden, "Procedures for Reacting to a Change in
-Distribution", Annals of Mathematical Statistics 42, 1971).
+with the shares counted in recordings. The ratios are added up and never fall below 0: Page's cumulative sum
+("Continuous Inspection Schemes", Biometrika 41, 1954). No rule with as few false alarms finds a change sooner (Lorden,
+"Procedures for Reacting to a Change in Distribution", Annals of Mathematical Statistics 42, 1971).
 
 An episode begins at a threshold that follows from a rate of false episodes. In calm the sum, with the level before, is
 a Markov chain, whose mean time to the threshold is exact but for the grid (Brook and Evans, "An Approach to the
@@ -27,8 +26,10 @@ from detector.features.columns import Floats
 LEVELS = ("quiet", "faint", "weak", "strong")
 QUIET, FAINT, WEAK, STRONG = range(4)
 """What a Sample shows: nothing; a cause and users beyond `WEAK_LIMITS`; a neighbour; a neighbour strongly."""
+REFERENCE_S = 0.2
+"""The counts are of times this long. A Sample that covers less says less, in proportion."""
 MOST_COVERED_S = 1.2
-"""No Sample covers more time than this, however long none came before it."""
+"""No Sample counts for more time than this, however long none came before it."""
 DAY_S = 86_400.0
 GRID = 0.25
 """Of sums: a step of the Markov chain's."""
@@ -42,33 +43,26 @@ SMOOTHING = 0.5
 class Evidence:
     """How often each level was counted, from recordings."""
 
-    calm: tuple[tuple[int, ...], ...]
-    """Row: the level before, column: the level, of Samples of nodes without a neighbour."""
-    neighbour: tuple[int, ...]
-    """Levels of Samples of nodes beside a neighbour that users felt."""
-    calm_s: float
-    """Time that those without a neighbour cover."""
+    calm: tuple[tuple[float, ...], ...]
+    """Row: the level before, column: the level, of nodes without a neighbour; in times of `REFERENCE_S`."""
+    neighbour: tuple[float, ...]
+    """Levels of nodes beside a neighbour that users felt; in times of `REFERENCE_S`."""
 
     @classmethod
     def of(cls, counted: Mapping[str, Any]) -> Evidence:
         """From what `as_dict` gave. Raises KeyError, TypeError or ValueError for what is no such thing."""
-        rows = [*counted["calm"], counted["neighbour"]]
+        calm = tuple(tuple(float(count) for count in row) for row in counted["calm"])
+        neighbour = tuple(float(count) for count in counted["neighbour"])
         size = len(LEVELS)
-        are_counts = all(isinstance(one, int) and one >= 0 for row in rows for one in row)
+        rows = (*calm, neighbour)
+        are_counts = all(0 <= one < math.inf for row in rows for one in row)
         if [len(row) for row in rows] != [size] * (size + 1) or not are_counts:
             raise ValueError(f"expected {size} rows of {size} counts in calm, and {size} beside a neighbour")
-        calm_s = float(counted["calm_s"])
-        if not 0.0 <= calm_s < math.inf:
-            raise ValueError(f"{calm_s:g} s of calm: expected a time")
-        return cls(tuple(map(tuple, rows[:-1])), tuple(rows[-1]), calm_s)
+        return cls(calm, neighbour)
 
     def as_dict(self) -> dict[str, Any]:
         """For a model's metadata and JSON."""
-        return {
-            "calm": [list(row) for row in self.calm],
-            "neighbour": list(self.neighbour),
-            "calm_s": round(self.calm_s, 1),
-        }
+        return {"calm": [list(row) for row in self.calm], "neighbour": list(self.neighbour)}
 
     @cached_property
     def ratios(self) -> Floats:
@@ -79,9 +73,7 @@ class Evidence:
 
     def false_episodes_per_day(self, threshold: float) -> float:
         """So many episodes begin a node-day in calm, when one begins at this sum."""
-        samples = np.sum(self.calm)
-        between_s = self.calm_s / samples if samples else MOST_COVERED_S
-        return float(DAY_S / (between_s * self._mean_samples(threshold)))
+        return DAY_S / (REFERENCE_S * self._mean_samples(threshold))
 
     def threshold(self, false_episodes_per_day: float) -> float:
         """The lowest sum, to the grid, at which no more false episodes begin; at most `HIGHEST`."""
@@ -111,9 +103,18 @@ class Evidence:
 COUNTED = Evidence(
     calm=((6939, 6, 15, 5), (5, 0, 1, 0), (16, 0, 0, 0), (5, 0, 0, 0)),
     neighbour=(35, 8, 124, 424),
-    calm_s=1398.4,
 )
 """Of the shipped model on cgroup hosts: docs/results/evidence.md."""
+
+
+def counts(covered_s: Floats) -> Floats:
+    """(M,) how many times of `REFERENCE_S` Samples cover, however long none came before."""
+    return np.minimum(covered_s, MOST_COVERED_S) / REFERENCE_S
+
+
+def weight(covered_s: Floats) -> Floats:
+    """(M,) how much what Samples show counts, by the time that they cover."""
+    return np.minimum(covered_s / REFERENCE_S, 1.0)
 
 
 @lru_cache(maxsize=16)

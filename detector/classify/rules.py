@@ -10,7 +10,7 @@ import numpy as np
 
 from detector.classify import thresholds
 from detector.classify.episodes import CALM, INTERFERENCE, STATES, StateMachines, Steps
-from detector.classify.evidence import COUNTED, FAINT, QUIET, STRONG, WEAK
+from detector.classify.evidence import COUNTED, FAINT, QUIET, STRONG, WEAK, weight
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.tree import Model
 from detector.estimator import START
@@ -112,7 +112,7 @@ class Rules(SlotArrays):
             table.time_unix_s,
             classification,
             level=level,
-            covered_s=table.columns["period_s"],
+            weight=weight(table.columns["period_s"]),
             low_traffic=~correlation.has_requests,
             residual=np.asarray(deviations.residual.any(axis=1)),
             answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),

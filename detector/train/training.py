@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import slackwater
-from detector.classify.evidence import MOST_COVERED_S, Evidence
+from detector.classify.evidence import Evidence, counts
 from detector.classify.judge import Judge, Tick
 from detector.classify.tree import CLASSES, MAX_DEPTH, Model, Tree, save
 from detector.estimator import TERMS
@@ -37,8 +37,6 @@ MIN_LEAF = 20
 PRUNE = 0.001
 """Splits that lower the impurity by less are left out: they carry no information."""
 MAX_FOLDS = 10
-USUAL_S = 0.2
-"""What a tick covers that counts once."""
 MIN_TICKS = 50
 """Ticks of each class that a training needs."""
 RIDGE = 1e-3
@@ -64,7 +62,7 @@ class Learned:
     kinds: np.ndarray[Any, np.dtype[np.str_]]
     """(ticks,) the kind of each tick's label; empty where there is none."""
     weights: Floats
-    """(ticks,) how much each counts: the time that its Sample covers, in times of `USUAL_S`."""
+    """(ticks,) how much each counts: the time that its Sample covers, in times of `REFERENCE_S`."""
 
     def without(self, kinds: Sequence[str]) -> Learned:
         """The same without the ticks of these kinds."""
@@ -96,7 +94,7 @@ def learn(recording: Recording) -> Learned:
     interfered = np.array([_truth(recording, tick) == "interference" for tick in kept], dtype=bool)
     law = np.concatenate(history) if history else np.zeros((0, len(TERMS) + 1))
     kinds = np.array([recording.kind(tick.sample.node, tick.sample.time_unix_s) for tick in kept], dtype=np.str_)
-    weights = np.minimum([tick.sample.period_s for tick in kept], MOST_COVERED_S) / USUAL_S
+    weights = counts(np.array([tick.sample.period_s for tick in kept]))
     return Learned(matrix, interfered, law, kinds, weights)
 
 

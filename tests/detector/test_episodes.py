@@ -90,13 +90,13 @@ def test_an_episode_begins_when_the_evidence_reaches_the_threshold() -> None:
     assert status.since_unix_s == 1000.0 + run.now_s
 
 
-def levels(run: Run, *ticks: int | None) -> list[State]:
+def levels(run: Run, *ticks: int | None, weight: float = 1.0) -> list[State]:
     """States after ticks of interference of these levels; None is a calm tick."""
     found: list[State] = []
     for level in ticks:
         run.now_s += PERIOD_S
         seen: State = "calm" if level is None else "interference"
-        status = run.one.step(run.now_s, 1000.0 + run.now_s, seen, level=level or 0)
+        status = run.one.step(run.now_s, 1000.0 + run.now_s, seen, level=level or 0, weight=weight)
         found.append(status.state)
     return found
 
@@ -108,6 +108,11 @@ def test_clearer_ticks_are_needed_less_often() -> None:
     assert levels(Run(), *[FAINT] * 3) == ["calm"] * 3
     assert levels(Run(), *[FAINT] * 5)[-1] == "interference"
     assert levels(Run(), WEAK, None, None, WEAK, None, WEAK)[-1] == "calm"
+
+
+def test_a_tick_that_covers_less_time_says_less() -> None:
+    assert levels(Run(), STRONG, STRONG, weight=0.25) == ["calm", "calm"]
+    assert levels(Run(), *[STRONG] * 6, weight=0.25)[-1] == "interference"
 
 
 def test_evidence_that_fades_is_forgotten() -> None:

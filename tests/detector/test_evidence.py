@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,14 +13,16 @@ from detector.classify.evidence import (
     HIGHEST,
     LEVELS,
     QUIET,
+    REFERENCE_S,
     STRONG,
     Evidence,
+    counts,
+    weight,
 )
 
 SPARSE = Evidence(
     calm=((9_800, 60, 80, 20), (60, 0, 0, 0), (80, 0, 0, 0), (20, 0, 0, 0)),
     neighbour=(200, 50, 250, 500),
-    calm_s=2_024.0,
 )
 
 
@@ -31,7 +32,7 @@ def test_a_ratio_is_the_logarithm_of_how_much_more_often_a_level_shows_beside_a_
 
 
 def test_what_was_never_counted_is_rare_and_not_impossible() -> None:
-    never = Evidence(calm=((1000, 0, 0, 0), *((0,) * 4,) * 3), neighbour=(10, 10, 10, 10), calm_s=200.0)
+    never = Evidence(calm=((1000, 0, 0, 0), *((0,) * 4,) * 3), neighbour=(10, 10, 10, 10))
     assert np.isfinite(never.ratios).all()
     assert math.isfinite(never.false_episodes_per_day(10.0))
 
@@ -57,33 +58,37 @@ def test_the_rate_is_that_of_a_calm_node() -> None:
         total += 1
         if reached >= threshold:
             episodes, reached = episodes + 1, 0.0
-    simulated = episodes / (total * 0.2 / DAY_S)
+    simulated = episodes / (total * REFERENCE_S / DAY_S)
     assert SPARSE.false_episodes_per_day(threshold) == pytest.approx(simulated, rel=0.2)
 
 
 def test_what_comes_in_rows_takes_more_evidence() -> None:
     in_rows = Evidence(
-        ((9_860, 60, 80, 10), (60, 0, 0, 0), (80, 0, 0, 0), (10, 0, 0, 10)), SPARSE.neighbour, SPARSE.calm_s
+        calm=((9_860, 60, 80, 10), (60, 0, 0, 0), (80, 0, 0, 0), (10, 0, 0, 10)), neighbour=SPARSE.neighbour
     )
     assert np.sum(in_rows.calm, axis=0)[STRONG] == np.sum(SPARSE.calm, axis=0)[STRONG]
     assert in_rows.threshold(1.0) > SPARSE.threshold(1.0) + 2.0
 
 
-def test_samples_that_come_seldom_reach_a_threshold_seldom() -> None:
-    """It is the number of Samples that counts, so a day of few has few false episodes."""
-    seldom = replace(SPARSE, calm_s=5 * SPARSE.calm_s)
-    assert SPARSE.false_episodes_per_day(8.0) == pytest.approx(5 * seldom.false_episodes_per_day(8.0))
-
-
 def test_counts_are_checked_when_they_are_read() -> None:
     assert Evidence.of(SPARSE.as_dict()) == SPARSE
-    whole = SPARSE.as_dict()
-    wrong_counts = ({"calm": [[1, 2, 3]] * 4}, {"calm": [[1, 2, 3, -4]] * 4}, {"neighbour": [1, 2, 3, 0.5]})
-    for wrong in wrong_counts:
+    with pytest.raises(ValueError, match="expected 4 rows of 4 counts"):
+        Evidence.of({"calm": [[1, 2, 3]] * 4, "neighbour": [1, 2, 3, 4]})
+    with pytest.raises(ValueError, match="expected 4 rows of 4 counts"):
+        Evidence.of({"calm": [[1, 2, 3, -4]] * 4, "neighbour": [1, 2, 3, 4]})
+
+
+def test_a_sample_that_covers_less_time_weighs_less_and_none_weighs_more_than_one() -> None:
+    assert weight(np.array([0.05, 0.2, 1.0])).tolist() == pytest.approx([0.25, 1.0, 1.0])
+
+
+def test_a_sample_counts_for_the_time_that_it_covers_up_to_a_bound() -> None:
+    assert counts(np.array([0.05, 0.2, 1.0, 3600.0])).tolist() == pytest.approx([0.25, 1.0, 5.0, 6.0])
+
+
+def test_shares_of_a_count_are_read_and_what_is_no_count_is_refused() -> None:
+    shares = Evidence(calm=((100.25, 0, 0, 0), *((0.5,) * 4,) * 3), neighbour=(0.25, 0.75, 10.0, 10.0))
+    assert Evidence.of(shares.as_dict()) == shares
+    for wrong in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="expected 4 rows of 4 counts"):
-            Evidence.of(whole | wrong)
-    for calm_s in (float("nan"), float("inf"), -1.0):
-        with pytest.raises(ValueError, match="expected a time"):
-            Evidence.of(whole | {"calm_s": calm_s})
-    with pytest.raises(KeyError):
-        Evidence.of({key: value for key, value in whole.items() if key != "calm_s"})
+            Evidence.of({"calm": [[1, 2, 3, wrong]] * 4, "neighbour": [1, 2, 3, 4]})

@@ -13,7 +13,6 @@ from slackwater.messages import State
 EVIDENCE = Evidence(
     calm=((99_800, 50, 100, 10), (50, 0, 0, 0), (100, 0, 0, 0), (10, 0, 0, 0)),
     neighbour=(100, 10, 200, 700),
-    calm_s=20_000.0,
 )
 """Round figures: a quiet tick says -2.3, a faint one 3.0, a weak one 5.0, a strong one 8.9."""
 THRESHOLD = 12.0
@@ -52,6 +51,7 @@ class OneMachine:
         seen: State,
         *,
         level: int = STRONG,
+        weight: float = 1.0,
         low_traffic: bool = False,
         residual: str = "",
         answered: bool = False,
@@ -63,6 +63,7 @@ class OneMachine:
             np.array([label_unix_s]),
             np.array([CODES[seen]]),
             level=np.array([level]),
+            weight=weight,
             low_traffic=np.array([low_traffic]),
             residual=np.array([bool(residual)]),
             answered=np.array([answered]),
