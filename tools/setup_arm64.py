@@ -109,9 +109,9 @@ def programs_present() -> bool:
     return all((programs() / name).exists() for name in RUST_BINARIES)
 
 
-def programs(profile: str = "release") -> Path:
+def programs() -> Path:
     """The folder with the programs that were built for arm64."""
-    return ROOT / "target" / TARGET / profile
+    return ROOT / "target" / TARGET / "release"
 
 
 def build(*what: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.pmu_guest import Guest, NoGuest, boot, part, prepare, printed_json
 
 # Booting takes half a minute on two busy cores, cross-building the monitor some minutes once.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SETTINGS = """
 cat > node.toml <<END

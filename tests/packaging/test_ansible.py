@@ -231,6 +231,7 @@ def find_package(installed: dict[str, str], folder: Path, kernel: str) -> subpro
     )
 
 
+@pytest.mark.timeout(900)  # three starts of Ansible
 def test_a_host_gets_the_package_of_its_own_architecture(installed: dict[str, str], tmp_path: Path) -> None:
     files = {kernel: f"slackwater-node_0.1.0-1_{name}.deb" for name, kernel in MACHINES.items()}
     for name in files.values():

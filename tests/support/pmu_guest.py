@@ -84,7 +84,7 @@ def prepare() -> Guest:
     with _alone():
         try:
             _packages()
-            setup_arm64.build("--package", "slackwater-monitor")  # cargo knows what has changed
+            setup_arm64.programs_run()  # cargo knows what has changed
         except SetupError as error:
             raise NoGuest(str(error)) from None
         files = GUEST / "files"
@@ -100,7 +100,7 @@ def prepare() -> Guest:
         shutil.copy(PACKAGES / "bin/busybox", files / "bin/busybox")
         (files / "bin/sh").symlink_to("busybox")
         _run([setup_arm64.COMPILER, "-O1", "-Wall", "-o", files / "bin/load", ROOT / "tests/support/pmu_guest_load.c"])
-        shutil.copy(setup_arm64.programs("debug") / "slackwater-monitor", files / "bin")
+        shutil.copy(setup_arm64.programs() / "slackwater-monitor", files / "bin")
         _run([setup_arm64.STRIP, "-g", files / "bin/slackwater-monitor"])
         (files / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
         (files / "init").write_text(INIT)
