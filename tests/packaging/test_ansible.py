@@ -17,9 +17,10 @@ from lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater import __version__
 from slackwater.bus import config as bus_config
 from slackwater.config import parse
-from tests.support.ansible_files import ANSIBLE, COLLECTION, installed_collection, module, rendered
+from tests.support.ansible_files import ANSIBLE, COLLECTION, accepted_systems, installed_collection, module, rendered
 from tests.support.nats_identities import USER, Identity
-from tools.systems import MACHINES
+from tests.support.paths import ROOT
+from tools.systems import DEBIAN_12, MACHINES, SYSTEMS, System
 
 GIVEN = {
     "socket": "/run/haproxy/admin.sock",
@@ -205,30 +206,33 @@ def test_the_controller_is_told_the_zones_and_machine_types_of_the_nodes() -> No
     assert parse(controller(hostvars={"web1": {}, "web2": {}}), "bare").pool[0].zones == {}
 
 
-FIND = """
+CHOOSE = """
 - hosts: all
   gather_facts: false
-  vars:
-    ansible_facts: {architecture: "{{ kernel }}"}
-    slackwater_base_package: slackwater-node
-    slackwater_version: ""
   tasks:
     - ansible.builtin.include_role: {name: slackwater.slackwater.slackwater_base, tasks_from: find_package.yml}
-    - ansible.builtin.debug: {msg: "found {{ slackwater_base_debs | map('basename') | join(' ') }}."}
+    - ansible.builtin.debug: {msg: "chosen: {{ slackwater_base_debs | map('basename') | join(' ') }}"}
 """
 
 
-def find_package(installed: dict[str, str], folder: Path, kernel: str) -> subprocess.CompletedProcess[str]:
-    """Looks for the node's package in a folder as the role does on a host whose kernel names this architecture."""
-    (folder / "find.yml").write_text(FIND)
-    given = {"kernel": kernel, "slackwater_packages_dir": str(folder)}
-    return subprocess.run(
-        ["ansible-playbook", "-i", "host,", "-c", "local", "-e", json.dumps(given), str(folder / "find.yml")],
-        env=installed,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+def chosen(
+    installed: dict[str, str], folder: Path, package: str, system: System, kernel: str, version: str = ""
+) -> str:
+    """Looks for a package in a folder as the role does for a host of a system, whose kernel names this architecture;
+    what Ansible printed, on one line."""
+    book = folder / "book.yml"
+    book.write_text(CHOOSE)
+    name, number = system.title.split()
+    facts = {"distribution_version": number, "distribution_major_version": number.partition(".")[0]}
+    given = {
+        "ansible_facts": {"architecture": kernel, "distribution": name, **facts},
+        "slackwater_base_package": package,
+        "slackwater_packages_dir": str(folder),
+        "slackwater_version": version,
+    }
+    command = ["ansible-playbook", "-i", "host,", "-c", "local", "-e", json.dumps(given), str(book)]
+    done = subprocess.run(command, env=installed, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return " ".join((done.stdout + done.stderr).split())
 
 
 @pytest.mark.timeout(900)  # three starts of Ansible
@@ -237,13 +241,36 @@ def test_a_host_gets_the_package_of_its_own_architecture(installed: dict[str, st
     for name in files.values():
         (tmp_path / name).touch()
     for kernel, name in files.items():
-        done = find_package(installed, tmp_path, kernel)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert f'"msg": "found {name}."' in done.stdout
+        assert f'"chosen: {name}"' in chosen(installed, tmp_path, "slackwater-node", DEBIAN_12, kernel)
     (tmp_path / files["aarch64"]).unlink()
-    done = find_package(installed, tmp_path, "aarch64")
-    assert done.returncode != 0
-    assert "expected one slackwater-node_*_arm64.deb" in done.stdout
+    expected = (
+        f"expected one slackwater-node_VERSION_arm64.deb in {tmp_path} for Debian 12, arm64; found 0; "
+        "`make deb DEB_RELEASE=bookworm DEB_ARCH=arm64` makes it"
+    )
+    assert expected in chosen(installed, tmp_path, "slackwater-node", DEBIAN_12, "aarch64")
+
+
+@pytest.mark.timeout(900)  # four starts of Ansible
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=list(SYSTEMS))
+def test_of_several_packages_in_a_folder_a_host_gets_the_one_for_its_system(
+    system: System, installed: dict[str, str], tmp_path: Path
+) -> None:
+    def found(version: str = "") -> str:
+        return chosen(installed, tmp_path, "slackwater-controller", system, "x86_64", version)
+
+    name = f"slackwater-controller_0.1.0-1{system.suffix}_amd64.deb"
+    for other in SYSTEMS.values():
+        for architecture in MACHINES:
+            (tmp_path / f"slackwater-controller_0.1.0-1{other.suffix}_{architecture}.deb").touch()
+    assert f'"chosen: {name}"' in found()
+    (tmp_path / name.replace("-1", "-2")).touch()
+    expected = (
+        f"expected one slackwater-controller_VERSION{system.suffix}_amd64.deb in {tmp_path} for {system.title}, amd64;"
+    )
+    assert f"{expected} found 2" in found()
+    assert f'"chosen: {name}"' in found("0.1.0-1")
+    (tmp_path / name).unlink()
+    assert f"found 0; `make deb DEB_RELEASE={system.release} DEB_ARCH=amd64` makes it" in found("0.1.0-1")
 
 
 def lint(environment: dict[str, str], program: str, *words: str) -> None:
@@ -350,3 +377,19 @@ def test_the_variables_of_an_example_inventory_are_ones_that_the_roles_declare(i
     used = set(re.findall(r"(?m)^ {4}([a-z_]+):", text.split("children:")[0]))
     assert used
     assert used <= declared
+
+
+def test_the_roles_accept_the_systems_that_there_are_packages_for() -> None:
+    ours = {
+        system.title: {"release": system.release, "suffix": system.suffix, "python": system.interpreter.name}
+        for system in SYSTEMS.values()
+    }
+    assert {title: {name: facts[name] for name in ours[title]} for title, facts in accepted_systems().items()} == ours
+
+
+def test_wsengine_s_unit_lets_it_write_for_the_php_fpm_of_each_system() -> None:
+    unit = (ROOT / "packaging/node/slackwater-wsengine.service").read_text()
+    versions = [facts["php"] for facts in accepted_systems().values()]
+    assert sorted(re.findall(r"-/etc/php/([\d.]+)/fpm/pool\.d", unit)) == sorted(versions)
+    (after,) = re.findall(r"(?m)^After=(.*)$", unit)
+    assert {f"php{version}-fpm.service" for version in versions} <= set(after.split())

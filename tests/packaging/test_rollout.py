@@ -1,33 +1,32 @@
-"""The rollout on Debian hosts: a running site, watched by one command, upgraded and removed under load without a trace.
+"""The rollout on hosts: a running site, watched by one command, upgraded and removed under load without a trace.
 
-One story, told in order: each test goes on where the one before ended.
+One story, told in order on each site of `SITES`: each test goes on where the one before ended. What does not depend on
+the system is told on Debian 12 alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import shutil
 import statistics
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from slackwater.bus.bus import Bus
-from slackwater.bus.signing import Signer
 from slackwater.messages import Order
 from tests.support import rollout_thief
+from tests.support.ansible_files import php_of
 from tests.support.rollout_ansible import Requests, Site
+from tests.support.rollout_controller import changes_of, is_in_mode, send_order, states
 from tests.support.rollout_floods import FLOODS, Flood, controllers_bus
-from tests.support.rollout_hosts import Hosts, hosts, why_not
-from tests.support.rollout_packages import made_packages
-from tests.support.rollout_site import configuration, difference, haproxy_cfg, put, set_up
+from tests.support.rollout_hosts import Hosts, hosts, wait_until, why_not
+from tests.support.rollout_nodes import Nodes, weights
+from tests.support.rollout_packages import made_packages, newer
+from tests.support.rollout_site import NAMES, SITES, WEBS, configuration, difference, haproxy_cfg, put, set_up
 from tests.support.rollout_verdicts import ages_s
+from tools.systems import SYSTEMS, System
 
 pytestmark = [
     pytest.mark.lab,
@@ -35,20 +34,36 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),
 ]
-WEBS = ["web1", "web2", "web3"]
-NAMES = ["lb1", *WEBS]
+HERE = [system for system in SYSTEMS.values() if system.interpreter.exists()]
+"""Those that the controller's package can be made for."""
+on_debian_12 = pytest.mark.parametrize("systems", ["bookworm"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", params=list(SITES))
+def systems(request: pytest.FixtureRequest) -> Mapping[str, System]:
+    """Each host's system."""
+    site = SITES[request.param]
+    if site["lb1"] not in HERE:
+        pytest.skip(f"needs {site['lb1'].interpreter.name}: make setup")
+    return site
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_packages(tmp_path_factory.mktemp("packages"))
+    """For all systems, in one folder."""
+    return made_packages(tmp_path_factory.mktemp("packages"), HERE)
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Hosts]:
+def next_packages(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return newer(packages, tmp_path_factory.mktemp("next"), "2")
+
+
+@pytest.fixture(scope="module")
+def running(systems: Mapping[str, System]) -> Iterator[Hosts]:
     """Hosts with a site on them, and nothing of Slackwater."""
     with hosts() as ours:
-        ours.up(NAMES)
+        ours.up(NAMES, systems)
         set_up(ours, ["lb1"], WEBS)
         yield ours
 
@@ -67,24 +82,6 @@ def site(running: Hosts, packages: Path, before: dict[str, dict[str, str]]) -> S
     return Site(running, groups, packages, knobs)
 
 
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.3)
-
-
-def states(site: Site) -> dict[str, str]:
-    done = site.hosts.ssh("lb1", "slackwater status --json", check=False)
-    rows = json.loads(done.stdout)["pools"][0]["rows"] if done.returncode == 0 else []
-    return {row["node"]: row["state"] for row in rows}
-
-
-def is_in_mode(site: Site, mode: str) -> bool:
-    done = site.hosts.ssh("lb1", "slackwater status --json", check=False)
-    return done.returncode == 0 and json.loads(done.stdout)["pools"][0]["mode"] == mode
-
-
 # --- before anything is there
 
 
@@ -96,6 +93,7 @@ def fails_early(site: Site, *options: str) -> str:
     return " ".join(printed.text.split())
 
 
+@on_debian_12
 def test_an_unsupported_distribution_is_refused_in_words(site: Site) -> None:
     site.hosts.ssh("web2", "mv /etc/debian_version /etc/kept && mount --bind /dev/null /usr/lib/os-release")
     try:
@@ -105,6 +103,7 @@ def test_an_unsupported_distribution_is_refused_in_words(site: Site) -> None:
         site.hosts.ssh("web2", "umount /usr/lib/os-release; mv /etc/kept /etc/debian_version; rm /etc/fedora-release")
 
 
+@on_debian_12
 def test_a_clock_that_is_off_is_refused_in_words(site: Site) -> None:
     ahead = '#!/bin/sh\nexec /usr/bin/date -d "5 seconds" "$@"\n'
     put(site.hosts, "web1", "/usr/local/bin/date", ahead)
@@ -115,15 +114,18 @@ def test_a_clock_that_is_off_is_refused_in_words(site: Site) -> None:
         site.hosts.ssh("web1", "rm /usr/local/bin/date")
 
 
+@on_debian_12
 def test_a_variable_by_its_name_of_before_is_refused_in_words(site: Site) -> None:
     assert "has node_ports; " in fails_early(site, "-e", "node_ports=80")
 
 
+@on_debian_12
 def test_too_little_room_and_a_port_that_is_taken_are_refused_in_words(site: Site) -> None:
     assert "MiB are needed (slackwater_min_free_mib)" in fails_early(site, "-e", "slackwater_min_free_mib=99999999")
     assert "port 22 of lb1 is taken by sshd; the bus needs it" in fails_early(site, "-e", "slackwater_broker_port=22")
 
 
+@on_debian_12
 def test_an_haproxy_without_socket_or_admin_level_is_refused_in_words(site: Site) -> None:
     addresses = {name: site.hosts[name].address for name in WEBS}
     place = "/etc/haproxy/haproxy.cfg"
@@ -141,6 +143,7 @@ def test_an_haproxy_without_socket_or_admin_level_is_refused_in_words(site: Site
 # --- the rollout
 
 
+@on_debian_12
 def test_a_dry_run_shows_what_would_change_and_changes_nothing(site: Site) -> None:
     printed = site.play("site", "--check", "--diff", "--limit", "lb1", "--tags", "balancer")
     assert printed.status == 0, printed.end
@@ -195,6 +198,7 @@ def test_units_are_confined_and_fed_by_their_programs(site: Site) -> None:
     assert "slackwater-monitor" in field
 
 
+@on_debian_12
 def test_a_monitor_that_hangs_is_started_again(site: Site) -> None:
     def pid() -> str:
         return site.hosts.ssh("web3", "systemctl show slackwater-monitor -p MainPID --value").stdout.strip()
@@ -206,27 +210,13 @@ def test_a_monitor_that_hangs_is_started_again(site: Site) -> None:
 
 
 def test_what_wsengine_turned_is_put_back_when_it_is_killed(site: Site, tmp_path: Path) -> None:
-    place = "/etc/php/8.2/fpm/pool.d/zz-slackwater.conf"
+    place = f"/etc/php/{php_of(site.hosts['web2'].system)}/fpm/pool.d/zz-slackwater.conf"
 
     def turned() -> bool:
         return site.hosts.ssh("web2", f"test -s {place}", check=False).returncode == 0
 
-    found = re.search(r"(?m)^orders_key: (.*)$", site.secrets())
-    assert found
-    key = tmp_path / "orders.key"
-    key.write_text(json.loads(found[1]))
-    key.chmod(0o600)
     order = Order(1, "1", "web2", "web", time.time(), "php_fpm.max_children", 4, 300.0, "a test", "test")
-
-    async def send() -> None:
-        bus = await Bus.connect(controllers_bus(site, tmp_path), "test")
-        try:
-            await bus.publish(order, headers=Signer.load(key).headers)
-            await bus.flush()
-        finally:
-            await bus.close()
-
-    asyncio.run(send())
+    send_order(site, tmp_path, order)
     wait_until(turned, "the Order is carried out")
     site.hosts.ssh("web2", "systemctl kill -s KILL slackwater-wsengine")
     wait_until(lambda: not turned(), "ExecStopPost puts it back")
@@ -242,6 +232,7 @@ def test_the_second_run_changes_nothing(site: Site) -> None:
     assert printed.changed == 0, [line for line in printed.text.splitlines() if line.startswith("changed")]
 
 
+@on_debian_12
 def test_a_tag_reaches_its_role_alone(site: Site) -> None:
     printed = site.play("site", "--tags", "controller", "-e", "slackwater_controller_max_mitigated=0.4")
     assert printed.status == 0, printed.end
@@ -252,6 +243,7 @@ def test_a_tag_reaches_its_role_alone(site: Site) -> None:
     assert printed.status == 0, printed.end
 
 
+@on_debian_12
 @pytest.mark.parametrize("playbook", ["site", "act", "upgrade", "rotate", "remove"])
 def test_a_dry_run_of_each_playbook_goes_through_and_changes_nothing(site: Site, playbook: str) -> None:
     seen = {name: configuration(site.hosts, name) for name in ("lb1", "web1")}
@@ -276,40 +268,38 @@ def test_the_doctor_finds_all_well_and_says_what_is_not(site: Site) -> None:
         site.hosts.ssh("web1", "systemctl start slackwater-monitor")
 
 
-def test_one_variable_later_it_acts_and_observes_again(site: Site) -> None:
-    for playbook, mode in (("act", "act"), ("observe", "observe")):
-        printed = site.play(playbook)
+def test_an_episode_is_seen_in_observe_mode_and_one_variable_later_answered(site: Site, tmp_path: Path) -> None:
+    baseline = dict.fromkeys(WEBS, 100)
+    for name in WEBS:
+        site.hosts.ssh(name, "systemctl stop slackwater-monitor")
+    with Nodes(site, f"{site.hosts['lb1'].address}:14222", tmp_path) as nodes:
+        wait_until(lambda: set(states(site).values()) == {"calm"}, "all are calm")
+        nodes.cluster.hosts["web3"].neighbour = 1.0
+        wait_until(lambda: states(site)["web3"] == "interference", "the episode is seen")
+        wait_until(lambda: any(one["after"] < 100 for one in changes_of(site, "web3")), "a weight is decided")
+        assert not any(one["applied"] for one in changes_of(site, "web3"))
+        assert weights(site.hosts, "lb1") == baseline
+        printed = site.play("act")
         assert printed.status == 0, printed.end
-        wait_until(partial(is_in_mode, site, mode), f"mode {mode}")
+        wait_until(lambda: weights(site.hosts, "lb1")["web3"] < 60, "its weight is lowered")
+        nodes.cluster.hosts["web3"].neighbour = 0.0
+        wait_until(lambda: weights(site.hosts, "lb1") == baseline, "all at their baseline again")
+    for name in WEBS:
+        site.hosts.ssh(name, "systemctl start slackwater-monitor")
+    printed = site.play("observe")
+    assert printed.status == 0, printed.end
+    wait_until(lambda: is_in_mode(site, "observe"), "it observes again")
 
 
 # --- upgrade
-
-
-def newer(packages: Path, out: Path, revision: str, monitor: str = "") -> Path:
-    """The packages under another version; `monitor`: a script in the monitor's place."""
-    for file in sorted(packages.glob("*.deb")):
-        root = out / "root"
-        subprocess.run(["dpkg-deb", "-R", str(file), str(root)], check=True)
-        control = root / "DEBIAN/control"
-        control.write_text(re.sub(r"(?m)^(Version: .*)-\d+$", rf"\1-{revision}", control.read_text()))
-        program = root / "usr/bin/slackwater-monitor"
-        if monitor and program.exists():
-            program.write_text(monitor)
-        name = re.sub(r"-\d+_", f"-{revision}_", file.name)
-        subprocess.run(
-            ["dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "-b", str(root), str(out / name)], check=True
-        )
-        shutil.rmtree(root)
-    return out
 
 
 def versions(site: Site, package: str, names: list[str]) -> set[str]:
     return {site.hosts.ssh(name, f"dpkg-query -W -f '${{Version}}' {package}").stdout for name in names}
 
 
-def test_an_upgrade_under_load_fails_no_request(site: Site, packages: Path, tmp_path: Path) -> None:
-    site.packages = newer(packages, tmp_path, "2")
+def test_an_upgrade_under_load_fails_no_request(site: Site, packages: Path, next_packages: Path) -> None:
+    site.packages = next_packages
     try:
         with Requests(site.hosts["lb1"].address) as load:
             printed = site.play("upgrade")
@@ -318,11 +308,12 @@ def test_an_upgrade_under_load_fails_no_request(site: Site, packages: Path, tmp_
         (node,) = versions(site, "slackwater-node", WEBS)
         (controller,) = versions(site, "slackwater-controller", ["lb1"])
         assert node.endswith("-2")
-        assert controller.endswith("-2")
+        assert controller.endswith(f"-2{site.hosts['lb1'].system.suffix}")
     finally:
         site.packages = packages
 
 
+@on_debian_12
 def test_an_upgrade_that_does_not_come_up_goes_back_and_stops_at_the_first_node(
     site: Site, packages: Path, tmp_path: Path
 ) -> None:
@@ -341,6 +332,7 @@ def test_an_upgrade_that_does_not_come_up_goes_back_and_stops_at_the_first_node(
 # --- a stolen key
 
 
+@on_debian_12
 def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp_path: Path) -> None:
     """Publishes and subscribes to everything that exists, with the key of web1's monitor and then of its wsengine."""
     broker = f"{site.hosts['lb1'].address}:14222"
@@ -362,6 +354,7 @@ def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp
     assert rollout_thief.is_refused(broker, rollout_thief.new_seed(), authority), "an unknown key does not come in"
 
 
+@on_debian_12
 @pytest.mark.parametrize("kind", FLOODS)
 def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Site, tmp_path: Path, kind: str) -> None:
     """Compares how old web2's Verdicts are when they come, without and with a flood from web1."""
@@ -375,6 +368,7 @@ def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Sit
     assert statistics.median(flooded) < statistics.median(calm) + 0.2, "one period"
 
 
+@on_debian_12
 def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Path) -> None:
     stolen = site.hosts.ssh("web1", "cat /etc/slackwater/node/monitor.nkey").stdout.strip()
     authority = tmp_path / "authority.pem"

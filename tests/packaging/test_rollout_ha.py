@@ -10,19 +10,16 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from slackwater import messages
-from tests.support import rollout_thief
 from tests.support.rollout_ansible import Site
-from tests.support.rollout_hosts import NETWORK, Hosts, hosts, why_not
+from tests.support.rollout_hosts import NETWORK, Hosts, hosts, wait_until, why_not
+from tests.support.rollout_nodes import LOOK, Nodes, weights
 from tests.support.rollout_packages import made_packages
-from tests.support.rollout_site import set_up, share_address
-from tests.support.synthetic_cluster import Cluster
+from tests.support.rollout_site import WEBS, set_up, share_address
 
 pytestmark = [
     pytest.mark.lab,
@@ -30,61 +27,10 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),
 ]
-WEBS = ["web1", "web2", "web3"]
 BALANCERS = ["lb1", "lb2"]
 BROKERS = [*BALANCERS, "bus3"]
 SHARED = f"{NETWORK}.100"
 """The address that keepalived gives to one of the balancers."""
-LOOK = """
-import json, socket, sys, time
-end = time.time() + float(sys.argv[1])
-while True:
-    link = socket.socket(socket.AF_UNIX); link.connect("/run/haproxy/admin.sock"); link.sendall(b"show stat\\n")
-    text = b"".join(iter(lambda: link.recv(65536), b"")).decode()
-    rows = [line.split(",") for line in text.splitlines()]
-    weights = {row[1]: int(row[18]) for row in rows if row[0] == "web" and row[1] != "BACKEND"}
-    print(json.dumps([time.time(), weights]), flush=True)
-    if time.time() >= end: break
-    time.sleep(0.1)
-"""
-
-
-class Nodes:
-    """Sends each node's Samples to a broker, five times a second, until the block ends."""
-
-    def __init__(self, site: Site, broker: str, folder: Path) -> None:
-        self.cluster = Cluster(tuple(WEBS))
-        authority = folder / "authority.pem"
-        authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
-        seeds = {name: site.hosts.ssh(name, "cat /etc/slackwater/node/monitor.nkey").stdout.strip() for name in WEBS}
-        self._links = {name: rollout_thief.Thief(broker, seed, authority) for name, seed in seeds.items()}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send, daemon=True)
-
-    def __enter__(self) -> Nodes:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(10)
-        for link in self._links.values():
-            link.close()
-
-    def _send(self) -> None:
-        start_s = time.monotonic()
-        while not self._stop.wait(0.2):
-            for name, link in self._links.items():
-                sample = self.cluster.sample(name, time.monotonic() - start_s)
-                sample = msgspec.structs.replace(sample, time_unix_s=time.time())
-                link.flood(f"slackwater.sample.web.{name}", [messages.encode(sample)])
-
-
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.3)
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +54,6 @@ def is_served() -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def weights(ours: Hosts, name: str) -> dict[str, int]:
-    line = ours.ssh(name, f"python3 - 0 <<'END'\n{LOOK}\nEND").stdout.splitlines()[-1]
-    found: dict[str, int] = json.loads(line)[1]
-    return found
 
 
 def leader(ours: Hosts) -> str:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.ansible_files import accepted_systems
 from tests.support.paths import PROGRAMS, ROOT
 from tests.support.real_haproxy import HAPROXIES
 from tests.support.real_servers import FPMS
-from tests.support.rollout_base import SUITE
+from tests.support.rollout_site import SITES
 from tools.setup_releases import RELEASES as OTHERS
-from tools.systems import SYSTEMS
+from tools.systems import DEBIAN_12
 
 ASKED = {
     "HAProxy": {"2.4", "2.6", "2.8", "3.0", "3.2", "3.4"},
@@ -77,7 +78,7 @@ def really(commands: Sequence[str]) -> dict[str, str]:
     found = {command: shutil.which(command, path=str(PROGRAMS)) for command in commands}
     if missing := [command for command, path in found.items() if path is None]:
         pytest.skip(f"not in .build/bin: {', '.join(missing)}")
-    here = SYSTEMS[SUITE].title
+    here = DEBIAN_12.title
     return {version_of(path): TITLES.get(command, here) for command, path in found.items() if path is not None}
 
 
@@ -93,9 +94,12 @@ def test_apache_is_the_one_that_the_tests_run() -> None:
     assert run_versions("Apache") == {version_of(apache)}
 
 
-def test_the_hosts_of_the_rollout_are_of_the_release_that_the_roles_accept() -> None:
-    accepted = re.findall(
-        r"distribution_major_version == '(\d+)'", (ROOT / "ansible/roles/slackwater_base/tasks/main.yml").read_text()
-    )
-    assert run_versions("Debian") == set(accepted)
-    assert [f"Debian {version}" for version in accepted] == [SYSTEMS[SUITE].title]
+def test_the_systems_of_the_rollout_are_those_that_the_roles_accept() -> None:
+    run = {f"{row.program} {row.version}" for row in rows() if row.program in ("Debian", "Ubuntu") and row.is_run}
+    assert run == set(accepted_systems())
+    assert run == {system.title for site in SITES.values() for system in site.values()}
+
+
+@pytest.mark.parametrize("title", accepted_systems())
+def test_the_php_fpm_of_the_roles_is_the_system_s(title: str) -> None:
+    assert sources("php-fpm")[accepted_systems()[title]["php"]] == title

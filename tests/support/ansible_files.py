@@ -12,11 +12,24 @@ from types import ModuleType
 from typing import Any
 
 import jinja2
+import yaml  # type: ignore[import-untyped]
 
 from tests.support.paths import ROOT
+from tools.systems import System
 
 ANSIBLE = ROOT / "ansible"
 COLLECTION = "slackwater.slackwater"
+
+
+def accepted_systems() -> dict[str, dict[str, str]]:
+    """Title of a system -> what the roles know of it."""
+    table = yaml.safe_load((ANSIBLE / "roles/slackwater_base/vars/main.yml").read_text())["slackwater_base_systems"]
+    return {str(title): facts for title, facts in table.items()}
+
+
+def php_of(system: System) -> str:
+    """Version of its php-fpm."""
+    return accepted_systems()[system.title]["php"]
 
 
 def installed_collection(folder: Path) -> dict[str, str]:

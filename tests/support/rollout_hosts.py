@@ -1,4 +1,5 @@
-"""Debian hosts with a systemd of their own, on this machine: systemd-nspawn over an overlay of one root file system.
+"""Debian and Ubuntu hosts with a systemd of their own, on this machine: systemd-nspawn over an overlay of a
+system's root file system.
 
 Each host has its own network namespace, on a bridge that leads nowhere else, and its own subtree of cgroups. They are
 no security boundary. No host may set the clock: nspawn takes CAP_SYS_TIME away, and commands come over SSH.
@@ -14,12 +15,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.paths import ROOT
-from tests.support.rollout_base import base
+from tests.support.rollout_base import FOLDER, base
+from tools.systems import DEBIAN_12, System
 
 BRIDGE = "swtest0"
 NETWORK = "10.77.0"
@@ -53,13 +54,21 @@ def run(*command: str | Path, check: bool = True, timeout_s: float = 60.0) -> su
     return done
 
 
+def wait_until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.3)
+
+
 @dataclass
 class Host:
-    """One machine: its name, its address, and the process that runs it."""
+    """One machine: its name, its address, what runs on it, and the process that runs it."""
 
     name: str
     address: str
     folder: Path
+    system: System
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -82,7 +91,6 @@ class Hosts:
     """All of a test; made by `hosts()`."""
 
     folder: Path
-    base: Path
     hosts: dict[str, Host] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Host:
@@ -92,11 +100,13 @@ class Hosts:
     def key(self) -> Path:
         return self.folder / "id"
 
-    def up(self, names: list[str]) -> None:
-        """Boots hosts side by side and waits until their systemd is done and sshd answers. Known ones boot again."""
+    def up(self, names: Sequence[str], systems: Mapping[str, System] | None = None) -> None:
+        """Boots hosts side by side, and waits until their systemd is done and sshd answers. Known ones boot again; new
+        ones are of `systems`, or of Debian 12."""
         for name in names:
             if name not in self.hosts:
-                self.hosts[name] = Host(name, f"{NETWORK}.{10 + len(self.hosts)}", self.folder / name)
+                system = (systems or {}).get(name, DEBIAN_12)
+                self.hosts[name] = Host(name, f"{NETWORK}.{10 + len(self.hosts)}", self.folder / name, system)
         for name in names:
             self._start(self.hosts[name])
         for name in names:
@@ -132,7 +142,7 @@ class Hosts:
         host.folder.mkdir(exist_ok=True)
         for inside in ("upper", "work", "root"):
             (host.folder / inside).mkdir(exist_ok=True)
-        layers = f"lowerdir={self.base},upperdir={host.folder}/upper,workdir={host.folder}/work"
+        layers = f"lowerdir={base(host.system)},upperdir={host.folder}/upper,workdir={host.folder}/work"
         run("mount", "-t", "overlay", PREFIX + host.name, "-o", layers, host.root)
         (host.root / "etc/hostname").write_text(host.name + "\n")
         (host.root / "etc/hosts").write_text(
@@ -204,10 +214,10 @@ def hosts() -> Iterator[Hosts]:
     """A network for hosts, one at a time on this machine; everything is taken down at the end, also after a failure."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        root = base()
-        folder = Path(tempfile.mkdtemp(dir=ROOT / ".build/rollout", prefix="run."))
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=FOLDER, prefix="run."))
         run("ip", "link", "del", BRIDGE, check=False)  # of a run that was killed
-        ours = Hosts(folder, root)
+        ours = Hosts(folder)
         try:
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", ours.key)
             run("ip", "link", "add", BRIDGE, "type", "bridge")

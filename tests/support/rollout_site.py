@@ -5,12 +5,21 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.support.ansible_files import php_of
 from tests.support.rollout_hosts import Hosts
+from tools.systems import DEBIAN_12, DEBIAN_13, SYSTEMS, UBUNTU_24_04, System
 
+WEBS = ["web1", "web2", "web3"]
+NAMES = ["lb1", *WEBS]
+SITES: dict[str, dict[str, System]] = {
+    **{release: dict.fromkeys(NAMES, system) for release, system in SYSTEMS.items()},
+    "mixed": {"lb1": DEBIAN_12, "web1": DEBIAN_13, "web2": UBUNTU_24_04, "web3": DEBIAN_12},
+}
+"""Sites that the rollout is run on: each host's system."""
 INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0"
 PAGE = "<?php usleep(2000); echo gethostname(), ' ', $_GET['n'] ?? '', \"\\n\";\n"
 PHP = """<FilesMatch "\\.php$">
-    SetHandler "proxy:unix:/run/php/php8.2-fpm.sock|fcgi://localhost"
+    SetHandler "proxy:unix:/run/php/php{version}-fpm.sock|fcgi://localhost"
 </FilesMatch>
 """
 HAPROXY = """global
@@ -56,14 +65,15 @@ def set_up(hosts: Hosts, balancers: list[str], webs: list[str], socket: str = SO
     addresses = {name: hosts[name].address for name in webs}
 
     def web(name: str) -> None:
-        hosts.ssh(name, f"{INSTALL} apache2 php8.2-fpm && a2enmod -q proxy_fcgi", timeout_s=300)
-        put(hosts, name, "/etc/apache2/conf-enabled/php.conf", PHP)
+        version = php_of(hosts[name].system)
+        fpm = f"php{version}-fpm"
+        hosts.ssh(name, f"{INSTALL} apache2 {fpm} && a2enmod -q proxy_fcgi", timeout_s=300)
+        put(hosts, name, "/etc/apache2/conf-enabled/php.conf", PHP.format(version=version))
         put(hosts, name, "/var/www/html/index.php", PAGE)
         # Or a reload of php-fpm would cut requests in flight: wsengine says so and does not turn its knob.
-        hosts.ssh(
-            name, "sed -i 's/^;process_control_timeout.*/process_control_timeout = 10s/' /etc/php/8.2/fpm/php-fpm.conf"
-        )
-        hosts.ssh(name, "systemctl restart apache2 php8.2-fpm && systemctl is-active apache2 php8.2-fpm")
+        setting = "s/^;process_control_timeout.*/process_control_timeout = 10s/"
+        hosts.ssh(name, f"sed -i '{setting}' /etc/php/{version}/fpm/php-fpm.conf")
+        hosts.ssh(name, f"systemctl restart apache2 {fpm} && systemctl is-active apache2 {fpm}")
 
     def balancer(name: str) -> None:
         hosts.ssh(name, f"{INSTALL} haproxy", timeout_s=300)
