@@ -35,7 +35,7 @@ MASKED = (
     *("dev-mqueue.mount", "systemd-remount-fs.service", "systemd-networkd-wait-online.service"),
     *("apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_all.timer", "dpkg-db-backup.timer"),
     *("logrotate.timer", "systemd-timesyncd.service", "systemd-time-wait-sync.service", "time-set.target"),
-    *("chrony.service", "ntp.service", "ntpsec.service", "openntpd.service", "ssh.socket"),
+    *("chrony.service", "ntp.service", "ntpsec.service", "openntpd.service", "motd-news.timer", "ssh.socket"),
 )
 """Nothing on a test host reaches for hardware, sets the clock or goes off by itself; sshd listens itself."""
 HOST_KEYS = """[Unit]
@@ -91,6 +91,7 @@ def _settle(root: Path) -> None:
     wanted = units / "multi-user.target.wants"
     wanted.mkdir(exist_ok=True)
     (wanted / "test-host-keys.service").symlink_to("../test-host-keys.service")
+    shutil.rmtree(units / "ssh.service.requires", ignore_errors=True)  # Ubuntu's: the socket, which is masked
     (wanted / "ssh.service").unlink(missing_ok=True)
     (wanted / "ssh.service").symlink_to("/usr/lib/systemd/system/ssh.service")
     for unit in MASKED:
