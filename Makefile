@@ -64,7 +64,7 @@ clean-install: setup $(if $(filter arm64,$(ARCH)),setup-arm64)  ## install, act,
 repo: setup  ## apt repository of target/packages in REPO=target/repository, signed with gpg's key KEY=ADDRESS
 	python packaging/repository.py --key "$(KEY)" --out $(or $(REPO),target/repository)
 
-test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 25 minutes)
+test-rollout: setup  ## the rollout on hosts of its own: converge, upgrade, failures, removal (root; 25 minutes, and 10 for each further site)
 	pytest tests/packaging/test_packages.py tests/packaging/test_controller_package.py tests/packaging/test_rollout*.py
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 4 hours, quiet)
