@@ -94,9 +94,9 @@ def test_apache_is_the_one_that_the_tests_run() -> None:
     assert run_versions("Apache") == {version_of(apache)}
 
 
-def test_the_systems_of_the_rollout_are_those_that_the_roles_accept() -> None:
+def test_the_systems_that_are_run_are_those_of_the_rollout_s_sites_and_the_roles_accept_them() -> None:
     run = {f"{row.program} {row.version}" for row in rows() if row.program in ("Debian", "Ubuntu") and row.is_run}
-    assert run == set(accepted_systems())
+    assert run <= set(accepted_systems())
     assert run == {system.title for site in SITES.values() for system in site.values()}
 
 
