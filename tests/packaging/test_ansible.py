@@ -131,7 +131,7 @@ def permissions(text: str) -> set[str]:
 
 
 def test_the_broker_s_permissions_are_those_of_the_command() -> None:
-    nodes = [bus_config.Node("web", name) for name in ("web1", "web2")]
+    nodes = [bus_config.Node("web", name) for name in ("web1", "second")]
     command = bus_config.config_text(nodes, dict.fromkeys(bus_config.users(nodes), "x"), "127.0.0.1:4222", None)
     facts = {"slackwater_node_monitor_nkey": "U1", "slackwater_node_wsengine_nkey": "U2"}
     role = rendered(
@@ -139,7 +139,7 @@ def test_the_broker_s_permissions_are_those_of_the_command() -> None:
         "users.conf.j2",
         groups={"nodes": ["web1", "web2"]},
         slackwater_nodes_group="nodes",
-        hostvars=dict.fromkeys(("web1", "web2"), facts),
+        hostvars={"web1": facts, "web2": {**facts, "slackwater_node_name": "second"}},
         slackwater_pool="web",
         slackwater_vault={"controller_password": "x"},
     )
