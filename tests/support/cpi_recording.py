@@ -25,9 +25,9 @@ import msgspec
 from detector.recordings.recording import Label, write
 from lab.cluster import qemu
 from lab.cluster.spawn import wait_until
-from slackwater.messages import Sample, decode
+from slackwater.messages import Sample
 from tests.support.paths import RECORDINGS
-from tests.support.pmu_guest import Guest, command, part, prepare, root_archive
+from tests.support.pmu_guest import Guest, command, part, prepare, published, root_archive
 
 FILE = RECORDINGS / "guest-cpi.parquet"
 NODES = ("guest1", "guest2", "guest3")
@@ -142,8 +142,7 @@ def record(guest: Guest, node: str) -> list[Sample]:
     with tempfile.TemporaryDirectory(prefix="sw-cpi-") as name:
         text = run(guest, story, Path(name), moves=node == NOISY)
     print(node, part(text, "log"), file=sys.stderr)
-    lines = gzip.decompress(base64.b64decode(part(text, "samples"))).splitlines()
-    return [sample for line in lines if isinstance(sample := decode("sample", line), Sample)]
+    return published(gzip.decompress(base64.b64decode(part(text, "samples"))).decode())
 
 
 def main() -> None:

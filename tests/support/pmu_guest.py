@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.cluster.qemu import BARE, archive, files_below, run_to_the_end
+from slackwater.messages import Sample, decode
 from tests.support.paths import ROOT
 from tools import setup_arm64
 from tools.setup_base import SetupError
@@ -156,3 +157,9 @@ def printed_json(text: str, name: str) -> Any:
     start = next(place for place, line in enumerate(lines) if line.startswith(("{", "[")))
     value, _ = json.JSONDecoder().raw_decode("\n".join(lines[start:]))
     return value
+
+
+def published(lines: str) -> list[Sample]:
+    """The Samples that `load bus` printed."""
+    samples = (decode("sample", bytes.fromhex(line)) for line in lines.split())
+    return [sample for sample in samples if isinstance(sample, Sample)]

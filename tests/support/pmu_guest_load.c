@@ -5,7 +5,7 @@
 //   load hog CPUS EVENTS    keeps so many instruction counters open on each CPU, so that others must share the hardware
 //   load serve PORT TURNS   answers HTTP requests, each after so many thousand turns of that loop, more or less
 //   load ask PORT RATE      asks such a server so many times a second on one connection, until it is killed
-//   load bus PORT           takes a NATS client as a server would, and prints the messages that it publishes
+//   load bus PORT           takes a NATS client as a server would, and prints each message that it publishes on a line, in hexadecimal
 #include <arpa/inet.h>
 #include <linux/perf_event.h>
 #include <stdint.h>
@@ -85,14 +85,21 @@ static int ask(int port, uint64_t rate) {
 static int bus(int port) {
     static const char info[] =
         "INFO {\"server_id\":\"g\",\"version\":\"2.9.10\",\"proto\":1,\"headers\":true,\"max_payload\":1048576}\r\n";
-    static char line[1 << 20];
+    static char line[4096], printed[1 << 22];
+    static unsigned char message[1 << 20];
+    setvbuf(stdout, printed, _IOFBF, sizeof printed); // so that a line is written at once
     for (int listener = socket_at(port, 1);;) {
         int client = accept(listener, NULL, NULL);
         FILE *in = fdopen(client, "r");
         if (in == NULL || write(client, info, sizeof info - 1) < 0) return 1;
         while (fgets(line, sizeof line, in)) {
             if (strncmp(line, "PING", 4) == 0 && write(client, "PONG\r\n", 6) < 0) break;
-            if (line[0] == '{') fputs(line, stdout), fflush(stdout);
+            if (strncmp(line, "PUB ", 4) != 0) continue;
+            size_t size = strtoul(strrchr(line, ' '), NULL, 10); // the last word
+            if (size > sizeof message || fread(message, 1, size, in) < size) break;
+            for (size_t at = 0; at < size; at++) printf("%02x", message[at]);
+            puts("");
+            fflush(stdout);
         }
         fclose(in);
     }
