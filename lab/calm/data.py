@@ -72,18 +72,7 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def series(self) -> Series:
-        return Series(
-            decision_commit=self.decision_commit,
-            seed=self.seed,
-            kinds=tuple(self.kinds),
-            per_hour=self.per_hour,
-            load=self.load,
-            hosts=self.hosts,
-            pools=self.pools,
-            quota_cores=self.quota_cores,
-            app=self.app,
-            balance=self.balance,
-        )
+        return Series(**{name: getattr(self, name) for name in Series._fields} | {"kinds": tuple(self.kinds)})
 
 
 class Series(NamedTuple):
