@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -85,28 +86,29 @@ def here(hosts: HostKind) -> Block:
 
 
 def left(found: Sequence[Measured], scenarios: Sequence[str], common: Block) -> list[Piece]:
-    """What is not measured yet, in order. A block goes on only where and as it was begun (`common`); else it is left as
-    it is, and another round is measured in its place. Raises ExperimentError for a scenario that there is not."""
+    """What is not measured yet, in order: each scenario's first round before any second, so that whoever stops early
+    knows something of all. A block goes on only where and as it was begun (`common`); else it is left as it is, and
+    another round is measured in its place. Raises ExperimentError for a scenario that there is not."""
     if unknown := [name for name in scenarios if name not in VARIANTS]:
         raise ExperimentError(f"no scenario `{unknown[0]}`; there are: {', '.join(VARIANTS)}")
-    pieces: list[Piece] = []
+    pieces: list[tuple[int, Piece]] = []
     for name in scenarios or VARIANTS:
         blocks: dict[Block, list[Measured]] = {}
         for one in found:
             if (one.hosts, one.scenario) == (common.hosts, name):
                 blocks.setdefault(one.block, []).append(one)
         partial = {block: runs for block, runs in blocks.items() if _lacks(runs, name)}
-        lacking = goals.ROUNDS - (len(blocks) - len(partial))
+        whole = len(blocks) - len(partial)
         used = {block.round for block in blocks}
         fresh = (number for number in range(1, len(used) + goals.ROUNDS + 1) if number not in used)
         mine = [block for block in partial if block == common._replace(scenario=name, round=block.round)]
-        for _ in range(lacking):
+        for place in range(whole, goals.ROUNDS):
             block = mine.pop(0) if mine else common._replace(scenario=name, round=next(fresh))
             runs = partial.get(block, [])
             seed = runs[0].seed if runs else _seed(block)
             there = frozenset(one.variant for one in runs)
-            pieces.append(Piece(block, seed, there, runs[0].capacity_rps if runs else None))
-    return pieces
+            pieces.append((place, Piece(block, seed, there, runs[0].capacity_rps if runs else None)))
+    return [piece for _, piece in sorted(pieces, key=itemgetter(0))]
 
 
 def _lacks(runs: Sequence[Measured], scenario: str) -> bool:

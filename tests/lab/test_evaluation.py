@@ -93,6 +93,15 @@ def test_what_is_measured_is_not_left() -> None:
         left([], ("three",), HERE)
 
 
+def test_each_scenario_has_a_round_before_any_has_its_next() -> None:
+    found = [row("all", variant, 1) for variant in VARIANTS["all"]]
+    pieces = left(found, ("all", "two", "bursts"), HERE)
+    assert [(piece.block.scenario, piece.block.round) for piece in pieces][:5] == [
+        *(("two", 1), ("bursts", 1)),
+        *(("all", 2), ("two", 2), ("bursts", 2)),
+    ]
+
+
 @pytest.mark.parametrize("changed", [{"machine": "another machine"}, {"decision_commit": "code2"}])
 def test_a_block_that_was_begun_elsewhere_does_not_go_on_here(changed: dict[str, Any]) -> None:
     """Its runs would not be compared with one another; what it has still counts."""
