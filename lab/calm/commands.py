@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FEW = 10
-"""With more hosts than this they are pools of as many, and small."""
-SMALL_CORES = 0.1
-"""Quota of a small host: of a larger one the little load that it gets here would be next to nothing."""
+"""With more hosts than this they are pools of as many, and have small web servers."""
 
 
 @click.command(
-    epilog="Example: slackwater lab calm --hosts 100 --minutes 60 --seed 7 --disturbance all"
-    " --data docs/results/calm.jsonl --page docs/results/calm.md"
+    epilog="Example: slackwater lab calm --hosts 40 --quota 0.2 --period-ms 100 --minutes 150 --seed 7"
+    " --disturbance all --data docs/results/calm.jsonl --page docs/results/calm.md"
 )
 @cluster_options
 @click.option("--pools", type=click.IntRange(1), help=f"The hosts are so many pools.  [default: of {FEW} hosts each]")
@@ -84,8 +82,7 @@ def calm(
     The load swings, and deploys, restarts and other disturbances are done where they are asked for. With --data it can
     be stopped at any time, and the same command goes on. Time in which the machine was overloaded does not count.
 
-    More than 10 hosts are small: a quota of 0.1 core, unless --quota says otherwise, an Apache with one process and two
-    php-fpm children.
+    More than 10 hosts have small web servers: an Apache with one process and two php-fpm children.
     """
     from lab.calm import data as files
     from lab.calm import page
@@ -101,9 +98,7 @@ def calm(
     plan = CalmPlan(seed, DISTURBANCES if "all" in disturbances else tuple(dict.fromkeys(disturbances)), per_hour, load)
     settings = replace(settings, pools=pools or math.ceil(settings.hosts / FEW))
     if settings.hosts > FEW:
-        source = click.get_current_context().get_parameter_source("quota")
-        quota_cores = SMALL_CORES if source is click.core.ParameterSource.DEFAULT else settings.quota_cores
-        settings = replace(settings, quota_cores=quota_cores, mpm="event-small", php_children=2)
+        settings = replace(settings, mpm="event-small", php_children=2)
     found = files.read(data) if data else []
 
     def keep(one: Minute) -> None:

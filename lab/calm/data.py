@@ -51,6 +51,8 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     hosts: int
     pools: int
     quota_cores: float
+    period_s: float
+    """A host gets its quota once in this time."""
     app: str
     balance: str
     capacity_rps: float
@@ -86,6 +88,7 @@ class Series(NamedTuple):
     hosts: int
     pools: int
     quota_cores: float
+    period_s: float
     app: str
     balance: str
 

@@ -58,7 +58,8 @@ def _command(one: Minute, files: Sequence[str]) -> str:
     kinds = ["all"] if set(one.kinds) == set(DISTURBANCES) else one.kinds
     words = [
         *("slackwater", "lab", "calm", "--hosts", str(one.hosts), "--pools", str(one.pools)),
-        *("--quota", f"{one.quota_cores:g}", "--load", f"{one.load:g}", "--seed", str(one.seed)),
+        *("--quota", f"{one.quota_cores:g}", "--period-ms", f"{1000 * one.period_s:g}"),
+        *("--load", f"{one.load:g}", "--seed", str(one.seed)),
         *(word for kind in kinds for word in ("--disturbance", kind)),
         *(("--per-hour", str(one.per_hour)) if kinds else ()),
     ]
@@ -66,7 +67,8 @@ def _command(one: Minute, files: Sequence[str]) -> str:
 
 
 def _example(files: Sequence[str]) -> str:
-    return shlex.join(["slackwater", "lab", "calm", "--hosts", "100", "--disturbance", "all", *files])
+    fleet = ["--hosts", "40", "--quota", "0.2", "--period-ms", "100"]
+    return shlex.join(["slackwater", "lab", "calm", *fleet, "--disturbance", "all", *files])
 
 
 def _machine(one: Minute) -> str:
@@ -76,8 +78,9 @@ def _machine(one: Minute) -> str:
 
 def _fleet(one: Minute) -> str:
     return (
-        f"{one.hosts} hosts of {one.quota_cores:g} core in {one.pools} pools, {one.machine['hypervisor']};"
-        f" `{one.app}`, `{one.balance}`; full load {one.load:.0%} of the processors, {one.capacity_rps:.0f} requests/s"
+        f"{one.hosts} hosts of {one.quota_cores:g} core each {1000 * one.period_s:g} ms in {one.pools} pools,"
+        f" {one.machine['hypervisor']}; `{one.app}`, `{one.balance}`;"
+        f" full load {one.load:.0%} of the processors, {one.capacity_rps:.0f} requests/s"
     )
 
 

@@ -50,6 +50,7 @@ def series_of(settings: LabSettings, plan: CalmPlan) -> Series:
         hosts=settings.hosts,
         pools=settings.pools,
         quota_cores=settings.quota_cores,
+        period_s=settings.period_s,
         app=settings.app,
         balance=settings.balance,
     )

@@ -187,7 +187,7 @@ def a_minute(number: int, *began: Began, **changed: Any) -> Minute:
             "pools": 2,
             "load": 0.4,
         },
-        **{"quota_cores": 0.1, "app": "events", "balance": "roundrobin", "capacity_rps": 500.0},
+        **{"quota_cores": 0.1, "period_s": 0.05, "app": "events", "balance": "roundrobin", "capacity_rps": 500.0},
         **{"requests": 1000, "errors": 1, "disturbances": {"deploy": 1}, "overloaded_node_s": 36.0},
         **{"node_s": {"deploy": 0.25 * HOUR_S, NOTHING: 0.75 * HOUR_S}, "unjudged_node_s": 3.6},
         **{"busy_shares": [0.5], "waits_ms": [0.25], "began": list(began)},
@@ -270,8 +270,8 @@ def test_the_page_has_rates_episodes_and_what_does_not_count() -> None:
     assert "| 2026-11-24T12:00:00Z | host3 | 3.25 | deploy | 0.3 | a / b; evidence 9 |" in text
     assert "The data file has 1 minutes of other states of it" in text
     assert (
-        "slackwater lab calm --hosts 20 --pools 2 --quota 0.1 --load 0.4 --seed 7 --disturbance all --per-hour 12"
-        in text
+        "slackwater lab calm --hosts 20 --pools 2 --quota 0.1 --period-ms 50 --load 0.4 --seed 7 --disturbance all"
+        " --per-hour 12" in text
     )
     assert "**not shown**" in text
 
