@@ -80,11 +80,7 @@ class _Done:
         return lasts and node in self.nodes
 
     def labels(self) -> list[Label]:
-        """For a recording, of each node; it has ended."""
-        turn = self.turn
-        assert turn.ended_unix_s is not None
-        ended_unix_s = turn.ended_unix_s + AFTER_S
-        return [Label(node, turn.one.kind, turn.one.size, turn.begun_unix_s, ended_unix_s) for node in self.nodes]
+        return [self.turn.label(node) for node in self.nodes]
 
 
 class _Disturbances:
@@ -134,6 +130,7 @@ class Calm:
     ) -> None:
         """`keep` gets each minute when it is over. `recordings`: a folder for a recording of each pool."""
         self._lab, self._plan, self._progress, self._keep = lab, plan, progress, keep
+        self._series = series_of(lab.settings, plan)
         self._recordings = recordings
 
     def run(self, minutes: Sequence[int]) -> None:
@@ -251,7 +248,7 @@ class Calm:
             busy_shares=[round(one.load.busy_share, 3) for one in tally.slices],
             waits_ms=[round(one.load.wait_ms, 3) for one in tally.slices],
             began=tally.began(states.changes, begin_s, disturbances.beside),
-            **data.described(series_of(self._lab.settings, self._plan)),
+            **data.described(self._series),
         )
         disturbances.forget(begin_s)
         self._keep(one_minute)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
+from detector.recordings.recording import Label
 from lab.cluster.background import Background
 from lab.cluster.hosts import Host
 from lab.cluster.paths import LabError
@@ -47,3 +48,10 @@ class Turn(Background):
             where = f" on {self._host.name}" if self._host else ""
             raise LabError(f"{self.one.kind}{where}: {self._failed}")
         return self.ended_mono_s is not None
+
+    def label(self, node: str) -> Label:
+        """For a recording; it has ended."""
+        assert self.ended_unix_s is not None
+        one = self.one
+        after_s = 0.0 if one.kind == "overload" else AFTER_S
+        return Label(node, one.kind, one.size, self.begun_unix_s, self.ended_unix_s + after_s)

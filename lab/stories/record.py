@@ -18,7 +18,7 @@ from lab.cluster.spawn import wait_until
 from lab.disturb import swing
 from lab.disturb.disturb import DISTURBERS, DisturbableCluster
 from lab.disturb.timetable import Disturbance, Timetable
-from lab.disturb.turn import AFTER_S, Turn
+from lab.disturb.turn import Turn
 from lab.experiment.run import Neighbours
 from lab.experiment.steady import capacity_rps
 
@@ -51,11 +51,7 @@ class _Disturbances:
         turn, self._now = self._now, None
         turn.__exit__()
         turn.check()
-        assert turn.ended_unix_s is not None
-        one = turn.one
-        node = "*" if one.host is None else self._lab.hosts[one.host].name
-        after_s = 0.0 if one.kind == "overload" else AFTER_S
-        self.labels.append(Label(node, one.kind, one.size, turn.begun_unix_s, turn.ended_unix_s + after_s))
+        self.labels.append(turn.label("*" if turn.one.host is None else self._lab.hosts[turn.one.host].name))
 
 
 def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable[[str], None]) -> None:
