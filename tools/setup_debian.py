@@ -53,7 +53,6 @@ PROGRAMS = {
     "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
-    "virtiofsd": "usr/lib/qemu/virtiofsd",
     "wrk": "usr/bin/wrk",
 }
 # Words that a program is always called with: the cross compiler's headers and libraries are where it was unpacked.

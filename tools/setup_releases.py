@@ -57,9 +57,10 @@ RELEASES = (
             *("haproxy", *HAPROXY_LIBRARIES),
             *("php8.4-fpm", "libacl1", "libapparmor1", "libargon2-1", "libcap2", "libsodium23", "libsystemd0"),
             *("libxml2", "liblzma5", "libselinux1"),
+            *("virtiofsd", "libcap-ng0", "libseccomp2"),  # Debian 12's cannot be started by a normal user
             "ubuntu-keyring",  # for those below
         ),
-        {"haproxy-3": HAPROXY, "php-fpm8.4": "usr/sbin/php-fpm8.4"},
+        {"haproxy-3": HAPROXY, "php-fpm8.4": "usr/sbin/php-fpm8.4", "virtiofsd": "usr/libexec/virtiofsd"},
     ),
     Release(
         System("Debian 11", DEBIAN, ("bullseye",)),
