@@ -15,6 +15,7 @@ import msgspec
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
 from slackwater.messages import Change
+from slackwater.views.harm import Remembered
 from slackwater.views.pool import PoolView, no_view, pool_view
 from slackwater.views.standing import Standing, standing
 from slackwater.views.why import Story, episodes
@@ -91,6 +92,8 @@ class Reader:
         self.settings = settings
         self.clock = clock
         self._path = journal_path(settings.state_dir)
+        self.measured_by = Remembered()
+        """For `week`."""
         self._lock = threading.Lock()
         self._made: dict[str, _Made] = {}
         self._health: Health | None = None

@@ -8,9 +8,10 @@ prediction, for the weights that it wanted then, is within the limit. Without a 
 from __future__ import annotations
 
 import math
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -36,6 +37,10 @@ MOST_STEPS = 600
 MOST_SERVER_S = 30_000.0
 """Seconds times servers of a pool that are read in steps of a second, the newest episodes first; all others are read in
 minutes. With three servers those are nearly three hours, with 300 the last 100 s."""
+OVER_S = 3 * MINUTE_S
+"""So long after a run's end its last minute is rolled up, and no Sample is on its way."""
+MOST_KEPT = 1000
+"""Runs; of most there is little to keep."""
 LEAST_OUTCOMES = 5
 """With fewer outcomes it is not known how far predictions are off."""
 Unknown = Literal["", "no_samples", "no_calm", "no_prediction", "acted", "weights_set_nothing"]
@@ -152,6 +157,39 @@ def measure(
     pieces = list(_pieces(steps, episodes, changes, limit_ms, now_unix_s))
     missing: Unknown = "" if pieces else "no_samples"
     return Measured(episodes, limit_ms, pieces, missing, avoided_unknown or missing)
+
+
+class Remembered:
+    """`measure`, of which what was measured of a run that is over is kept: it does not change any more. May be called
+    from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[object, ...], Measured] = {}
+
+    def __call__(
+        self,
+        journal: Journal,
+        pool: PoolSettings,
+        episodes: Sequence[Story],
+        changes: Sequence[Change],
+        now_unix_s: float,
+        finest_s: float,
+        weights_work: bool,
+    ) -> Measured:
+        if now_unix_s - until_of(episodes, now_unix_s) < OVER_S:
+            return measure(journal, pool, episodes, changes, now_unix_s, finest_s, weights_work)
+        spans = tuple((one.node, one.since_unix_s, one.until_unix_s) for one in episodes)
+        key = (pool.name, pool.target_p95_ms, spans, tuple(made.id for made in changes), finest_s, weights_work)
+        with self._lock:
+            known = self._known.pop(key, None)
+        if known is None:
+            known = measure(journal, pool, episodes, changes, now_unix_s, finest_s, weights_work)
+        with self._lock:
+            self._known[key] = known  # now the newest
+            while len(self._known) > MOST_KEPT:
+                del self._known[next(iter(self._known))]
+        return replace(known, episodes=episodes)
 
 
 def _avoided_unknown(changes: Sequence[Change], weights_work: bool) -> Unknown:

@@ -73,7 +73,7 @@ for (const width of [380, 1600]) {
     checked(`axe, every page, ${width} px, ${dark ? "dark" : "light"}`, { width, dark }, async (page) => {
       for (const path of PAGES) {
         await page.goto(path);
-        if (path === "/fleet") await page.waitForSelector(".map:not([hidden])");
+        if (path === "/fleet") await page.waitForSelector(".map:not([aria-busy])");
         await page.evaluate(() => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
         assert.deepEqual(await serious(page), [], path);
       }
@@ -149,7 +149,7 @@ for (const width of WIDTHS) {
     const cell = page.locator(".map .cell");
     const readout = page.locator(".heat .readout");
     await page.goto("/fleet?last=1h&sort=name");
-    await page.waitForSelector(".map:not([hidden])");
+    await page.waitForSelector(".map:not([aria-busy])");
     await cell.focus();
     assert.match(await readout.textContent(), /^shop1 \(shop\)/);
     await page.keyboard.press("ArrowDown");
@@ -162,7 +162,7 @@ for (const width of WIDTHS) {
     await page.waitForURL(`**${EPISODE}`);
 
     await page.goto("/fleet?last=24h&sort=name&q=web2");
-    await page.waitForSelector(".map:not([hidden])");
+    await page.waitForSelector(".map:not([aria-busy])");
     const box = await page.locator(".map canvas").boundingBox();
     const calm = { position: { x: 2, y: box.height / 2 } };
     await page.locator(".map").hover(calm);

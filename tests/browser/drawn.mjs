@@ -12,7 +12,7 @@ for (const path of ["/", "/pools/web", "/fleet", "/fleet?last=90d", "/week"]) {
       const look = () => {
         const rows = document.readyState !== "loading" && document.querySelector(".servers tbody tr, .fleet tbody tr, .week tbody tr");
         const plots = !document.querySelector(".stack") || document.querySelector(".stack canvas");
-        const map = !document.querySelector(".map[hidden]");
+        const map = !document.querySelector(".map[aria-busy]");
         if (rows && plots && map) requestAnimationFrame(() => setTimeout(() => { window.drawnMs = performance.now(); }));
         else requestAnimationFrame(look);
       };

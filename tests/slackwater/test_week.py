@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from slackwater.config import ControllerSettings, parse
+from slackwater.journal import pool_totals
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cpu, Cycle, EpisodeMark, Message, Sample, ServerState, State, Traffic, Verdict
 from slackwater.messages.causes import WeightsMean
+from slackwater.views import harm
 from slackwater.views.harm import LEAST_OUTCOMES, MINUTE_S, MOST_SERVER_S, finest_steps, off_by, runs
 from slackwater.views.week import MOST_EPISODES, Week, week
 from slackwater.views.why import episodes
@@ -77,6 +80,31 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def seen(journal: Journal, days: int = 7, target_p95_ms: float = 0.0, now_s: float = 0.0) -> Week:
     of = settings(journal.path.parent, target_p95_ms)
     return week(journal, of, of.pool, days, T0 + now_s)
+
+
+def test_a_run_that_is_over_is_measured_once(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[float] = []
+
+    def counted(*where: Any) -> Any:
+        read.append(where[2])
+        return pool_totals.requests(*where)
+
+    monkeypatch.setattr(harm, "requests", counted)
+    of, remembered = settings(journal.path.parent, 0.0), harm.Remembered()
+
+    def at(now_s: float) -> Week:
+        return week(journal, of, of.pool, 7, T0 + now_s, remembered)
+
+    journal.record(*slow_neighbour(), weight(-198, 100, 0, predicted_ms=5.0), weight(-170, 0, 100, predicted_ms=5.0))
+    assert at(-100) == week(journal, of, of.pool, 7, T0 - 100), "a Sample may still come: read each time"
+    fresh = week(journal, of, of.pool, 7, T0 + 60)
+    read.clear()
+    assert at(60) == fresh
+    assert len(read) == 2, "the calm before, and the run"
+    assert at(60) == fresh
+    assert len(read) == 2
+    journal.record(weight(-180, 0, 50, predicted_ms=9.0))
+    assert at(60) == week(journal, of, of.pool, 7, T0 + 60), "another change is another run"
 
 
 def test_harm_is_the_time_above_the_limit_and_only_what_a_recorded_prediction_says_is_avoided(

@@ -37,7 +37,7 @@ def order(client: FlaskClient, query: str) -> list[str]:
     """The servers and the groups' titles in the order of the table."""
     answer = client.get(f"/fleet?{query}")
     assert answer.status_code == 200, answer.text
-    table = answer.text.partition('class="grid fleet"')[2].partition("<template")[0]
+    table = answer.text.partition('class="grid long fleet"')[2].partition("<template")[0]
     return re.findall(r'(?:data-field="node"|data-field="title")>([^<]*)<', table)
 
 
@@ -108,6 +108,12 @@ def test_load_is_shown_as_a_share_of_that_in_calm_where_weights_set_shares(tmp_p
     assert loads() == {"web1": "60 %", "web2": "120 %", "web10": "120 %", "shop1": "100 %"}
     journal.record(*site("leastconn"))
     assert loads() == {"web1": NOTHING, "web2": NOTHING, "web10": NOTHING, "shop1": NOTHING}
+
+
+def test_the_heat_map_has_its_place_before_it_is_drawn(client: FlaskClient) -> None:
+    assert [harm.map_px(servers) for servers in (0, 1, 50, 300, 1000)] == [0, 18, 900, 900, 3000]
+    servers = len(client.get("/api/v1/fleet/harm?last=24h").json["servers"])  # type: ignore[index]
+    assert f'<canvas aria-hidden="true" width="1500" height="{harm.map_px(servers)}">' in client.get("/fleet").text
 
 
 @pytest.mark.parametrize("last", list(harm.RANGES))

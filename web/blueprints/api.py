@@ -110,7 +110,7 @@ def week() -> Response:
     name = request.args.get("pool")
     pools = settings.pool if name is None else [pool_settings(name)]
     with reader.journal() as journal:
-        return as_json(views.week(journal, settings, pools, days, reader.clock()))
+        return as_json(views.week(journal, settings, pools, days, reader.clock(), reader.measured_by))
 
 
 @described.get("/api/v1/pools/<pool>/changes", "A pool's last Changes", Changes, LIMIT)

@@ -30,7 +30,8 @@ def show() -> tuple[str, int]:
     page = render_template(
         "fleet.html", event=event, chosen=chosen, groups=groups, harm=harm,
         shown=sum(len(group.servers) for group in groups),
-        by_key=by_key, cells=cells, more=more, group_names=list(GROUPS), sort_names=list(SORTS),
+        by_key=by_key, map_px=harms.map_px(len(harm.servers)), cells=cells, more=more,
+        group_names=list(GROUPS), sort_names=list(SORTS),
         ranges={last: url_for("fleet.show", **{**query, "last": last}) for last in harms.RANGES},
         to_now=url_for("fleet.show", **{**query, "until": None}), narrower=harms.narrower(chosen.last),
         harm_url=url_for("api.fleet_harm", last=chosen.last, until_unix_s=chosen.until),

@@ -126,7 +126,7 @@ def week() -> str:
         abort(400, f"days: expected one of {', '.join(map(str, weeks.DAYS))}, got `{text}`")
     reader, settings = context().reader, context().settings
     with reader.journal() as journal:
-        found = weeks.week(journal, settings, settings.pool, int(text), reader.clock())
+        found = weeks.week(journal, settings, settings.pool, int(text), reader.clock(), reader.measured_by)
     return render_template(
         "week.html", week=found, spans=weeks.DAYS, unknown=UNKNOWN, times_calm=TIMES_CALM,
         lease_s=settings.lbengine.lease_s, keep_samples_h=settings.journal.keep_samples_h,

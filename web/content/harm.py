@@ -15,6 +15,8 @@ from web.content.pool import episode_path, percent
 RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 900.0), "7d": (7 * 86400.0, 7200.0), "90d": (90 * 86400.0, 86400.0)}
 """Seconds of a heat map, and of one cell."""
 MOST_LISTED = 60
+MAP_PX, ROW_PX = 900, (3, 18)
+"""Height of the heat map, and of one of its rows at least and at most; as heat.js has them."""
 """Cells in the table that says the same as the picture."""
 
 
@@ -98,6 +100,12 @@ def narrower(last: str) -> str:
     step_s = RANGES[last][1]
     fits = [name for name, (seconds, _) in RANGES.items() if step_s <= seconds < RANGES[last][0]]
     return fits[0] if fits else ""
+
+
+def map_px(servers: int) -> int:
+    """The heat map's height before the page's script has drawn it."""
+    least, most = ROW_PX
+    return servers * min(max(MAP_PX // max(servers, 1), least), most)
 
 
 def cells(harm: HarmMap) -> tuple[list[Cell], int]:

@@ -16,8 +16,16 @@ const names = new Intl.Collator("en", { numeric: true });
 let servers = []; // of the last event
 let map = { servers: [] };
 let harm = new Map(); // by the servers' keys
-let arranged = "";
+let arranged = JSON.stringify(orderOf(table)); // the page comes in the order that was asked for
 let states = "";
+
+// Of the table as it stands: the groups' titles with the keys of their servers.
+function orderOf(table) {
+  return [...table.tBodies].map((body) => {
+    const title = body.querySelector('[data-field="title"]')?.textContent ?? "";
+    return [title, [...body.querySelectorAll("tr[data-key]")].map((row) => row.dataset.key)];
+  });
+}
 
 // As `arrange` in web/content/fleet.py.
 function groups() {
@@ -66,10 +74,12 @@ function fill(row, server) {
 }
 
 function fillHarm(row, one) {
-  row.querySelector('[data-field="lost"]').textContent = one?.lost ?? NOTHING;
+  const lost = row.querySelector('[data-field="lost"]');
+  const text = one?.lost ?? NOTHING;
+  if (lost.textContent !== text) lost.textContent = text; // what is set anew is laid out anew
   const cell = row.querySelector('[data-field="worst"]');
   if (!one?.worst_url) {
-    cell.textContent = NOTHING;
+    if (cell.firstElementChild) cell.textContent = NOTHING;
   } else if (cell.firstElementChild?.getAttribute("href") !== one.worst_url) {
     const link = document.createElement("a");
     const time = document.createElement("time");
@@ -129,6 +139,7 @@ async function loadHarm() {
     map = await answer.json();
   } catch (error) {
     section.querySelector(".readout").textContent = `The heat map cannot be loaded (${error.message}); reload the page to try again.`;
+    if (map.servers.length === 0) heat.show(map, []);
     return;
   }
   harm = new Map(map.servers.map((one) => [`${one.pool}/${one.node}`, one]));

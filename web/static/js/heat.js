@@ -40,6 +40,7 @@ export class HeatMap {
     this.rows = rows;
     this.columns = rows.length > 0 ? rows[0].episodes.length : 0;
     this.box.hidden = this.columns === 0;
+    this.box.removeAttribute("aria-busy");
     if (this.columns === 0) return;
     this.draw();
     this.at = this.at ? [within(this.at[0], rows.length - 1), within(this.at[1], this.columns - 1)] : [0, this.columns - 1];
