@@ -6,6 +6,9 @@ target.
 - A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets and others are not answered in time
   either, all there is, at once. When more work comes than was planned for (a CUSUM of the difference), a new plan at
   once.
+- A reserve for what demand usually does from second to second: so many of its usual changes, yet no more than the
+  highest demand of late and as many of its usual rises beyond that. A load that is drawn anew within limits comes near
+  the upper one, and needs no reserve above it; one that grows gets one.
 - During interference nothing is lowered. What is seen then is learnt like all else: work that takes longer is more
   demand, and a miss widens the margin, so what the neighbour takes is bought back with cores or clock.
 - Without requests none can be late: after a second without any the cheapest configuration will do, and the trigger
@@ -20,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from governor.tail_model import TailModel
+from governor.tail_model import HALF_LIFE_S, TailModel
 from governor.types import Action, Configuration, Hardware, Observation, whole
 
 PLAN_S = 1.0
@@ -28,7 +31,7 @@ TOO_OLD = 2.0
 DRIFT, ALARM = 0.05, 0.3
 """Of the CUSUM: excess demand, relative to the plan, that is tolerated in a period; sum that makes a new plan."""
 FOLLOW = 0.1
-"""Weight of the last second in the usual change of demand from second to second."""
+"""Weight of the last second in what demand usually does from second to second."""
 SURPRISES, AHEAD_MOST = 0.1, 4.0
 """Share of seconds in which demand may be above what was planned for; the most usual changes to plan for."""
 JUMP = 0.25
@@ -71,8 +74,12 @@ class Slackwater:
         """Demand of the second before."""
         self._usual = 0.02
         """Usual change of demand from one second to the next, relative."""
+        self._peak = 0.0
+        """Highest demand of a second; falls to half in `HALF_LIFE_S`."""
+        self._rise = 0.02
+        """Usual rise of demand beyond it in a second, relative."""
         self._ahead = 1.0
-        """So many usual changes are planned for."""
+        """So many usual changes are planned for, or rises beyond the highest demand where that is less."""
         self._alarm = False
         """All there is was set, until the queue is short again."""
         self._steady = False
@@ -103,8 +110,10 @@ class Slackwater:
             if self._excess > ALARM:
                 recent = [one for _, one in self._seconds[-3:]]
                 self._plan(max(recent), seen.interference, lower=False)
-        if seen.time_s - begun_s >= PLAN_S - 1e-9:
-            self._model.forget(seen.time_s - begun_s)
+        passed_s = seen.time_s - begun_s
+        if passed_s >= PLAN_S - 1e-9:
+            self._model.forget(passed_s)
+            self._peak *= 0.5 ** (passed_s / HALF_LIFE_S)
             self._second(seen)
             self._begun_s = seen.time_s
         return whole(self._now, why=self._why)
@@ -113,6 +122,9 @@ class Slackwater:
         """A second is over: learn from it and plan the next."""
         tails = [(tail, one.rps) for one, _ in self._seconds if one.rps and (tail := self._tail_of(one))]
         demand = float(np.mean([one for _, one in self._seconds]))
+        if self._peak > 0.0 and (rise := max(0.0, demand / self._peak - 1.0)) < JUMP:
+            self._rise += FOLLOW * (rise - self._rise)
+        self._peak = max(self._peak, demand)
         recent = self._seconds[-max(1, len(self._seconds) // 5) :]
         latest = float(np.mean([one for _, one in recent]))
         in_force = seen.in_force or self._now
@@ -135,7 +147,8 @@ class Slackwater:
         self._before, self._expected = demand, self._planned
 
     def _plan(self, demand: float, interference: bool, lower: bool = True) -> None:
-        demand *= 1.0 + self._ahead * self._usual
+        beyond = max(demand, self._peak) * (1.0 + self._ahead * self._rise)
+        demand = min(demand * (1.0 + self._ahead * self._usual), beyond)
         utilisations = demand / self._speeds
         upper = self._model.upper(self._shares, utilisations) if demand else np.zeros(len(utilisations))
         costs = [

@@ -9,7 +9,7 @@ import pytest
 
 from governor.policies.slackwater import Slackwater
 from governor.tail_model import FULL, TailModel
-from governor.types import Action, Hardware, Observation
+from governor.types import Action, Configuration, Hardware, Observation
 
 HARDWARE = Hardware(3, (500.0, 1000.0, 2000.0), base_w=1.0, idle_w=(0.2, 0.3, 0.5), busy_w=(0.5, 1.2, 4.0))
 TARGET_MS = 10.0
@@ -86,6 +86,31 @@ def test_more_work_than_planned_for_makes_a_new_plan_before_the_second_is_over()
     for tick in range(300, 304):
         action = policy.decide(Observation(tick / 10, 200.0, 2.0, busy_shares=(0.99,) * len(action.cores)))
     assert speed(action) > before
+
+
+def quick(policy: Slackwater, demands: list[float]) -> list[Action]:
+    """Seconds that need so much work, and answer at once as long as they have it."""
+    actions = [policy.start()]
+    for second, demand in enumerate(demands):
+        now = actions[-1]
+        busy = min(1.0, demand / speed(now))
+        actions.append(policy.decide(Observation(second + 1.0, 100.0, 0.1, busy_shares=(busy,) * len(now.cores))))
+    return actions
+
+
+def test_a_load_within_limits_gets_no_reserve_beyond_them() -> None:
+    policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0, candidates=[Configuration(one, 2000.0) for one in (1, 2)])
+    random = np.random.default_rng(1)
+    demands = [level * random.uniform(0.95, 1.01) for level in random.choice([0.3, 0.6, 0.95], 100) for _ in range(3)]
+    actions = quick(policy, demands)
+    assert {len(one.cores) for one in actions[100:]} == {1}, "0.96 of a core is enough for all"
+
+
+def test_a_load_that_grows_beyond_all_that_was_seen_gets_a_reserve() -> None:
+    demands = [0.2 * 1.02**second for second in range(110)]
+    actions = quick(Slackwater(HARDWARE, TARGET_MS, period_s=1.0), demands)
+    assert all(speed(one) > demand for one, demand in zip(actions, demands, strict=False))
+    assert speed(actions[40]) < 1.0, "which is not all there is"
 
 
 def test_during_interference_nothing_is_lowered() -> None:
