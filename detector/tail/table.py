@@ -44,15 +44,17 @@ class Table:
             following = rows.inputs[number + 1] if number + 1 < len(rows.p95_ms) else None
             self.learn(rows.inputs[number], float(rows.p95_ms[number]), following)
 
-    def learn(self, inputs: Floats, measured_ms: float, following: Floats | None = None) -> None:
-        """One second of (len(COLUMNS),) inputs: the prediction (sometimes at random, epsilon) earns its nearness."""
+    def learn(self, inputs: Floats, measured_ms: float, following: Floats | None = None) -> float:
+        """One second of (len(COLUMNS),) inputs: its estimate (sometimes at random, epsilon) earns its nearness."""
         self._check()
         values = self._values.setdefault(self._state(inputs), np.zeros(ACTIONS))
         action = int(self._random.integers(ACTIONS)) if self._random.random() < EPSILON else _best(values)
-        reward = -abs(float(self.levels_ms[action]) - min(measured_ms, self._target_ms))
+        estimate_ms = float(self.levels_ms[action])
+        reward = -abs(estimate_ms - min(measured_ms, self._target_ms))
         ahead = self._values.get(self._state(following)) if following is not None else None
         best_ahead = float(ahead.max()) if ahead is not None else 0.0
         values[action] += ALPHA * (reward + GAMMA * best_ahead - values[action])
+        return estimate_ms
 
     def predict_ms(self, inputs: Floats) -> Floats:
         """(N,) the middle of the likeliest bucket; in a state never met, that of the nearest request rate met."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from detector.tail.data import Rows
 from governor.policies.core_switch import CoreSwitch
@@ -55,7 +54,8 @@ def test_a_second_iteration_is_predicted_better_than_the_first() -> None:
     cold, warm = online(OF, made(), 0, 1), online(OF, made(), 1, 1)
     assert warm[0] > cold[0]
     assert warm[1] < cold[1]
-    assert online(OF, made(), 3, 1)[0] == pytest.approx(100.0, abs=3.0)
+    often = np.mean([online(OF, made(), 10, seed)[0] for seed in range(1, 6)])
+    assert 92.0 < often < 99.0, "a twentieth of the estimates is drawn at random, and one of ten of these is right"
 
 
 def test_the_state_of_the_reinforcement_learner_is_the_second_before() -> None:
@@ -64,7 +64,7 @@ def test_the_state_of_the_reinforcement_learner_is_the_second_before() -> None:
     inputs = rows.inputs.copy()
     inputs[:, 0] = 5.0 + 5.0 * before
     p95_ms = np.concatenate([[0.6], 0.6 + 0.3 * before[:-1]])
-    assert online(OF, Rows(inputs, p95_ms, rows.configuration), 10, 1)[0] > 95.0
+    assert online(OF, Rows(inputs, p95_ms, rows.configuration), 10, 1)[0] > 85.0
 
 
 def test_core_switch_leaves_three_cores_to_the_jobs_most_of_the_time() -> None:
