@@ -31,7 +31,7 @@ def cgroups() -> Iterator[Cgroups]:
     try:
         found = Cgroups.of_this_machine()
         if not found.writable():
-            pytest.skip("making a cgroup needs root")
+            pytest.skip("needs root, to make cgroups")
         found.make(GROUP, quota_cores=QUOTA_CORES)
     except LabError as error:
         pytest.skip(str(error))

@@ -18,7 +18,7 @@ PERIOD_US = 50_000
 def lacks() -> str:
     """Why there are no cgroups to make here; empty: there are."""
     if os.geteuid() != 0:
-        return "needs root"
+        return "needs root, to make cgroups"
     try:
         return "" if Cgroups.of_this_machine().writable() else "cgroups cannot be made here"
     except LabError as error:

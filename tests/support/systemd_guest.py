@@ -66,7 +66,7 @@ $b poweroff -f
 def why_not() -> str:
     """Why the guest cannot be had on this machine; empty where it can."""
     if os.geteuid() != 0:
-        return "needs root"
+        return "needs root, for a root file system of its own"
     if ipvs_guest.why_not():
         return ipvs_guest.why_not()
     lacks = [name for name in PROGRAMS if shutil.which(name) is None]
