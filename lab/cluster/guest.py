@@ -6,6 +6,7 @@ kernel says goes into a log.
 
 from __future__ import annotations
 
+import resource
 import select
 import shlex
 import shutil
@@ -179,7 +180,9 @@ def _serve_files(listener: socket.socket, log: int, wrap: Sequence[str]) -> subp
     """virtiofsd for this machine's `/`, of which the guest keeps what it read, as it would of a disk of its own.
 
     The guest reads what this user may read. There is no sandbox: a normal user cannot make one.
+    It holds a file for each that the guest knows: a user's usual limit (the soft one) is too low.
     """
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     argv = [*wrap, str(VIRTIOFSD), f"--fd={listener.fileno()}", "--shared-dir=/", "--readonly", "--cache=always"]
-    argv += ["--sandbox=none", "--rlimit-nofile=0", "--log-level=warn"]
+    argv += ["--sandbox=none", f"--rlimit-nofile={most_files}", "--log-level=warn"]
     return qemu.start(argv, stdout=log, stderr=log, pass_fds=[listener.fileno()])
