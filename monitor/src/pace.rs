@@ -128,6 +128,13 @@ impl Pace {
         is_due
     }
 
+    /// After a look at `now_ns`: when to look again at the latest, so that no Sample comes later than it was promised.
+    pub fn look_again_ns(&self, now_ns: u64) -> u64 {
+        let due_ns = self.sent_ns + self.between_ns(now_ns, self.outside_ns.is_some());
+        // A Sample that is due already goes out with this look.
+        if due_ns > now_ns { due_ns.min(now_ns + self.event_ns) } else { now_ns + self.event_ns }
+    }
+
     /// After a Sample was sent at `now_ns`: the longest time until the next one, unless the machine does not run.
     pub fn next_within_s(&self, now_ns: u64) -> f64 {
         let between_ns = self.between_ns(now_ns, true).next_multiple_of(self.event_ns);
@@ -280,6 +287,29 @@ mod tests {
         }
         sent_ms(&mut pace, 40.0, 85.0, &unanswered(500.0));
         assert_eq!(sent_ms(&mut pace, 85.0, 90.0, &unanswered(500.0)).len(), 5, "it has become usual");
+    }
+
+    #[test]
+    fn looks_at_any_time_send_a_sample_when_it_is_due_and_not_before() {
+        let mut pace = pace();
+        let (mut sent, mut look_ms) = (Vec::new(), 0);
+        // Packets wake it each 46 ms, its own alarm whenever it asks for that.
+        for packets_ms in (0..5_000).step_by(46) {
+            while look_ms <= packets_ms {
+                if pace.look(look_ms * MS, &unanswered(15.0)) {
+                    sent.push(look_ms);
+                }
+                let again_ms = pace.look_again_ns(look_ms * MS) / MS;
+                assert!(again_ms > look_ms && again_ms <= look_ms + 50, "{again_ms} after {look_ms}");
+                look_ms = again_ms;
+            }
+            if pace.look(packets_ms * MS, &unanswered(15.0)) {
+                sent.push(packets_ms);
+            }
+            look_ms = pace.look_again_ns(packets_ms * MS) / MS;
+        }
+        let gaps: Vec<u64> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(gaps.len() >= 4 && gaps.iter().all(|gap| (987..=1000).contains(gap)), "{gaps:?}");
     }
 
     #[test]

@@ -84,38 +84,48 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let mut notify = Notify::ready();
     loop {
         ring.watch(sampler.wakes_on());
-        tokio::select! {
-            due = period_ends.rings() => {
-                let missed = schedule.next(Instant::now());
-                period_ends.set(schedule.due());
-                // A look that was left out is no Sample that is missing.
-                let missed = if pace.is_some() { 0 } else { missed };
-                let looked_ns = now_ns();
-                if let (Some(pace), Some(ends)) = (pace.as_mut(), asked.ends()) {
-                    pace.ask(since_start_ns(ends));
-                }
-                if pace.as_mut().is_some_and(|pace| !pace.look(looked_ns, &sampler.watch())) {
+        let due = tokio::select! {
+            due = period_ends.rings() => due,
+            () = ring.readable() => {
+                if pace.is_none() {
+                    sampler.drain();
                     continue;
                 }
-                let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
-                let sample = Sample { periods_missed: missed, next_within_s, ..sampler.take() };
-                metrics.take(&sample, sampler.collectors(), sampler.response_times());
-                bus.publish(sample).await;
-                notify.alive(due);
-                metrics.sent(bus.sent());
-                metrics.asks(asked.taken());
-                if is_starting && start.elapsed() >= STARTED_AFTER {
-                    is_starting = false;
-                    memory::give_back();
-                    tracing::info!("{STARTED}");
-                }
-                if let Some(sentence) = overruns.count(missed, due) {
-                    tracing::warn!("{sentence}");
-                }
+                // Whoever is woken for packets looks at them too: one wake-up for both.
+                Instant::now()
             }
-            () = ring.readable() => sampler.drain(),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+        };
+        let looked_ns = now_ns();
+        let mut missed = 0;
+        if let Some(pace) = pace.as_mut() {
+            if let Some(ends) = asked.ends() {
+                pace.ask(since_start_ns(ends));
+            }
+            let is_due = pace.look(looked_ns, &sampler.watch());
+            period_ends.set(start + Duration::from_nanos(pace.look_again_ns(looked_ns)));
+            if !is_due {
+                continue;
+            }
+        } else {
+            missed = schedule.next(Instant::now());
+            period_ends.set(schedule.due());
+        }
+        let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
+        let sample = Sample { periods_missed: missed, next_within_s, ..sampler.take() };
+        metrics.take(&sample, sampler.collectors(), sampler.response_times());
+        bus.publish(sample).await;
+        notify.alive(due);
+        metrics.sent(bus.sent());
+        metrics.asks(asked.taken());
+        if is_starting && start.elapsed() >= STARTED_AFTER {
+            is_starting = false;
+            memory::give_back();
+            tracing::info!("{STARTED}");
+        }
+        if let Some(sentence) = overruns.count(missed, due) {
+            tracing::warn!("{sentence}");
         }
     }
     notify.stopping();

@@ -9,7 +9,7 @@ use crate::buckets::Buckets;
 use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClass, Summary, Times};
 use crate::link::Unread;
 use crate::merge;
-use crate::recorder::RouteRecorder;
+use crate::recorder::{self, RouteRecorder, SizeRecorder};
 use crate::routes::{self, Route};
 use crate::sampling::Sampling;
 
@@ -237,41 +237,38 @@ impl Ledger {
 
     /// What a set of shelves, one for each route class, comes to: last-byte times, and all else.
     fn total_of(&self, recorders: &[Option<Box<RouteRecorder>>]) -> (Times, Details) {
-        let mut all = RouteRecorder::new();
-        recorders.iter().flatten().for_each(|recorder| all.add(recorder));
-        let by_class = StatusClass::NAMES.iter().zip(&all.last_byte);
-        let status_ms = by_class.filter_map(|(name, recorder)| {
-            let times = recorder.as_ref()?.times();
-            times.mean.map(|_| (*name, times))
-        });
-        let last_byte = all.last_byte();
+        let all = || recorders.iter().flatten();
+        let last_byte = || all().flat_map(|of_route| of_route.last_byte());
+        let first_byte = || all().map(|of_route| &of_route.first_byte);
+        let of_class =
+            |class: usize| recorder::times(all().filter_map(|of_route| of_route.last_byte[class].as_deref()));
+        let by_class = StatusClass::NAMES.iter().enumerate().map(|(class, name)| (*name, of_class(class)));
         let details = Details {
-            first_byte_ms: all.first_byte.times(),
-            status_ms: status_ms.collect(),
-            request_bytes: all.request_bytes.sizes(),
-            response_bytes: all.response_bytes.sizes(),
+            first_byte_ms: recorder::times(first_byte()),
+            status_ms: by_class.filter(|(_, times)| times.mean.is_some()).collect(),
+            request_bytes: SizeRecorder::sum(all().map(|of_route| &of_route.request_bytes)).sizes(),
+            response_bytes: SizeRecorder::sum(all().map(|of_route| &of_route.response_bytes)).sizes(),
             routes: self
                 .names()
                 .zip(recorders)
                 .map(|(name, recorder)| self.route_figures(name, recorder.as_deref()))
                 .collect(),
-            histogram: self.with_histograms.then(|| merge::text(&last_byte.histogram)),
-            first_byte_histogram: self.with_histograms.then(|| merge::text(&all.first_byte.histogram)),
+            histogram: self.with_histograms.then(|| merge::text(&recorder::histogram(last_byte()))),
+            first_byte_histogram: self.with_histograms.then(|| merge::text(&recorder::histogram(first_byte()))),
         };
-        (last_byte.times(), details)
+        (recorder::times(last_byte()), details)
     }
 
     fn route_figures(&self, name: &str, recorder: Option<&RouteRecorder>) -> RouteFigures {
         let mut figures = RouteFigures { name: name.to_owned(), ..RouteFigures::default() };
         if let Some(recorder) = recorder {
-            let last_byte = recorder.last_byte();
             figures.exchanges = recorder.request_bytes.count();
             figures.status = recorder.status;
             figures.first_byte_ms = recorder.first_byte.times();
-            figures.last_byte_ms = last_byte.times();
+            figures.last_byte_ms = recorder::times(recorder.last_byte());
             figures.request_bytes = recorder.request_bytes.sizes();
             figures.response_bytes = recorder.response_bytes.sizes();
-            figures.histogram = self.with_histograms.then(|| merge::text(&last_byte.histogram));
+            figures.histogram = self.with_histograms.then(|| merge::text(&recorder::histogram(recorder.last_byte())));
         }
         figures
     }

@@ -1,4 +1,7 @@
 //! Times and sizes as they come in: HDR histograms of three significant digits in nanoseconds, up to an hour.
+//!
+//! A period has some hundred exchanges and a histogram has 33,000 places, so the places that are used are listed: what a
+//! period costs grows with what happened in it, and not with the places.
 
 use hdrhistogram::Histogram;
 
@@ -6,58 +9,115 @@ use crate::figures::{Exchange, Sizes, StatusClass, StatusClasses, Times};
 
 /// Response times as they come in; mean and maximum are exact.
 pub struct Recorder {
-    pub histogram: Histogram<u32>,
+    /// By place.
+    counts: Vec<u32>,
+    /// The places that are not zero, in any order.
+    used: Vec<u16>,
     sum_ns: u128,
     max_ns: u64,
 }
 
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
+/// Places of an octave: three significant digits.
+const OCTAVE_BITS: u32 = 10;
+const PLACES: usize = place(LONGEST_NS) as usize + 1;
+
+/// The place of a time, as HdrHistogram has it: up to 2,047 one for each nanosecond, then 1,024 for each octave.
+const fn place(ns: u64) -> u16 {
+    let octave = (u64::BITS - (ns | ((2 << OCTAVE_BITS) - 1)).leading_zeros()) - OCTAVE_BITS - 1;
+    ((octave << OCTAVE_BITS) + (ns >> octave) as u32) as u16
+}
+
+/// The longest time of a place.
+fn longest_of(place: u16) -> u64 {
+    let octave = u32::from(place >> OCTAVE_BITS).saturating_sub(1);
+    let lowest = u64::from(place) - (u64::from(octave) << OCTAVE_BITS);
+    ((lowest + 1) << octave) - 1
+}
+
 impl Recorder {
     pub fn new() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
-        Self { histogram, sum_ns: 0, max_ns: 0 }
+        Self { counts: vec![0; PLACES], used: Vec::new(), sum_ns: 0, max_ns: 0 }
     }
 
     /// A time that stands for so many.
     pub fn record(&mut self, ns: u64, weight: u32) {
-        self.histogram.record_n(ns.min(LONGEST_NS), weight).expect("it is within the bounds");
+        self.count(place(ns.min(LONGEST_NS)), weight);
         self.sum_ns += u128::from(ns) * u128::from(weight);
         self.max_ns = self.max_ns.max(ns);
     }
 
-    pub fn add(&mut self, more: &Self) {
-        if more.histogram.is_empty() {
-            return;
+    fn count(&mut self, place: u16, times: u32) {
+        let count = &mut self.counts[usize::from(place)];
+        if *count == 0 && times > 0 {
+            self.used.push(place);
         }
-        self.histogram.add(&more.histogram).expect("the bounds are the same");
+        *count = count.saturating_add(times);
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        more.each().for_each(|(place, times)| self.count(place, times));
         self.sum_ns += more.sum_ns;
         self.max_ns = self.max_ns.max(more.max_ns);
     }
 
     pub fn clear(&mut self) {
-        if !self.histogram.is_empty() {
-            self.histogram.reset();
+        for place in self.used.drain(..) {
+            self.counts[usize::from(place)] = 0;
         }
         self.sum_ns = 0;
         self.max_ns = 0;
     }
 
-    pub fn times(&self) -> Times {
-        let count = self.histogram.len();
-        if count == 0 {
-            return Times::default();
-        }
-        let ms = |ns: f64| Some(ns / 1e6);
-        let quantile = |q| ms(self.histogram.value_at_quantile(q).min(self.max_ns) as f64);
-        Times {
-            mean: ms(self.sum_ns as f64 / count as f64),
-            p50: quantile(0.50),
-            p95: quantile(0.95),
-            p99: quantile(0.99),
-            max: ms(self.max_ns as f64),
-        }
+    fn each(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.used.iter().map(|place| (*place, self.counts[usize::from(*place)]))
     }
+
+    pub fn times(&self) -> Times {
+        times([self])
+    }
+}
+
+/// What several recorders have seen together.
+pub fn times<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Times {
+    let (mut counted, mut sum_ns, mut max_ns) = (Vec::new(), 0, 0);
+    for recorder in recorders {
+        counted.extend(recorder.each());
+        sum_ns += recorder.sum_ns;
+        max_ns = recorder.max_ns.max(max_ns);
+    }
+    counted.sort_unstable();
+    let count = counted.iter().map(|(_, times)| u64::from(*times)).sum::<u64>();
+    if count == 0 {
+        return Times::default();
+    }
+    let ms = |ns: f64| Some(ns / 1e6);
+    let quantile = |q: f64| {
+        let mut left = ((q * count as f64).ceil() as u64).max(1);
+        let place = counted.iter().find(|(_, times)| {
+            let is_there = left <= u64::from(*times);
+            left = left.saturating_sub(u64::from(*times));
+            is_there
+        });
+        ms(place.map_or(max_ns, |(place, _)| longest_of(*place).min(max_ns)) as f64)
+    };
+    Times {
+        mean: ms(sum_ns as f64 / count as f64),
+        p50: quantile(0.50),
+        p95: quantile(0.95),
+        p99: quantile(0.99),
+        max: ms(max_ns as f64),
+    }
+}
+
+/// What several recorders have seen together, as every HdrHistogram library has it.
+pub fn histogram<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histogram<u32> {
+    let mut all = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
+    for (place, times) in recorders.into_iter().flat_map(Recorder::each) {
+        all.record_n(longest_of(place).min(LONGEST_NS), times).expect("it is within the bounds");
+    }
+    all
 }
 
 /// Sizes of messages as they come in.
@@ -80,6 +140,13 @@ impl SizeRecorder {
         self.count += more.count;
         self.sum += more.sum;
         self.max = self.max.max(more.max);
+    }
+
+    /// Several together.
+    pub fn sum<'a>(recorders: impl Iterator<Item = &'a Self>) -> Self {
+        let mut all = Self::default();
+        recorders.for_each(|recorder| all.add(recorder));
+        all
     }
 
     pub fn count(&self) -> u64 {
@@ -150,9 +217,48 @@ impl RouteRecorder {
         self.response_bytes = SizeRecorder::default();
     }
 
-    pub fn last_byte(&self) -> Recorder {
-        let mut all = Recorder::new();
-        self.last_byte.iter().flatten().for_each(|recorder| all.add(recorder));
-        all
+    /// Last-byte times, by status class.
+    pub fn last_byte(&self) -> impl Iterator<Item = &Recorder> {
+        self.last_byte.iter().flatten().map(AsRef::as_ref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_percentiles_are_those_of_hdr_histogram() {
+        let mut reference = Histogram::<u32>::new_with_bounds(1, LONGEST_NS, 3).expect("bounds");
+        let (mut one, mut two) = (Recorder::new(), Recorder::new());
+        let mut ns = 1;
+        for number in 0..3_000 {
+            for time in [ns - 1, ns, ns + number % 7] {
+                let weight = 1 + (number % 3) as u32;
+                let recorder = if number % 2 == 0 { &mut one } else { &mut two };
+                recorder.record(time, weight);
+                reference.record_n(time, weight).expect("in bounds");
+                assert_eq!(longest_of(place(time)), reference.highest_equivalent(time), "{time}");
+            }
+            ns = (ns * 1013 / 1000 + 1).min(LONGEST_NS - 7);
+        }
+        assert_eq!(histogram([&one, &two]), reference);
+        let found = times([&one, &two]);
+        for (value, quantile) in [(found.p50, 0.5), (found.p95, 0.95), (found.p99, 0.99)] {
+            let expected = reference.value_at_quantile(quantile).min(one.max_ns.max(two.max_ns));
+            assert_eq!(value, Some(expected as f64 / 1e6));
+        }
+        one.add(&two);
+        assert_eq!(one.times(), found);
+        one.clear();
+        one.record(5, 2);
+        assert_eq!((one.times().p99, one.each().collect::<Vec<_>>()), (Some(5e-6), vec![(5, 2)]));
+    }
+
+    #[test]
+    fn a_time_beyond_an_hour_counts_in_the_last_place() {
+        let mut recorder = Recorder::new();
+        recorder.record(u64::MAX, 1);
+        assert_eq!(recorder.each().collect::<Vec<_>>(), [(place(LONGEST_NS), 1)]);
     }
 }

@@ -54,7 +54,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         0 => working_set_kib(l2_kib(&system.sys)),
         kib => kib,
     });
-    let moments = Moments::new(probe, budget_ns);
+    let moments = Moments::new(probe, budget_ns, settings.canary.max_cpu_share);
     let why_no_slow_share = moments.why_no_slow_share();
     Box::new(Canary { proc: system.proc.clone(), moments, why_no_slow_share, sampling: None, quiet_s: 0.0, between: 0 })
 }
@@ -116,7 +116,10 @@ impl Collector for Canary {
         self.quiet_s = if is_quiet(sample) { self.quiet_s + sample.period_s } else { 0.0 };
         let left_out = if self.quiet_s >= SELDOM_AFTER_S { self.between } else { 0 };
         // Of this period: a run of the one before was counted there.
-        let spent_by = |run: &Run, when| if when == When::Before { Spent::default() } else { run.spent };
+        let spent_by = |run: &Run, when| match when {
+            When::Before | When::Lately => Spent::default(),
+            When::Late(_) | When::Now => run.spent,
+        };
         let (run, when) = self.moments.take(|run, when| NextRun {
             length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
             left_out,
@@ -125,6 +128,7 @@ impl Collector for Canary {
             When::Late(late) => Ok(late),
             When::Now => Err("the probe ran with the Sample, not at a moment of its own"),
             When::Before => Err("without requests the probe runs once a second"),
+            When::Lately => Err("the figures are those of the last run, which was too lately for another one"),
         };
         if let Some(reason) = &self.why_no_slow_share {
             absent(sample, "canary.slow_share", reason);
@@ -189,7 +193,7 @@ mod tests {
     }
 
     fn canary() -> Canary {
-        let moments = Moments::new(Probe::new(1024), 1 << 40);
+        let moments = Moments::new(Probe::new(1024), 1 << 40, f64::INFINITY);
         let proc = "/proc".into();
         Canary { proc, moments, why_no_slow_share: None, sampling: None, quiet_s: SELDOM_AFTER_S - 0.9, between: 2 }
     }
@@ -305,15 +309,24 @@ mod tests {
 
     #[test]
     fn by_default_the_probe_stays_within_its_share_of_a_core() {
-        let settings = Settings::default();
+        let (settings, start) = (Settings::default(), Instant::now());
         let mut canary = COLLECTOR.open(&settings, &System::machine());
-        let mut shares: Vec<f64> = (0..21)
-            .map(|_| {
-                let mut sample = sample();
-                canary.collect(&mut sample);
-                sample.canary.and_then(|canary| canary.cpu_share).expect("a share")
-            })
-            .collect();
+        let (mut shares, mut cpu_s, mut repeated) = (Vec::new(), 0.0, 0);
+        while shares.len() < 21 {
+            let mut sample = sample();
+            canary.collect(&mut sample);
+            let share = sample.canary.and_then(|canary| canary.cpu_share).expect("a share");
+            if share > 0.0 {
+                let most_s = settings.canary.max_cpu_share * start.elapsed().as_secs_f64();
+                assert!(cpu_s <= most_s, "{cpu_s} s of CPU before this run, {most_s} allowed: {shares:?}");
+                cpu_s += share * sample.period_s;
+                shares.push(share);
+            } else {
+                repeated += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert!(repeated > 0, "Samples follow one another faster than the probe may run");
         shares.sort_unstable_by(f64::total_cmp);
         // The median: what interrupts serve meanwhile is charged to whoever runs.
         assert!(shares[10] <= settings.canary.max_cpu_share, "{shares:?}");

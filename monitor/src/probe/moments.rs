@@ -32,6 +32,9 @@ struct Shared {
     repeated: Option<(Run, u32)>,
     /// When the last Sample was taken.
     taken: Option<Instant>,
+    /// Share of a core for runs that a Sample makes, and the last run with its end.
+    most_cpu_share: f64,
+    ran: Option<(Run, Instant)>,
 }
 
 /// What a Sample wants of those to come.
@@ -61,13 +64,17 @@ pub enum When {
     Now,
     /// In a period before: this one was left out.
     Before,
+    /// For a Sample before, so lately that another run would take more than the probe's share of a core.
+    Lately,
 }
 
 impl Moments {
-    /// Runs of at most about `budget_ns`; so far they have no moments of their own.
-    pub fn new(probe: Probe, budget_ns: u64) -> Moments {
+    /// Runs of at most about `budget_ns`, and those that a Sample makes of no more than `most_cpu_share` of a core; so far
+    /// they have no moments of their own.
+    pub fn new(probe: Probe, budget_ns: u64, most_cpu_share: f64) -> Moments {
         let next = NextRun { length: Length::Whole, left_out: 0 };
-        let shared = Shared { probe, budget_ns, next, last: None, left_out: 0, repeated: None, taken: None };
+        let (last, left_out, repeated, taken, ran) = (None, 0, None, None, None);
+        let shared = Shared { probe, budget_ns, next, last, left_out, repeated, taken, most_cpu_share, ran };
         Moments(Arc::new(Mutex::new(shared)))
     }
 
@@ -81,7 +88,8 @@ impl Moments {
         thread.spawn(move || run_each_period(&shared, &mut Wakeups::open(&proc), start, period)).map(drop)
     }
 
-    /// The run of this period; where it was left out, the last one; without such a run one is made now. `next` is what is
+    /// The run of this period; where it was left out, the last one; without such a run one is made now, unless the last one
+    /// was too lately: then it is that one. `next` is what is
     /// set for the next ones.
     pub fn take(&self, next: impl FnOnce(&Run, When) -> NextRun) -> (Run, When) {
         let mut shared = lock(&self.0);
@@ -89,7 +97,10 @@ impl Moments {
         let (run, when, left_out) = match (shared.last.take(), repeated) {
             (Some((run, late)), _) => (run, When::Late(late), shared.left_out),
             (None, Some((run, left_out))) => (run, When::Before, left_out - 1),
-            (None, None) => (shared.run(), When::Now, 0),
+            (None, None) => match shared.ran_lately() {
+                Some(run) => (run, When::Lately, 0),
+                None => (shared.run(), When::Now, 0),
+            },
         };
         shared.repeated = (left_out > 0).then_some((run, left_out));
         shared.next = next(&run, when);
@@ -111,7 +122,16 @@ impl Moments {
 
 impl Shared {
     fn run(&mut self) -> Run {
-        self.probe.run(self.budget_ns, self.next.length)
+        let run = self.probe.run(self.budget_ns, self.next.length);
+        self.ran = Some((run, Instant::now()));
+        run
+    }
+
+    /// The last run, while the time since its end is too short for what it took.
+    fn ran_lately(&self) -> Option<Run> {
+        let (run, ended) = self.ran?;
+        let is_lately = ended.elapsed().as_nanos() as f64 * self.most_cpu_share < run.spent.cpu_ns as f64;
+        is_lately.then_some(run)
     }
 
     /// The moment has come, or has passed: a Sample that was taken since then made its own run. How many periods are left
@@ -155,7 +175,7 @@ mod tests {
     use super::*;
 
     fn moments() -> Moments {
-        Moments::new(Probe::new(1024), 1 << 40)
+        Moments::new(Probe::new(1024), 1 << 40, f64::INFINITY)
     }
 
     fn whole(_: &Run, _: When) -> NextRun {
@@ -193,6 +213,18 @@ mod tests {
         moments.run_at(moment, Some(2_000_000));
         let When::Late(late) = moments.take(whole).1 else { panic!("at its moment") };
         assert!(late.ns >= 5_000_000 && late.timer_ns == Some(late.ns - 2_000_000), "{late:?}");
+    }
+
+    #[test]
+    fn samples_that_follow_one_another_share_a_run_until_the_probe_may_run_again() {
+        let moments = Moments::new(Probe::new(1024), 1 << 40, 1e-9);
+        let (first, when) = moments.take(whole);
+        assert_eq!(when, When::Now);
+        assert_eq!(moments.take(whole), (first, When::Lately));
+        moments.run_at(Instant::now(), None);
+        assert!(matches!(moments.take(whole).1, When::Late(_)), "its own moments stay");
+        lock(&moments.0).most_cpu_share = f64::INFINITY;
+        assert_eq!(moments.take(whole).1, When::Now);
     }
 
     #[test]
