@@ -16,7 +16,11 @@ from lab.stories import own_cost as story
 @click.command(epilog="Example: slackwater lab cost --load 0.8 --rounds 5 --off canary --off traffic --json cost.json")
 @hosts_options
 @click.option(
-    "--load", type=click.FloatRange(0.01, 0.95), default=0.8, show_default=True, help="Share of the capacity."
+    "--load",
+    type=click.FloatRange(0.01, 0.95),
+    default=0.8,
+    show_default=True,
+    help="Share of their CPU that the hosts use without monitors.",
 )
 @click.option("--seconds", type=click.FloatRange(3), default=15.0, show_default=True, help="Length of each run.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)

@@ -13,7 +13,8 @@ from tests.support.real_lab import needs_lab, run_lab
 
 def run(number: int, variant: str, cpu_ms: float, share: float | None = None) -> dict[str, object]:
     figures = {"p50_ms": cpu_ms, "p95_ms": 3 * cpu_ms, "p99_ms": 9 * cpu_ms}
-    return {"round": number, "variant": variant, "request_cpu_ms": cpu_ms, "monitor_share": share, **figures}
+    own = {"cpu_share": cpu_ms / 2.5, "request_cpu_ms": cpu_ms, "monitor_share": share}
+    return {"round": number, "variant": variant, **own, **figures}
 
 
 def test_a_round_has_the_hosts_alone_all_monitors_and_monitors_that_lack_one_collector() -> None:
@@ -32,15 +33,15 @@ def test_rounds_are_compared_in_pairs_so_a_slow_one_counts_no_more() -> None:
     times = with_monitors["request_cpu_ms_times"]
     assert times == {key: pytest.approx(1.02) for key in ("value", "low", "high")}
     assert with_monitors["monitor_share"] == 0.014
-    assert cells(without) == [WITHOUT, "1.500", "-", "-", "1.5", "4.5", "13.5"]
-    assert cells(with_monitors)[1:4] == ["1.530", "1.96% (1.96% to 1.96%)", "1.40%"]
+    assert cells(without) == [WITHOUT, "60.0%", "1.500", "-", "-", "1.5", "4.5", "13.5"]
+    assert cells(with_monitors)[2:5] == ["1.530", "1.96% (1.96% to 1.96%)", "1.40%"]
     assert len(cells(without)) == 1 + len(COLUMNS)
 
 
 def test_one_round_has_no_interval() -> None:
     _, with_monitors = rows([run(1, WITHOUT, 1.0), run(1, WITH, 1.25)])
     assert with_monitors["request_cpu_ms_times"] == {"value": pytest.approx(1.25), "low": None, "high": None}
-    assert cells(with_monitors)[2:4] == ["20.00%", "-"]
+    assert cells(with_monitors)[3:5] == ["20.00%", "-"]
 
 
 @pytest.mark.lab
@@ -57,4 +58,6 @@ def test_the_command_measures_hosts_with_and_without_monitors(tmp_path: Path) ->
     assert [row["variant"] for row in result["rows"]] == [WITHOUT, WITH]
     assert all(one["requests"] > 0 and one["request_cpu_ms"] > 0 for one in result["runs"])
     assert 0 < result["rows"][1]["monitor_share"] < 1
+    assert "of the hosts' CPU" in done.stderr
+    assert 0 < result["rows"][0]["cpu_share"] <= 1.05
     assert result["rows"][0]["monitor_share"] is None
