@@ -26,7 +26,7 @@ from lab.cluster.spawn import wait_until
 from lab.compare import statistics as rounds
 from lab.experiment.cost import between, look
 from lab.experiment.policy_runners import MONITOR, READY_S
-from lab.experiment.steady import CALIBRATION_S, WARM_UP_S, capacity_rps, stay, stop_programs
+from lab.experiment.steady import WARM_UP_S, capacity_rps, stay, stop_programs
 
 WITHOUT = "without"
 WITH = "with monitors"
@@ -61,7 +61,7 @@ class OwnCostTest:
 
 def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[str, Any]:
     """All rounds; gives the JSON. Raises LabError."""
-    demand = Demand(rate_rps=_rate_rps(lab, test.load, progress))
+    demand = Demand(rate_rps=_rate_rps(lab, test, progress))
     start_bus(lab)
     dice, found = random.Random(test.seed), []
     for number in range(1, test.rounds + 1):
@@ -81,14 +81,14 @@ def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[st
     }
 
 
-def _rate_rps(lab: Lab, load: float, progress: Callable[[str], None]) -> float:
+def _rate_rps(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> float:
     """Requests per second that take this share of the hosts' CPU. Of virtual machines, which use CPU time for more than
     requests: this share of what they answer in a closed loop."""
-    rate_rps = round(load * capacity_rps(lab), 1)
+    rate_rps = round(test.load * capacity_rps(lab), 1)
     for _ in range(0 if lab.settings.kind == "vm" else CORRECTIONS):
-        share = _measured(lab, Demand(rate_rps=rate_rps), CALIBRATION_S)["cpu_share"]
+        share = _measured(lab, Demand(rate_rps=rate_rps), test.seconds)["cpu_share"]
         progress(f"{rate_rps} requests/s take {share:.1%} of the hosts' CPU")
-        rate_rps = round(rate_rps * load / share, 1)
+        rate_rps = round(rate_rps * test.load / share, 1)
     progress(f"asked for {rate_rps} requests/s")
     return rate_rps
 
