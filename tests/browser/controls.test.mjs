@@ -116,6 +116,15 @@ for (const width of WIDTHS) {
     assert.equal(new URL(page.url()).hash, "#main");
   });
 
+  at("Fleet: rows that are in order already stay as the server wrote them", async (page) => {
+    await page.addInitScript(() => document.addEventListener("readystatechange", () => { window.written ??= document.querySelector("table.fleet tbody"); }));
+    for (const query of ["", "?sort=state", "?group=zone"]) {
+      await live(page, `/fleet${query}`);
+      await page.waitForSelector(".map:not([aria-busy])");
+      assert.ok(await page.evaluate(() => window.written !== null && window.written === document.querySelector("table.fleet tbody")), query);
+    }
+  });
+
   at("Fleet: search, groups and order without a reload, the same as with one", async (page) => {
     await live(page, "/fleet");
     await page.evaluate(() => { window.stays = true; });

@@ -30,6 +30,7 @@ def show() -> tuple[str, int]:
     page = render_template(
         "fleet.html", event=event, chosen=chosen, groups=groups, harm=harm,
         shown=sum(len(group.servers) for group in groups),
+        pool_paths={name: url_for("pages.pool", pool=name) for name in {one.pool for one in event.servers}},
         by_key=by_key, map_px=harms.map_px(len(harm.servers)), cells=cells, more=more,
         group_names=list(GROUPS), sort_names=list(SORTS),
         ranges={last: url_for("fleet.show", **{**query, "last": last}) for last in harms.RANGES},

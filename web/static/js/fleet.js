@@ -16,15 +16,20 @@ const names = new Intl.Collator("en", { numeric: true });
 let servers = []; // of the last event
 let map = { servers: [] };
 let harm = new Map(); // by the servers' keys
-let arranged = JSON.stringify(orderOf(table)); // the page comes in the order that was asked for
+let arranged = keysOf([...table.tBodies].map((body) => [
+  body.querySelector("[data-field='title']")?.textContent,
+  [...body.querySelectorAll("tr[data-key]")].map((row) => row.dataset),
+]));
+let asked = false; // for the harm, with an answer or without; until then the rows stay in the page's own order
 let states = "";
 
-// Of the table as it stands: the groups' titles with the keys of their servers.
-function orderOf(table) {
-  return [...table.tBodies].map((body) => {
-    const title = body.querySelector('[data-field="title"]')?.textContent ?? "";
-    return [title, [...body.querySelectorAll("tr[data-key]")].map((row) => row.dataset.key)];
-  });
+// The order of the rows, to compare: the keys below each title.
+function keysOf(groups) {
+  return JSON.stringify(groups.map(([title, of]) => [title ?? "", of.map((one) => one.key)]));
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 // As `arrange` in web/content/fleet.py.
@@ -68,18 +73,15 @@ function rowOf(server) {
 function fill(row, server) {
   row.dataset.state = server.state;
   for (const [name, text] of Object.entries({ badge: `${server.symbol} ${server.word}`, since: server.since, load: server.load, p95: server.p95 })) {
-    const cell = row.querySelector(`[data-field="${name}"]`);
-    if (cell.textContent !== text) cell.textContent = text;
+    setText(row.querySelector(`[data-field="${name}"]`), text);
   }
 }
 
 function fillHarm(row, one) {
-  const lost = row.querySelector('[data-field="lost"]');
-  const text = one?.lost ?? NOTHING;
-  if (lost.textContent !== text) lost.textContent = text; // what is set anew is laid out anew
+  setText(row.querySelector('[data-field="lost"]'), one?.lost ?? NOTHING);
   const cell = row.querySelector('[data-field="worst"]');
   if (!one?.worst_url) {
-    if (cell.firstElementChild) cell.textContent = NOTHING;
+    setText(cell, NOTHING);
   } else if (cell.firstElementChild?.getAttribute("href") !== one.worst_url) {
     const link = document.createElement("a");
     const time = document.createElement("time");
@@ -99,10 +101,10 @@ function groupRow(title, count) {
 
 // Puts the rows into the table anew where their order has changed; what had the focus keeps it.
 function arrange() {
-  if (servers.length === 0) return;
+  if (servers.length === 0 || !asked) return;
   const found = groups();
   const order = found.flatMap(([, of]) => of);
-  const now = JSON.stringify(found.map(([title, of]) => [title, of.map((one) => one.key)]));
+  const now = keysOf(found);
   if (now !== arranged) {
     arranged = now;
     const focused = document.activeElement;
@@ -139,9 +141,12 @@ async function loadHarm() {
     map = await answer.json();
   } catch (error) {
     section.querySelector(".readout").textContent = `The heat map cannot be loaded (${error.message}); reload the page to try again.`;
+    asked = true;
     if (map.servers.length === 0) heat.show(map, []);
+    arrange();
     return;
   }
+  asked = true;
   harm = new Map(map.servers.map((one) => [`${one.pool}/${one.node}`, one]));
   for (const [key, row] of rows) fillHarm(row, harm.get(key));
   for (const [place, unixS] of [map.since_unix_s, map.until_unix_s].entries()) setTime(section.querySelectorAll(".axis time")[place], unixS);
@@ -150,7 +155,7 @@ async function loadHarm() {
 }
 
 function onFilter(event) {
-  if (servers.length === 0) return; // the server does it
+  if (servers.length === 0 || !asked) return; // the server does it
   event.preventDefault();
   const query = new URLSearchParams(new FormData(form));
   history.replaceState(null, "", `${form.getAttribute("action")}?${query}`);

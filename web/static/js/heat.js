@@ -30,7 +30,7 @@ export class HeatMap {
     this.canvas.addEventListener("click", () => this.link.click());
     this.link.addEventListener("keydown", (event) => this.press(event));
     this.link.addEventListener("focus", () => this.move(...this.at));
-    new ResizeObserver(() => this.draw()).observe(this.box);
+    new ResizeObserver(() => this.canvas.width !== this.widthPx() && this.draw()).observe(this.box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
@@ -47,21 +47,26 @@ export class HeatMap {
     this.place(...this.at);
   }
 
+  widthPx() {
+    return Math.round(this.box.clientWidth * devicePixelRatio);
+  }
+
   draw() {
     if (this.columns === 0) return;
     const style = getComputedStyle(document.documentElement);
     const colours = NAMES.map((name) => Number.parseInt(style.getPropertyValue(`--heat-${name}`).trim().slice(1), 16));
     const pixels = new ImageData(this.columns, this.rows.length);
+    const bytes = new DataView(pixels.data.buffer);
     this.rows.forEach((row, y) => {
       for (let x = 0; x < this.columns; x += 1) {
         const colour = colours[level(row.lost_percent[x], row.episodes[x])];
-        pixels.data.set([colour >> 16, (colour >> 8) & 255, colour & 255, 255], 4 * (y * this.columns + x));
+        bytes.setUint32(4 * (y * this.columns + x), ((colour << 8) | 255) >>> 0); // red, green, blue, opaque
       }
     });
     const small = new OffscreenCanvas(this.columns, this.rows.length);
     small.getContext("2d").putImageData(pixels, 0, 0);
     const rowPx = Math.min(Math.max(Math.floor(ROWS_PX / this.rows.length), ROW_PX[0]), ROW_PX[1]);
-    this.canvas.width = Math.round(this.box.clientWidth * devicePixelRatio);
+    this.canvas.width = this.widthPx();
     this.canvas.height = Math.round(rowPx * this.rows.length * devicePixelRatio);
     this.canvas.style.aspectRatio = `${this.canvas.width} / ${this.canvas.height}`;
     const context = this.canvas.getContext("2d");
