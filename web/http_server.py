@@ -6,6 +6,7 @@ One thread reads from all connections; a thread of the pool is taken only for a 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,8 @@ class HttpServer:
         self._map: dict[int, Any] = {}
         self._threads = ThreadedTaskDispatcher()
         self._threads.set_thread_count(THREADS)
+        # That a request waits a moment for a thread is no news; when none becomes free, the beat stops.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._beat = _Beat(beat)
         self._beat_at_s = 0.0
         self._ending = False

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.ansible_files import php_of
 from tests.support.rollout_hosts import Hosts
-from tools.systems import DEBIAN_12, DEBIAN_13, System
+from tools.systems import DEBIAN_12, DEBIAN_13, UBUNTU_24_04, System
 
 WEBS = ["web1", "web2", "web3"]
 NAMES = ["lb1", *WEBS]
 SITES: dict[str, dict[str, System]] = {
-    **{system.release: dict.fromkeys(NAMES, system) for system in (DEBIAN_12, DEBIAN_13)},
+    **{system.release: dict.fromkeys(NAMES, system) for system in (DEBIAN_12, DEBIAN_13, UBUNTU_24_04)},
     "mixed": {"lb1": DEBIAN_12, "web1": DEBIAN_13, "web2": DEBIAN_13, "web3": DEBIAN_12},
 }
 """Sites that the rollout is run on: each host's system."""

@@ -117,7 +117,7 @@ impl Collector for Canary {
         let left_out = if self.quiet_s >= SELDOM_AFTER_S { self.between } else { 0 };
         // Of this period: a run of the one before was counted there.
         let spent_by = |run: &Run, when| match when {
-            When::Before | When::Lately => Spent::default(),
+            When::Before | When::Recent => Spent::default(),
             When::Late(_) | When::Now => run.spent,
         };
         let (run, when) = self.moments.take(|run, when| NextRun {
@@ -128,7 +128,7 @@ impl Collector for Canary {
             When::Late(late) => Ok(late),
             When::Now => Err("the probe ran with the Sample, not at a moment of its own"),
             When::Before => Err("without requests the probe runs once a second"),
-            When::Lately => Err("the figures are those of the last run, which was too lately for another one"),
+            When::Recent => Err("the figures are those of the last run, which is too recent for another one"),
         };
         if let Some(reason) = &self.why_no_slow_share {
             absent(sample, "canary.slow_share", reason);

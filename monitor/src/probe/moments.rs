@@ -64,8 +64,8 @@ pub enum When {
     Now,
     /// In a period before: this one was left out.
     Before,
-    /// For a Sample before, so lately that another run would take more than the probe's share of a core.
-    Lately,
+    /// For a Sample before, so recently that another run would take more than the probe's share of a core.
+    Recent,
 }
 
 impl Moments {
@@ -89,16 +89,15 @@ impl Moments {
     }
 
     /// The run of this period; where it was left out, the last one; without such a run one is made now, unless the last one
-    /// was too lately: then it is that one. `next` is what is
-    /// set for the next ones.
+    /// was too recent: then it is that one. `next` is what is set for the next ones.
     pub fn take(&self, next: impl FnOnce(&Run, When) -> NextRun) -> (Run, When) {
         let mut shared = lock(&self.0);
         let repeated = shared.repeated.take();
         let (run, when, left_out) = match (shared.last.take(), repeated) {
             (Some((run, late)), _) => (run, When::Late(late), shared.left_out),
             (None, Some((run, left_out))) => (run, When::Before, left_out - 1),
-            (None, None) => match shared.ran_lately() {
-                Some(run) => (run, When::Lately, 0),
+            (None, None) => match shared.ran_recently() {
+                Some(run) => (run, When::Recent, 0),
                 None => (shared.run(), When::Now, 0),
             },
         };
@@ -128,10 +127,10 @@ impl Shared {
     }
 
     /// The last run, while the time since its end is too short for what it took.
-    fn ran_lately(&self) -> Option<Run> {
+    fn ran_recently(&self) -> Option<Run> {
         let (run, ended) = self.ran?;
-        let is_lately = ended.elapsed().as_nanos() as f64 * self.most_cpu_share < run.spent.cpu_ns as f64;
-        is_lately.then_some(run)
+        let is_recent = ended.elapsed().as_nanos() as f64 * self.most_cpu_share < run.spent.cpu_ns as f64;
+        is_recent.then_some(run)
     }
 
     /// The moment has come, or has passed: a Sample that was taken since then made its own run. How many periods are left
@@ -220,7 +219,7 @@ mod tests {
         let moments = Moments::new(Probe::new(1024), 1 << 40, 1e-9);
         let (first, when) = moments.take(whole);
         assert_eq!(when, When::Now);
-        assert_eq!(moments.take(whole), (first, When::Lately));
+        assert_eq!(moments.take(whole), (first, When::Recent));
         moments.run_at(Instant::now(), None);
         assert!(matches!(moments.take(whole).1, When::Late(_)), "its own moments stay");
         lock(&moments.0).most_cpu_share = f64::INFINITY;
