@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 
 LOGS = (ROOT / "docs/operations/observability.md").read_text().partition("## Logs")[2]
 PRODUCTION = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
-OF_OTHERS = {"opentelemetry"}
+OF_OTHERS = {"opentelemetry", "waitress.queue"}
 """Names of libraries whose lines are not shown."""
 
 

@@ -181,6 +181,8 @@ def test_a_command_of_the_readme_does_what_it_should(desk: Desk, command: str) -
     runs = with_places(instead.command if instead else command, desk.folder)
     if "pip install" in command and not has_package_index(desk):
         pytest.skip("no index of Python packages is reached")
+    if command.startswith("slackwater-monitor check") and os.geteuid() != 0:
+        pytest.skip("all is there for the monitor only where it may capture: needs root")
     if command in STAYS:
         if not (desk.folder / "places/slackwater/bin/slackwater").exists():
             pytest.skip("Slackwater was not installed: no index of Python packages is reached")
