@@ -18,6 +18,9 @@ from waitress.task import ThreadedTaskDispatcher
 
 from web.streams import MAX_STREAMS
 
+logging.getLogger("waitress").setLevel(logging.WARNING)  # it logs each viewer that leaves
+# That a request waits a moment for a thread is no news; when none becomes free, the beat stops.
+logging.getLogger("waitress.queue").setLevel(logging.ERROR)
 THREADS = MAX_STREAMS + 16
 MOST_CONNECTIONS = 400
 """Then the oldest that waits for a request is closed for a new one. Below 1024 descriptors with the journal's."""
@@ -53,8 +56,6 @@ class HttpServer:
         self._map: dict[int, Any] = {}
         self._threads = ThreadedTaskDispatcher()
         self._threads.set_thread_count(THREADS)
-        # That a request waits a moment for a thread is no news; when none becomes free, the beat stops.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._beat = _Beat(beat)
         self._beat_at_s = 0.0
         self._ending = False

@@ -15,7 +15,6 @@ from web import create_app, http_server
 from web.security import is_loopback
 
 log = logging.getLogger("slackwater.web")
-logging.getLogger("waitress").setLevel(logging.WARNING)  # it logs each viewer that leaves
 
 
 class WebError(Exception):

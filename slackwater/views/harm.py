@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -129,16 +129,25 @@ def until_of(run: Sequence[Story], now_unix_s: float) -> float:
     return max(end_of(one, now_unix_s) for one in run)
 
 
-def measure(
-    journal: Journal,
-    pool: PoolSettings,
-    episodes: Sequence[Story],
-    changes: Sequence[Change],
-    now_unix_s: float,
-    finest_s: float,
-    weights_work: bool,
-) -> Measured:
-    """A run of episodes; `changes` are the weight changes of the pool in its time, the oldest first."""
+@dataclass(frozen=True)
+class Run:
+    """A run of episodes, and how it is to be measured."""
+
+    pool: PoolSettings
+    episodes: Sequence[Story]
+    changes: Sequence[Change]
+    """The weight changes of the pool in its time, the oldest first."""
+    finest_s: float
+    weights_work: bool
+
+
+Measure = Callable[[Journal, Run, float], Measured]
+"""Of a run, at a time."""
+
+
+def measure(journal: Journal, run: Run, now_unix_s: float) -> Measured:
+    """Reads what users felt from the journal. Raises JournalError."""
+    pool, episodes, changes, finest_s = run.pool, run.episodes, run.changes, run.finest_s
     since = episodes[0].since_unix_s
     until = until_of(episodes, now_unix_s)
     limit_ms = pool.target_p95_ms or None
@@ -147,7 +156,7 @@ def measure(
         before = requests(journal, pool.name, calm_until - calm_s, calm_s, calm_until)
         calm_ms = pooled_ms([one for known in before.values() for one in known], Q)
         limit_ms = None if calm_ms is None else TIMES_CALM * calm_ms
-    avoided_unknown = _avoided_unknown(changes, weights_work)
+    avoided_unknown = _avoided_unknown(changes, run.weights_work)
     if limit_ms is None:
         return Measured(episodes, None, [], "no_calm", avoided_unknown or "no_calm")
     step_s = finest_s * max(1, math.ceil((until - since) / MOST_STEPS / finest_s))
@@ -167,29 +176,21 @@ class Remembered:
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Measured] = {}
 
-    def __call__(
-        self,
-        journal: Journal,
-        pool: PoolSettings,
-        episodes: Sequence[Story],
-        changes: Sequence[Change],
-        now_unix_s: float,
-        finest_s: float,
-        weights_work: bool,
-    ) -> Measured:
-        if now_unix_s - until_of(episodes, now_unix_s) < OVER_S:
-            return measure(journal, pool, episodes, changes, now_unix_s, finest_s, weights_work)
-        spans = tuple((one.node, one.since_unix_s, one.until_unix_s) for one in episodes)
-        key = (pool.name, pool.target_p95_ms, spans, tuple(made.id for made in changes), finest_s, weights_work)
+    def __call__(self, journal: Journal, run: Run, now_unix_s: float) -> Measured:
+        if now_unix_s - until_of(run.episodes, now_unix_s) < OVER_S:
+            return measure(journal, run, now_unix_s)
+        spans = tuple((one.node, one.since_unix_s, one.until_unix_s) for one in run.episodes)
+        changes = tuple(made.id for made in run.changes)
+        key = (run.pool.name, run.pool.target_p95_ms, spans, changes, run.finest_s, run.weights_work)
         with self._lock:
             known = self._known.pop(key, None)
         if known is None:
-            known = measure(journal, pool, episodes, changes, now_unix_s, finest_s, weights_work)
+            known = measure(journal, run, now_unix_s)
         with self._lock:
             self._known[key] = known  # now the newest
             while len(self._known) > MOST_KEPT:
                 del self._known[next(iter(self._known))]
-        return replace(known, episodes=episodes)
+        return replace(known, episodes=run.episodes)
 
 
 def _avoided_unknown(changes: Sequence[Change], weights_work: bool) -> Unknown:

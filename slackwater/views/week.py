@@ -4,7 +4,7 @@ would change. For the page, the API and `slackwater week`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 import msgspec
@@ -14,7 +14,7 @@ from slackwater.journal.journal import Journal
 from slackwater.journal.pool_totals import Begin, begins, observed_s
 from slackwater.messages import Change, Cycle, EpisodeMark, Mode, Resource, State
 from slackwater.views.change_lines import change_lines
-from slackwater.views.harm import Harm, Measured, end_of, finest_steps, harm, measure, off_by, runs, until_of
+from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
 from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes, mark_key, marks
 
 DAYS = (1, 7, 30, 90)
@@ -129,7 +129,7 @@ def week(
     pools: Sequence[PoolSettings],
     days: int,
     now_unix_s: float,
-    measured_by: Callable[..., Measured] = measure,
+    measured_by: Measure = measure,
 ) -> Week:
     """The last `days` until now; `measured_by` may be a `Remembered` of this journal. Raises JournalError."""
     found = [_of_pool(journal, settings, pool, days, now_unix_s, measured_by) for pool in pools]
@@ -148,7 +148,7 @@ def _of_pool(
     pool: PoolSettings,
     days: int,
     now_unix_s: float,
-    measured_by: Callable[..., Measured],
+    measured_by: Measure,
 ) -> PoolWeek:
     since = now_unix_s - days * DAY_S
     cycle = journal.latest_cycle(pool.name)
@@ -168,7 +168,7 @@ def _of_pool(
         until = until_of(run, now_unix_s)
         of_run = [made for made in decided if run[0].since_unix_s - BEFORE_S <= made.time_unix_s <= until + AFTER_S]
         works = cycle is None or cycle.weights_mean != "none"
-        measured = measured_by(journal, pool, run, of_run, now_unix_s, finest_s, works)
+        measured = measured_by(journal, Run(pool, run, of_run, finest_s, works), now_unix_s)
         whole = harm(measured, None, now_unix_s, off)
         totals.slow_s += whole.slow_s or 0.0
         totals.slow_requests += whole.slow_requests or 0.0

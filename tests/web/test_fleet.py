@@ -111,6 +111,8 @@ def test_load_is_shown_as_a_share_of_that_in_calm_where_weights_set_shares(tmp_p
 
 
 def test_the_heat_map_has_its_place_before_it_is_drawn(client: FlaskClient) -> None:
+    script = client.get("/static/js/heat.js").text
+    assert f"const ROWS_PX = {harm.MAP_PX};\nconst ROW_PX = {list(harm.ROW_PX)};" in script
     assert [harm.map_px(servers) for servers in (0, 1, 50, 300, 1000)] == [0, 18, 900, 900, 3000]
     servers = len(client.get("/api/v1/fleet/harm?last=24h").json["servers"])  # type: ignore[index]
     assert f'<canvas aria-hidden="true" width="1500" height="{harm.map_px(servers)}">' in client.get("/fleet").text

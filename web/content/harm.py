@@ -15,9 +15,9 @@ from web.content.pool import episode_path, percent
 RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 900.0), "7d": (7 * 86400.0, 7200.0), "90d": (90 * 86400.0, 86400.0)}
 """Seconds of a heat map, and of one cell."""
 MOST_LISTED = 60
+"""Cells in the table that says the same as the picture."""
 MAP_PX, ROW_PX = 900, (3, 18)
 """Height of the heat map, and of one of its rows at least and at most; as heat.js has them."""
-"""Cells in the table that says the same as the picture."""
 
 
 class ServerHarm(msgspec.Struct):

@@ -1,5 +1,5 @@
 // The stream of a live page: one event a second, again and again when the connection breaks.
-import { clock } from "./times.js";
+import { clock, setText } from "./times.js";
 
 const SILENT_AFTER_MS = 3500;
 const AGAIN_AFTER_MS = 2000;
@@ -9,7 +9,7 @@ const link = document.getElementById("link");
 function showLink(state, text) {
   document.body.dataset.link = state;
   link.dataset.link = state;
-  if (link.textContent !== text) link.textContent = text;
+  setText(link, text);
 }
 
 // `onEvent` shows an event and returns true while nothing new comes of it: the controller is dead.

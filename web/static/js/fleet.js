@@ -1,7 +1,7 @@
 // All servers: searched, grouped and sorted here without a reload, live, with the heat map in the same order.
 import { follow } from "./connection.js";
 import { HeatMap } from "./heat.js";
-import { setTime } from "./times.js";
+import { setText, setTime } from "./times.js";
 
 const HARM_EVERY_MS = 30_000;
 const FIELDS = { none: null, pool: "pool", zone: "zone", type: "machine_type" };
@@ -26,10 +26,6 @@ let states = "";
 // The order of the rows, to compare: the keys below each title.
 function keysOf(groups) {
   return JSON.stringify(groups.map(([title, of]) => [title ?? "", of.map((one) => one.key)]));
-}
-
-function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
 }
 
 // As `arrange` in web/content/fleet.py.

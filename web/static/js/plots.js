@@ -1,6 +1,6 @@
 // The signals of a pool as small multiples on one time axis: one line a server, those that matter in front.
 /* global uPlot */
-import { clock, dayAndClock } from "./times.js";
+import { clock, dayAndClock, setText } from "./times.js";
 import { Series } from "./series.js";
 
 const SYMBOLS = { interference: "▲", overload: "■", all_slow: "◆", unknown: "?" };
@@ -150,7 +150,7 @@ class Figure {
       return `${node} ${value == null ? "–" : this.signal.unit(value)}`;
     });
     const text = `${under == null ? "" : `${clock(series.times[slot])} · `}${values.join(" · ")}`;
-    if (this.readout.textContent !== text) this.readout.textContent = text;
+    setText(this.readout, text);
   }
 }
 

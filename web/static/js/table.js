@@ -1,11 +1,7 @@
 // Puts an event's texts into the page. Everything is set as text: names and reasons are never read as markup.
-import { dayAndClock, setTime, utc } from "./times.js";
+import { dayAndClock, setText, setTime, utc } from "./times.js";
 
 const MODES = { act: "act", observe: "observe", "": "mode unknown" };
-
-function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
 
 // What stands between backticks becomes code.
 function setCode(element, text) {

@@ -1,4 +1,4 @@
-// Times in the viewer's own zone, with UTC on hover.
+// Puts texts and times into elements; times in the viewer's own zone, with UTC on hover.
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
@@ -14,6 +14,11 @@ export function dayAndClock(unixS) {
 
 export function utc(unixS) {
   return `${new Date(unixS * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+}
+
+// What is set anew is laid out anew.
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 export function setTime(element, unixS) {
