@@ -1,10 +1,12 @@
 """Predicts a percentile of the response time of a configuration, and how sure that is.
 
-A configuration at clock share v and utilisation u stretches a request by `x = 1 / (v (1 - u))`: it is served more
-slowly and waits longer. In an M/M/1 queue each percentile of the response time is `a + b x` with a, b >= 0, whatever
-they are. So from what was seen at `x0` two things follow for every other `x`: it is no slower than that below `x0`, and
-no slower than `x / x0` times that above it. That is the prediction: safe from the first second on, and closer the
-nearer to `x` something was seen.
+A configuration of n cores at clock share v and utilisation u serves a request `1 / v` as slowly, and stretches the
+whole of its time by `x = 1 / (v (1 - u))`. More cores even out the arrivals, and what is waited for that falls with the
+root of n (square-root staffing: Halfin and Whitt 1981, "Heavy-traffic limits for queues with many exponential
+servers"). So a percentile of the response time is close to `a + b x + c x / sqrt(n) + d / v` with a, b, c, d >= 0,
+whatever they are. What was seen of one configuration then bounds every other: the sum is stretched no more than the
+term that is stretched most. That is the prediction: safe from the first second on, and closer the nearer to a
+configuration something was seen.
 
 What was seen at `x` is kept in bins of log x: mean and deviation of the logarithm of the percentile. All of it counts
 for less with time, whether its bin is seen again or not (discounting as in D-UCB, Garivier and Moulines 2011, "On
@@ -42,41 +44,45 @@ FEW, DEVIATION = 3.0, 0.1
 logarithm."""
 
 
+def _terms(cores: Floats, clock_shares: Floats, utilisations: Floats) -> Floats:
+    """(3, N) the logarithms of x, x / sqrt(n) and 1 / v of N configurations."""
+    stretches = -np.log(clock_shares * (1.0 - utilisations))
+    return np.stack([stretches, stretches - 0.5 * np.log(cores), -np.log(clock_shares)])
+
+
 class TailModel:
     """Response times are in units of the target."""
 
     def __init__(self, miss_share: float = 0.01) -> None:
         self._miss_share = miss_share
         self._count, self._sum, self._squares = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
-        self._stretch = np.zeros(BINS)
-        """Sum of log x in each bin."""
+        self._terms = np.zeros((3, BINS))
+        """Sums of the logarithm of each term in each bin."""
         self.z = Z_START
 
-    def learn(self, clock_share: float, utilisation: float, tail: float) -> None:
+    def learn(self, cores: int, clock_share: float, utilisation: float, tail: float) -> None:
         """One second: what the configuration was, and the percentile over the target."""
-        stretch = math.log(1.0 / (clock_share * (1.0 - min(utilisation, FULL))))
-        number = min(BINS - 1, max(0, int(stretch / BIN)))
-        for sums, value in (
-            (self._count, 1.0),
-            (self._sum, math.log(tail)),
-            (self._squares, math.log(tail) ** 2),
-            (self._stretch, stretch),
-        ):
-            sums[number] += value
+        terms = _terms(np.array([cores]), np.array([clock_share]), np.array([min(utilisation, FULL)]))[:, 0]
+        number = min(BINS - 1, max(0, int(terms[0] / BIN)))
+        self._count[number] += 1.0
+        self._sum[number] += math.log(tail)
+        self._squares[number] += math.log(tail) ** 2
+        self._terms[:, number] += terms
 
     def forget(self, passed_s: float) -> None:
         """So much time went by, with or without a second to learn from."""
         weight = 0.5 ** (passed_s / HALF_LIFE_S)
         weights = np.where(self._count * weight < LEAST, 0.0, weight)
-        for sums in (self._count, self._sum, self._squares, self._stretch):
+        for sums in (self._count, self._sum, self._squares, self._terms):
             sums *= weights
 
     def missed(self, miss: bool) -> None:
         """A second that was planned with a margin met its target or missed it."""
         self.z = min(Z_MOST, max(Z_LEAST, self.z + STEP * (float(miss) - self._miss_share)))
 
-    def upper(self, clock_shares: Floats, utilisations: Floats) -> Floats:
-        """(N,) the percentile over the target, with the margin; infinite where nothing can be predicted."""
+    def upper(self, cores: Floats, clock_shares: Floats, utilisations: Floats) -> Floats:
+        """(N,) the percentile over the target of N configurations, with the margin; infinite where nothing can be
+        predicted."""
         full = utilisations >= FULL
         seen = np.flatnonzero(self._count)
         if not len(seen):
@@ -85,15 +91,13 @@ class TailModel:
         means = self._sum[seen] / count
         spread = np.maximum(0.0, self._squares[seen] / count - means**2)
         deviations = np.sqrt((spread * count + FEW * DEVIATION**2) / (count + FEW))
-        at = self._stretch[seen] / count
+        at = self._terms[:, seen] / count
         for one in range(1, len(seen)):
-            bound = means[one - 1] + at[one] - at[one - 1]
+            bound = means[one - 1] + max(0.0, float((at[:, one] - at[:, one - 1]).max()))
             means[one] = (means[one] * count[one] + bound * FEW) / (count[one] + FEW)
         levels = np.exp(means + self.z * deviations)
-        stretches = np.log(1.0 / (clock_shares * (1.0 - np.where(full, 0.0, utilisations))))
-        beyond = np.exp(np.maximum(0.0, stretches[:, None] - at[None, :]))
+        terms = _terms(cores, clock_shares, np.where(full, 0.0, utilisations))
         # Nearer evidence is better, also where it is worse news: what is below `x` is believed from the last bin on.
-        below = at[None, :] <= stretches[:, None]
-        last = np.where(below.any(axis=1), below.sum(axis=1) - 1, 0)
-        upper = levels[last] * beyond[np.arange(len(stretches)), last]
+        last = np.maximum(0, np.searchsorted(at[0], terms[0], side="right") - 1)
+        upper = levels[last] * np.exp(np.maximum(0.0, (terms - at[:, last]).max(axis=0)))
         return np.where(full, np.inf, upper)

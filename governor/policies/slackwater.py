@@ -58,6 +58,7 @@ class Slackwater:
         self._cost, self._tail_of = cost or hardware.power_w, tail_of
         self._candidates = list(candidates or hardware.configurations())
         self._speeds = np.array([hardware.speed(one) for one in self._candidates])
+        self._cores = np.array([float(one.cores) for one in self._candidates])
         self._shares = np.array([one.clock_mhz / hardware.max_mhz for one in self._candidates])
         self._model = TailModel(miss_share)
         self._highest = max(self._candidates, key=hardware.speed)
@@ -135,7 +136,10 @@ class Slackwater:
             if latest <= self._expected and in_force == self._now:
                 self._model.missed(tail > 1.0)
             self._model.learn(
-                in_force.clock_mhz / self._hardware.max_mhz, demand / self._hardware.speed(in_force), tail
+                in_force.cores,
+                in_force.clock_mhz / self._hardware.max_mhz,
+                demand / self._hardware.speed(in_force),
+                tail,
             )
         self._seconds = []
         self._steady = True
@@ -150,7 +154,7 @@ class Slackwater:
         beyond = max(demand, self._peak) * (1.0 + self._ahead * self._rise)
         demand = min(demand * (1.0 + self._ahead * self._usual), beyond)
         utilisations = demand / self._speeds
-        upper = self._model.upper(self._shares, utilisations) if demand else np.zeros(len(utilisations))
+        upper = self._model.upper(self._cores, self._shares, utilisations) if demand else np.zeros(len(utilisations))
         costs = [
             self._cost(one, min(1.0, float(utilisation))) if tail <= 1.0 else np.inf
             for one, utilisation, tail in zip(self._candidates, utilisations, upper, strict=True)

@@ -1,8 +1,9 @@
 """Pinned threads with first-in-first-out queues, request by request, many at a time.
 
-Each core has one thread and one queue; requests come to a queue in a Poisson stream. When each is answered follows from
-Lindley's recursion, which for a whole interval is a cumulative sum and a running maximum (`numpy`). Clocks and the
-number of cores may change between intervals; a request that is being worked on then keeps the rest of its work.
+Each core has one thread and one queue. Requests come in a Poisson stream, and each goes to a queue by chance, or they
+are dealt out in turn, which comes near a load generator that spreads its connections evenly. When each is answered
+follows from Lindley's recursion, which for a whole interval is a cumulative sum and a running maximum (`numpy`). Clocks
+and the number of cores may change between intervals; a request that is being worked on then keeps the rest of its work.
 
 A closed loop has so many connections per queue, each with one request at a time: a request that finds no connection
 free is sent when one is, and one that still waits for that at the end of an interval is never sent (the load generator
@@ -39,10 +40,19 @@ class PinnedQueues:
     """Work is in seconds of a core at speed 1: gamma with this variance over squared mean, exponential for 1."""
 
     def __init__(
-        self, work_s: float, *, cv2: float = 1.0, connections: int | None = None, random: np.random.Generator
+        self,
+        work_s: float,
+        *,
+        cv2: float = 1.0,
+        in_turn: bool = False,
+        connections: int | None = None,
+        random: np.random.Generator,
     ) -> None:
-        self._work_s, self._cv2, self._connections, self._random = work_s, cv2, connections, random
+        self._work_s, self._cv2, self._in_turn = work_s, cv2, in_turn
+        self._connections, self._random = connections, random
         self._now_s = 0.0
+        self._turn = 0
+        """Queue of the next request, where they are dealt out in turn."""
         self._waiting: list[tuple[Floats, Floats]] = []
         """Of each queue: when its requests were sent, and the work that is left of each."""
 
@@ -51,8 +61,8 @@ class PinnedQueues:
         end_s = self._now_s + seconds
         self._deal(len(speeds))
         answered, waited, busy, oldest_s = [], [], [], 0.0
-        for number, speed in enumerate(speeds):
-            sent_s, work_s = self._arrivals(number, seconds, rps / len(speeds))
+        for number, (speed, times_s) in enumerate(zip(speeds, self._arrivals(seconds, rps, len(speeds)), strict=True)):
+            sent_s, work_s = self._with_waiting(number, times_s)
             took_s = work_s / speed
             total_s = np.cumsum(took_s)
             begins_s = np.maximum.accumulate(np.maximum(sent_s, self._now_s) - (total_s - took_s)) + total_s - took_s
@@ -74,10 +84,21 @@ class PinnedQueues:
         self._now_s = end_s
         return Interval(np.concatenate(answered), np.concatenate(waited), tuple(busy), oldest_s)
 
-    def _arrivals(self, number: int, seconds: float, rps: float) -> tuple[Floats, Floats]:
-        """Those that wait already, and the new ones."""
+    def _arrivals(self, seconds: float, rps: float, queues: int) -> list[Floats]:
+        """When the new requests of each queue are sent, ascending."""
+        if not self._in_turn:
+            return [self._poisson(seconds, rps / queues) for _ in range(queues)]
+        times_s = self._poisson(seconds, rps)
+        first, self._turn = self._turn % queues, self._turn + len(times_s)
+        return [times_s[(number - first) % queues :: queues] for number in range(queues)]
+
+    def _poisson(self, seconds: float, rps: float) -> Floats:
         count = int(self._random.poisson(rps * seconds))
-        times_s = self._now_s + np.sort(self._random.random(count)) * seconds
+        return self._now_s + np.sort(self._random.random(count)) * seconds
+
+    def _with_waiting(self, number: int, times_s: Floats) -> tuple[Floats, Floats]:
+        """Those that wait already, and the new ones: when they were sent, and their work."""
+        count = len(times_s)
         if self._cv2 == 1.0:
             work_s = self._random.standard_exponential(count) * self._work_s
         elif self._cv2:

@@ -11,6 +11,8 @@ from governor.policies.slackwater import Slackwater
 from governor.tail_model import FULL, TailModel
 from governor.types import Action, Configuration, Hardware, Observation
 
+ONE = np.ones(1)
+"""Core, of one configuration."""
 HARDWARE = Hardware(3, (500.0, 1000.0, 2000.0), base_w=1.0, idle_w=(0.2, 0.3, 0.5), busy_w=(0.5, 1.2, 4.0))
 TARGET_MS = 10.0
 
@@ -134,15 +136,25 @@ def test_what_a_neighbour_takes_is_bought_back() -> None:
 
 def test_what_was_seen_bounds_what_was_not() -> None:
     model = TailModel()
-    assert np.isinf(model.upper(np.array([1.0]), np.array([0.1]))).all(), "nothing is known"
+    assert np.isinf(model.upper(ONE, np.array([1.0]), np.array([0.1]))).all(), "nothing is known"
     for _ in range(200):
-        model.learn(1.0, 0.5, 0.2)
+        model.learn(1, 1.0, 0.5, 0.2)
         model.missed(False)
-    same, lower, fuller, full = model.upper(np.array([1.0, 0.5, 1.0, 1.0]), np.array([0.5, 0.5, 0.75, FULL]))
+    clock_shares, utilisations = np.array([1.0, 0.5, 1.0, 1.0, 0.5]), np.array([0.5, 0.5, 0.75, FULL, 0.0])
+    same, slower, fuller, full, alone = model.upper(np.ones(5), clock_shares, utilisations)
     assert same == pytest.approx(0.2, rel=0.1)
-    assert lower == pytest.approx(2 * same), "half the clock, at most twice the time"
+    assert slower == pytest.approx(2 * same), "half the clock, at most twice the time"
     assert fuller == pytest.approx(2 * same)
     assert np.isinf(full)
+    assert alone == pytest.approx(2 * same), "nobody waits, and half the clock is half the clock"
+
+
+def test_fewer_cores_even_out_less() -> None:
+    model = TailModel()
+    model.learn(4, 1.0, 0.5, 0.2)
+    four, one, eight = model.upper(np.array([4.0, 1.0, 8.0]), np.ones(3), np.full(3, 0.5))
+    assert one == pytest.approx(2 * four), "square-root staffing"
+    assert eight == four
 
 
 @pytest.mark.parametrize("slow_s", [2, 30])
@@ -157,13 +169,13 @@ def test_a_slow_start_rules_nothing_out_for_good(slow_s: int) -> None:
 def test_what_was_seen_long_ago_counts_for_less_than_the_bound_of_what_is_seen_now() -> None:
     model = TailModel()
     for _ in range(60):
-        model.learn(1.0, 0.5, 0.2)
-        model.learn(1.0, 0.75, 2.0)
-    slow = np.array([1.0]), np.array([0.75])
+        model.learn(1, 1.0, 0.5, 0.2)
+        model.learn(1, 1.0, 0.75, 2.0)
+    slow = ONE, np.array([1.0]), np.array([0.75])
     (at_once,) = model.upper(*slow)
     for _ in range(4 * 3600):
         model.forget(1.0)
-        model.learn(1.0, 0.5, 0.2)
+        model.learn(1, 1.0, 0.5, 0.2)
     (later,) = model.upper(*slow)
     assert at_once > 1.0
     assert later < 1.0
@@ -171,9 +183,9 @@ def test_what_was_seen_long_ago_counts_for_less_than_the_bound_of_what_is_seen_n
 
 def test_with_nothing_seen_for_long_nothing_is_known() -> None:
     model = TailModel()
-    model.learn(1.0, 0.5, 0.2)
+    model.learn(1, 1.0, 0.5, 0.2)
     model.forget(30 * 86400.0)
-    assert np.isinf(model.upper(np.array([1.0]), np.array([0.1]))).all()
+    assert np.isinf(model.upper(ONE, np.array([1.0]), np.array([0.1]))).all()
 
 
 def test_a_miss_widens_the_margin_and_time_narrows_it() -> None:

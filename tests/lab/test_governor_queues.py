@@ -50,6 +50,22 @@ def test_a_closed_loop_is_no_slower_than_its_connections() -> None:
     assert second.oldest_s <= 4e-3
 
 
+def test_requests_dealt_out_in_turn_wait_as_in_a_queue_with_erlang_arrivals() -> None:
+    queues = PinnedQueues(1e-3, in_turn=True, random=np.random.default_rng(5))
+    waited_s = np.concatenate([queues.run(1.0, 1400.0, (1.0, 1.0)).waited_s for _ in range(600)])
+    # E2/M/1: the root of x = (a / (a + 1 - x))^2 with a = 2 * 0.7 arrival stages per service (Kleinrock 1975, 6.3).
+    root = 0.5
+    for _ in range(200):
+        root = (1.4 / (1.4 + 1.0 - root)) ** 2
+    assert waited_s.mean() == pytest.approx(root * 1e-3 / (1.0 - root), rel=0.05)
+
+
+def test_the_turn_goes_on_from_one_interval_to_the_next() -> None:
+    queues = PinnedQueues(1e-6, cv2=0.0, in_turn=True, random=np.random.default_rng(6))
+    busy_s = sum(np.array(queues.run(0.01, 300.0, (1.0, 1.0, 1.0)).busy_shares) * 0.01 for _ in range(1000))
+    assert np.ptp(busy_s) == pytest.approx(0.0, abs=1.1e-6), "no queue got two requests more than another"
+
+
 def test_erlang_c_has_its_textbook_values() -> None:
     assert erlang_c(1, 0.7) == pytest.approx(0.7)
     assert erlang_c(2, 1.0) == pytest.approx(1 / 3)
