@@ -60,11 +60,19 @@ class Cgroups:
         return all(os.access(root, os.W_OK) for root in self.roots)
 
     def make(
-        self, path: str, *, quota_cores: float | None = None, period_s: float = PERIOD_S, weight: int = 100
+        self,
+        path: str,
+        *,
+        quota_cores: float | None = None,
+        period_s: float = PERIOD_S,
+        weight: int = 100,
+        idle: bool = False,
     ) -> None:
         """Makes a cgroup (and its parents); `weight` as in v2, where 100 is the default.
 
-        With a quota it gets so many cores on average, as `quota_cores` times `period_s` in each period.
+        With a quota it gets so many cores on average, as `quota_cores` times `period_s` in each period. An `idle` one
+        gets what no other wants, as SCHED_IDLE among processes: that class counts within a cgroup alone. Where the
+        kernel cannot (before 5.15) it gets the least weight.
         """
         period_us = round(period_s * 1e6)
         for root in self.roots:
@@ -75,6 +83,10 @@ class Cgroups:
                 place = place / part
                 place.mkdir(exist_ok=True)
         cpu = self.roots[0] / path
+        if idle and (cpu / "cpu.idle").exists():
+            (cpu / "cpu.idle").write_text("1")
+            return
+        weight = 1 if idle else weight
         if self.version == 2:
             (cpu / "cpu.weight").write_text(str(weight))
             if quota_cores is not None:

@@ -123,11 +123,6 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, of
     )
 
 
-SPARE_TIME = ("chrt", "--idle", "0")
-"""On a site the controller has a machine of its own. Here it shares the processors of the web servers, so it gets only
-the time that nothing else wants."""
-
-
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
@@ -152,7 +147,7 @@ class Controller:
     def start(self, monitors: Callable[[], list[Running]] | None = None) -> None:
         """Starts serve and, the first time, the monitors (by `monitors`); waits until it judges all nodes."""
         serve = [program("slackwater"), "serve", "--config", str(CONTROLLER_FILE)]
-        argv = self.lab.in_front([*SPARE_TIME, *serve])
+        argv = self.lab.aside(serve)
         env = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
         self.program = Program.start("slackwater serve", argv, LAB_DIR / "serve.log", env)
         self.lab.add(self.program)

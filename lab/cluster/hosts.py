@@ -19,10 +19,11 @@ TOP = "slackwater-lab"
 """The lab's cgroup."""
 
 FRONT = f"{TOP}/front"
-"""Cgroup of what runs beside the hosts: balancer, controller, load generator."""
+"""Cgroup of what runs beside the hosts: balancer, load generator."""
 
 ASIDE = f"{TOP}/aside"
-"""Cgroup of what must not be noticed, such as a noise that fills its buffers: it gets what nobody else wants."""
+"""Cgroup of what must not be noticed: a noise that fills its buffers, and the controller, which on a site has a machine
+of its own. It gets what nobody else wants."""
 
 BRIDGE = f"{PREFIX}0"
 NETWORK = "198.18.77"
@@ -166,7 +167,7 @@ def make_cgroups(members: Sequence[Host], cgroups: Cgroups) -> None:
     """The lab's cgroups; no host has a quota yet, so they start at full speed."""
     cgroups.make(TOP, weight=LAB_WEIGHT)
     cgroups.make(FRONT, weight=FRONT_WEIGHT)
-    cgroups.make(ASIDE, weight=1)
+    cgroups.make(ASIDE, idle=True)
     for host in members:
         make_cgroups_of(host, cgroups)
 

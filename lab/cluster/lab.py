@@ -229,6 +229,10 @@ class Lab:
         """The command that runs `argv` beside the hosts, in the cgroup by which it is found again."""
         return placed(argv, self.cgroups.procs_files(FRONT))
 
+    def aside(self, argv: list[str]) -> list[str]:
+        """The command that runs `argv` where it takes nothing from the hosts, nor from what is in front."""
+        return placed(argv, self.cgroups.procs_files(ASIDE))
+
     def add(self, started: Taken) -> Taken:
         """Takes a program into the lab's care: stopped with it, the last one first."""
         self.programs.append(started)
@@ -262,7 +266,7 @@ class Lab:
                 place: dict[str, Any] = {
                     "quota_cores": self.settings.quota_cores,
                     "procs_files": self.cgroups.procs_files(host.neighbour),
-                    "wrap": placed(host.pin, self.cgroups.procs_files(ASIDE)),
+                    "wrap": self.aside(host.pin),
                 }
                 if kind in stress.STRESSORS:
                     self._noises.append(stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place))

@@ -63,6 +63,20 @@ def test_v2_enables_the_controller_down_the_path_and_writes_quota_and_weight(tmp
     assert (root / "top/host1/cgroup.subtree_control").read_text() == ""
 
 
+def test_an_idle_cgroup_has_no_weight_where_the_kernel_knows_idle_and_the_least_elsewhere(tmp_path: Path) -> None:
+    root = v2(tmp_path / "cgroup", "cpu")
+    for folder in (root, root / "new", root / "old"):
+        folder.mkdir(exist_ok=True)
+        (folder / "cgroup.subtree_control").write_text("")
+    (root / "new/cpu.idle").write_text("0")
+    cgroups = Cgroups(detect(f"cgroup2 {root} cgroup2 rw 0 0\n"))
+    for path in ("new", "old"):
+        cgroups.make(path, idle=True)
+    assert (root / "new/cpu.idle").read_text() == "1"
+    assert not (root / "new/cpu.weight").exists()
+    assert (root / "old/cpu.weight").read_text() == "1"
+
+
 def removed(cgroups: Cgroups, path: str) -> bool:
     """A cgroup is busy until the last of its processes is quite gone."""
     with contextlib.suppress(OSError):
