@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 
 from governor.power import STATIC_OF_PEAK, hardware
-from governor.types import Action, Hardware, Observation, Policy
+from governor.types import Action, Configuration, Hardware, Observation, Policy
 from lab.governor.queues import Floats, PinnedQueues
 
 TARGET_MS = 1.1
@@ -161,11 +161,14 @@ def bound_w(of: Hardware, load: Sequence[float] | Floats) -> float:
 
 def _least_w(of: Hardware, rps: float) -> float:
     """Of the cheapest configuration that meets the target at this load; of the highest where none does."""
-    powers = [(of.power_w(one, min(1.0, rps * WORK_S / of.speed(one))), one) for one in of.configurations()]
-    for power_w, one in sorted(powers, key=lambda each: each[0]):
+
+    def power_w(one: Configuration) -> float:
+        return of.power_w(one, min(1.0, rps * WORK_S / of.speed(one)))
+
+    for one in sorted(of.configurations(), key=power_w):
         if rps * WORK_S < of.speed(one) and _tail_at_rest_ms(one.cores, one.clock_mhz / of.max_mhz, rps) <= TARGET_MS:
-            return power_w
-    return of.power_w(of.highest, min(1.0, rps * WORK_S / of.speed(of.highest)))
+            return power_w(one)
+    return power_w(of.highest)
 
 
 @lru_cache
