@@ -83,17 +83,18 @@ class Cgroups:
                 place = place / part
                 place.mkdir(exist_ok=True)
         cpu = self.roots[0] / path
+        weight = 1 if idle else weight
         if idle and (cpu / "cpu.idle").exists():
             (cpu / "cpu.idle").write_text("1")
-            return
-        weight = 1 if idle else weight
-        if self.version == 2:
+        elif self.version == 2:
             (cpu / "cpu.weight").write_text(str(weight))
-            if quota_cores is not None:
-                (cpu / "cpu.max").write_text(f"{round(quota_cores * period_us)} {period_us}")
+        else:
+            (cpu / "cpu.shares").write_text(str(round(1024 * weight / 100)))
+        if quota_cores is None:
             return
-        (cpu / "cpu.shares").write_text(str(round(1024 * weight / 100)))
-        if quota_cores is not None:
+        if self.version == 2:
+            (cpu / "cpu.max").write_text(f"{round(quota_cores * period_us)} {period_us}")
+        else:
             (cpu / "cpu.cfs_period_us").write_text(str(period_us))
             (cpu / "cpu.cfs_quota_us").write_text(str(round(quota_cores * period_us)))
 
