@@ -4,6 +4,10 @@ fewest requests, if it is no worse than the baseline weights with a confidence o
 What is known of the servers is uncertain: each capacity has a standard error, and each Verdict a probability. So all
 candidates are predicted for the same `DRAWS` possible pools (common random numbers, spread evenly by a rank-1 lattice),
 and compared pool by pool.
+
+A split may be left again, and is as soon as queues show that it fills servers. So no pool counts as holding more than
+`RECOURSE` times what the baseline weights would hold there: stochastic programming with recourse (G. B. Dantzig,
+"Linear programming under uncertainty", Management Science 1, 1955), with a bound for the cost of the second stage.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ KEPT = 0.5
 """What is set stays while it is this likely to be no worse: estimates waver."""
 TOLERANCE = 0.01
 """A response time that rises by no more than this is no worse."""
+RECOURSE = 2.0
+"""A wrong split costs at most so many times what the baseline weights would, before it is left again."""
 LEAST_GAIN = 0.02
 """A split that gains less than this is not worth a change."""
 ROUNDING = 1e-6
@@ -141,7 +147,7 @@ def choose(
     splits = [{load.server: load.baseline for load in loads}]
     splits += [{**splits[0], **{name: want.weight for name, want in one.items()}} for one in (now, *candidates)]
     held = _held(loads, known, splits, total_rps, snapshot.weights_mean, speed)
-    mean = [math.fsum(row) / DRAWS for row in held]
+    mean = [_mean(row, held[0]) for row in held]
     sure = [_no_worse(row, held[0]) for row in held]
     best = min((n for n in range(2, len(splits)) if sure[n] >= CONFIDENCE), key=mean.__getitem__, default=0)
     if mean[best] > (1.0 - LEAST_GAIN) * mean[0]:
@@ -207,6 +213,11 @@ def _within(wanted: Mapping[str, Want], loads: Sequence[Load], most_drained: int
         load.server: Want(guard.least_weight(load.baseline), wanted[load.server].why) for load in low[most_drained:]
     }
     return {**wanted, **kept}
+
+
+def _mean(held: Sequence[float], baseline: Sequence[float]) -> float:
+    """Of the pools, with the recourse to the baseline weights."""
+    return math.fsum(min(one, RECOURSE * other) for one, other in zip(held, baseline, strict=True)) / len(held)
 
 
 def _no_worse(held: Sequence[float], than: Sequence[float]) -> float:

@@ -56,6 +56,13 @@ def test_a_server_that_surely_lost_most_of_its_capacity_is_drained_where_the_oth
     assert weights(chosen(loads, 200.0, balance), loads) == [0, 100, 100]
 
 
+def test_one_possible_pool_in_which_a_drain_fills_the_others_does_not_decide() -> None:
+    """It would be left again at once. The capacities are of DokuWiki in the lab: a calm server answers 84 requests/s."""
+    others = [Load(name, 100, capacity_rps=82.0, capacity_stderr_rps=10.0, rps=53.0) for name in "bc"]
+    loads = [msgspec.structs.replace(slow("a", 25.0, 4.0), rps=20.0), *others]
+    assert weights(chosen(loads, 126.0, "leastconn", speed=2.5), loads) == [0, 100, 100]
+
+
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn", "random"])
 def test_fast_servers_that_have_room_take_all_of_a_slow_ones_requests(balance: str) -> None:
     """Two thirds full they hold hardly more than one third full, as long as their capacity is not spent."""
