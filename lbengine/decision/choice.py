@@ -47,6 +47,9 @@ SPREAD = 0.75487766624669276, 0.56984029099805327
 """Steps of the lattice: of Roberts' sequence in two dimensions, so that no two servers go together."""
 LIKELY_LOSS = 0.5
 """Share of its capacity that a server beside a neighbour has lost, as long as nothing more is known."""
+UNSEEN_SPEED = 1.0
+"""Of a server beside a neighbour whose queue was not seen. The least: nothing unknown looks better than what is known,
+or two slow servers would be drained in turns."""
 UNLIKELY = 0.05
 """A server whose neighbour is less likely than this counts as calm."""
 GRADES = 0.05
@@ -74,6 +77,8 @@ class _Belief:
     """Probability of the neighbour."""
     served_rps: float
     """Its capacity is no less."""
+    speed: float
+    """Beside the neighbour, as `prediction.Alike.speed`."""
 
 
 def calm_capacity(loads: Sequence[Load], known: Sequence[float]) -> tuple[float, float]:
@@ -123,7 +128,8 @@ def choose(
 ) -> Choice:
     """The best split. `total_rps` is what the pool carries; None: not known, then the law alone decides.
 
-    `most_drained`: so many servers may stand below `guard.PART` of their baseline. `speed`: as `calm.Calm.speed`.
+    `most_drained`: so many servers may stand below `guard.PART` of their baseline. `speed`: that of calm servers, as
+    `calm.Calm.speed`.
     """
     reducible = [load for load in loads if load.reduce]
     if not reducible or len(loads) < 2:
@@ -166,7 +172,10 @@ def choose(
     found = now if best == 1 else candidates[best - 2]
     each = 0.0
     if snapshot.by_concurrency:
-        groups = [Alike(1, splits[best][load.server], rps, speed) for load, rps in zip(loads, known, strict=True)]
+        groups = [
+            Alike(1, splits[best][load.server], rps, speed if load.speed is None else load.speed)
+            for load, rps in zip(loads, known, strict=True)
+        ]
         each = prediction.in_flight_each(groups, total_rps)
     gain = f"{mean[0]:.1f} -> {mean[best]:.1f} requests in the pool, no worse with {sure[best]:.0%}"
     return Choice(
@@ -245,14 +254,14 @@ def _held(
         common = math.exp(kept_error * _normal(draw, 0))
         fixed = [(count, weight, max(rps * common, LEAST_RPS)) for (weight, rps), count in alike.items()]
         drawn = [
-            (count, weights, max(_draw(belief, draw, number + 1, common), LEAST_RPS))
+            (count, weights, *_draw(belief, draw, number + 1, common, speed))
             for number, ((belief, weights), count) in enumerate(classes.items())
         ]
         models = _models(weights_mean)
         model = models[draw % len(models)]
         for number, row in enumerate(held):
             groups = [Alike(*one, speed) for one in fixed]
-            groups += [Alike(count, weights[number], rps, speed) for count, weights, rps in drawn]
+            groups += [Alike(count, weights[number], rps, fast) for count, weights, rps, fast in drawn]
             row.append(model(groups, total_rps))
     return held
 
@@ -272,6 +281,7 @@ def _belief(load: Load, rps: float, per_weight: float, kept_error: float) -> _Be
         load.baseline * per_weight,
         load.probability,
         _graded(load.served_rps),
+        _graded(load.speed or UNSEEN_SPEED),
     )
 
 
@@ -279,12 +289,12 @@ def _graded(rps: float) -> float:
     return math.exp(GRADES * round(math.log(max(rps, LEAST_RPS)) / GRADES))
 
 
-def _draw(belief: _Belief, draw: int, number: int, common: float) -> float:
-    """One capacity that the server may have."""
+def _draw(belief: _Belief, draw: int, number: int, common: float, speed: float) -> tuple[float, float]:
+    """One capacity that the server may have, and its speed; `speed`: that of a calm one."""
     if (0.5 + draw * 0.618033988749895 + number * SPREAD[1]) % 1.0 >= belief.sure:
-        return belief.calm_rps * common
+        return max(belief.calm_rps * common, LEAST_RPS), speed
     drawn_rps = max(belief.capacity_rps * math.exp(belief.error * _normal(draw, number)), belief.served_rps)
-    return min(drawn_rps, belief.calm_rps * common)
+    return max(min(drawn_rps, belief.calm_rps * common), LEAST_RPS), belief.speed
 
 
 @lru_cache(maxsize=4096)

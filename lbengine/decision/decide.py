@@ -98,6 +98,8 @@ class _Turn:
         requested = (view.drains.keys() & movable.keys()) - pins.keys()
         weights = {name: self.state.positions[name].weight for name in movable} | pins
         drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
+        returning = drained - reduce - pins.keys()
+        """Those that are well again count as drained until they have a tenth of their weight."""
         drains = guard.admit_drains(requested, len(self.usable), self.pool.max_mitigated, drained)
         loads = self._believed([self._load(server, server.name in reduce) for server in self.usable])
         headroom = Headroom(
@@ -113,7 +115,7 @@ class _Turn:
             self.pool.law,
             self.pool.u_threshold,
             view.snapshot,
-            guard.limit(len(self.usable), self.pool.max_mitigated) - len(drains),
+            max(guard.limit(len(self.usable), self.pool.max_mitigated) - len(drains | returning), 0),
             self.state.calm.speed,
         )
         wanted = self.choice.wanted
@@ -356,13 +358,14 @@ def _make_room(
     moves: Mapping[str, _Move], wanted: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
 ) -> None:
     """Where the others would be too full, load is given back at once: first to those that are well again, then to the
-    slow ones, up to what the law wants. Dwell, ramp and rate limit do not apply."""
-    for group in ([name for name in moves if name not in wanted], list(wanted)):
+    slow ones, up to what is wanted. Dwell, ramp and rate limit do not apply."""
+    well = [name for name in moves if name not in wanted]
+    for group, limit in ((well, headroom.limit_on_return()), (list(wanted), headroom.limit())):
         behind = [name for name in group if moves[name].position.weight < moves[name].target]
         if not behind:
             continue
         filled = headroom.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})
-        if filled <= headroom.limit():
+        if filled <= limit:
             continue
         for name in behind:
             move = moves[name]

@@ -58,6 +58,8 @@ class Load(msgspec.Struct, frozen=True):
     """Its CPU utilisation now, where that is known."""
     probability: float = 0.0
     """Of a neighbour."""
+    speed: float | None = None
+    """What it answers while it works, over its capacity, beside its neighbour; None: its queue has not shown it."""
 
     @property
     def weight_now(self) -> int:

@@ -1,10 +1,13 @@
 """What the balancer's own counts say of a server, whatever its node says. Pure.
 
 A processor-sharing server that is busy for a share u of the time holds k requests with a probability of (1 - u)·u^k, so
-each look at the requests in flight says something of its capacity, as far as its speed is known (`calm`). What the
-detector reports is the prior, the looks are the evidence, and Bayes' rule gives what to believe: a server that holds
-hardly anything has not lost what its node claims. And one that holds far more than it should is full, though it is
-called calm.
+each look at the requests in flight says something of how fast it works. What the detector reports is the prior, the
+looks are the evidence, and Bayes' rule gives what to believe: a server that holds hardly anything has not lost what its
+node claims. And one that holds far more than it should is full, though it is called calm.
+
+A calm server may work faster than its capacity says (`calm`). Beside a neighbour it may or may not: one that waits for
+the processor whenever its neighbour has it is as slow as what it has left, one that had time to spare is not. So its
+speed is unknown too, between 1 and that of the calm servers, and learnt together with its capacity.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ OPEN_MIND = 0.1
 RELAXATION = (1.0 - math.sqrt(0.8)) ** 2
 """A queue forgets at the rate (1 - √u)² times its capacity (P. M. Morse, "Stochastic properties of waiting lines",
 Operations Research 3(3), 1955), taken at a utilisation of 80%. Looks that follow each other faster count for less."""
+SPEEDS = 5
+"""So many speeds are told apart."""
 NOMINAL_ERROR = 0.5
 """Standard error of a reported capacity (as a share of it) that comes without one."""
 
@@ -47,7 +52,8 @@ def believed(
     """The load with what both sources give together: its capacity, with its error, and the probability of a neighbour.
 
     `looks`: requests in flight in the last second; `calm_rps`, `calm_error`: the server's capacity without a neighbour
-    and its standard error as a share; `each_s`: as `shortest_s`; `speed`: as `calm.Calm.speed`.
+    and its standard error as a share; `each_s`: as `shortest_s`; `speed`: that of the calm servers, as
+    `calm.Calm.speed`.
     """
     if not looks or not load.rps or calm_rps <= 0.0:
         return load
@@ -64,30 +70,38 @@ def _called_calm(load: Load, held: float, calm_rps: float, speed: float) -> Load
         return load
     full_rps = min(load.served_rps, calm_rps)
     full = {"capacity_rps": full_rps, "capacity_stderr_rps": math.sqrt(full_rps / WINDOW_S)}
-    return msgspec.structs.replace(load, **full, slow=True, probability=1.0)
+    return msgspec.structs.replace(load, **full, slow=True, probability=1.0, speed=1.0)
 
 
 def _suspected(load: Load, held: Sequence[float], calm_rps: float, calm_error: float, speed: float) -> Load:
-    """Bayes' rule over the capacities of a grid."""
+    """Bayes' rule over capacities and speeds of a grid."""
     rps = load.rps or 0.0
     counts = min(1.0, (1.0 + WINDOW_S * calm_rps * RELAXATION) / len(held))
     grid = _grid(calm_rps, load.served_rps)
     shape = _prior(load, grid, calm_error)
-    lost = [
-        math.log(one) + counts * _log_likelihood(rps, speed * mu, held) for one, mu in zip(shape, grid, strict=True)
-    ]
+    speeds = [speed ** (n / (SPEEDS - 1)) for n in range(SPEEDS)] if speed > 1.0 else [1.0]
+    lost = {
+        (mu, times): math.log(one / len(speeds)) + counts * _log_likelihood(rps, times * mu, held)
+        for one, mu in zip(shape, grid, strict=True)
+        for times in speeds
+    }
     around = (1.0 - calm_error, 1.0, 1.0 + calm_error)
     calm = [counts * _log_likelihood(rps, speed * calm_rps * factor, held) for factor in around]
-    most = max(*calm, *lost)
-    weights = [load.probability * math.exp(one - most) for one in lost]
-    whole = math.fsum(weights)
+    most = max(*calm, *lost.values())
+    weights = {both: load.probability * math.exp(one - most) for both, one in lost.items()}
+    whole = math.fsum(weights.values())
     without = (1.0 - load.probability) * math.fsum(math.exp(one - most) for one in calm) / len(calm)
     if whole <= 0.0:
         return msgspec.structs.replace(load, probability=0.0)
-    mean = math.fsum(mu * one for mu, one in zip(grid, weights, strict=True)) / whole
-    variance = math.fsum((mu - mean) ** 2 * one for mu, one in zip(grid, weights, strict=True)) / whole
+    mean = math.fsum(mu * one for (mu, _), one in weights.items()) / whole
+    variance = math.fsum((mu - mean) ** 2 * one for (mu, _), one in weights.items()) / whole
+    log_speed = math.fsum(math.log(times) * one for (_, times), one in weights.items()) / whole
     return msgspec.structs.replace(
-        load, probability=whole / (whole + without), capacity_rps=mean, capacity_stderr_rps=math.sqrt(variance)
+        load,
+        probability=whole / (whole + without),
+        capacity_rps=mean,
+        capacity_stderr_rps=math.sqrt(variance),
+        speed=math.exp(log_speed),
     )
 
 
@@ -110,6 +124,6 @@ def _prior(load: Load, grid: Sequence[float], calm_error: float) -> list[float]:
     return [(1.0 - OPEN_MIND) * one / whole + OPEN_MIND * even if whole > 0.0 else even for one in bell]
 
 
-def _log_likelihood(rps: float, capacity_rps: float, held: Sequence[float]) -> float:
-    filled = min(rps / capacity_rps, FULLEST)
+def _log_likelihood(rps: float, working_rps: float, held: Sequence[float]) -> float:
+    filled = min(rps / working_rps, FULLEST)
     return len(held) * math.log(1.0 - filled) + math.fsum(held) * math.log(filled)

@@ -57,7 +57,7 @@ def test_a_server_that_surely_lost_most_of_its_capacity_is_drained_where_the_oth
 
 
 def test_one_possible_pool_in_which_a_drain_fills_the_others_does_not_decide() -> None:
-    """It would be left again at once. The capacities are of DokuWiki in the lab: a calm server answers 84 requests/s."""
+    """It would be left again at once. The capacities are of DokuWiki in the lab: a calm server answers 84/s."""
     others = [Load(name, 100, capacity_rps=82.0, capacity_stderr_rps=10.0, rps=53.0) for name in "bc"]
     loads = [msgspec.structs.replace(slow("a", 25.0, 4.0), rps=20.0), *others]
     assert weights(chosen(loads, 126.0, "leastconn", speed=2.5), loads) == [0, 100, 100]
@@ -198,6 +198,26 @@ def test_a_loss_that_the_queue_shows_is_believed() -> None:
     found = told(claim, [2, 4, 7, 9, 12, 14])
     assert found.probability > 0.99
     assert (found.capacity_rps or 999.0) < 125.0
+
+
+def test_a_queue_tells_how_fast_a_server_works_beside_its_neighbour() -> None:
+    """Calm servers are four times as fast as their capacity; one that waits for its neighbour is not."""
+    claim = msgspec.structs.replace(slow("a", 125.0, stderr_rps=30.0), served_rps=60.0)
+    slowed = told(msgspec.structs.replace(claim, rps=60.0), [1, 0, 2, 1, 1, 0, 2, 1, 3, 0], speed=4.0)
+    unslowed = told(msgspec.structs.replace(claim, rps=60.0), [0] * 10, speed=4.0)
+    assert (slowed.speed or 0.0) < 1.4 < 2.0 < (unslowed.speed or 0.0) <= 4.0
+    assert told(claim, [1, 0, 2], speed=1.0).speed == 1.0
+
+
+def test_what_a_slow_server_answers_slowly_is_better_drained() -> None:
+    others = [Load(name, 100, capacity_rps=82.0, capacity_stderr_rps=6.0, rps=53.0) for name in "bc"]
+    as_slow_as_its_capacity, as_fast_as_the_others = (
+        [msgspec.structs.replace(slow("a", 50.0), rps=20.0, speed=speed), *others] for speed in (1.0, 2.5)
+    )
+    found = chosen(as_slow_as_its_capacity, 135.0, "leastconn", speed=2.5)
+    assert weights(found, as_slow_as_its_capacity)[0] == 0
+    found = chosen(as_fast_as_the_others, 135.0, "leastconn", speed=2.5)
+    assert weights(found, as_fast_as_the_others)[0] > 50
 
 
 @given(

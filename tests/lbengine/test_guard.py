@@ -323,11 +323,13 @@ def test_a_pinned_server_is_not_counted_on_for_more_than_it_gets() -> None:
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
-def test_the_way_back_is_skipped_when_the_others_would_be_too_full(balance: str) -> None:
+def test_the_way_back_is_skipped_when_the_others_would_be_full(balance: str) -> None:
     slow: dict[str, State] = {"host0": "interference"}
     calm = four(520.0, (2, 100, 100, 100), balance=balance)
     assert weights_of(calm)[0] == 2, "there is room: the trickle first"
-    assert weights_of(four(520.0, (2, 0, 100, 100), {"host1": "interference"}, balance))[0] == 100
+    others_87_percent_full = four(520.0, (2, 0, 100, 100), {"host1": "interference"}, balance)
+    assert weights_of(others_87_percent_full)[0] == 2
+    assert weights_of(four(680.0, (2, 0, 100, 100), {"host1": "interference"}, balance))[0] == 100
     found = weights_of(four(760.0, (0, 100, 100, 100), slow, balance))
     assert found[0] > 0, "no dwell"
 
