@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -75,17 +76,22 @@ def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None: 
 
 def test_both_models_show_the_same_of_slackwater() -> None:
     """20 servers, two of them noisy all the time. What stays of the noise is the first half second, and the trials of
-    the drained servers: the run is long enough for several."""
+    the drained servers: the run is long enough for several. One trial that goes on for long shifts a run's mean, so the
+    middle one of three runs counts."""
     setup = Setup(servers=20, noisy=0.1, episode_s=0.0, capacity_rps=40.0, load=0.4, seconds=90.0)
-    exact, fluid = (model.simulate(setup, "slackwater", None) for model in (requests, cycles))
+    setups = [replace(setup, seed=seed) for seed in (1, 2, 3)]
+    exact, fluid = ([model.simulate(one, "slackwater", None) for one in setups] for model in (requests, cycles))
     static = cycles.simulate(setup, "static", None)
-    assert fluid.felt["p95_ms"] == pytest.approx(exact.felt["p95_ms"], rel=0.15)
-    assert fluid.felt["mean_ms"] == pytest.approx(exact.felt["mean_ms"], rel=0.15)
-    assert (exact.missed, fluid.missed) == (0, 0)
-    assert fluid.detection_s == pytest.approx(exact.detection_s, abs=1.0)
+    for figure in ("p95_ms", "mean_ms"):
+        middle = [statistics.median(run.felt[figure] or 0.0 for run in runs) for runs in (exact, fluid)]
+        assert middle[1] == pytest.approx(middle[0], rel=0.15), figure
+    assert [run.missed for run in (*exact, *fluid)] == [0] * 6
+    for slower, faster in zip(exact, fluid, strict=True):
+        assert faster.detection_s == pytest.approx(slower.detection_s, abs=1.0)
     assert static.felt["p95_ms"] is not None
-    assert fluid.felt["p95_ms"] is not None
-    assert fluid.felt["p95_ms"] < static.felt["p95_ms"] / 3, "the comparison is of something that matters"
+    for run in fluid:
+        assert run.felt["p95_ms"] is not None
+        assert run.felt["p95_ms"] < static.felt["p95_ms"] / 3, "the comparison is of something that matters"
 
 
 def test_late_cycles_are_counted_and_so_is_how_far_behind_they_put_the_next() -> None:
