@@ -291,10 +291,11 @@ def _graded(rps: float) -> float:
 
 def _draw(belief: _Belief, draw: int, number: int, common: float, speed: float) -> tuple[float, float]:
     """One capacity that the server may have, and its speed; `speed`: that of a calm one."""
-    if (0.5 + draw * 0.618033988749895 + number * SPREAD[1]) % 1.0 >= belief.sure:
-        return max(belief.calm_rps * common, LEAST_RPS), speed
-    drawn_rps = max(belief.capacity_rps * math.exp(belief.error * _normal(draw, number)), belief.served_rps)
-    return max(min(drawn_rps, belief.calm_rps * common), LEAST_RPS), belief.speed
+    capacity_rps = belief.calm_rps * common
+    if (0.5 + draw * 0.618033988749895 + number * SPREAD[1]) % 1.0 < belief.sure:
+        drawn_rps = max(belief.capacity_rps * math.exp(belief.error * _normal(draw, number)), belief.served_rps)
+        capacity_rps, speed = min(drawn_rps, capacity_rps), belief.speed
+    return max(capacity_rps, LEAST_RPS), speed
 
 
 @lru_cache(maxsize=4096)

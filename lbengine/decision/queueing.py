@@ -76,17 +76,18 @@ def _called_calm(load: Load, held: float, calm_rps: float, speed: float) -> Load
 def _suspected(load: Load, held: Sequence[float], calm_rps: float, calm_error: float, speed: float) -> Load:
     """Bayes' rule over capacities and speeds of a grid."""
     rps = load.rps or 0.0
-    counts = min(1.0, (1.0 + WINDOW_S * calm_rps * RELAXATION) / len(held))
+    looks, together = len(held), math.fsum(held)
+    counts = min(1.0, (1.0 + WINDOW_S * calm_rps * RELAXATION) / looks)
     grid = _grid(calm_rps, load.served_rps)
     shape = _prior(load, grid, calm_error)
     speeds = [speed ** (n / (SPEEDS - 1)) for n in range(SPEEDS)] if speed > 1.0 else [1.0]
     lost = {
-        (mu, times): math.log(one / len(speeds)) + counts * _log_likelihood(rps, times * mu, held)
+        (mu, times): math.log(one / len(speeds)) + counts * _log_likelihood(rps, times * mu, looks, together)
         for one, mu in zip(shape, grid, strict=True)
         for times in speeds
     }
     around = (1.0 - calm_error, 1.0, 1.0 + calm_error)
-    calm = [counts * _log_likelihood(rps, speed * calm_rps * factor, held) for factor in around]
+    calm = [counts * _log_likelihood(rps, speed * calm_rps * factor, looks, together) for factor in around]
     most = max(*calm, *lost.values())
     weights = {both: load.probability * math.exp(one - most) for both, one in lost.items()}
     whole = math.fsum(weights.values())
@@ -124,6 +125,7 @@ def _prior(load: Load, grid: Sequence[float], calm_error: float) -> list[float]:
     return [(1.0 - OPEN_MIND) * one / whole + OPEN_MIND * even if whole > 0.0 else even for one in bell]
 
 
-def _log_likelihood(rps: float, working_rps: float, held: Sequence[float]) -> float:
+def _log_likelihood(rps: float, working_rps: float, looks: int, held: float) -> float:
+    """`held`: requests in flight at all looks together."""
     filled = min(rps / working_rps, FULLEST)
-    return len(held) * math.log(1.0 - filled) + math.fsum(held) * math.log(filled)
+    return looks * math.log(1.0 - filled) + held * math.log(filled)
