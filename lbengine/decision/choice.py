@@ -173,7 +173,7 @@ def choose(
     each = 0.0
     if snapshot.by_concurrency:
         groups = [
-            Alike(1, splits[best][load.server], rps, speed if load.speed is None else load.speed)
+            Alike(1, splits[best][load.server], rps, _speed(load) if load.reduce else speed)
             for load, rps in zip(loads, known, strict=True)
         ]
         each = prediction.in_flight_each(groups, total_rps)
@@ -281,8 +281,13 @@ def _belief(load: Load, rps: float, per_weight: float, kept_error: float) -> _Be
         load.baseline * per_weight,
         load.probability,
         _graded(load.served_rps),
-        _graded(load.speed or UNSEEN_SPEED),
+        _graded(_speed(load)),
     )
+
+
+def _speed(load: Load) -> float:
+    """Beside the neighbour."""
+    return load.speed or UNSEEN_SPEED
 
 
 def _graded(rps: float) -> float:
