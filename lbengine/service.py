@@ -1,7 +1,7 @@
 """The lbengine process: one engine a pool, each in its own thread, fed with Verdicts and commands from the bus.
 
-Verdicts that change a node's state wake the engine at once; otherwise it turns every `cycle_s`, or every `REST_S` while
-there is nothing to look after.
+Verdicts that change a node's state wake the engine at once, and so do all of an episode's first second; otherwise it
+turns every `cycle_s`, or every `REST_S` while there is nothing to look after.
 """
 
 from __future__ import annotations

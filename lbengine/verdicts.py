@@ -6,6 +6,14 @@ from dataclasses import dataclass, field
 
 from slackwater.messages import Verdict
 
+FRESH_S = 1.0
+"""An episode that began less than this ago is learnt about with every Verdict."""
+
+
+def age_s(verdict: Verdict) -> float:
+    """How long the node has been in its state, by the node's own clock."""
+    return max(0.0, verdict.time_unix_s - verdict.since_unix_s)
+
 
 @dataclass
 class LatestVerdicts:
@@ -14,10 +22,12 @@ class LatestVerdicts:
     _newest: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
 
     def put(self, verdict: Verdict, now_s: float) -> bool:
-        """Keeps a Verdict; True when the node's state is another than before."""
+        """Keeps a Verdict; True when it is news: the node's state is another than before, or an episode is fresh."""
         before = self._newest.get(verdict.node)
         self._newest[verdict.node] = (verdict, now_s)
-        return before is None or before[0].state != verdict.state
+        if before is None or before[0].state != verdict.state:
+            return True
+        return verdict.state == "interference" and age_s(verdict) < FRESH_S
 
     def fresh(self, now_s: float, lease_s: float) -> dict[str, Verdict]:
         """Verdicts by node that came within the last `lease_s`."""

@@ -215,12 +215,15 @@ def _least_likely_last(load: Load) -> tuple[float, str]:
 
 
 def _within(wanted: Mapping[str, Want], loads: Sequence[Load], most_drained: int) -> dict[str, Want]:
-    """With no more servers drained than may be: of the others each keeps `guard.PART` of its baseline."""
+    """With no more servers drained than may be: of the others each keeps `guard.PART` of its baseline.
+
+    One that is drained now comes back by a ramp, so until then nobody can be drained in its place.
+    """
+    now = {load.server for load in loads if guard.is_drained(load.weight_now, load.baseline)}
     low = [load for load in loads if guard.is_drained(wanted[load.server].weight, load.baseline)]
-    low.sort(key=_least_likely_last)
-    kept = {
-        load.server: Want(guard.least_weight(load.baseline), wanted[load.server].why) for load in low[most_drained:]
-    }
+    low.sort(key=lambda load: (load.server not in now, *_least_likely_last(load)))
+    room = max(most_drained - len(now - {load.server for load in low}), 0)
+    kept = {load.server: Want(guard.least_weight(load.baseline), wanted[load.server].why) for load in low[room:]}
     return {**wanted, **kept}
 
 

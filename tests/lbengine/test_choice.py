@@ -92,6 +92,13 @@ def test_two_of_three_are_both_reduced_and_one_of_them_is_drained_at_most() -> N
     assert sorted(weights(chosen(loads, 60.0), loads)[:2])[1] >= 10
 
 
+def test_nobody_is_drained_in_the_place_of_one_that_is_still_on_its_way_back() -> None:
+    loads = [slow("a", 230.0, 40.0, probability=0.1, weight=0), slow("b", 90.0, weight=10), calm("c")]
+    assert weights(chosen(loads, 170.0), loads) == [100, 10, 100]
+    back = [msgspec.structs.replace(loads[0], weight=20), *loads[1:]]
+    assert weights(chosen(back, 170.0), back) == [100, 0, 100]
+
+
 def test_where_all_are_slow_the_least_slow_one_keeps_its_weight() -> None:
     loads = [slow("a", 50.0), slow("b", 60.0), slow("c", 200.0)]
     found = weights(chosen(loads, 180.0), loads)

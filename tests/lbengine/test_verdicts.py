@@ -1,0 +1,38 @@
+"""Which Verdicts are news that the engine does not wait for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lbengine.verdicts import LatestVerdicts, age_s
+from slackwater.messages import State, Verdict
+from tests.support.pool_shown import verdict
+
+
+def since(state: State, for_s: float) -> Verdict:
+    """Of a node that has been in this state for so long."""
+    said = verdict("host1", state, 0.5 * (state == "interference"), 300.0)
+    return msgspec.structs.replace(said, time_unix_s=1000.0, since_unix_s=1000.0 - for_s)
+
+
+@pytest.mark.parametrize(
+    ("state", "for_s", "is_news"),
+    [("interference", 0.0, True), ("interference", 0.9, True), ("interference", 1.1, False), ("calm", 0.0, False)],
+)
+def test_a_verdict_that_says_the_same_again_is_news_only_in_an_episodes_first_second(
+    state: State, for_s: float, is_news: bool
+) -> None:
+    latest = LatestVerdicts()
+    assert latest.put(since(state, for_s), 0.0)
+    assert latest.put(since(state, for_s), 0.05) is is_news
+
+
+def test_another_state_is_always_news() -> None:
+    latest = LatestVerdicts()
+    latest.put(since("interference", 60.0), 0.0)
+    assert latest.put(since("calm", 60.0), 0.05)
+
+
+def test_a_clock_that_was_set_back_makes_no_episode_older_than_nothing() -> None:
+    assert age_s(since("interference", -30.0)) == 0.0
