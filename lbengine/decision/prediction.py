@@ -11,13 +11,15 @@ Least connections lies between two models. `one_queue`: a request finds an idle 
 server idles while requests wait. With the idle server taken at random this is exact for servers of different speeds (H.
 Gumbel, "Waiting lines with heterogeneous servers", Operations Research 8(4), 1960), and no balancer does better without
 looking at speeds. `own_queues`: processor-sharing servers whose requests in flight are in proportion to the weights.
+
+A server may work faster than its capacity says, but it answers no more than its capacity.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FULL = 0.95
 """From this utilisation on a queue counts as growing evenly with its load: at 1 it has no end."""
@@ -76,14 +78,16 @@ def in_flight_each(groups: Sequence[Alike], total_rps: float) -> float:
     """Requests that a server of `own_queues` holds for each unit of its weight; up to `FULL` of what they can carry."""
     used = [group for group in groups if group.weight > 0.0]
     served_rps = min(total_rps, FULL * math.fsum(group.count * group.capacity_rps for group in used))
-    # Σ μ·w·x/(1 + w·x) = rate: concave and rising in x, so Newton from the left of the root never overshoots.
+    # Σ min(s·μ·w·x/(1 + w·x), μ) = rate: concave and rising in x, so Newton from the left of the root never overshoots.
     each = 0.0
     for _ in range(NEWTON):
         value = slope = 0.0
         for group in used:
             below = 1.0 + group.weight * each
-            value += group.count * group.working_rps * group.weight * each / below
-            slope += group.count * group.working_rps * group.weight / below**2
+            answered_rps = group.working_rps * group.weight * each / below
+            if answered_rps < group.capacity_rps:
+                slope += group.count * group.working_rps * group.weight / below**2
+            value += group.count * min(answered_rps, group.capacity_rps)
         each += (served_rps - value) / slope
     return each
 
@@ -93,9 +97,29 @@ def one_queue(groups: Sequence[Alike], total_rps: float) -> float:
     used = [group for group in groups if group.weight > 0.0]
     able_rps = math.fsum(group.count * group.capacity_rps for group in used)
     served_rps = min(total_rps, FULL * able_rps)
+    used, rate_rps = _limited(used, served_rps)
     count = sum(group.count for group in used)
-    held = _many(used, served_rps) if count > EXACT else _few(used, count, served_rps)
+    if count > EXACT:
+        held = math.fsum(g.count * rate_rps / (rate_rps + g.working_rps) for g in used)
+    else:
+        held = _few(used, count, served_rps)
     return held + SLOPE * (total_rps - served_rps) / able_rps
+
+
+def _limited(used: Sequence[Alike], rps: float) -> tuple[list[Alike], float]:
+    """With lower speeds where servers would answer more than their capacity; and the rate g at which each idle server
+    gets requests.
+
+    A server that works at the rate μ is busy for g/(g + μ) of the time (A. L. Stolyar, "Pull-based load distribution in
+    large-scale heterogeneous service systems", Queueing Systems 80, 2015).
+    """
+    rate_rps = in_flight_each([replace(one, weight=1.0 / one.working_rps) for one in used], rps)
+    limited = []
+    for one in used:
+        if one.working_rps * rate_rps > one.capacity_rps * (rate_rps + one.working_rps):
+            one = replace(one, speed=rate_rps / (rate_rps - one.capacity_rps))
+        limited.append(one)
+    return limited, rate_rps
 
 
 def _few(used: Sequence[Alike], count: int, rps: float) -> float:
@@ -117,14 +141,3 @@ def _few(used: Sequence[Alike], count: int, rps: float) -> float:
     whole = math.fsum(chances) + chances[-1] * waiting
     held = math.fsum(k * chance for k, chance in enumerate(chances))
     return (held + chances[-1] * waiting * (count + 1.0 / (1.0 - filled))) / whole
-
-
-def _many(used: Sequence[Alike], rps: float) -> float:
-    """Every idle server gets requests at one rate g, so it is busy for g/(g + μ) of the time (A. L. Stolyar,
-    "Pull-based load distribution in large-scale heterogeneous service systems", Queueing Systems 80, 2015)."""
-    rate = 0.0
-    for _ in range(NEWTON):
-        value = math.fsum(g.count * g.working_rps * rate / (rate + g.working_rps) for g in used)
-        slope = math.fsum(g.count * (g.working_rps / (rate + g.working_rps)) ** 2 for g in used)
-        rate += (rps - value) / slope
-    return math.fsum(g.count * rate / (rate + g.working_rps) for g in used)

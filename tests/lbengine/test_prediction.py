@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -78,6 +79,16 @@ def test_own_queues_in_proportion_to_the_weights_carry_the_whole_rate() -> None:
     each_weight = held / 220.0
     carried = 2 * 250.0 * 100 * each_weight / (1 + 100 * each_weight) + 60.0 * 20 * each_weight / (1 + 20 * each_weight)
     assert carried == pytest.approx(400.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [own_queues, one_queue])
+def test_under_least_connections_no_server_answers_more_than_its_capacity(
+    model: Callable[[Sequence[Alike], float], float],
+) -> None:
+    """One works at 400 requests/s until its part of the processor is spent, which is 100 a second."""
+    slower = Alike(1, 100.0, 100.0)
+    limited, unlimited = (model([slower, Alike(1, 100.0, *fast)], 180.0) for fast in ((100.0, 4.0), (400.0, 1.0)))
+    assert 2 * unlimited < limited < model([slower, slower], 180.0)
 
 
 groups_strategy = st.lists(
