@@ -173,7 +173,7 @@ def choose(
     each = 0.0
     if snapshot.by_concurrency:
         groups = [
-            Alike(1, splits[best][load.server], rps, speed if load.speed is None and not load.reduce else _speed(load))
+            Alike(1, splits[best][load.server], rps, load.speed or (UNSEEN_SPEED if load.reduce else speed))
             for load, rps in zip(loads, known, strict=True)
         ]
         each = prediction.in_flight_each(groups, total_rps)

@@ -27,7 +27,9 @@ SLOPE = 1.0 / (1.0 - FULL) ** 2
 EXACT = 16
 """Up to so many servers `one_queue` is exact; more of them are taken for so many that a request hardly ever waits."""
 NEWTON = 12
-"""Steps of Newton's method."""
+"""Most steps of Newton's method."""
+PRECISION = 1e-9
+"""Share of the rate that may be missing in its result."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def own_queues(groups: Sequence[Alike], total_rps: float) -> float:
 
 
 def in_flight_each(groups: Sequence[Alike], total_rps: float) -> float:
-    """Requests that a server of `own_queues` holds for each unit of its weight; up to `FULL` of what they can carry."""
+    """Requests that a server of `own_queues` holds for each unit of its weight; up to `FULL` of what they can carry.
+
+    The same equation gives the rate at which idle servers get requests (`_limited`).
+    """
     used = [group for group in groups if group.weight > 0.0]
     served_rps = min(total_rps, FULL * math.fsum(group.count * group.capacity_rps for group in used))
     # Σ min(s·μ·w·x/(1 + w·x), μ) = rate: concave and rising in x, so Newton from the left of the root never overshoots.
@@ -88,6 +93,8 @@ def in_flight_each(groups: Sequence[Alike], total_rps: float) -> float:
             if answered_rps < group.capacity_rps:
                 slope += group.count * group.working_rps * group.weight / below**2
             value += group.count * min(answered_rps, group.capacity_rps)
+        if served_rps - value <= PRECISION * served_rps:
+            break
         each += (served_rps - value) / slope
     return each
 
@@ -111,7 +118,7 @@ def _limited(used: Sequence[Alike], rps: float) -> tuple[list[Alike], float]:
     gets requests.
 
     A server that works at the rate μ is busy for g/(g + μ) of the time (A. L. Stolyar, "Pull-based load distribution in
-    large-scale heterogeneous service systems", Queueing Systems 80, 2015).
+    large-scale heterogeneous service systems", Queueing Systems 80, 2015). That is `own_queues` with the weights 1/μ.
     """
     rate_rps = in_flight_each([replace(one, weight=1.0 / one.working_rps) for one in used], rps)
     limited = []
