@@ -3,14 +3,14 @@
 The state of a server is
 
 - `calm`, log of the requests per second at which it is full when nobody disturbs it;
-- `wake_ms`, CPU time that a request costs more when it finds the server empty: under load wake-ups are shared;
+- `wake`, by what share a request costs more CPU time when it finds the server empty: under load wake-ups are shared;
 - `left`, by how much the share of the capacity that a neighbour leaves (log) differs from what is suggested; 0 in calm.
 
 Three kinds of observation move it, each with its own error:
 
-- In calm, requests per CPU second: log(rps / utilisation) = calm - log(1 + wake * idle * capacity / cores). `idle` is
-  the share of requests that find the server empty, 1 / (1 + requests held) for Poisson arrivals. One load alone cannot
-  tell the two apart, and the standard error says so; the prior of `wake_ms` comes from recordings.
+- In calm, requests per CPU second: log(rps / utilisation) = calm - log(1 + wake * idle). `idle` is the share of requests
+  that find the server empty, 1 / (1 + requests held) for Poisson arrivals. One load alone cannot tell the two apart, and
+  the standard error says so; the prior of `wake` comes from recordings.
 - While requests wait, the rate at which they are completed is the capacity: log(rps) = calm + suggested + left. The
   longer they take over what they take in calm, the surer it is that the server never ran dry. It needs no counters.
 - In an episode a share is suggested by the run delay over calm, and by requests per CPU second over calm: a hypervisor
@@ -42,10 +42,13 @@ CALM, WAKE, LEFT = range(STATES := 3)
 class Parameters:
     """What the filter assumes; fitted to recordings of `slackwater lab capacity` (docs/results/capacity.md)."""
 
+    wake: float = 0.35
+    """A wake-up costs this share of a request, and `wake_ms` at the most: to a slow application it is nothing."""
+    wake_sd: float = 0.25
+    """Of `wake`; where that is less by `wake_ms`, less in proportion."""
     wake_ms: float = 0.35
-    wake_sd_ms: float = 0.1
     wake_s: float = 60.0
-    """Time in which `wake_ms` returns to its prior."""
+    """Time in which what was seen of a wake-up's cost is forgotten."""
     calm_drift: float = 0.04
     """Standard deviation by which the log capacity of a calm server moves in a second."""
     calm_sd: float = 0.3
@@ -83,8 +86,6 @@ NEGLIGIBLE = -3.0
 FAR = 3.0
 """An observation that is off by more standard deviations than this has a larger error than it seems: one odd second (a
 deploy, a backup) must not move the weights. Its variance counts as that of one just so far off."""
-LEAST_COST = 0.2
-"""Share of a request's CPU time that is not for waking up, at the least."""
 MOST_COST = -3.0
 """A request that seems dearer than this (log) is one that something else's CPU time was booked on."""
 KNOWN = 0.5
@@ -117,6 +118,8 @@ class CapacityFilter(SlotArrays):
     """(slots, STATES)."""
     _covariance: Floats
     """(slots, STATES, STATES)."""
+    _usual_wake: Floats
+    """(slots,) what `wake` is as long as nothing is seen of it."""
     _suggested: Floats
     """(slots,) log of the share that is left, as suggested; 0 in calm."""
     _served: Floats
@@ -130,11 +133,11 @@ class CapacityFilter(SlotArrays):
     def __init__(self, parameters: Parameters | None = None) -> None:
         self.parameters = p = parameters or Parameters()
         self._windows = Windows()
-        covariance = np.diag([UNKNOWN**2, p.wake_sd_ms**2, 0.0])
         super().__init__(
             self._windows,
-            _mean=np.array([np.nan, p.wake_ms, 0.0]),
-            _covariance=covariance,
+            _mean=np.array([np.nan, 0.0, 0.0]),
+            _covariance=np.diag([UNKNOWN**2, 0.0, 0.0]),
+            _usual_wake=0.0,
             _suggested=0.0,
             _served=np.nan,
             _floor=-np.inf,
@@ -176,7 +179,8 @@ class CapacityFilter(SlotArrays):
         # A drained server shows nothing new: what it showed last stays, or its weight would swing by itself.
         served_s = np.where(rps > 0, seconds, 0.0)
         self._floor[slots] -= p.floor_fade * served_s
-        _return(mean, covariance, WAKE, np.exp(-seconds / p.wake_s), p.wake_ms, p.wake_sd_ms)
+        usual = self._usual_wake[slots]
+        _return(mean, covariance, WAKE, np.exp(-seconds / p.wake_s), usual, usual * p.wake_sd / p.wake)
         if episode.any():  # else `left` is 0 already
             _return(mean, covariance, LEFT, np.exp(-served_s / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
         self._mean[slots], self._covariance[slots] = mean, covariance
@@ -193,8 +197,10 @@ class CapacityFilter(SlotArrays):
 
             idle = 1.0 / (1.0 + seen.held)
             fit = calm & (seen.own >= LEAST_UTILISATION) & np.isfinite(per_cpu + idle + seen.cores)
-            self._begin(of[fit], per_cpu[fit], idle[fit], seen.cores[fit])
-            law, sight = self._law(of, idle, seen.cores)
+            cost_ms = 1e3 * seen.cores / np.exp(per_cpu)
+            self._usual_wake[of[fit]] = np.minimum(p.wake, p.wake_ms / cost_ms[fit])
+            self._begin(of[fit], per_cpu[fit], idle[fit])
+            law, sight = self._law(of, idle)
             error = p.cost_sd**2 * noise + p.window_sd**2 + sampled
             self._correct(of[fit], sight[fit], (per_cpu - law)[fit], error[fit])
             self._follow(self._calm_response_s, of[fit], response_s[fit], CALM_WEIGHT)
@@ -220,18 +226,19 @@ class CapacityFilter(SlotArrays):
         with np.errstate(divide="ignore"):
             self._floor[of] = np.where(first, -np.inf, np.maximum(self._floor[of], np.log(self._served[of])))
 
-    def _begin(self, slots: Ints, per_cpu: Floats, idle: Floats, cores: Floats) -> None:
+    def _begin(self, slots: Ints, per_cpu: Floats, idle: Floats) -> None:
         """Servers of which nothing is known begin where their first observation is met."""
         new = np.isnan(self._mean[slots, CALM])
-        slots, per_cpu, idle, cores = slots[new], per_cpu[new], idle[new], cores[new]
-        wake = self._mean[slots, WAKE] / 1e3 * idle / cores
-        self._mean[slots, CALM] = per_cpu - np.log(np.maximum(1.0 - wake * np.exp(per_cpu), LEAST_COST))
+        slots, per_cpu, idle = slots[new], per_cpu[new], idle[new]
+        usual = self._usual_wake[slots]
+        self._mean[slots, WAKE] = usual
+        self._covariance[slots, WAKE, WAKE] = np.square(usual * self.parameters.wake_sd / self.parameters.wake)
+        self._mean[slots, CALM] = per_cpu + np.log(1.0 + usual * idle)
 
-    def _law(self, slots: Ints, idle: Floats, cores: Floats) -> tuple[Floats, Floats]:
+    def _law(self, slots: Ints, idle: Floats) -> tuple[Floats, Floats]:
         """(K,) log of the calm requests per CPU second, and (K, STATES) its derivatives."""
-        per_ms = np.exp(self._mean[slots, CALM]) * idle / cores / 1e3
-        whole = 1.0 + self._mean[slots, WAKE] * per_ms
-        sight = np.stack([1.0 / whole, -per_ms / whole, np.zeros(len(slots))], axis=1)
+        whole = 1.0 + self._mean[slots, WAKE] * idle
+        sight = np.stack([np.ones(len(slots)), -idle / whole, np.zeros(len(slots))], axis=1)
         return self._mean[slots, CALM] - np.log(whole), sight
 
     def _left(self, slots: Ints) -> Floats:
@@ -283,7 +290,7 @@ class CapacityFilter(SlotArrays):
         )
 
 
-def _return(mean: Floats, covariance: Floats, part: int, keep: Floats, to: float, sd: float | Floats) -> None:
+def _return(mean: Floats, covariance: Floats, part: int, keep: Floats, to: float | Floats, sd: Floats) -> None:
     """Lets a part of the states, (K, STATES) and (K, STATES, STATES), return to where it began, as an autoregressive
     process does: what was observed of it is forgotten, and its variance comes back."""
     mean[:, part] = to + keep * (mean[:, part] - to)

@@ -22,7 +22,7 @@ from detector.slot_arrays import SlotArrays
 ALL_SLOW_SHARE = 0.7
 """When this share of the pool, and at least two nodes, is slow at a time, the cause is shared: it is no neighbour."""
 FULL = 0.85
-"""From this CPU share on, what its requests cost when calm can explain that a server is slow."""
+"""From this CPU share on, what its requests cost when calm and its other programs take can explain that it is slow."""
 BUSY = 0.97
 """CPU utilisation of a server that is overloaded even if nothing else shows it."""
 MORE_THAN_PEERS = 1.15
@@ -77,7 +77,7 @@ class PoolCorrelator(SlotArrays):
     ) -> PoolCorrelation:
         """Takes a tick of these rows in. `suspected` (M,) look interfered by themselves; `fresh` and `in_episode` are
         (slots,)."""
-        demand = np.where(np.isnan(frame.demand), frame.load, frame.demand)
+        demand = np.where(np.isnan(frame.demand), frame.load, frame.demand) + frame.others
         with np.errstate(invalid="ignore"):
             full = demand >= FULL
             like_peers = frame.peers_demand * MORE_THAN_PEERS >= demand

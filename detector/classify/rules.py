@@ -20,6 +20,8 @@ from detector.features.signals import INDEX
 from detector.slot_arrays import SlotArrays
 
 STEAL = INDEX["steal"]
+SHOWN_SHARE = 0.05
+"""Of the CPU; other programs that take less are not told."""
 Describe = Callable[[Ints], list[list[str]]]
 """Gives the reasons of some rows of the frame, (K,), in words."""
 
@@ -190,8 +192,7 @@ class Rules(SlotArrays):
             if looks == "interference" and level[row] <= FAINT:
                 path = [*path, *thresholds.explain_weak_signal(frame, row)]
             if looks == "overload":
-                cost = _share(frame.demand[row])
-                path = [*path, f"its own load explains it: its requests cost {cost} of its CPU when calm"]
+                path = [*path, _own_load(frame, row)]
             elif looks == "all_slow":
                 path = [*(thresholds.explain_slow(frame, row) or path), correlation.why(row)]
             reason = steps.describe(row, lambda row: ", ".join(thresholds.explain_residual(frame, deviations, row)))
@@ -212,6 +213,13 @@ def _level(deviations: thresholds.Deviations, suspected: Bools, strong: Bools, v
     """(M,) how clearly each row shows a neighbour; `vetoed` (M, signals) do not count."""
     faint = deviations.weak_signal_without(vetoed)
     return np.where(suspected, np.where(strong, STRONG, WEAK), np.where(faint, FAINT, QUIET))
+
+
+def _own_load(frame: Frame, row: int) -> str:
+    """Why a row looks `overload`, in words."""
+    others = float(frame.others[row])
+    beside = f", its other programs take {others:.0%}" if others >= SHOWN_SHARE else ""
+    return f"its own load explains it: its requests cost {_share(frame.demand[row])} of its CPU when calm{beside}"
 
 
 def _share(value: float) -> str:

@@ -37,8 +37,12 @@ class SampleRows:
     load: Floats
     """(M,) CPU time of the web server's own processes over what they may use, mean of the window: 1 is full. Without
     those processes: the CPU's utilisation. A virtual machine's neighbour raises it: see `features.explained_load`."""
+    others: Floats
+    """(M,) CPU time of the node's other programs (a backup), as `load`. 0 where it is not known: a cgroup's CPU time is
+    its own, but the time that a hypervisor takes away is booked on whoever was running."""
     peak: Floats
-    """(M,) the highest such load of the Samples of the last `PEAK_S`: a burst's queue outlives it."""
+    """(M,) the highest load, other programs included, of the Samples of the last `PEAK_S`: a burst's queue outlives
+    it."""
     replaced: Bools
     """(M,) processes of the web server were replaced in the last `WINDOW_S`: started anew, or reloaded."""
     rps: Floats
@@ -93,19 +97,22 @@ class SampleWindows(SlotArrays):
         own = own_cpu_s / own_period / cores
         recent = np.where(ages_s < ROUNDING * PEAK_S, window, np.nan)
         own_recent = recent[_CPU_S] / recent[_PERIOD] / cores[:, None]
-        other_recent = recent[_UTILISATION] / recent[_PERIOD]
         load = np.where(np.isnan(own), utilisation, own)
+        in_cgroup = np.isnan(columns["cpu.steal"])
         threads = window[_THREADS]
         moved = np.abs(threads[:, :-1] - threads[:, 1:])
         with np.errstate(invalid="ignore"):
             replaced: Bools = np.asarray(
                 ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
             )
-        peak = np.fmax.reduce(np.where(np.isnan(own)[:, None], other_recent, own_recent), axis=1)
+        whole = in_cgroup | np.isnan(own)
+        whole_recent = np.fmax(own_recent, recent[_UTILISATION] / recent[_PERIOD])
+        peak = np.fmax.reduce(np.where(whole[:, None], whole_recent, own_recent), axis=1)
         return SampleRows(
             slots=slots,
             values=values,
             load=load,
+            others=np.where(in_cgroup, filled(np.maximum(utilisation - load, 0.0), 0.0), 0.0),
             peak=np.fmax(peak, load),
             replaced=replaced,
             rps=traffic / traffic_period,

@@ -67,7 +67,8 @@ def node_toml(
 
     `off` are collectors that it lacks.
     """
-    sections = "".join(f'[{name}]\ncgroup = "{host.vm}"\n\n' for name in ("cpu", "processes") if kind == "cgroup")
+    cgroups = {"cpu": host.vm, "processes": host.web} if kind == "cgroup" else {}
+    sections = "".join(f'[{name}]\ncgroup = "{path}"\n\n' for name, path in cgroups.items())
     return f"""\
 node = "{host.name}"
 pool = "{host.pool}"
@@ -111,7 +112,7 @@ def _start_steal_shim(lab: Lab) -> None:
 
 
 def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, off: Sequence[str] = ()) -> Running:
-    """It is in the `vm` cgroup, so what it costs is the guest's to bear. `env` is for the monitor alone."""
+    """It is in the `web` cgroup, so what it costs is the guest's to bear. `env` is for the monitor alone."""
     monitor = BIN / "slackwater-monitor"
     if not monitor.exists():
         raise LabError(f"{monitor} is missing: run `make setup`")

@@ -38,6 +38,8 @@ FRONT_WEIGHT = 1000
 
 NEIGHBOUR_WEIGHT = 100
 """As much as the guest's: each gets half of what both want."""
+JOBS_WEIGHT = 11
+"""Beside the web server's 100: what `nice 10` is beside `nice 0` (sched(7)), which counts within a cgroup alone."""
 
 POOL = "web"
 """The pool that all hosts are in; where there are several, what their names begin with."""
@@ -75,7 +77,18 @@ class Host:
 
     @property
     def vm(self) -> str:
+        """All that is the guest's own."""
         return f"{self.cgroup}/vm"
+
+    @property
+    def web(self) -> str:
+        """The web server, with the monitor beside it; a virtual machine as a whole."""
+        return f"{self.vm}/web"
+
+    @property
+    def jobs(self) -> str:
+        """What else the guest does, as a backup; a virtual machine has cgroups of its own for that."""
+        return f"{self.vm}/jobs"
 
     @property
     def neighbour(self) -> str:
@@ -97,8 +110,8 @@ class Host:
         return [system_program("taskset"), "--cpu-list", ",".join(map(str, sorted(own)))]
 
     def inside(self, argv: Sequence[str], cgroups: Cgroups) -> list[str]:
-        """The command that runs `argv` in the guest: its namespace and its `vm` cgroup."""
-        return placed([*self.pin, *argv], cgroups.procs_files(self.vm), self.netns)
+        """The command that runs `argv` in the guest: its namespace and its `web` cgroup."""
+        return placed([*self.pin, *argv], cgroups.procs_files(self.web), self.netns)
 
 
 def hosts(count: int, processors: int = 1, pools: int = 1) -> list[Host]:
@@ -174,7 +187,8 @@ def make_cgroups(members: Sequence[Host], cgroups: Cgroups) -> None:
 
 def make_cgroups_of(host: Host, cgroups: Cgroups) -> None:
     cgroups.make(host.cgroup)
-    cgroups.make(host.vm)
+    cgroups.make(host.web)
+    cgroups.make(host.jobs, weight=JOBS_WEIGHT)
     cgroups.make(host.neighbour, weight=NEIGHBOUR_WEIGHT)
 
 

@@ -84,7 +84,7 @@ class CgroupMachine:
 
 
 class VirtualMachine:
-    """A guest of QEMU with one CPU, in the host's `vm` cgroup."""
+    """A guest of QEMU with one CPU, in the host's `web` cgroup."""
 
     def __init__(self, host: Host, cgroups: Cgroups, hides_steal: bool, tsc_khz: int) -> None:
         """Boots it: `wait_ready` must follow. `hides_steal`: it does not see the time that it waits for a CPU.
@@ -109,7 +109,7 @@ class VirtualMachine:
         )
         folder = host.folder / "qemu"
         folder.mkdir(parents=True)
-        self.guest = Guest(folder, settings, placed(host.pin, cgroups.procs_files(host.vm)))
+        self.guest = Guest(folder, settings, placed(host.pin, cgroups.procs_files(host.web)))
         self._ended: dict[str, int] = {}
         self._asked_mono_s = 0.0
 

@@ -22,7 +22,7 @@ from lab.cluster.controller import start_monitor
 from lab.cluster.hosts import BRIDGE_ADDRESS, Host
 from lab.cluster.lab import Lab
 from lab.cluster.paths import DEBIAN, LAB_DIR, ROOT, program, system_program
-from lab.cluster.spawn import Program, Running, call, wait_until
+from lab.cluster.spawn import Program, Running, call, placed, wait_until
 from lab.cluster.webserver import php_ini
 
 DATABASE_PORT = 14306
@@ -154,6 +154,8 @@ class DisturbableCluster:
     def back_up(self, host: Host) -> Running:
         """A job of the host's own that packs what there is to pack, again and again, at the priority of a backup."""
         words = ["nice", "-n", "10", sys.executable, "-I", "-S", "-c", PACK, str(DEBIAN / "usr/lib/apache2")]
+        if self.lab.settings.kind == "cgroup":
+            words = placed(words, self.lab.cgroups.procs_files(host.jobs))
         return self.lab.add(self.lab.machines[host.name].start("backup", words, "backup.log"))
 
     def end_backup(self, job: Running) -> None:

@@ -12,16 +12,16 @@ from tests.support.detector_frames import columns
 
 CAPACITY_RPS = 800.0
 CORES = 0.4
-WAKE_MS = Parameters().wake_ms
+WAKE = Parameters().wake
 
 
 class Server:
-    """A filter of one slot, fed by a server whose requests cost `wake_ms` more when they find it empty."""
+    """A filter of one slot, fed by a server whose requests cost this share more when they find it empty."""
 
-    def __init__(self, capacity_rps: float = CAPACITY_RPS, wake_ms: float = WAKE_MS, seed: int = 1) -> None:
+    def __init__(self, capacity_rps: float = CAPACITY_RPS, wake: float = WAKE, seed: int = 1) -> None:
         self.filter = CapacityFilter()
         self.filter.resize(1)
-        self.capacity_rps, self.wake_ms = capacity_rps, wake_ms
+        self.capacity_rps, self.wake = capacity_rps, wake
         self._random = np.random.default_rng(seed)
         self._now_s = 1000.0
 
@@ -42,7 +42,7 @@ class Server:
             self._now_s += 0.2
             rps = float(self._random.poisson(load * self.capacity_rps * 0.2) / 0.2)
             rt_s = 1.0 / (self.capacity_rps * (1.0 - min(load, 0.95))) if rt_mean_ms is None else rt_mean_ms / 1e3
-            cost = 1.0 / self.capacity_rps + self.wake_ms / 1e3 / CORES / (1.0 + rps * rt_s)
+            cost = (1.0 + self.wake / (1.0 + rps * rt_s)) / self.capacity_rps
             sample = columns(
                 [rps],
                 [rps * cost if utilisation is None else utilisation],
@@ -59,22 +59,32 @@ class Server:
 def test_requests_over_utilisation_at_low_load_is_no_capacity_but_with_the_curve_it_is() -> None:
     server = Server()
     found = server.feed(60.0, 0.3)
-    assert 1.0 / (1.0 / CAPACITY_RPS + WAKE_MS / 1e3 / CORES / 1.5) < 0.75 * CAPACITY_RPS, "what the ratio alone says"
+    assert 1.0 / (1.0 + WAKE / 1.5) < 0.85, "what the ratio alone says"
     assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
     assert found.lost[0] == 0.0
 
 
-@pytest.mark.parametrize("wake_ms", [0.2, 0.5])
-def test_loads_that_differ_teach_what_a_wake_up_costs(wake_ms: float) -> None:
-    server = Server(wake_ms=wake_ms)
+@pytest.mark.parametrize("wake", [0.05, 0.7])
+def test_loads_that_differ_teach_what_a_wake_up_costs(wake: float) -> None:
+    server = Server(wake=wake)
     for load in (0.1, 0.8, 0.2, 0.9):
         found = server.feed(10.0, load)
     assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
 
 
 def test_wake_ups_are_next_to_nothing_to_a_slow_application() -> None:
-    found = Server(capacity_rps=17.0).feed(40.0, 0.3)
-    assert found.rps[0] == pytest.approx(17.0, rel=0.2)
+    slow_rps = 17.0
+    wake = Parameters().wake_ms / (1e3 * CORES / slow_rps)
+    found = Server(slow_rps, wake).feed(40.0, 0.3)
+    assert found.rps[0] == pytest.approx(slow_rps, rel=0.2)
+
+
+def test_a_fast_machine_is_known_at_once() -> None:
+    """A request costs as much CPU time as a wake-up does elsewhere: that it is nothing but a wake-up cannot be."""
+    rps = 1.05e3 * CORES / Parameters().wake_ms
+    found = Server(rps, wake=0.2).feed(2.0, 0.3)
+    assert found.rps[0] == pytest.approx(rps, rel=0.25)
+    assert found.stderr_rps[0] < 0.3 * found.rps[0]
 
 
 def test_at_low_load_the_capacity_is_less_sure() -> None:
@@ -88,7 +98,7 @@ def test_two_of_three_errors_lie_within_one_standard_error() -> None:
     random, prior = np.random.default_rng(7), Parameters()
     within = []
     for seed in range(40):
-        server = Server(wake_ms=float(random.normal(prior.wake_ms, prior.wake_sd_ms)), seed=seed)
+        server = Server(wake=max(0.0, float(random.normal(prior.wake, prior.wake_sd))), seed=seed)
         found = server.feed(10.0, 0.3)
         law = random.normal(0.0, prior.law_sd) * CAPACITY_RPS
         within.append(abs(found.rps[0] - CAPACITY_RPS + law) <= found.stderr_rps[0])

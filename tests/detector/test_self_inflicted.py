@@ -53,3 +53,24 @@ def test_who_replaces_its_processes_waits_for_itself(seed: int, threads: int, st
     host.neighbour = 0.0
     play(2.0)
     assert found == {"calm", state}
+
+
+@pytest.mark.parametrize(("backup", "state"), [(0.0, "interference"), (1.0, "overload")])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cgroup_that_its_own_programs_fill_has_no_neighbour(seed: int, backup: float, state: str) -> None:
+    """What waits, waits as beside a neighbour; only the cgroup's CPU time tells who took the time."""
+    judge, cluster = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0), Cluster(seed=seed, rich=True)
+    verdicts = []
+
+    def play(seconds: float) -> None:
+        for now_s, batch in cluster.run(seconds):
+            verdicts.extend(verdict for verdict in judge.tick(now_s, batch) if verdict.node == "host1")
+
+    play(15.0)
+    assert {verdict.state for verdict in verdicts} == {"calm"}
+    host = cluster.hosts["host1"]
+    host.neighbour, host.backup = 0.6, backup
+    play(5.0)
+    assert {verdict.state for verdict in verdicts} == {"calm", state}
+    told = any("its other programs take" in line for verdict in verdicts for line in verdict.path)
+    assert told == (backup > 0)

@@ -24,6 +24,7 @@ def frame(peak: float, **signals: float) -> Frame:
         peers=values.copy(),
         borrowed=no,
         load=busy,
+        others=np.zeros(1),
         peak=busy,
         replaced=no,
         bins=np.zeros(1, dtype=np.int64),

@@ -27,6 +27,7 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         peers=values.copy(),
         borrowed=np.zeros(count, dtype=bool),
         load=busy,
+        others=np.zeros(count),
         peak=busy,
         replaced=np.zeros(count, dtype=bool),
         bins=np.zeros(count, dtype=np.int64),

@@ -40,6 +40,8 @@ class Host:
     rps: float = 83.0
     neighbour: float = 0.0
     """Intensity of a neighbour, 0 to 1."""
+    backup: float = 0.0
+    """Share that other programs of its own take of what the web server leaves."""
     slow_database_ms: float = 0.0
     dearer: float = 1.0
     """Times the usual CPU per request."""
@@ -127,7 +129,7 @@ class Cluster:
             period_s=PERIOD_S + late_s,
             cpu=Cpu(
                 scope="cgroup",
-                utilisation=cpu_s / (CORES * PERIOD_S) + 0.01,
+                utilisation=load + host.backup * (1.0 - load) + 0.01,
                 cores=CORES,
                 steal=min(1.0, 0.4 * loud + draw.exponential(0.003)) if self.steal else None,
             ),
