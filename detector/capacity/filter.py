@@ -8,9 +8,9 @@ The state of a server is
 
 Three kinds of observation move it, each with its own error:
 
-- In calm, requests per CPU second: log(rps / utilisation) = calm - log(1 + wake * idle). `idle` is the share of requests
-  that find the server empty, 1 / (1 + requests held) for Poisson arrivals. One load alone cannot tell the two apart, and
-  the standard error says so; the prior of `wake` comes from recordings.
+- In calm, requests per CPU second: log(rps / utilisation) = calm - log(1 + wake * idle). `idle` is the share of
+  requests that find the server empty, 1 / (1 + requests held) for Poisson arrivals. One load alone cannot tell the two
+  apart, and the standard error says so; the prior of `wake` comes from recordings.
 - While requests wait, the rate at which they are completed is the capacity: log(rps) = calm + suggested + left. The
   longer they take over what they take in calm, the surer it is that the server never ran dry. It needs no counters.
 - In an episode a share is suggested by the run delay over calm, and by requests per CPU second over calm: a hypervisor
@@ -131,7 +131,7 @@ class CapacityFilter(SlotArrays):
     _disturbed: Bools
 
     def __init__(self, parameters: Parameters | None = None) -> None:
-        self.parameters = p = parameters or Parameters()
+        self.parameters = parameters or Parameters()
         self._windows = Windows()
         super().__init__(
             self._windows,
