@@ -7,6 +7,7 @@ import pytest
 
 from detector.classify.judge import Judge
 from detector.classify.thresholds import NO_BURST_LOAD, find_deviations
+from slackwater.messages import Verdict
 from tests.support.cluster_frames import frame
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
 
@@ -60,7 +61,7 @@ def test_who_replaces_its_processes_waits_for_itself(seed: int, threads: int, st
 def test_a_cgroup_that_its_own_programs_fill_has_no_neighbour(seed: int, backup: float, state: str) -> None:
     """What waits, waits as beside a neighbour; only the cgroup's CPU time tells who took the time."""
     judge, cluster = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0), Cluster(seed=seed, rich=True)
-    verdicts = []
+    verdicts: list[Verdict] = []
 
     def play(seconds: float) -> None:
         for now_s, batch in cluster.run(seconds):
