@@ -186,7 +186,7 @@ class DetectorSettings(Settings, frozen=True):
             description="how many episodes may begin on a calm node in a day; fewer take more evidence, so each begins "
             "later"
         ),
-    ] = 3.0
+    ] = 1.0
 
 
 class LbengineSettings(Settings, frozen=True):
