@@ -179,8 +179,7 @@ class CapacityFilter(SlotArrays):
         # A drained server shows nothing new: what it showed last stays, or its weight would swing by itself.
         served_s = np.where(rps > 0, seconds, 0.0)
         self._floor[slots] -= p.floor_fade * served_s
-        usual = self._usual_wake[slots]
-        _return(mean, covariance, WAKE, np.exp(-seconds / p.wake_s), usual, usual * p.wake_sd / p.wake)
+        _return(mean, covariance, WAKE, np.exp(-seconds / p.wake_s), *self._wake_prior(slots))
         if episode.any():  # else `left` is 0 already
             _return(mean, covariance, LEFT, np.exp(-served_s / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
         self._mean[slots], self._covariance[slots] = mean, covariance
@@ -197,8 +196,8 @@ class CapacityFilter(SlotArrays):
 
             idle = 1.0 / (1.0 + seen.held)
             fit = calm & (seen.own >= LEAST_UTILISATION) & np.isfinite(per_cpu + idle + seen.cores)
-            cost_ms = 1e3 * seen.cores / np.exp(per_cpu)
-            self._usual_wake[of[fit]] = np.minimum(p.wake, p.wake_ms / cost_ms[fit])
+            cost_ms = 1e3 * seen.cores[fit] / np.exp(per_cpu[fit])
+            self._usual_wake[of[fit]] = np.minimum(p.wake, p.wake_ms / cost_ms)
             self._begin(of[fit], per_cpu[fit], idle[fit])
             law, sight = self._law(of, idle)
             error = p.cost_sd**2 * noise + p.window_sd**2 + sampled
@@ -230,10 +229,15 @@ class CapacityFilter(SlotArrays):
         """Servers of which nothing is known begin where their first observation is met."""
         new = np.isnan(self._mean[slots, CALM])
         slots, per_cpu, idle = slots[new], per_cpu[new], idle[new]
-        usual = self._usual_wake[slots]
+        usual, sd = self._wake_prior(slots)
         self._mean[slots, WAKE] = usual
-        self._covariance[slots, WAKE, WAKE] = np.square(usual * self.parameters.wake_sd / self.parameters.wake)
+        self._covariance[slots, WAKE, WAKE] = np.square(sd)
         self._mean[slots, CALM] = per_cpu + np.log(1.0 + usual * idle)
+
+    def _wake_prior(self, slots: Ints) -> tuple[Floats, Floats]:
+        """(K,) mean and standard deviation of `wake` as long as nothing is seen of it."""
+        usual = self._usual_wake[slots]
+        return usual, usual * self.parameters.wake_sd / self.parameters.wake
 
     def _law(self, slots: Ints, idle: Floats) -> tuple[Floats, Floats]:
         """(K,) log of the calm requests per CPU second, and (K, STATES) its derivatives."""

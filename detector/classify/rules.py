@@ -16,10 +16,9 @@ from detector.classify.tree import Model
 from detector.estimator import START
 from detector.features.columns import Bools, Floats, Ints, Table, reasons
 from detector.features.features import Frame
-from detector.features.signals import INDEX
+from detector.features.history import in_cgroup
 from detector.slot_arrays import SlotArrays
 
-STEAL = INDEX["steal"]
 SHOWN_SHARE = 0.05
 """Of the CPU; other programs that take less are not told."""
 Describe = Callable[[Ints], list[list[str]]]
@@ -147,8 +146,7 @@ class Rules(SlotArrays):
             )
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
-        # A machine knows its steal, even if that is always 0; a cgroup has none.
-        unjudged = lacking | (~np.isnan(frame.values[:, STEAL]) & (not self.model.knows_machines))
+        unjudged = lacking | (~in_cgroup(frame.values) & (not self.model.knows_machines))
         agreed = unjudged | tree.interfering(leaves)
         vetoed = tree.tested_signals(leaves) & ~agreed[:, None]
         suspected = np.where(agreed, deviations.interfering, deviations.affects_users_without(vetoed))

@@ -58,7 +58,7 @@ MIN_SPREADS = 6.0
 the probe now and then, which a spread does not know: signals of the core must also be above what is usual in calm."""
 NOTHING = "no signal is beyond its limits"
 SELF_INFLICTED_LOAD = 0.85
-"""From this CPU share of its own processes on, in any of the last ticks, a server's waiting is self-inflicted."""
+"""From this CPU share of its own programs on, in any of the last ticks, a server's waiting is self-inflicted."""
 NO_BURST_LOAD = 0.6
 """A server that used less of its CPU than this in each of the last ticks had no burst: if its requests queue for a core
 in two ticks in a row, a neighbour causes it. One tick proves nothing: a burst's first tick may hold little of it."""

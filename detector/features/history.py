@@ -98,21 +98,21 @@ class SampleWindows(SlotArrays):
         recent = np.where(ages_s < ROUNDING * PEAK_S, window, np.nan)
         own_recent = recent[_CPU_S] / recent[_PERIOD] / cores[:, None]
         load = np.where(np.isnan(own), utilisation, own)
-        in_cgroup = np.isnan(columns["cpu.steal"])
+        cgroups = in_cgroup(values)
         threads = window[_THREADS]
         moved = np.abs(threads[:, :-1] - threads[:, 1:])
         with np.errstate(invalid="ignore"):
             replaced: Bools = np.asarray(
                 ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
             )
-        whole = in_cgroup | np.isnan(own)
+        whole = cgroups | np.isnan(own)
         whole_recent = np.fmax(own_recent, recent[_UTILISATION] / recent[_PERIOD])
         peak = np.fmax.reduce(np.where(whole[:, None], whole_recent, own_recent), axis=1)
         return SampleRows(
             slots=slots,
             values=values,
             load=load,
-            others=np.where(in_cgroup, filled(np.maximum(utilisation - load, 0.0), 0.0), 0.0),
+            others=np.where(cgroups, filled(np.maximum(utilisation - load, 0.0), 0.0), 0.0),
             peak=np.fmax(peak, load),
             replaced=replaced,
             rps=traffic / traffic_period,
@@ -134,6 +134,11 @@ class SampleWindows(SlotArrays):
                 break
         window[:, ages_s >= ROUNDING * WINDOW_S] = np.nan
         return window, ages_s
+
+
+def in_cgroup(values: Floats) -> Bools:
+    """(M,) the Sample, (M, signals), is of a cgroup: a machine knows its steal, even if that is always 0."""
+    return np.isnan(values[:, INDEX["steal"]])
 
 
 def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:

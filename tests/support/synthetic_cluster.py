@@ -109,7 +109,8 @@ class Cluster:
         other = host.neighbour if host.takes != "cpu" else 0.0
         room_s = CORES * PERIOD_S * (1.0 - 0.8 * loud)
         cpu_s = min(wanted_s, room_s)
-        load = min(0.97, cpu_s / (CORES * PERIOD_S))
+        used = cpu_s / (CORES * PERIOD_S)
+        load = min(0.97, used)
         own_wait = load / (1 - load) * draw.exponential(0.06)
         stolen = loud > 0 and draw.random() < 0.35
         wait_per_cpu = own_wait + (loud * draw.uniform(8.0, 25.0) if loud else 0.0)
@@ -129,7 +130,7 @@ class Cluster:
             period_s=PERIOD_S + late_s,
             cpu=Cpu(
                 scope="cgroup",
-                utilisation=load + host.backup * (1.0 - load) + 0.01,
+                utilisation=used + host.backup * (1.0 - used) + 0.01,
                 cores=CORES,
                 steal=min(1.0, 0.4 * loud + draw.exponential(0.003)) if self.steal else None,
             ),
