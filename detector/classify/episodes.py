@@ -5,8 +5,10 @@ log-likelihood ratio to that state's sum, any other tick takes away what a quiet
 
 The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics
 16(2), 1945), reset at 0 as Page's (Biometrika 41, 1954): each quiet tick adds the time that it covers, each loud one
-takes `LOUD_WEIGHT` times that back, and the episode ends when the sum reaches the dwell. So glitches in a fifth of the
-ticks delay the end a little, and a neighbour that shows in half of them holds the episode.
+takes `LOUD_WEIGHT` times `REFERENCE_S` back, and the episode ends when the sum reaches the dwell. So glitches in a
+fifth of the ticks delay the end a little, and a neighbour that shows in half of them holds the episode. A quiet tick
+stands for all the time that it covers, since the monitor speaks at once when a signal leaves its range; a loud one is a
+single observation, however seldom Samples come.
 
 A server without requests is judged by the few signals that mean something then. Only requests can prove it calm: its
 episode lasts at most `NO_REQUESTS_TIMEOUT_S`, and after its end no tick without an answered request begins another.
@@ -182,12 +184,15 @@ class StateMachines(SlotArrays):
         says = np.where(classification == CALM, QUIET, STRONG if level is None else level)
         gains = np.full((len(slots), len(STATES)), ratios[QUIET])
         gains[rows, classification] = ratios[says]
-        sums = np.maximum(self._sums[slots] + gains * np.reshape(weight, (-1, 1)), 0.0)
+        weights = np.broadcast_to(weight, len(slots))
+        sums = np.maximum(self._sums[slots] + gains * weights[:, None], 0.0)
         self._sums[slots] = sums
+        covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
         probability = self._filter(
             slots,
             np.where(classification == INTERFERENCE, ratios[says], ratios[QUIET]),
-            weight,
+            weights,
+            covered_s,
             idle=low_traffic & (classification == CALM),
             residual=residual,
         )
@@ -204,8 +209,7 @@ class StateMachines(SlotArrays):
         if going.any():
             drained = low_traffic & (state == INTERFERENCE)
             loud = going & np.where(drained, residual, classification != CALM)
-            covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
-            sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT, 1.0) * covered_s
+            sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT * weights * REFERENCE_S, covered_s)
             self._calm_s[slots[going]] = np.clip(sums, 0.0, self.calm_dwell_s)[going]
             self._broken_s[slots[going & (sums <= 0.0)]] = now_s
             # Only an interfered server is drained: what the others look like, they are.
@@ -236,20 +240,22 @@ class StateMachines(SlotArrays):
             _of=of,
         )
 
-    def _filter(self, slots: Ints, says: Floats, weight: Floats | float, *, idle: Bools, residual: Bools) -> Floats:
+    def _filter(
+        self, slots: Ints, says: Floats, weights: Floats, covered_s: Floats, *, idle: Bools, residual: Bools
+    ) -> Floats:
         """(M,) the probabilities after one tick of these slots: the forward recursion of a hidden Markov chain of two
         states (L. R. Rabiner, "A tutorial on hidden Markov models", Proc. IEEE 77(2), 1989). Its odds are what Shiryaev
         stops on; with neighbours ever rarer they become the cumulative sum.
 
-        `says` is each tick's log-likelihood ratio, `weight` as in `step`. Of an `idle` server only what shows without
+        `says` is each tick's log-likelihood ratio, `weights` as in `step`. Of an `idle` server only what shows without
         requests counts, and only in an episode (`residual`).
         """
         in_episode = self.state[slots] == INTERFERENCE
-        without = np.where(residual, LOUD_IDLE, QUIET_IDLE) * in_episode
-        covered_s = np.reshape(weight, -1) * REFERENCE_S
+        without = np.where(residual, LOUD_IDLE * weights, QUIET_IDLE * covered_s / REFERENCE_S) * in_episode
+        once_s = weights * REFERENCE_S
         before = self._probability[slots]
-        before = before * np.exp(-covered_s / MEAN_EPISODE_S) + (1.0 - before) * covered_s * ONSETS_PER_NODE_DAY / DAY_S
-        odds = before / (1.0 - before) * np.exp(np.where(idle, without, says) * np.reshape(weight, -1))
+        before = before * np.exp(-once_s / MEAN_EPISODE_S) + (1.0 - before) * once_s * ONSETS_PER_NODE_DAY / DAY_S
+        odds = before / (1.0 - before) * np.exp(np.where(idle, without, says * weights))
         found = np.minimum(odds / (1.0 + odds), MOST_CERTAIN)
         self._probability[slots] = found
         return np.asarray(found)

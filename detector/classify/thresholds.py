@@ -28,7 +28,6 @@ class Limit:
 LIMITS: dict[str, Limit] = {
     "run_delay_per_cpu": Limit(2.5, 2.0),
     "canary_ratio": Limit(1.5, 1.4),
-    "period": Limit(1.25, 1.25),
     "late": Limit(3.0, 2.5),
     "steal": Limit(2.5, 2.0),
     "cpu_pressure": Limit(2.0, 1.6),
@@ -76,9 +75,11 @@ WEAK_LIMITS: dict[str, Limit] = {
 users wait, by this much in most ticks of a second has one too (`detector.classify.rules`)."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
-RESIDUAL = ("canary_ratio", "period", "late", "steal", "probe_cycles")
-"""Signals that mean something on a server without requests: the monitor's probe and wake-ups, and steal. What idle
+RESIDUAL = ("kept_waiting", "canary_ratio", "late", "steal", "probe_cycles")
+"""Signals that mean something on a server without requests: random moments, the monitor's probe, and steal. What idle
 processes of the web server do is noise. Any of these makes a tick loud (`detector.classify.episodes`)."""
+KEPT_WAITING = 2.5
+"""Times its calm baseline. There are few moments in a Sample, so neither its spread nor its peers mean much."""
 
 _LIMITED = np.array([signal.key in LIMITS for signal in SIGNALS])
 _OWN: Floats = np.array([LIMITS[s.key].own if s.key in LIMITS else np.inf for s in SIGNALS])
@@ -167,6 +168,7 @@ def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Devi
         )
         weak_votes = (frame.own >= _WEAK_OWN) & (frame.peers >= _WEAK_PEERS) & ~left_out
         residual = (beyond_own & beyond_peers)[:, _RESIDUAL]
+        residual[:, RESIDUAL.index("kept_waiting")] = frame.own[:, INDEX["kept_waiting"]] >= KEPT_WAITING
     mean_ms, p95_ms = frame.values[:, INDEX["rt_mean"]], frame.values[:, INDEX["rt_p95"]]
     latency_unknown: Bools = np.isnan(mean_ms) & np.isnan(p95_ms)
     stands_out: Bools = np.asarray(votes.any(axis=1))

@@ -33,6 +33,7 @@ from lab.bench.harness import Report, spread
 from lab.cluster.paths import ROOT
 from lab.cluster.process_use import process_use
 from slackwater import messages
+from slackwater.config import DetectorSettings
 
 TEMPLATE = ROOT / "schema/examples/sample-full.json"
 VARIANTS = 32
@@ -214,7 +215,7 @@ def run(
 
     What is done before is not timed, so that the rounds begin with nothing left to do, and with baselines of that age.
     """
-    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=1.2, model=model)
+    judge = Judge.of("web", DetectorSettings(), model)
     checkpoint = BaselineCheckpoint({"web": judge}, 0.0)
     arrivals = iter(load)
     at_s, raw = next(arrivals)

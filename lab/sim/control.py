@@ -23,7 +23,7 @@ from lbengine.decision.ramp import Position
 from lbengine.decision.state import PoolState, PoolView
 from lbengine.decision.step import step
 from lbengine.verdicts import LatestVerdicts
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import DetectorSettings, LbengineSettings, PoolSettings
 from slackwater.messages import Sample, Verdict
 
 BASE_WEIGHT = 100
@@ -56,8 +56,8 @@ class Costs:
 class Detecting:
     """The detector of the pool; its Verdicts go to every load balancer."""
 
-    def __init__(self, *, stale_after_s: float = 1.0, calm_dwell_s: float = 1.2, model: Model | None = None) -> None:
-        self.judge = Judge(POOL, stale_after_s=stale_after_s, calm_dwell_s=calm_dwell_s, model=model)
+    def __init__(self, *, stale_after_s: float = 1.0, model: Model | None = None) -> None:
+        self.judge = Judge.of(POOL, DetectorSettings(stale_after_s=stale_after_s), model)
         self.latest = LatestVerdicts()
         self.costs = Costs()
         self.states: dict[str, str] = {}

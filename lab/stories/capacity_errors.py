@@ -15,6 +15,7 @@ from detector.classify.tree import Model
 from detector.recordings.recording import Recording, RecordingError, read
 from detector.train.replay import batches
 from lab.stories.capacity import State
+from slackwater.config import DetectorSettings
 from slackwater.messages import Verdict
 
 COLUMNS = ("load", "taken", "measured", "estimated", "lost", "estimated lost", "error", "within one s.e.")
@@ -38,7 +39,7 @@ def compare(recording: Recording, states: Sequence[State], model: Model | None) 
     Shares of the calm capacity lost are compared where a neighbour was; capacities are compared relatively, and count
     as within one standard error by the standard errors of both.
     """
-    judge = Judge(recording.samples[0].pool, stale_after_s=1.0, calm_dwell_s=1.2, model=model)
+    judge = Judge.of(recording.samples[0].pool, DetectorSettings(), model)
     last: dict[int, Verdict] = {}
     for now_s, samples in batches(recording):
         for verdict in judge.tick(now_s, samples):

@@ -39,6 +39,7 @@ from slackwater.messages.sample import (
     Counters,
     Cpu,
     Disk,
+    Gaps,
     Memory,
     Network,
     Pressure,

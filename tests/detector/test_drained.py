@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from detector.classify.judge import Judge
-from slackwater.messages import Sample
+from slackwater.messages import Gaps, Sample, State
 from tests.support.synthetic_cluster import Cluster
 
 QUIET_CPU_S = 0.005
@@ -45,6 +45,11 @@ def glitching(sample: Sample, dice: random.Random) -> Sample:
             plain[section][name] = min(value, 1.0) if name in ("steal", "cpu_some") else value
     plain["sched"]["cpu_s_per_s"] = QUIET_CPU_S
     return msgspec.convert(plain, Sample)
+
+
+def with_moments(sample: Sample, share: float) -> Sample:
+    """The Sample with the share of random moments at which the machine did not run the monitor."""
+    return msgspec.structs.replace(sample, gaps=Gaps(moments=4, lost_share=0.0, queued_share=share))
 
 
 def until(judge: Judge, cluster: Cluster, state: str, limit_s: float, dice: random.Random | None = None) -> float:
@@ -84,6 +89,28 @@ def test_a_drained_server_whose_signals_glitch_is_calm_within_ten_seconds(seed: 
     for now_s, samples in cluster.run(60.0):
         given = [glitching(one, dice) if one.node == "host1" else one for one in samples]
         assert all(verdict.state == "calm" for verdict in judge.tick(now_s, given)), "and it stays so"
+
+
+def test_random_moments_alone_hold_a_drained_server_until_they_are_calm() -> None:
+    judge, cluster, share = new_judge(), Cluster(seed=1, rich=True), 0.0
+
+    def states(seconds: float) -> list[tuple[float, State]]:
+        found = []
+        for now_s, samples in cluster.run(seconds):
+            given = [with_moments(one, share if one.node == "host1" else 0.0) for one in samples]
+            verdicts = {verdict.node: verdict.state for verdict in judge.tick(now_s, given)}
+            found += [(now_s, verdicts["host1"])] if "host1" in verdicts else []
+        return found
+
+    states(8.0)
+    cluster.hosts["host1"].neighbour = 0.9
+    assert states(2.0)[-1][1] == "interference"
+    cluster.hosts["host1"].rps = cluster.hosts["host1"].neighbour = 0.0
+    share = 0.5
+    assert {state for _, state in states(20.0)} == {"interference"}, "nothing else shows it"
+    share, begin_s = 0.0, cluster.now_s
+    calm_s = next(now_s for now_s, state in states(10.0) if state == "calm")
+    assert calm_s - begin_s <= 3.0
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -53,8 +53,9 @@ class Run:
         low_traffic: bool = False,
         residual: str = "",
         answered: bool = False,
+        covers_s: float = PERIOD_S,
     ) -> Status:
-        self.now_s += PERIOD_S
+        self.now_s += covers_s
         label_unix_s = 1000.0 + self.now_s
         return self.one.step(
             self.now_s,
@@ -141,6 +142,21 @@ def test_a_loud_tick_takes_back_several_quiet_ones() -> None:
     run.step("interference")
     left_s = DWELL_S - (8 - LOUD_WEIGHT) * PERIOD_S
     assert abs(run.until("calm") - left_s) < PERIOD_S / 2
+
+
+def test_a_loud_tick_is_one_observation_and_a_quiet_one_all_that_it_covers() -> None:
+    """A glitch on a drained server whose Samples are a second apart, since nothing happens there."""
+    seldom, often = Run(), Run()
+    for run in (seldom, often):
+        run.until("interference", "interference")
+        run.step("calm", low_traffic=True, residual="a glitch", covers_s=1.0)
+    one = seldom.step("calm", low_traffic=True, covers_s=1.0)
+    five = [often.step("calm", low_traffic=True) for _ in range(5)][-1]
+    assert one.why == five.why == "held: looks calm for 1.0 of 2.0 s"
+    assert one.probability == pytest.approx(five.probability, rel=0.1)
+    seldom.step("calm", low_traffic=True, residual="a glitch", covers_s=1.0)
+    left_s = DWELL_S - (1.0 - LOUD_WEIGHT * PERIOD_S)
+    assert abs(seldom.until("calm", low_traffic=True) - left_s) < PERIOD_S
 
 
 @pytest.mark.parametrize("low_traffic", [True, False])

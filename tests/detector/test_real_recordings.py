@@ -17,6 +17,7 @@ from detector.classify.tree import SHIPPED, load
 from detector.recordings.recording import Recording, read
 from detector.train.replay import play
 from detector.train.scores import Scores, score
+from slackwater.config import DetectorSettings
 from slackwater.messages import Verdict
 from tests.support.paths import RECORDINGS
 
@@ -32,12 +33,7 @@ def recorded(name: str) -> Recording:
 def judged(recording: Recording) -> list[Verdict]:
     return play(
         recording,
-        Judge(
-            recording.samples[0].pool,
-            stale_after_s=1.0,
-            calm_dwell_s=1.2,
-            model=load(SHIPPED),
-        ),
+        Judge.of(recording.samples[0].pool, DetectorSettings(), load(SHIPPED)),
     )
 
 
