@@ -28,7 +28,7 @@ from typing import get_args
 
 import numpy as np
 
-from detector.classify.evidence import DAY_S, MOST_COVERED_S, QUIET, REFERENCE_S, STRONG, Evidence
+from detector.classify.evidence import DAY_S, QUIET, REFERENCE_S, STRONG, Evidence, counts
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
@@ -187,12 +187,12 @@ class StateMachines(SlotArrays):
         weights = np.broadcast_to(weight, len(slots))
         sums = np.maximum(self._sums[slots] + gains * weights[:, None], 0.0)
         self._sums[slots] = sums
-        covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
+        covered = counts(now_s - self._heard_s[slots])
         probability = self._filter(
             slots,
             np.where(classification == INTERFERENCE, ratios[says], ratios[QUIET]),
             weights,
-            covered_s,
+            covered,
             idle=low_traffic & (classification == CALM),
             residual=residual,
         )
@@ -209,7 +209,7 @@ class StateMachines(SlotArrays):
         if going.any():
             drained = low_traffic & (state == INTERFERENCE)
             loud = going & np.where(drained, residual, classification != CALM)
-            sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT * weights * REFERENCE_S, covered_s)
+            sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT * weights, covered) * REFERENCE_S
             self._calm_s[slots[going]] = np.clip(sums, 0.0, self.calm_dwell_s)[going]
             self._broken_s[slots[going & (sums <= 0.0)]] = now_s
             # Only an interfered server is drained: what the others look like, they are.
@@ -241,17 +241,17 @@ class StateMachines(SlotArrays):
         )
 
     def _filter(
-        self, slots: Ints, says: Floats, weights: Floats, covered_s: Floats, *, idle: Bools, residual: Bools
+        self, slots: Ints, says: Floats, weights: Floats, covered: Floats, *, idle: Bools, residual: Bools
     ) -> Floats:
         """(M,) the probabilities after one tick of these slots: the forward recursion of a hidden Markov chain of two
         states (L. R. Rabiner, "A tutorial on hidden Markov models", Proc. IEEE 77(2), 1989). Its odds are what Shiryaev
         stops on; with neighbours ever rarer they become the cumulative sum.
 
-        `says` is each tick's log-likelihood ratio, `weights` as in `step`. Of an `idle` server only what shows without
-        requests counts, and only in an episode (`residual`).
+        `says` is each tick's log-likelihood ratio, `weights` as in `step`, `covered` how many times of `REFERENCE_S` it
+        covers. Of an `idle` server only what shows without requests counts, and only in an episode (`residual`).
         """
         in_episode = self.state[slots] == INTERFERENCE
-        without = np.where(residual, LOUD_IDLE * weights, QUIET_IDLE * covered_s / REFERENCE_S) * in_episode
+        without = np.where(residual, LOUD_IDLE * weights, QUIET_IDLE * covered) * in_episode
         once_s = weights * REFERENCE_S
         before = self._probability[slots]
         before = before * np.exp(-once_s / MEAN_EPISODE_S) + (1.0 - before) * once_s * ONSETS_PER_NODE_DAY / DAY_S

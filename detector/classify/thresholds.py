@@ -75,7 +75,8 @@ WEAK_LIMITS: dict[str, Limit] = {
 users wait, by this much in most ticks of a second has one too (`detector.classify.rules`)."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
-RESIDUAL = ("kept_waiting", "canary_ratio", "late", "steal", "probe_cycles")
+_PROBED = ("canary_ratio", "late", "steal", "probe_cycles")
+RESIDUAL = ("kept_waiting", *_PROBED)
 """Signals that mean something on a server without requests: random moments, the monitor's probe, and steal. What idle
 processes of the web server do is noise. Any of these makes a tick loud (`detector.classify.episodes`)."""
 KEPT_WAITING = 2.5
@@ -92,7 +93,7 @@ _STRONG_OWN, _STRONG_PEERS = _OWN * STRONG, _PEERS * STRONG
 _ALONE = _OWN * UNKNOWN_OWN
 """Times its peers' where it has no baseline of its own."""
 _STRONG_ALONE = _ALONE * STRONG
-_RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
+_PROBED_COLUMNS = [INDEX[key] for key in _PROBED]
 _GROUPS = ("run queue", "core", "cost", "disk", "network", "memory", "users")
 _IN_GROUP: Bools = np.array([[signal.group == group for group in _GROUPS] for signal in SIGNALS]) & _LIMITED[:, None]
 """(signals, groups) which group each signal that has a limit is in."""
@@ -167,8 +168,8 @@ def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Devi
             (frame.peers >= _STRONG_PEERS) | (no_peers & ~no_own)
         )
         weak_votes = (frame.own >= _WEAK_OWN) & (frame.peers >= _WEAK_PEERS) & ~left_out
-        residual = (beyond_own & beyond_peers)[:, _RESIDUAL]
-        residual[:, RESIDUAL.index("kept_waiting")] = frame.own[:, INDEX["kept_waiting"]] >= KEPT_WAITING
+        kept_waiting = frame.own[:, INDEX["kept_waiting"]] >= KEPT_WAITING
+        residual: Bools = np.column_stack([kept_waiting, (beyond_own & beyond_peers)[:, _PROBED_COLUMNS]])
     mean_ms, p95_ms = frame.values[:, INDEX["rt_mean"]], frame.values[:, INDEX["rt_p95"]]
     latency_unknown: Bools = np.isnan(mean_ms) & np.isnan(p95_ms)
     stands_out: Bools = np.asarray(votes.any(axis=1))
