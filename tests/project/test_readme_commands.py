@@ -56,9 +56,6 @@ INSTEAD = {
         "tests/packaging/test_controller_package.py",
         "test -e packaging/controller/slackwater-controller.service",
     ),
-    "slackwater lab calm --minutes 10 --seed 5": Instead(
-        "takes 10 minutes", "tests/lab/test_commands.py", "slackwater lab calm --minutes 10 --seed 5 --help"
-    ),
     "slackwater lab demo --hosts vm": Instead(
         "takes minutes", "tests/lab/test_virtual_machines.py", "slackwater lab demo --hosts vm --help"
     ),
