@@ -9,6 +9,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -97,6 +98,8 @@ def run(
     """
     write = {"--write": (Path, None, "also write the report into this document")}
     asked = options(doc, {**table, **write}).parse_args()
+    for ask_to_end in (signal.SIGINT, signal.SIGTERM):  # a first process of a PID namespace would ignore them
+        signal.signal(ask_to_end, signal.default_int_handler)
     report = Report()
     command = shlex.join(["python", "-m", f"lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     report.add(f"# {title}\n")
@@ -107,6 +110,9 @@ def run(
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped before the end", file=sys.stderr)
+        return 130
     if asked.write:
         asked.write.write_text("\n".join(report.lines) + "\n", encoding="utf-8")
     return 0

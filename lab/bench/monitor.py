@@ -45,7 +45,7 @@ node = "bench"
 pool = "web"
 period_s = {period_s}
 [pace]
-by_event = false
+by_event = {by_event}
 [bus]
 url = "nats://127.0.0.1:4222"
 [sniffer]
@@ -140,9 +140,19 @@ def cost(pid: int, seconds: float) -> Cost:
 Start = Callable[[Stage], tuple[Running, str]]
 
 
-def monitor(made: Stage) -> tuple[Running, str]:
+def monitor_by_event(made: Stage) -> tuple[Running, str]:
+    """As it is installed: a Sample a second, and more while something leaves its usual range."""
+    return monitor(made, "true")
+
+
+def monitor_each_period(made: Stage) -> tuple[Running, str]:
+    """A Sample each period, as often as the others take their figures."""
+    return monitor(made, "false")
+
+
+def monitor(made: Stage, by_event: str) -> tuple[Running, str]:
     config = made.folder / "node.toml"
-    config.write_text(NODE.format(period_s=PERIOD_S))
+    config.write_text(NODE.format(period_s=PERIOD_S, by_event=by_event))
     return made.start(made.server, program("slackwater-monitor"), "run", "--config", str(config)), "slackwater-monitor"
 
 
@@ -159,10 +169,15 @@ def collectd(made: Stage) -> tuple[Running, str]:
 
 
 PROGRAMS: dict[str, Start] = {
-    "slackwater-monitor": monitor,
+    "slackwater-monitor, by event": monitor_by_event,
+    "slackwater-monitor, each period": monitor_each_period,
     "node_exporter": node_exporter,
     "collectd": collectd,
 }
+
+
+def is_monitor(start: Start) -> bool:
+    return start in (monitor_by_event, monitor_each_period)
 
 
 def times_started(made: Stage) -> int:
@@ -176,7 +191,7 @@ def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator
     process, name = start(made)
     try:
         pid = real_pid(process, name)
-        if start is monitor:
+        if is_monitor(start):
             wait_for(
                 lambda: times_started(made) > started_before, f"the monitor logs that it {STARTED}", START_WITHIN_S
             )
@@ -234,13 +249,13 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     rates: list[float] = []
     for _ in range(rounds):
         for name, start in PROGRAMS.items():
-            warm_up_s = AT_REST_S if start is monitor and not rate else WARM_UP_S
+            warm_up_s = AT_REST_S if is_monitor(start) and not rate else WARM_UP_S
             with load(made, rate, WARM_UP_S + seconds + 30), running(made, start, warm_up_s) as pid:
                 if name == "node_exporter":
                     fetch(made, made.client, METRICS)
                     with load(made, 1 / PERIOD_S, seconds + 30, METRICS, 1):
                         costs[name].append(cost(pid, seconds))
-                elif name == "slackwater-monitor":
+                elif is_monitor(start):
                     before, start_s = requests_seen(made), time.monotonic()
                     costs[name].append(cost(pid, seconds))
                     rates.append((requests_seen(made) - before) / (time.monotonic() - start_s))
@@ -258,7 +273,7 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     ]
     heads = ("", "CPU, % of one core", "resident, MiB", "proportional, MiB", "wake-ups/s", "CPU to node_exporter's")
     report.table(heads, rows)
-    report.add(f"\nThe monitor saw {spread(rates, ',.0f')} requests/s.")
+    report.add(f"\nThe monitors saw {spread(rates, ',.0f')} requests/s.")
 
 
 def bytes_per_sample(report: Report, made: Stage) -> None:
@@ -288,7 +303,7 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
     for _ in range(rounds):
         for is_on in random.sample((False, True), 2):
             if is_on:
-                with running(made, monitor, warm_up_s=0.0):
+                with running(made, monitor_by_event, warm_up_s=0.0):
                     p99[True].append(measured())
             else:
                 p99[False].append(measured())
@@ -298,7 +313,7 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
     low, high, confidence = median_between(pairs)
     report.add(
         f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
-        f" (open loop), {rounds} rounds with the monitor and without, in random order.\n"
+        f" (open loop), {rounds} rounds with the monitor by event and without, in random order.\n"
     )
     heads = ("p99 without, ms", "with, ms", "difference of each round, ms")
     report.table(heads, [(spread(p99[False]), spread(p99[True]), spread(pairs, "+.3f"))])
@@ -356,7 +371,8 @@ def bench(report: Report, options: argparse.Namespace) -> None:
         start_bus(made)
         report.add(
             f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` (canary,"
-            f" capture, page), `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
+            " capture, page) with `pace.by_event = false`, and by event as it is installed,"
+            f" `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
             f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."
             f" {options.rounds} rounds of {options.seconds:g} s, medians and ranges. CPU time is the scheduler's"
             " (/proc/PID/task/*/schedstat), wake-ups are context switches of all threads. The web server (Apache,"
