@@ -24,6 +24,7 @@ from typing import Any
 from lab.cluster.commit import commit
 from lab.cluster.machine import cpu_model
 from lab.cluster.paths import BIN, ROOT
+from lab.cluster.signal_handlers import handlers
 
 Option = tuple[type, Any, str]
 """Type, default, help text; of type bool: a flag."""
@@ -98,15 +99,15 @@ def run(
     """
     write = {"--write": (Path, None, "also write the report into this document")}
     asked = options(doc, {**table, **write}).parse_args()
-    for ask_to_end in (signal.SIGINT, signal.SIGTERM):  # a first process of a PID namespace would ignore them
-        signal.signal(ask_to_end, signal.default_int_handler)
     report = Report()
     command = shlex.join(["python", "-m", f"lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     report.add(f"# {title}\n")
     report.add(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; commit {commit() or 'unknown'}; `{command}`.\n")
     report.add(f"Machine: {machine()}.\n")
     try:
-        body(report, asked)
+        # The first process of a PID namespace would ignore both.
+        with handlers(signal.default_int_handler, signal.SIGINT, signal.SIGTERM):
+            body(report, asked)
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

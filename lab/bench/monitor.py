@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the monitor side by side with node_exporter and collectd (`make bench-monitor`), all at five times a second.
+"""Measures the monitor, by event and at five times a second, beside node_exporter and collectd (`make bench-monitor`).
 
 What each takes: CPU, memory, wake-ups; without traffic, and with requests through the sniffer. Then what the web
 server's own p99 says to the monitor. Prints the machine, the commands, medians and ranges; `--write FILE` also writes
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lab.bench.harness import BenchError, Report, program, run, scratch, spread, wait_for
@@ -140,19 +141,9 @@ def cost(pid: int, seconds: float) -> Cost:
 Start = Callable[[Stage], tuple[Running, str]]
 
 
-def monitor_by_event(made: Stage) -> tuple[Running, str]:
-    """As it is installed: a Sample a second, and more while something leaves its usual range."""
-    return monitor(made, "true")
-
-
-def monitor_each_period(made: Stage) -> tuple[Running, str]:
-    """A Sample each period, as often as the others take their figures."""
-    return monitor(made, "false")
-
-
-def monitor(made: Stage, by_event: str) -> tuple[Running, str]:
+def monitor(made: Stage, by_event: bool) -> tuple[Running, str]:
     config = made.folder / "node.toml"
-    config.write_text(NODE.format(period_s=PERIOD_S, by_event=by_event))
+    config.write_text(NODE.format(period_s=PERIOD_S, by_event=str(by_event).lower()))
     return made.start(made.server, program("slackwater-monitor"), "run", "--config", str(config)), "slackwater-monitor"
 
 
@@ -168,16 +159,17 @@ def collectd(made: Stage) -> tuple[Running, str]:
     return made.start(made.server, program("collectd"), "-f", "-C", str(config)), "collectd"
 
 
+BY_EVENT = "slackwater-monitor, by event"
+"""As it is installed."""
+MONITORS: dict[str, Start] = {
+    BY_EVENT: partial(monitor, by_event=True),
+    "slackwater-monitor, each period": partial(monitor, by_event=False),
+}
 PROGRAMS: dict[str, Start] = {
-    "slackwater-monitor, by event": monitor_by_event,
-    "slackwater-monitor, each period": monitor_each_period,
+    **MONITORS,
     "node_exporter": node_exporter,
     "collectd": collectd,
 }
-
-
-def is_monitor(start: Start) -> bool:
-    return start in (monitor_by_event, monitor_each_period)
 
 
 def times_started(made: Stage) -> int:
@@ -191,7 +183,7 @@ def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator
     process, name = start(made)
     try:
         pid = real_pid(process, name)
-        if is_monitor(start):
+        if start in MONITORS.values():
             wait_for(
                 lambda: times_started(made) > started_before, f"the monitor logs that it {STARTED}", START_WITHIN_S
             )
@@ -249,13 +241,13 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     rates: list[float] = []
     for _ in range(rounds):
         for name, start in PROGRAMS.items():
-            warm_up_s = AT_REST_S if is_monitor(start) and not rate else WARM_UP_S
+            warm_up_s = AT_REST_S if name in MONITORS and not rate else WARM_UP_S
             with load(made, rate, WARM_UP_S + seconds + 30), running(made, start, warm_up_s) as pid:
                 if name == "node_exporter":
                     fetch(made, made.client, METRICS)
                     with load(made, 1 / PERIOD_S, seconds + 30, METRICS, 1):
                         costs[name].append(cost(pid, seconds))
-                elif is_monitor(start):
+                elif name in MONITORS:
                     before, start_s = requests_seen(made), time.monotonic()
                     costs[name].append(cost(pid, seconds))
                     rates.append((requests_seen(made) - before) / (time.monotonic() - start_s))
@@ -303,7 +295,7 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
     for _ in range(rounds):
         for is_on in random.sample((False, True), 2):
             if is_on:
-                with running(made, monitor_by_event, warm_up_s=0.0):
+                with running(made, MONITORS[BY_EVENT], warm_up_s=0.0):
                     p99[True].append(measured())
             else:
                 p99[False].append(measured())
@@ -371,9 +363,10 @@ def bench(report: Report, options: argparse.Namespace) -> None:
         start_bus(made)
         report.add(
             f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` (canary,"
-            " capture, page) with `pace.by_event = false`, and by event as it is installed,"
-            f" `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
+            " capture, page) with `pace.by_event = false`, `prometheus-node-exporter` fetched that often over HTTP,"
+            " `collectd -f` with"
             f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."
+            " By event, as it is installed, the monitor sends a Sample a second while nothing happens."
             f" {options.rounds} rounds of {options.seconds:g} s, medians and ranges. CPU time is the scheduler's"
             " (/proc/PID/task/*/schedstat), wake-ups are context switches of all threads. The web server (Apache,"
             f" php-fpm) has {server_threads()} threads."

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import signal
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +38,7 @@ from lab.cluster.hosts import (
 from lab.cluster.load import Demand, Load
 from lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
 from lab.cluster.paths import LAB_DIR, LabError, program
+from lab.cluster.signal_handlers import handlers
 from lab.cluster.spawn import Running, call, compiled, placed, wait_until
 from lab.cluster.steal_shim import StealShim
 from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
@@ -337,25 +337,12 @@ def _ended_by_signals() -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    with _handlers(leave, signal.SIGTERM, signal.SIGHUP):
+    with handlers(leave, signal.SIGTERM, signal.SIGHUP):
         yield
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Signals wait until everything is down."""
-    with _handlers(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    with handlers(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
-
-
-@contextlib.contextmanager
-def _handlers(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
