@@ -50,15 +50,9 @@ async def run(settings: ControllerSettings) -> None:
         await bus.close()
 
 
-def choose_model(settings: DetectorSettings) -> tree.Model | None:
-    """The model that the settings name; None stands for the thresholds. Raises `detector.classify.tree.ModelError`."""
-    if settings.model == "thresholds":
-        log.info("judging by the stated thresholds, as configured")
-        return None
+def choose_model(settings: DetectorSettings) -> tree.Model:
+    """The model that the settings name. Raises `detector.classify.tree.ModelError`."""
     path = Path(settings.model) if settings.model else tree.SHIPPED
-    if not settings.model and not path.exists():
-        log.warning("no model is shipped (%s is not there): judging by the stated thresholds", path)
-        return None
     model = tree.load(path)
     log.info("judging by model %s, trained %s (%s)", model.name, model.metadata.get("trained", "?"), path)
     return model
@@ -78,7 +72,7 @@ def spare_the_collector() -> None:
 class Detector:
     """One judge a pool, and the loop that feeds them."""
 
-    def __init__(self, settings: ControllerSettings, bus: Bus, model: tree.Model | None) -> None:
+    def __init__(self, settings: ControllerSettings, bus: Bus, model: tree.Model) -> None:
         self._settings = settings
         self._bus = bus
         self._path = Path(settings.state_dir) / BASELINES

@@ -31,9 +31,9 @@ def numbers(verdict: Verdict) -> bytes:
     return msgspec.json.encode({key: value for key, value in kept.items() if key not in SENTENCES}, order="sorted")
 
 
-def replay(recording: Recording, balance: str, law: str, modelled: bool) -> tuple[int, str, int, str]:
+def replay(recording: Recording, balance: str, law: str) -> tuple[int, str, int, str]:
     """(Verdicts, their digest, changes of a weight, their digest) of one recording under one algorithm and law."""
-    detecting = Detecting(model=load(SHIPPED) if modelled else None)
+    detecting = Detecting(model=load(SHIPPED))
     engine = Balancing(recording.nodes, balance, pool_settings(law), LbengineSettings(), Costs())
     requests: dict[str, float] = defaultdict(float)
     of_verdicts, of_weights = hashlib.sha256(), hashlib.sha256()
@@ -54,18 +54,15 @@ def replay(recording: Recording, balance: str, law: str, modelled: bool) -> tupl
 
 
 def main() -> None:
-    """Prints a line for each recording, model, algorithm and law."""
+    """Prints a line for each recording, algorithm and law."""
     for path in sorted(RECORDINGS.glob("*.parquet")):
         recording = read(path)
-        for modelled in (True, False):
-            for balance, law in (("roundrobin", "optimal"), ("leastconn", "optimal"), ("roundrobin", "ice")):
-                judged, verdicts, moved, weights = replay(recording, balance, law, modelled)
-                model = "tree" if modelled else "thresholds"
-                print(
-                    f"{path.stem:20} {model:10} {balance:10} {law:8} "
-                    f"{judged} Verdicts {verdicts}  {moved} weights {weights}",
-                    flush=True,
-                )
+        for balance, law in (("roundrobin", "optimal"), ("leastconn", "optimal"), ("roundrobin", "ice")):
+            judged, verdicts, moved, weights = replay(recording, balance, law)
+            print(
+                f"{path.stem:20} {balance:10} {law:8} {judged} Verdicts {verdicts}  {moved} weights {weights}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""From features to states: thresholds, the tree, episodes, and the judge that puts them together."""
+"""From features to states: the trees, evidence, episodes, and the judge that puts them together."""

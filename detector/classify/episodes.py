@@ -1,7 +1,7 @@
 """From ticks to episodes: into a state when enough evidence has come together, out of it when calm has lasted. Pure.
 
 The way in is a cumulative sum for each state (`detector.classify.evidence`). A tick that looks like a state adds its
-log-likelihood ratio to that state's sum, any other tick takes away what a quiet one is worth.
+log-likelihood ratio to that state's sum, any other tick takes away what the quietest one is worth.
 
 The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics
 16(2), 1945), reset at 0 as Page's (Biometrika 41, 1954): each quiet tick adds the time that it covers, each loud one
@@ -28,7 +28,7 @@ from typing import get_args
 
 import numpy as np
 
-from detector.classify.evidence import DAY_S, QUIET, REFERENCE_S, STRONG, Evidence, counts
+from detector.classify.evidence import DAY_S, REFERENCE_S, counts
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
@@ -125,10 +125,8 @@ class StateMachines(SlotArrays):
     _awaits_requests: Bools
     """Its last episode ended without requests, and none came since."""
 
-    def __init__(self, calm_dwell_s: float, evidence: Evidence, threshold: float) -> None:
+    def __init__(self, calm_dwell_s: float) -> None:
         self.calm_dwell_s = calm_dwell_s
-        self.evidence = evidence
-        self.threshold = threshold
         super().__init__(
             state=CALM,
             since_s=0.0,
@@ -158,7 +156,9 @@ class StateMachines(SlotArrays):
         label_unix_s: Floats,
         classification: Ints,
         *,
-        level: Ints | None = None,
+        says: Floats,
+        quiet: Floats,
+        threshold: Floats,
         weight: Floats | float = 1.0,
         low_traffic: Bools,
         residual: Bools,
@@ -166,8 +166,9 @@ class StateMachines(SlotArrays):
     ) -> Steps:
         """Takes one tick of each of these slots in; all are (M,).
 
-        `classification` is what the tick looks like by itself (index in `STATES`), `level` how clearly (of `LEVELS`;
-        without it all are strong), `weight` the evidence's weight. `low_traffic`: the server has hardly any requests,
+        `classification` is what the tick looks like by itself (index in `STATES`), `says` its log-likelihood ratio (of
+        a neighbour where it looks calm); `quiet` is the lowest one of that kind of node, `threshold` the sum at which
+        an episode begins, `weight` the evidence's weight. `low_traffic`: the server has hardly any requests,
         so `residual`, the signs of a neighbour that show without requests too, decides whether the tick is loud.
         `answered`: a request was answered in this tick all the same.
         """
@@ -178,32 +179,34 @@ class StateMachines(SlotArrays):
         self._requests_s[slots[~low_traffic]] = now_s
         self._awaits_requests[slots[~low_traffic]] = False
         untested = low_traffic if answered is None else low_traffic & ~answered
-        classification = np.where(self._awaits_requests[slots] & untested, CALM, classification)
+        held_calm = self._awaits_requests[slots] & untested
+        classification = np.where(held_calm, CALM, classification)
         rows = np.arange(len(slots))
-        ratios = self.evidence.ratios
-        says = np.where(classification == CALM, QUIET, STRONG if level is None else level)
-        gains = np.full((len(slots), len(STATES)), ratios[QUIET])
-        gains[rows, classification] = ratios[says]
+        of_neighbour = np.where((classification == INTERFERENCE) | (classification == CALM), says, quiet)
+        of_neighbour = np.where(held_calm, quiet, of_neighbour)
+        gains = np.repeat(quiet[:, None], len(STATES), axis=1)
+        gains[rows, classification] = says
+        gains[:, INTERFERENCE] = of_neighbour
         weights = np.broadcast_to(weight, len(slots))
         sums = np.maximum(self._sums[slots] + gains * weights[:, None], 0.0)
         self._sums[slots] = sums
         covered = counts(now_s - self._heard_s[slots])
         probability = self._filter(
             slots,
-            np.where(classification == INTERFERENCE, ratios[says], ratios[QUIET]),
+            of_neighbour,
             weights,
             covered,
             idle=low_traffic & (classification == CALM),
             residual=residual,
         )
         shown = sums[rows, classification]
-        begins = (classification != CALM) & (classification != state) & (shown >= self.threshold)
+        begins = (classification != CALM) & (classification != state) & (shown >= threshold)
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
         if begins.any():
             self._begin(slots[begins], classification[begins], now_s, label_unix_s[begins])
-            what[begins], seconds[begins], of[begins] = _BEGAN, shown[begins], self.threshold
+            what[begins], seconds[begins], of[begins] = _BEGAN, shown[begins], threshold[begins]
         going = ~begins & (state != CALM)
         began = begins.copy()
         if going.any():

@@ -1,14 +1,14 @@
 """How strongly a Sample speaks for a neighbour, and how much of that begins an episode. Pure.
 
-A Sample shows one of four levels. What it says is its log-likelihood ratio, ln P(level | neighbour) / P(level | calm),
-with the shares counted in recordings. The ratios are added up and never fall below 0: Page's cumulative sum
-("Continuous Inspection Schemes", Biometrika 41, 1954). No rule with as few false alarms finds a change sooner (Lorden,
-"Procedures for Reacting to a Change in Distribution", Annals of Mathematical Statistics 42, 1971).
+A Sample falls into one of the tree's leaves, which are grouped into levels. What it says is its level's log-likelihood
+ratio, ln P(level | neighbour) / P(level | calm), with the shares counted in recordings. The ratios are added up and
+never fall below 0: Page's cumulative sum ("Continuous Inspection Schemes", Biometrika 41, 1954). No rule with as few
+false alarms finds a change sooner (Lorden, "Procedures for Reacting to a Change in Distribution", Annals of
+Mathematical Statistics 42, 1971).
 
-An episode begins at a threshold that follows from a rate of false episodes. In calm the sum, with the level before, is
-a Markov chain, whose mean time to the threshold is exact but for the grid (Brook and Evans, "An Approach to the
-Probability Distribution of CUSUM Run Length", Biometrika 59, 1972). The level before counts because what disturbs one
-Sample often disturbs the next.
+An episode begins at a threshold that follows from a rate of false episodes: the sum that was exceeded as often in the
+recordings' calm. Beyond what they hold, each unit of the sum makes it rarer by e (Wald's identity), and so it is from
+the start where they hold too little: Lorden's bound, a mean of exp(threshold) Samples until a false episode.
 """
 
 from __future__ import annotations
@@ -16,95 +16,96 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from detector.features.columns import Floats
 
-LEVELS = ("quiet", "faint", "weak", "strong")
-QUIET, FAINT, WEAK, STRONG = range(4)
-"""What a Sample shows: nothing; a cause and users beyond `WEAK_LIMITS`; a neighbour; a neighbour strongly."""
+QUIET = 0
+"""The level that says most clearly that there is no neighbour."""
+MOST_LEVELS = 64
 REFERENCE_S = 0.2
 """The counts are of times this long. A Sample that covers less says less, in proportion."""
 MOST_COVERED_S = 1.2
 """No Sample counts for more time than this, however long none came before it."""
 DAY_S = 86_400.0
-GRID = 0.25
-"""Of sums: a step of the Markov chain's."""
-HIGHEST = 30.0
-"""No threshold is above this."""
 SMOOTHING = 0.5
 """Added to each count (Jeffreys' prior): what was never counted is rare, not impossible."""
+ENOUGH_PEAKS = 10
+"""So many times a sum was exceeded, and how often that happens is known."""
+ENOUGH_DAYS = 0.1
+"""Recordings with less calm hold too little."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """How often each level was counted, from recordings."""
+    """How often each level was counted in recordings, in times of `REFERENCE_S`; the levels in the order of what they
+    say."""
 
-    calm: tuple[tuple[float, ...], ...]
-    """Row: the level before, column: the level, of nodes without a neighbour; in times of `REFERENCE_S`."""
+    calm: tuple[float, ...]
     neighbour: tuple[float, ...]
-    """Levels of nodes beside a neighbour that users felt; in times of `REFERENCE_S`."""
+    """Beside a neighbour that users felt."""
+
+    @classmethod
+    def none(cls, levels: int) -> Evidence:
+        """Nothing counted yet."""
+        return cls((0.0,) * levels, (0.0,) * levels)
 
     @classmethod
     def of(cls, counted: Mapping[str, Any]) -> Evidence:
         """From what `as_dict` gave. Raises KeyError, TypeError or ValueError for what is no such thing."""
-        calm = tuple(tuple(float(count) for count in row) for row in counted["calm"])
-        neighbour = tuple(float(count) for count in counted["neighbour"])
-        size = len(LEVELS)
-        rows = (*calm, neighbour)
-        are_counts = all(0 <= one < math.inf for row in rows for one in row)
-        if [len(row) for row in rows] != [size] * (size + 1) or not are_counts:
-            raise ValueError(f"expected {size} rows of {size} counts in calm, and {size} beside a neighbour")
+        calm, neighbour = (tuple(float(value) for value in counted[name]) for name in ("calm", "neighbour"))
+        if not 0 < len(calm) == len(neighbour) <= MOST_LEVELS:
+            raise ValueError(f"expected counts of 1 to {MOST_LEVELS} levels, as many in calm as beside a neighbour")
+        if not all(0 <= value < math.inf for value in (*calm, *neighbour)):
+            raise ValueError("expected counts of at least 0")
         return cls(calm, neighbour)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a model's metadata and JSON."""
-        return {"calm": [list(row) for row in self.calm], "neighbour": list(self.neighbour)}
+        """For a model file and JSON."""
+        return {"calm": list(self.calm), "neighbour": list(self.neighbour)}
 
     @cached_property
     def ratios(self) -> Floats:
-        """(4,) log-likelihood ratio of each level."""
-        calm = np.sum(self.calm, axis=0) + SMOOTHING
-        neighbour = np.asarray(self.neighbour) + SMOOTHING
+        """(levels,) log-likelihood ratio of each."""
+        calm, neighbour = np.asarray(self.calm) + SMOOTHING, np.asarray(self.neighbour) + SMOOTHING
         return np.asarray(np.log(neighbour / neighbour.sum()) - np.log(calm / calm.sum()))
 
-    def false_episodes_per_day(self, threshold: float) -> float:
-        """So many episodes begin a node-day in calm, when one begins at this sum."""
-        return DAY_S / (REFERENCE_S * self._mean_samples(threshold))
+
+@dataclass(frozen=True)
+class CalmSums:
+    """How high the sum rose in the recordings where no neighbour was."""
+
+    days: float = 0.0
+    """Node-days."""
+    peaks: tuple[float, ...] = ()
+    """The highest values before it fell to 0 again, the highest first; `ENOUGH_PEAKS` at most."""
+
+    @classmethod
+    def of(cls, counted: Mapping[str, Any]) -> CalmSums:
+        """From what `as_dict` gave. Raises KeyError, TypeError or ValueError for what is no such thing."""
+        peaks, days = tuple(float(value) for value in counted["peaks"]), float(counted["days"])
+        if not all(0 <= value < math.inf for value in (*peaks, days)):
+            raise ValueError("expected days and sums of at least 0")
+        if list(peaks) != sorted(peaks, reverse=True) or (peaks and not days):
+            raise ValueError("expected the highest sum first, and the days that they are of")
+        return cls(days, peaks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a model file and JSON."""
+        return {"days": self.days, "peaks": list(self.peaks)}
 
     def threshold(self, false_episodes_per_day: float) -> float:
-        """The lowest sum, to the grid, at which no more false episodes begin; at most `HIGHEST`."""
-        return _threshold(self, false_episodes_per_day)
-
-    def _mean_samples(self, threshold: float) -> float:
-        """Mean number of Samples in calm until the sum reaches the threshold, from 0."""
-        counts = np.asarray(self.calm, dtype=float)
-        overall = (counts.sum(axis=0) + SMOOTHING) / (counts.sum() + len(LEVELS) * SMOOTHING)
-        # A row that was hardly ever counted leans on all of them, and none makes the next level rarer than it is.
-        shares = counts + len(LEVELS) * SMOOTHING * overall
-        shares = np.maximum(shares / shares.sum(axis=1, keepdims=True), overall)
-        shares[:, QUIET] = 1.0 - shares[:, QUIET + 1 :].sum(axis=1)
-        steps = np.round(self.ratios / GRID).astype(int)
-        sums = max(1, round(threshold / GRID))
-        size = len(LEVELS) * sums
-        goes = np.zeros((size, size))
-        at = np.arange(sums)
-        for level, step in enumerate(steps):
-            after = np.maximum(at + step, 0)
-            stays = after < sums
-            for before in range(len(LEVELS)):
-                goes[before * sums + at[stays], level * sums + after[stays]] += shares[before, level]
-        return float(np.linalg.solve(np.eye(size) - goes, np.ones(size))[0])
-
-
-COUNTED = Evidence(
-    calm=((6939, 6, 15, 5), (5, 0, 1, 0), (16, 0, 0, 0), (5, 0, 0, 0)),
-    neighbour=(35, 8, 124, 424),
-)
-"""Of the shipped model on cgroup hosts: docs/results/evidence.md."""
+        """The lowest sum at which no more false episodes begin on a node in a day. `false_episodes_per_day` is above
+        0."""
+        exceeded = false_episodes_per_day * self.days
+        if len(self.peaks) < ENOUGH_PEAKS or self.days < ENOUGH_DAYS:
+            return math.log(DAY_S / REFERENCE_S / false_episodes_per_day)
+        if exceeded >= len(self.peaks):
+            return self.peaks[-1]
+        return self.peaks[-1] + math.log(len(self.peaks) / exceeded)
 
 
 def counts(covered_s: Floats) -> Floats:
@@ -115,15 +116,3 @@ def counts(covered_s: Floats) -> Floats:
 def weight(covered_s: Floats) -> Floats:
     """(M,) how much what Samples show counts, by the time that they cover."""
     return np.minimum(covered_s / REFERENCE_S, 1.0)
-
-
-@lru_cache(maxsize=16)
-def _threshold(evidence: Evidence, false_episodes_per_day: float) -> float:
-    low, high = 1, round(HIGHEST / GRID)
-    while low < high:
-        middle = (low + high) // 2
-        if evidence.false_episodes_per_day(middle * GRID) <= false_episodes_per_day:
-            high = middle
-        else:
-            low = middle + 1
-    return low * GRID

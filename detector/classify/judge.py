@@ -15,7 +15,7 @@ import numpy as np
 from detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES
 from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.rules import Outcome, Rules
-from detector.classify.tree import Model
+from detector.classify.tree import Model, kinds_of
 from detector.estimator import Estimates, Estimator
 from detector.features.balancer_latency import COLUMN, BalancerLatency
 from detector.features.baseline import LAST_HEARD, StoredBaselines
@@ -45,12 +45,14 @@ class Tick:
     features: Floats
     """(len(FEATURES),)."""
     has_requests: bool
-    level: int
-    """How clearly it shows a neighbour: index in `LEVELS`."""
+    kind: int
+    """Of the node, in `detector.classify.tree.KINDS`."""
+    by_tree: bool
+    """What the tree says counts: the tick looks neither overloaded nor as slow as the whole pool."""
 
 
 class Judge(SlotArrays):
-    """Judges one pool. `model` None: by the thresholds."""
+    """Judges one pool."""
 
     _fresh: Bools
     _in_episode: Bools
@@ -63,7 +65,7 @@ class Judge(SlotArrays):
         stale_after_s: float,
         calm_dwell_s: float,
         false_episodes_per_node_day: float = FALSE_EPISODES,
-        model: Model | None = None,
+        model: Model,
     ) -> None:
         self.pool = pool
         self.model = model
@@ -72,7 +74,7 @@ class Judge(SlotArrays):
         self.features = Features()
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
-        self.estimator = Estimator(self.rules.coefficients)
+        self.estimator = Estimator(model.coefficients)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
         self.calm_by_label: dict[str, bool] | None = None
@@ -87,7 +89,7 @@ class Judge(SlotArrays):
         )
 
     @classmethod
-    def of(cls, pool: str, settings: DetectorSettings, model: Model | None) -> Judge:
+    def of(cls, pool: str, settings: DetectorSettings, model: Model) -> Judge:
         """One as these settings have it."""
         return cls(
             pool,
@@ -190,9 +192,13 @@ class Judge(SlotArrays):
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         self._follow_resource(frame, outcome, neighbour)
         if self.ticks is not None:
-            matrix = frame.matrix()
+            matrix = frame.matrix
+            kinds = kinds_of(frame)
+            by_tree = (outcome.looks == CALM) | (outcome.looks == INTERFERENCE)
             for row, sample in enumerate(table.samples):
-                self.ticks.append(Tick(sample, matrix[row], bool(outcome.has_requests[row]), int(outcome.level[row])))
+                self.ticks.append(
+                    Tick(sample, matrix[row], bool(outcome.has_requests[row]), int(kinds[row]), bool(by_tree[row]))
+                )
         return self._verdicts(table, frame.slots, outcome, estimates)
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
@@ -246,7 +252,7 @@ class Judge(SlotArrays):
                 np.maximum(0.0, outcome.since_unix_s).tolist(),
                 estimates.severity.tolist(),
                 outcome.paths,
-                repeat(self.rules.name),
+                repeat(self.model.name),
                 resources,
                 (~outcome.waits).tolist(),
                 table.seq.tolist(),
@@ -269,7 +275,7 @@ class Judge(SlotArrays):
             since_unix_s=since_unix_s,
             severity=0.0,
             path=[f"no Sample for {stale.for_s:.1f} s"],
-            model=self.rules.name,
+            model=self.model.name,
         )
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD
-from detector.classify.thresholds import Deviations
 from detector.estimator import comparable_loss
 from detector.features.columns import Bools, Floats, Ints
-from detector.features.features import Frame
+from detector.features.features import FEW_REQUESTS, Frame
 from detector.slot_arrays import SlotArrays
 
 ALL_SLOW_SHARE = 0.7
@@ -27,12 +26,13 @@ BUSY = 0.97
 """CPU utilisation of a server that is overloaded even if nothing else shows it."""
 MORE_THAN_PEERS = 1.15
 """A full server that stands out is overloaded when it carries so much more than its peers; at theirs it is not."""
-FEW_REQUESTS = 0.03
-"""A server whose own CPU share is below this has no requests to speak of: little can show there."""
 MUCH = 0.5
 """From this share of its CPU on that a node loses, it is compared with the others by it."""
 ALIKE = 0.75
 """Two nodes lose alike when the one loses at least this part of what the other does."""
+SLOW = 1.0
+"""A node is slow when its users wait so much longer than in its own calm, whatever its peers do; 1 is the scale of a
+response time."""
 LOOKS = 2
 """What a node loses is the most of so many ticks: neighbours that begin together show in one tick here, in the next
 there."""
@@ -72,20 +72,19 @@ class PoolCorrelator(SlotArrays):
     def __init__(self) -> None:
         super().__init__(_slow=False, _has_requests=False, _lost=np.zeros(LOOKS))
 
-    def classify(
-        self, frame: Frame, deviations: Deviations, suspected: Bools, fresh: Bools, in_episode: Bools
-    ) -> PoolCorrelation:
+    def classify(self, frame: Frame, suspected: Bools, fresh: Bools, in_episode: Bools) -> PoolCorrelation:
         """Takes a tick of these rows in. `suspected` (M,) look interfered by themselves; `fresh` and `in_episode` are
         (slots,)."""
+        waits = frame.felt(frame.own_excess) >= SLOW
         demand = np.where(np.isnan(frame.demand), frame.load, frame.demand) + frame.others
         with np.errstate(invalid="ignore"):
             full = demand >= FULL
             like_peers = frame.peers_demand * MORE_THAN_PEERS >= demand
-            busy = suspected | deviations.slow | (frame.utilisation >= BUSY)
+            busy = suspected | waits | (frame.utilisation >= BUSY)
         overload = full & busy & ~(suspected & like_peers)
         has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
         # A node that stands out against its peers has a cause of its own, also while all are slow.
-        slow = deviations.slow & ~overload & ~suspected
+        slow = waits & ~overload & ~suspected
         self._slow[frame.slots] = slow
         self._has_requests[frame.slots] = has_requests
         self._lost[frame.slots, 1:] = self._lost[frame.slots, :-1]
@@ -96,7 +95,7 @@ class PoolCorrelator(SlotArrays):
         shared = slow_nodes >= 2 and slow_nodes >= ALL_SLOW_SHARE * pool
         alike, others = self._alike(frame.slots, fresh & (self._has_requests | in_episode))
         alike[alike < ALL_SLOW_SHARE * others] = 0
-        together = (slow & shared) | ((deviations.slow | suspected) & (alike > 0))
+        together = (slow & shared) | ((waits | suspected) & (alike > 0))
         by_itself = np.where(suspected, INTERFERENCE, CALM)
         classification: Ints = np.where(overload, OVERLOAD, np.where(together, ALL_SLOW, by_itself))
         return PoolCorrelation(classification, has_requests, slow_nodes, pool, alike, others)

@@ -1,37 +1,30 @@
-"""From features to each node's state: what a Sample shows, by thresholds and tree, and the evidence that adds up."""
+"""From features to each node's state: what a Sample says by the tree, and the evidence that adds up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify import thresholds
 from detector.classify.episodes import CALM, INTERFERENCE, STATES, StateMachines, Steps
-from detector.classify.evidence import COUNTED, FAINT, QUIET, STRONG, WEAK, weight
+from detector.classify.evidence import QUIET, weight
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
-from detector.classify.tree import Model
-from detector.estimator import START
-from detector.features.columns import Bools, Floats, Ints, Table, reasons
-from detector.features.features import Frame
-from detector.features.history import in_cgroup
+from detector.classify.tree import Model, kinds_of
+from detector.features.columns import Bools, Floats, Ints, Table
+from detector.features.features import FELT, Frame, describe, describe_signal
+from detector.features.signals import INDEX
 from detector.slot_arrays import SlotArrays
 
 SHOWN_SHARE = 0.05
 """Of the CPU; other programs that take less are not told."""
-Describe = Callable[[Ints], list[list[str]]]
-"""Gives the reasons of some rows of the frame, (K,), in words."""
-
-
-@dataclass(frozen=True)
-class Suspects:
-    """Which rows look interfered by themselves, (M,)."""
-
-    level: Ints
-    """How clearly: index in `LEVELS`."""
-    describe: Describe
+LOUD: dict[str, float] = {"kept_waiting": 2.5, "canary_ratio": 1.5, "late": 3.0, "steal": 2.5, "probe_cycles": 1.4}
+"""Signal -> times its calm baseline. These mean something on a server without requests: random moments, the monitor's
+probe, and steal. What idle processes of the web server do is noise."""
+_LOUD_COLUMNS = [INDEX[key] for key in LOUD]
+_LOUD_LIMITS: Floats = np.array(list(LOUD.values()))
+STANDS_OUT = 1.0
+"""A Sample with a feature of so much is not fit for a node's first baseline."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +42,6 @@ class Outcome:
     """In an episode that only waits for its end: it has looked calm for a while."""
     looks: Ints
     """What the tick looks like by itself, index in `STATES`."""
-    level: Ints
-    """How clearly it shows a neighbour: index in `LEVELS`."""
     stands_out: Bools
     """Something deviates: not fit for a node's first baseline."""
     has_requests: Bools
@@ -58,25 +49,32 @@ class Outcome:
     """The reasons in words."""
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What the trees make of M rows."""
+
+    kind: Ints
+    """(M,) index in `KINDS`: which tree judged the row."""
+    leaf: Ints
+    says: Floats
+    """(M,) log-likelihood ratio of a neighbour."""
+    quiet: Floats
+    """(M,) the lowest one that the tree has."""
+    threshold: Floats
+    """(M,) the sum at which an episode begins."""
+
+
 class Rules(SlotArrays):
-    """Every slot's state. `model` None: by the thresholds alone."""
+    """Every slot's state."""
 
-    name: str
-    """Of the model, for Verdicts."""
-    coefficients: tuple[float, ...]
-    """The estimator's law begins with these."""
-    _queueing_suspected: Bools
-
-    def __init__(self, calm_dwell_s: float, model: Model | None, false_episodes_per_node_day: float) -> None:
+    def __init__(self, calm_dwell_s: float, model: Model, false_episodes_per_node_day: float) -> None:
         self.model = model
-        self.name = model.name if model else "thresholds"
-        self.coefficients = model.coefficients if model else START
         self._correlator = PoolCorrelator()
-        evidence = COUNTED if model is None else model.evidence
-        self._machines = StateMachines(calm_dwell_s, evidence, evidence.threshold(false_episodes_per_node_day))
+        self._machines = StateMachines(calm_dwell_s)
+        self._thresholds = [tree.calm.threshold(false_episodes_per_node_day) for tree in model.trees]
         self._last_shown: dict[int, list[str]] = {}
         """Slot of a node in an episode -> the reasons of the last tick that showed it."""
-        super().__init__(self._correlator, self._machines, _queueing_suspected=False)
+        super().__init__(self._correlator, self._machines)
 
     def add_node(self, slot: int, now_s: float, label_unix_s: float) -> None:
         """Puts a new node into a slot: calm, without history."""
@@ -89,7 +87,6 @@ class Rules(SlotArrays):
 
     def lost(self, slot: int, now_s: float, label_unix_s: float) -> tuple[int, float]:
         """The node has gone quiet: its state and since when (Unix seconds)."""
-        self._queueing_suspected[slot] = False
         self._machines.mark_unknown(slot, now_s, label_unix_s)
         return int(self._machines.state[slot]), float(self._machines.since_unix_s[slot])
 
@@ -98,24 +95,26 @@ class Rules(SlotArrays):
 
         `fresh` and `in_episode` are (slots,): nodes heard of, and those that are in an episode.
         """
-        slots = frame.slots
-        deviations = thresholds.find_deviations(frame, self._queueing_suspected[slots])
-        self._queueing_suspected[slots] = deviations.queueing_suspected
-        suspects = self._suspect(frame, deviations, table)
-        correlation = self._correlator.classify(frame, deviations, suspects.level > QUIET, fresh, in_episode)
+        matrix = frame.matrix
+        judged = self._judge(frame, matrix)
+        correlation = self._correlator.classify(frame, judged.says > 0.0, fresh, in_episode)
         classification = correlation.classification
-        level: Ints = np.where(classification == INTERFERENCE, suspects.level, STRONG)
-        # Without a calm baseline of its own a node may just be starting: it shows everything less clearly.
-        level = np.where(frame.borrowed, level - 1, level)
+        # What looks overloaded or slow together is believed after two Samples.
+        by_tree = (classification == INTERFERENCE) | (classification == CALM)
+        loud = frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS
+        # There are few random moments in a Sample, so neither its spread nor its peers mean much.
+        loud[:, 0] = frame.own[:, _LOUD_COLUMNS[0]] >= _LOUD_LIMITS[0]
         steps = self._machines.step(
-            slots,
+            frame.slots,
             now_s,
             table.time_unix_s,
             classification,
-            level=level,
+            says=np.where(by_tree, judged.says, judged.threshold / 2.0),
+            quiet=judged.quiet,
+            threshold=judged.threshold,
             weight=weight(table.columns["period_s"]),
             low_traffic=~correlation.has_requests,
-            residual=np.asarray(deviations.residual.any(axis=1)),
+            residual=np.asarray(loud.any(axis=1)),
             answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),
         )
         return Outcome(
@@ -125,75 +124,43 @@ class Rules(SlotArrays):
             waits=steps.waits,
             probability=steps.probability,
             looks=classification,
-            level=np.where(classification == INTERFERENCE, level, QUIET),
-            stands_out=deviations.stands_out,
+            stands_out=np.asarray((matrix >= STANDS_OUT).any(axis=1)),
             has_requests=correlation.has_requests,
-            paths=self._paths(frame, deviations, correlation, steps, suspects.describe, level),
+            paths=self._paths(frame, judged, loud, correlation, steps),
         )
 
-    def _suspect(self, frame: Frame, deviations: thresholds.Deviations, table: Table) -> Suspects:
-        """What each row looks like by itself.
-
-        The thresholds find a neighbour. The tree can veto the signals that it tests: where its leaf is `calm`, these do
-        not count, and what the others show is weak and must affect users. It cannot veto a signal
-        that it never tests, nor anything on a kind of node that it was not trained on: what shows a neighbour in a
-        cgroup stays calm in a virtual machine.
-        """
-        if self.model is None:
-            return Suspects(
-                _level(deviations, deviations.interfering, deviations.strong, np.zeros_like(deviations.weak_votes)),
-                lambda rows: thresholds.explain_all(frame, deviations, rows),
-            )
-        tree = self.model.tree
-        leaves, levels, lacking = tree.walk(frame.matrix())
-        unjudged = lacking | (~in_cgroup(frame.values) & (not self.model.knows_machines))
-        agreed = unjudged | tree.interfering(leaves)
-        vetoed = tree.tested_signals(leaves) & ~agreed[:, None]
-        suspected = np.where(agreed, deviations.interfering, deviations.affects_users_without(vetoed))
-
-        def describe(rows: Ints) -> list[list[str]]:
-            paths = thresholds.explain_all(frame, deviations, rows)
-            judged = (~unjudged[rows]).nonzero()[0]
-            denied = (suspected & ~agreed)[rows]
-            for place, path in zip(judged.tolist(), tree.explain(frame, rows[judged], leaves), strict=True):
-                paths[place] = [*paths[place], *path] if denied[place] else path
-            for place in unjudged[rows].nonzero()[0].tolist():
-                row = int(rows[place])
-                why = "the model was not trained on machines"
-                if lacking[row]:
-                    why = tree.first_missing(frame, row, levels, reasons(table.absent[row]))
-                paths[place].append(f"judged by the thresholds ({why})")
-            return paths
-
-        return Suspects(_level(deviations, suspected, deviations.strong & agreed, vetoed), describe)
+    def _judge(self, frame: Frame, matrix: Floats) -> Judged:
+        kind = kinds_of(frame)
+        leaf = np.zeros(len(kind), dtype=np.int64)
+        says, quiet, threshold = (np.zeros(len(kind)) for _ in range(3))
+        for number, tree in enumerate(self.model.trees):
+            rows = np.flatnonzero(kind == number)
+            leaf[rows] = tree.walk(matrix[rows])
+            ratios = tree.evidence.ratios
+            says[rows], quiet[rows] = ratios[tree.level[leaf[rows]]], ratios[QUIET]
+            threshold[rows] = self._thresholds[number]
+        return Judged(kind, leaf, says, quiet, threshold)
 
     def _paths(
-        self,
-        frame: Frame,
-        deviations: thresholds.Deviations,
-        correlation: PoolCorrelation,
-        steps: Steps,
-        describe: Describe,
-        level: Ints,
+        self, frame: Frame, judged: Judged, loud: Bools, correlation: PoolCorrelation, steps: Steps
     ) -> list[list[str]]:
-        """Each row's reasons in words. Nearly all rows are calm and described at once, the others one by one.
-
-        `level` (M,): how clearly each shows what it looks like.
-        """
+        """Each row's reasons in words. Nearly all rows are calm and described at once, the others one by one."""
         classification = correlation.classification
-        paths = describe(np.arange(len(classification)))
+        paths: list[list[str]] = [[] for _ in classification]
+        for number, tree in enumerate(self.model.trees):
+            rows = np.flatnonzero(judged.kind == number)
+            for row, path in zip(rows.tolist(), tree.explain(frame, rows, judged.leaf), strict=True):
+                paths[row] = path
         shows = steps.shows
         busy = (classification != CALM) | (steps.state != CALM) | ~steps.uneventful
         for row in busy.nonzero()[0].tolist():
             slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[classification[row]]
             path = paths[row]
-            if looks == "interference" and level[row] <= FAINT:
-                path = [*path, *thresholds.explain_weak_signal(frame, row)]
             if looks == "overload":
                 path = [*path, _own_load(frame, row)]
             elif looks == "all_slow":
-                path = [*(thresholds.explain_slow(frame, row) or path), correlation.why(row)]
-            reason = steps.describe(row, lambda row: ", ".join(thresholds.explain_residual(frame, deviations, row)))
+                path = [describe(FELT, frame, row), correlation.why(row)]
+            reason = steps.describe(row, lambda row: _loud(frame, loud, row))
             if looks == state and shows[row]:
                 self._last_shown[slot] = path
                 path = [*path, reason]
@@ -207,10 +174,9 @@ class Rules(SlotArrays):
         return paths
 
 
-def _level(deviations: thresholds.Deviations, suspected: Bools, strong: Bools, vetoed: Bools) -> Ints:
-    """(M,) how clearly each row shows a neighbour; `vetoed` (M, signals) do not count."""
-    faint = deviations.weak_signal_without(vetoed)
-    return np.where(suspected, np.where(strong, STRONG, WEAK), np.where(faint, FAINT, QUIET))
+def _loud(frame: Frame, loud: Bools, row: int) -> str:
+    """What still shows of a neighbour on a row, in words."""
+    return ", ".join(describe_signal(key, frame, row) for key, is_loud in zip(LOUD, loud[row], strict=True) if is_loud)
 
 
 def _own_load(frame: Frame, row: int) -> str:

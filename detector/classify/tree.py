@@ -1,18 +1,22 @@
-"""The decision tree: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
+"""The decision trees: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
 
-A model file has the tree twice: as scikit-learn's object, for those who train and examine, and as plain arrays in JSON
-(`PLAIN`), which is all that the running detector reads: it loads neither scikit-learn nor scipy.
+There is one for each kind of node, since a neighbour shows elsewhere. A cgroup's neighbours are in its kernel, and make
+it wait in its run queue. A machine's are outside: what a request costs rises, and so do stolen time and late wake-ups,
+while its own run queue tells nothing. All features argue for a neighbour the more the higher they are: the trees are
+monotonic.
 
-While training, scikit-learn sends missing values to the side of a split that suits best. That depends on the
-recordings, not on a node that lacks the signal altogether: here a tick that meets a split on a missing value is not
-judged by the tree at all, but by the thresholds, which make do with what there is.
+A leaf says how likely a neighbour is, as a log-likelihood ratio (`detector.classify.evidence`). Leaves are pooled into
+levels so that a leaf that the tree holds more of a neighbour never says less (the pool-adjacent-violators algorithm, as
+in isotonic regression).
+
+A model file has the trees twice: as scikit-learn's objects, for those who train and examine, and as plain arrays in
+JSON (`PLAIN`), which is all that the running detector reads: it loads neither scikit-learn nor scipy.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import logging
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -23,27 +27,24 @@ from typing import Any
 
 import numpy as np
 
-from detector.classify.evidence import COUNTED, Evidence
-from detector.estimator import TERMS
-from detector.features.columns import Bools, Floats, Ints
-from detector.features.features import DEMAND, FEATURES, Frame, describe_all, why_missing, words
-from detector.features.signals import INDEX, SIGNALS
+from detector.classify.evidence import CalmSums, Evidence
+from detector.estimator import START, TERMS
+from detector.features.columns import Floats, Ints
+from detector.features.features import CAUSE, FEATURES, FELT, Frame, describe_all
+from detector.features.history import in_cgroup
+from detector.features.signals import INDEX
 from slackwater.files import replacing
 
-log = logging.getLogger("detector.tree")
-
-FORMAT = 1
-MAX_DEPTH = 4
+FORMAT = 2
+MAX_DEPTH = 6
 CLASSES = ("calm", "interference")
-SURE = 0.9
-"""A leaf means `interference` from this share of its training ticks on. The classes are weighted alike although calm is
-far more frequent: half of a leaf's weighted ticks would be few of its real ones, and most alarms would be false."""
+KINDS = ("cgroup", "machine")
+"""Of nodes."""
+CGROUP, MACHINE = range(len(KINDS))
 EXPECTED = "expected one that `slackwater train` wrote"
 SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
-MACHINE_SCOPE = "system"
-"""`Sample.cpu.scope` of a node that is a machine, where only the hypervisor's run queue has its neighbours."""
 PLAIN = "slackwater.json"
-"""Name, within the model file (a zip archive), of the tree as arrays with the coefficients and the metadata."""
+"""Name, within the model file (a zip archive), of the trees as arrays with the coefficients and the metadata."""
 REVIEWED = ["sklearn.tree._tree.Tree"]
 """The one type that skops does not trust by itself and a model needs: scikit-learn looks nodes up by the numbers in it
 without checking them. We never let it: `Tree` takes copies, checks them, and walks those."""
@@ -61,38 +62,37 @@ class Tree:
     right: Ints
     feature: Ints
     threshold: Floats
-    missing_left: Bools
     interference: Floats
-    """Share of class `interference` among a node's training ticks, weighted."""
+    """Share of class `interference` among a node's training ticks, both classes weighted alike."""
+    level: Ints
+    """Of each leaf, in `evidence`; -1 of the others."""
+    evidence: Evidence
+    calm: CalmSums
 
     @classmethod
-    def of(cls, classifier: Any, features: Sequence[str] = FEATURES) -> Tree:
-        """From a fitted classifier with the classes `CLASSES`; raises ModelError when it is another kind of tree.
+    def of(cls, arrays: Mapping[str, Any], features: Sequence[str] = FEATURES) -> Tree:
+        """From what `plain` gave. `features` names its columns, all of them in `FEATURES`: a tree stays good when the
+        program learns to look at more than the tree was offered.
 
-        `features` names its columns, all of them in `FEATURES`: a tree stays good when the program learns to look at
-        more than the tree was offered.
+        Raises ModelError for another kind of tree; KeyError, TypeError or ValueError for what isn't arrays.
         """
-        return cls.of_plain(plain(classifier), features)
-
-    @classmethod
-    def of_plain(cls, arrays: Mapping[str, Any], features: Sequence[str] = FEATURES) -> Tree:
-        """From what `plain` gave; raises as `of`, and KeyError, TypeError or ValueError for what isn't arrays."""
         found = tuple(str(name) for name in arrays["classes"])
         if found != CLASSES:
             raise ModelError(f"the tree tells {', '.join(found)} apart; expected {', '.join(CLASSES)}")
         if arrays["features"] != len(features):
             raise ModelError(f"the tree wants {arrays['features']} features; expected {len(features)}")
-        left, right, split_on = (np.array(arrays[name], dtype=np.int64) for name in ("left", "right", "feature"))
+        left, right, split_on, level = (
+            np.array(arrays[name], dtype=np.int64) for name in ("left", "right", "feature", "level")
+        )
         threshold, interference = (np.array(arrays[name], dtype=np.float64) for name in ("threshold", "interference"))
-        missing_left = np.array(arrays["missing_left"], dtype=bool)
-        columns = (left, right, split_on, threshold, missing_left, interference)
+        columns = (left, right, split_on, threshold, interference, level)
         if any(column.shape != (len(left),) for column in columns):
             raise ModelError("the tree's arrays differ in length")
         if (split_on[left >= 0] >= len(features)).any():
             raise ModelError("the tree splits on a feature that there is not")
         column = np.array([FEATURES.index(feature) for feature in features], dtype=np.int64)
         feature = np.where(split_on >= 0, column[np.clip(split_on, 0, len(features) - 1)], split_on)
-        tree = cls(left, right, feature, threshold, missing_left, interference)
+        tree = cls(left, right, feature, threshold, interference, level, *_counted(arrays))
         tree._check()
         return tree
 
@@ -106,74 +106,42 @@ class Tree:
                 raise ModelError("the tree's nodes do not form a tree")
         if ((self.feature[inner] < 0) | (self.feature[inner] >= len(FEATURES))).any():
             raise ModelError("the tree splits on a feature that there is not")
+        levels = len(self.evidence.neighbour)
+        if ((self.level[~inner] < 0) | (self.level[~inner] >= levels)).any() or (self.level[inner] != -1).any():
+            raise ModelError(f"the tree's leaves are of levels that there are not; expected 0 to {levels - 1}")
         depth = np.zeros(count, dtype=np.int64)
         for node in np.flatnonzero(inner):
             depth[[self.left[node], self.right[node]]] = depth[node] + 1
         if count == 0 or depth.max() > MAX_DEPTH:
             raise ModelError(f"the tree is {depth.max(initial=0)} deep; expected 0 to {MAX_DEPTH}")
 
-    def walk(self, matrix: Floats) -> tuple[Ints, list[Ints], Bools]:
-        """Leaf of each row of (M, features), the nodes passed (one array a level), and rows that lacked a value.
-
-        The leaf of a row that lacks a value is the one that scikit-learn would choose.
-        """
+    def walk(self, matrix: Floats) -> Ints:
+        """(M,) leaf of each row of (M, features)."""
         # scikit-learn compares in single precision; so do we, or the two would differ at the edges.
         values = matrix.astype(np.float32)
         at = np.zeros(len(values), dtype=np.int64)
-        levels = [at]
         rows = np.arange(len(values))
-        lacking = np.zeros(len(values), dtype=bool)
         while (inner := self.left[at] >= 0).any():
-            value = values[rows, np.maximum(self.feature[at], 0)]
-            missing = np.isnan(value)
-            lacking |= inner & missing
-            go_left = np.where(missing, self.missing_left[at], value <= self.threshold[at])
+            go_left = values[rows, np.maximum(self.feature[at], 0)] <= self.threshold[at]
             at = np.where(inner, np.where(go_left, self.left[at], self.right[at]), at)
-            levels.append(at)
-        return at, levels, lacking
-
-    def interfering(self, leaves: Ints) -> Bools:
-        """(M,) True for leaves of `interference` (`SURE`)."""
-        return np.asarray(self.interference[leaves] >= SURE)
-
-    @cached_property
-    def _tested(self) -> Bools:
-        """(nodes, signals) what the splits on the path to each leaf test."""
-        found = np.zeros((len(self.left), len(SIGNALS)), dtype=bool)
-        for leaf, path in self._paths.items():
-            for feature, _ in path:
-                if feature != DEMAND:
-                    found[leaf, INDEX[feature.partition(":")[0]]] = True
-        return found
-
-    def tested_signals(self, leaves: Ints) -> Bools:
-        """(M, signals) the signals that the tree tested on the path to each of these leaves, (M,)."""
-        return np.asarray(self._tested[leaves])
-
-    def first_missing(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
-        """What the first split on a missing value tests, and why that is missing, in words.
-
-        `levels` is of `walk`, (M,) each; `absent` is the Sample's.
-        """
-        values = frame.row(row)
-        for level in levels:
-            feature = int(self.feature[level[row]])
-            if self.left[level[row]] >= 0 and math.isnan(values[feature]):
-                return f"no {words(FEATURES[feature])}: {why_missing(FEATURES[feature], frame, row, absent)}"
-        raise ValueError("this row lacks nothing")
+        return at
 
     @cached_property
     def _paths(self) -> dict[int, list[tuple[str, str]]]:
-        """Leaf -> the features tested on the path to it, each with its limits in words. Of several splits on a feature
-        only the tightest counts."""
+        """Leaf -> the features tested on the path to it, the cause first, each with its limits in words. Of several
+        splits on a feature only the tightest counts."""
         found: dict[int, list[tuple[str, str]]] = {}
 
         def node(number: int, low: dict[int, float], high: dict[int, float]) -> None:
             if self.left[number] < 0:
-                found[number] = [
-                    (FEATURES[feature], f"({_limits(low.get(feature), high.get(feature))})")
-                    for feature in dict.fromkeys(tested)
+                path = [
+                    (FEATURES[feature], f" ({FEATURES[feature]} {_limits(low.get(feature), high.get(feature))})")
+                    for feature in sorted(set(tested))
                 ]
+                # What users feel is told with what they feel it of.
+                if FELT in dict(path) and CAUSE not in dict(path):
+                    path.insert(0, (CAUSE, ""))
+                found[number] = path
                 return
             feature, limit = int(self.feature[number]), float(self.threshold[number])
             tested.append(feature)
@@ -190,25 +158,28 @@ class Tree:
         paths: list[list[str]] = [[] for _ in rows]
         for leaf in set(leaves[rows].tolist()):
             places = np.flatnonzero(leaves[rows] == leaf)
-            tested = [describe_all(feature, frame, rows[places], f" {limits}") for feature, limits in self._paths[leaf]]
+            tested = [describe_all(feature, frame, rows[places], limits) for feature, limits in self._paths[leaf]]
             for place, path in zip(places.tolist(), zip(*tested, strict=True), strict=False):
                 paths[place] = list(path)
         return paths
 
     def rows(self) -> list[dict[str, Any]]:
         """The tree's nodes for JSON: `asks`, `limit`, `below` and `above` (numbers of nodes), or a leaf's `says` with
-        its `interference` share."""
+        its log-likelihood `ratio`."""
         nodes: list[dict[str, Any]] = []
         for number in range(len(self.left)):
             if self.left[number] < 0:
-                share = float(self.interference[number])
-                nodes.append({"says": CLASSES[int(share >= SURE)], "interference": round(share, 4)})
+                ratio = self._ratio(number)
+                nodes.append({"says": CLASSES[int(ratio > 0.0)], "ratio": round(ratio, 2)})
                 continue
-            asks, limit = words(FEATURES[self.feature[number]]), float(f"{self.threshold[number]:.4g}")
+            asks, limit = FEATURES[self.feature[number]], float(f"{self.threshold[number]:.4g}")
             nodes.append(
                 {"asks": asks, "limit": limit, "below": int(self.left[number]), "above": int(self.right[number])}
             )
         return nodes
+
+    def _ratio(self, leaf: int) -> float:
+        return float(self.evidence.ratios[self.level[leaf]])
 
     def draw(self) -> str:
         """The whole tree as text."""
@@ -216,29 +187,32 @@ class Tree:
 
         def node(number: int, indent: str, prefix: str) -> None:
             if self.left[number] < 0:
-                share = self.interference[number]
-                lines.append(
-                    f"{indent}{prefix}{CLASSES[int(share >= SURE)]} ({share:.0%} of ticks interfered, weighted)"
-                )
+                ratio = self._ratio(number)
+                lines.append(f"{indent}{prefix}{CLASSES[int(ratio > 0.0)]} (log-likelihood ratio {ratio:+.1f})")
                 return
             if prefix:
                 lines.append(f"{indent}{prefix.rstrip(': ')}:")
                 indent += "  "
-            name, limit = words(FEATURES[self.feature[number]]), self.threshold[number]
-            node(int(self.left[number]), indent, f"{name} <= {limit:.3g}: ")
-            node(int(self.right[number]), indent, f"{name} > {limit:.3g}: ")
+            name, limit = FEATURES[self.feature[number]], self.threshold[number]
+            node(int(self.left[number]), indent, f"{name} up to {limit:.3g}: ")
+            node(int(self.right[number]), indent, f"{name} above {limit:.3g}: ")
 
         node(0, "", "")
         return "\n".join(lines)
 
 
 def plain(classifier: Any) -> dict[str, Any]:
-    """A fitted DecisionTreeClassifier as lists, one entry a node of the tree, for JSON. `feature` numbers its columns.
+    """A fitted DecisionTreeClassifier as lists, one entry a node of the tree, for JSON; each leaf has a level of its
+    own. `feature` numbers its columns.
 
     Raises AttributeError for what is no fitted tree.
     """
     inner = classifier.tree_
     weights = inner.value[:, 0, :]
+    interference = weights[:, -1] / weights.sum(axis=1)
+    leaves = np.flatnonzero(inner.children_left < 0)
+    level = np.full(len(interference), -1)
+    level[leaves[np.argsort(interference[leaves], kind="stable")]] = np.arange(len(leaves))
     return {
         "classes": [str(name) for name in classifier.classes_],
         "features": int(classifier.n_features_in_),
@@ -246,9 +220,15 @@ def plain(classifier: Any) -> dict[str, Any]:
         "right": inner.children_right.tolist(),
         "feature": inner.feature.tolist(),
         "threshold": inner.threshold.tolist(),
-        "missing_left": inner.missing_go_to_left.astype(bool).tolist(),
-        "interference": (weights[:, -1] / weights.sum(axis=1)).tolist(),
+        "interference": interference.tolist(),
+        "level": level.tolist(),
+        "evidence": Evidence.none(len(leaves)).as_dict(),
+        "calm": CalmSums().as_dict(),
     }
+
+
+def _counted(arrays: Mapping[str, Any]) -> tuple[Evidence, CalmSums]:
+    return Evidence.of(arrays["evidence"]), CalmSums.of(arrays["calm"])
 
 
 def _limits(above: float | None, below: float | None) -> str:
@@ -258,44 +238,68 @@ def _limits(above: float | None, below: float | None) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """A tree and the estimator's starting coefficients, with what they were trained on."""
+    """Trees and the estimator's starting coefficients, with what they were trained on."""
 
     name: str
-    tree: Tree
+    trees: tuple[Tree, ...]
+    """By kind of node, as `KINDS`. One that was trained on cgroups alone, or on machines alone, judges both."""
     coefficients: tuple[float, ...]
     metadata: dict[str, Any]
     """`name`, `trained` (date), `versions`, `data` (recordings with their descriptions), `features`, `scores`, ..."""
 
-    @property
-    def knows_machines(self) -> bool:
-        """It was trained on nodes that are whole machines too, not on cgroups alone."""
-        return MACHINE_SCOPE in self.metadata.get("scopes", ())
 
-    @property
-    def evidence(self) -> Evidence:
-        """How often each level was counted in what it was trained on; the shipped counts where it was not counted."""
-        counted = self.metadata.get("evidence")
-        return COUNTED if counted is None else Evidence.of(counted)
+def undecided() -> Model:
+    """One that knows nothing: each Sample says as little as any other. For the first replay of a training."""
+    leaf: Ints = np.array([-1])
+    arrays = {"classes": CLASSES, "features": len(FEATURES), "left": leaf, "right": leaf, "feature": leaf}
+    said = {"threshold": [0.0], "interference": [0.5], "level": [0]}
+    uncounted = {"evidence": Evidence.none(1).as_dict(), "calm": CalmSums().as_dict()}
+    return Model("undecided", (Tree.of({**arrays, **said, **uncounted}),) * len(KINDS), START, {})
 
 
-def save(path: Path, classifier: Any, coefficients: tuple[float, ...], metadata: dict[str, Any]) -> Model:
-    """Writes a model file, atomically, and returns what it holds. Raises ModelError, OSError."""
+def model_of(
+    name: str,
+    trees: Mapping[str, Any],
+    coefficients: Sequence[float],
+    metadata: Mapping[str, Any],
+    features: Sequence[str] = FEATURES,
+) -> Model:
+    """From the trees' arrays by kind of node. Raises as `Tree.of`, and ModelError where there is none."""
+    found = {kind: Tree.of(trees[kind], features) for kind in KINDS if kind in trees}
+    if not found:
+        raise ModelError(f"holds no tree for a {' or '.join(KINDS)}")
+    only = next(iter(found.values()))
+    return Model(name, tuple(found.get(kind, only) for kind in KINDS), tuple(coefficients), dict(metadata))
+
+
+def kinds_of(frame: Frame) -> Ints:
+    """(M,) index in `KINDS`: a cgroup whose wait in the run queue is known, or anything else."""
+    waits = frame.values[:, [INDEX["run_delay_per_cpu"], INDEX["cpu_pressure"]]]
+    return np.where(in_cgroup(frame.values) & ~np.isnan(waits).all(axis=1), CGROUP, MACHINE)
+
+
+def save(path: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) -> Model:
+    """Writes a model file, atomically, and returns what it holds. Raises ModelError, OSError.
+
+    `content` has `classifiers` (scikit-learn's), `trees` (their arrays, as `Tree.of` reads them), both by kind of node,
+    and `coefficients`.
+    """
     import skops.io
 
-    tree = Tree.of(classifier)
     described = {**metadata, "format": FORMAT, "features": list(FEATURES), "terms": list(TERMS)}
-    content = {"tree": classifier, "coefficients": list(coefficients), "metadata": json.dumps(described)}
+    written = {**content, "metadata": json.dumps(described)}
     with replacing(path) as draft:
-        draft.write_bytes(with_plain(skops.io.dumps(content, compression=zipfile.ZIP_DEFLATED), content))
-    return Model(str(described["name"]), tree, tuple(coefficients), described)
+        draft.write_bytes(with_plain(skops.io.dumps(written, compression=zipfile.ZIP_DEFLATED), written))
+    return load(path)
 
 
 def with_plain(archive: bytes, content: Mapping[str, Any]) -> bytes:
-    """A model file of skops with its `content` as `PLAIN` beside it."""
+    """A model file of skops with its `content`, but for scikit-learn's own, as `PLAIN` beside it."""
     held = io.BytesIO(archive)
     with zipfile.ZipFile(held, "a", zipfile.ZIP_DEFLATED) as file:
         member = zipfile.ZipInfo(PLAIN)  # its date is always the same: equal models are equal files
-        file.writestr(member, json.dumps({**content, "tree": plain(content["tree"])}), zipfile.ZIP_DEFLATED)
+        kept = {name: value for name, value in content.items() if name != "classifiers"}
+        file.writestr(member, json.dumps(kept), zipfile.ZIP_DEFLATED)
     return held.getvalue()
 
 
@@ -309,14 +313,13 @@ def load(path: Path) -> Model:
         raise ModelError(f"{path}: not a model file ({EXPECTED})")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            is_plain = PLAIN in archive.namelist()
-            content = json.loads(archive.read(PLAIN)) if is_plain else _by_skops(path, data)
+            if PLAIN not in archive.namelist():
+                raise ModelError(f"{path}: has no trees as arrays, as those of earlier programs: train it again")
+            content = json.loads(archive.read(PLAIN))
         metadata = json.loads(content["metadata"])
         features, version = metadata["features"], metadata["format"]
         coefficients = tuple(float(value) for value in content["coefficients"])
         name = str(metadata["name"])
-        if "evidence" in metadata:
-            Evidence.of(metadata["evidence"])
     except ModelError:
         raise
     except Exception as error:
@@ -332,24 +335,8 @@ def load(path: Path) -> Model:
     if len(coefficients) != len(TERMS) or not all(math.isfinite(value) for value in coefficients):
         raise ModelError(f"{path}: expected {len(TERMS)} coefficients ({', '.join(TERMS)}), got {coefficients}")
     try:
-        tree = Tree.of_plain(content["tree"], features)
+        return model_of(name, content["trees"], coefficients, metadata, features)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: holds no fitted decision tree: {error!r} ({EXPECTED})") from None
-    return Model(name, tree, coefficients, metadata)
-
-
-def _by_skops(path: Path, data: bytes) -> dict[str, Any]:
-    """The content of a file without `PLAIN`, as files were before it was added. Loads scikit-learn."""
-    import skops.io
-
-    log.warning("%s has no arrays beside scikit-learn's tree, and takes memory and time to read: train it again", path)
-    foreign = sorted(set(skops.io.get_untrusted_types(data=data)) - set(REVIEWED))
-    if foreign:
-        raise ModelError(f"{path}: holds types that are not loaded: {', '.join(foreign)} ({EXPECTED})")
-    content = skops.io.loads(data, trusted=REVIEWED)
-    try:
-        return {**content, "tree": plain(content["tree"])}
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: holds no fitted decision tree: {error!r} ({EXPECTED})") from None

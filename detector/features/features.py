@@ -1,42 +1,93 @@
 """What makes nodes comparable: each signal over its own calm baseline at this load, and over what its peers show now.
 
-One vectorised pass over all nodes with a new Sample. An absent value is NaN, with the reason in `missing`.
+One vectorised pass over all nodes with a new Sample. An absent value is NaN. What the tree gets has no gaps: a signal
+that is absent, that is usual, or that the node's own load raises counts as in calm, so it argues neither way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from detector.features.baseline import MIN_SAMPLES, Baselines, Reference, bins_of
+from detector.features.baseline import Baselines, Reference, bins_of
 from detector.features.columns import Bools, Floats, Ints
-from detector.features.history import SampleRows
-from detector.features.signals import FLOORS, INDEX, RESPONDS, SIGNALS, reason
+from detector.features.history import SampleRows, in_cgroup
+from detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, SIGNALS, Group
 from detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
 """Spreads below this share of the baseline count as this."""
 LENDERS = 400
 """So many peers' baselines, evenly spread, are read when one is borrowed; thousands give the same, slowly."""
-EVIDENCE: Ints = np.array([number for number, signal in enumerate(SIGNALS) if signal.evidence])
 COST = INDEX["cpu_per_request"]
 COST_RATIO_LIMIT = 1.5
 """From so many times its calm cost on, and its peers', a request's CPU time is not its own: a deploy or another mix
 makes requests dearer on all servers, or by less."""
-DEMAND = "demand"
 PEER_TICKS = 3
 """A node counts, as a peer, with its highest values of so many ticks: one quiet tick of it makes nobody stand out."""
-AGAINST = {"own": "its calm baseline", "peers": "its peers'"}
-FEATURES: tuple[str, ...] = (
-    *(f"{SIGNALS[number].key}:own" for number in EVIDENCE),
-    *(f"{SIGNALS[number].key}:peers" for number in EVIDENCE),
-    DEMAND,
+MIN_SPREADS = 6.0
+"""A deviation is at least so many calm spreads. The machine's own little jobs disturb the probe now and then, which a
+spread does not know: signals of the core must also be above what is usual in calm."""
+SELF_INFLICTED_LOAD = 0.85
+"""From this CPU share of its own programs on, in any of the last ticks, a server's waiting is self-inflicted."""
+UNKNOWN_OWN = 1.5
+"""Without any baseline the peers' values of now are all there is: what stands out among them counts this much less."""
+MOST_EXCESS = 1000.0
+NOTHING = "no signal is beyond what is usual"
+OWN, LENT = "its calm baseline", "its peers' calm baseline"
+_CORE: Bools = np.array([signal.group == "core" for signal in SIGNALS])
+SCALE: dict[str, float] = {
+    "run_delay_per_cpu": 2.5,
+    "cpu_pressure": 2.0,
+    "steal": 2.5,
+    "canary_ratio": 1.5,
+    "late": 3.0,
+    "cpi": 1.3,
+    "cache_miss_rate": 1.4,
+    "probe_cycles": 1.4,
+    "probe_misses": 1.5,
+    "probe_alu": 1.4,
+    "cpu_per_request": 1.5,
+    "io_pressure": 3.0,
+    "disk_wait": 4.0,
+    "memory_pressure": 3.0,
+    "major_faults": 4.0,
+    "net_saturation": 3.0,
+    "retransmits": 4.0,
+    "net_drops": 4.0,
+    "rt_routes": 2.5,
+    "rt_mean": 2.5,
+    "rt_p95": 3.0,
+    "rt_balancer": 2.5,
+}
+"""Signal -> how many times its calm is as remarkable as another signal's scale: it makes them comparable. The throttled
+share is left out: it shows the lab's neighbours, which share their server's quota, and no others."""
+CAUSES: tuple[Group, ...] = ("run queue", "core", "cost", "disk", "memory", "network")
+"""The groups of signals that can be why users wait."""
+INSTEAD = {"cpu_pressure": "run_delay_per_cpu"}
+"""Signal -> the one that it stands in for where that is not known."""
+IN_KERNEL = ("run_delay_per_cpu", "cpu_pressure")
+"""A machine's own run queue holds its own work only: these tell nothing about its neighbours."""
+RESPONSE = ("rt_routes", "rt_p95", "rt_mean", "rt_balancer")
+"""The first that is known is what users feel. By route comes first: over all requests it changes with their mix too."""
+CAUSE, SECOND, FELT = "cause", "second cause", "felt cause"
+FEATURES = (CAUSE, SECOND, FELT)
+"""Columns of `Frame.matrix`, each 0 as in calm and 1 at the signal's scale: the most remarkable cause, the most
+remarkable of another group of signals, and the first one as far as users feel it. That users wait is no cause, so by
+itself it says nothing."""
+FEW_REQUESTS = 0.03
+"""A server whose own CPU share is below this has no requests to speak of."""
+MAX_FEATURE = 10.0
+_OF_CAUSE: tuple[Ints, ...] = tuple(
+    np.array([INDEX[key] for key in SCALE if SIGNALS[INDEX[key]].group == group]) for group in CAUSES
 )
-"""Columns of `Frame.matrix`: `SIGNAL:own` is the ratio to the own calm baseline, `SIGNAL:peers` that ratio over the
-peers', `demand` the CPU share that the node's requests cost when it is calm."""
+_RATIO = INDEX["canary_ratio"]
+_RESPONSE: Ints = np.array([INDEX[key] for key in RESPONSE])
+_IN_KERNEL = [INDEX[key] for key in IN_KERNEL]
+_LOG_SCALE: Floats = np.array([math.log(SCALE.get(signal.key, math.inf)) for signal in SIGNALS])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +104,10 @@ class Frame(SampleRows):
     """Distance from the baseline in calm spreads (standard deviations, robust)."""
     peers: Floats
     """`own` over the (lower) median of the peers' `own`, which counts at least 1; raw values where `own` is unknown."""
+    own_excess: Floats
+    """`own` where it is above what is usual and the node's own load does not explain it; else 1."""
+    excess: Floats
+    """The same of what is left beside the peers: how many times its own calm a signal is, for each time its peers'."""
     borrowed: Bools
     """(M,) has no baseline of its own yet: its peers' stand in where they have one."""
     bins: Ints
@@ -62,13 +117,37 @@ class Frame(SampleRows):
     peers_demand: Floats
     """(M,) median of the peers' demand."""
 
-    def matrix(self, rows: slice = slice(None)) -> Floats:
-        """(M, len(FEATURES)), in the order of `FEATURES`; or of some rows only."""
-        return np.concatenate([self.own[rows, EVIDENCE], self.peers[rows, EVIDENCE], self.demand[rows, None]], axis=1)
+    @cached_property
+    def causes(self) -> tuple[Ints, Floats]:
+        """Of each group of `CAUSES` the most remarkable signal, (M, groups), and how remarkable it is."""
+        remarkable = np.minimum(np.log(self.excess) / _LOG_SCALE, MAX_FEATURE)
+        rows = np.arange(len(remarkable))
+        signals = np.array([columns[remarkable[:, columns].argmax(axis=1)] for columns in _OF_CAUSE]).T
+        return signals, remarkable[rows[:, None], signals]
 
-    def row(self, row: int) -> Floats:
-        """(len(FEATURES),) one row of `matrix`, without making the others."""
-        return np.asarray(self.matrix(slice(row, row + 1))[0])
+    @cached_property
+    def matrix(self) -> Floats:
+        """(M, len(FEATURES)) what the tree judges: higher is worse, no gaps."""
+        ordered = np.sort(self.causes[1], axis=1)
+        cause, second = ordered[:, -1], ordered[:, -2]
+        # Where nobody sees the requests it is not known whether users wait: the cause is believed.
+        unseen = np.isnan(self.rps) & np.isnan(self.values[:, _RESPONSE]).all(axis=1)
+        unknown = unseen & (self.load >= FEW_REQUESTS)
+        return np.column_stack([cause, second, np.where(unknown, cause, np.minimum(cause, self.felt(self.excess)))])
+
+    def felt(self, excess: Floats) -> Floats:
+        """(M,) what users feel, by `excess` or `own_excess`."""
+        columns = self.columns_of(FELT)
+        rows = np.arange(len(columns))
+        return np.minimum(np.log(excess[rows, columns]) / _LOG_SCALE[columns], MAX_FEATURE)
+
+    def columns_of(self, feature: str) -> Ints:
+        """(M,) which signal stands for the feature in each row."""
+        if feature == FELT:
+            return np.asarray(_RESPONSE[(~np.isnan(self.values[:, _RESPONSE])).argmax(axis=1)])
+        signals, remarkable = self.causes
+        place = np.argsort(remarkable, axis=1)[:, -1 if feature == CAUSE else -2]
+        return np.asarray(signals[np.arange(len(place)), place])
 
 
 class Features(SlotArrays):
@@ -130,6 +209,7 @@ class Features(SlotArrays):
             others[np.ix_(alone, needed)] = _median_of_others(self._levels[:, needed], fresh, rows.slots[alone])
         peers_own, peers_raw, peers_demand = others[:, :count], others[:, count:-1], others[:, -1]
         peers = np.where(np.isnan(own), rows.values / np.maximum(peers_raw, FLOORS), own / np.maximum(peers_own, 1.0))
+        own_excess, excess = _excess(rows, own, usual, spreads, peers)
         return Frame(
             **vars(rows),
             baseline=median,
@@ -137,6 +217,8 @@ class Features(SlotArrays):
             usual=usual,
             spreads=spreads,
             peers=peers,
+            own_excess=own_excess,
+            excess=excess,
             borrowed=borrowed,
             bins=bins,
             demand=demand,
@@ -166,6 +248,28 @@ class Features(SlotArrays):
             for mine, values in zip(lent, theirs, strict=True):
                 mine[bins == number] = _lower_median(values)
         return lent
+
+
+def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers: Floats) -> tuple[Floats, Floats]:
+    """`Frame.own_excess` and `Frame.excess`."""
+    with np.errstate(invalid="ignore"):
+        unusual = (spreads >= MIN_SPREADS) & ((usual > 1.0) | ~_CORE)
+        no_own = np.isnan(own)
+        # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself.
+        waits_for_itself = (rows.peak >= SELF_INFLICTED_LOAD) | rows.replaced
+        self_inflicted = waits_for_itself[:, None] & QUEUES
+        # A machine's time is booked on whoever was running: that it is full proves nothing about its probe or requests.
+        self_inflicted[:, [_RATIO, COST]] |= (waits_for_itself & in_cgroup(rows.values))[:, None]
+        counts_here = np.ones(own.shape, dtype=bool)
+        counts_here[:, _IN_KERNEL] &= in_cgroup(rows.values)[:, None]
+        for instead, known in INSTEAD.items():
+            counts_here[:, INDEX[instead]] &= np.isnan(rows.values[:, INDEX[known]])
+        beside_peers = np.where(no_own, peers / UNKNOWN_OWN, np.fmin(own, peers))
+        counts = (unusual | no_own) & ~self_inflicted & counts_here
+        return (
+            np.where(counts & (own > 1.0), np.minimum(own, MOST_EXCESS), 1.0),
+            np.where(counts & (beside_peers > 1.0), np.minimum(beside_peers, MOST_EXCESS), 1.0),
+        )
 
 
 def explained_load(load: Floats, cost_ratio: Floats) -> Floats:
@@ -211,50 +315,49 @@ def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
     return found
 
 
-def why_missing(feature: str, frame: Frame, row: int, absent: Mapping[str, str]) -> str:
-    """Why a feature of this row is NaN, in words; `absent` is its Sample's."""
-    if feature == DEMAND:
-        return "no request rate, CPU time per request or number of cores"
-    key, _, _ = feature.partition(":")
-    column = INDEX[key]
-    if math.isnan(frame.values[row, column]):
-        return reason(SIGNALS[column], absent)
-    if feature.endswith(":own"):
-        return f"no calm baseline yet (it needs {MIN_SAMPLES} calm ticks)"
-    return "no peer has it now"
-
-
-def words(feature: str) -> str:
-    """A feature's name for people."""
-    if feature == DEMAND:
-        return "CPU share that its requests cost when calm"
-    key, _, against = feature.partition(":")
-    name = SIGNALS[INDEX[key]].words
-    return f"{name} over {AGAINST[against]}"
+def describe_signal(key: str, frame: Frame, row: int) -> str:
+    """A signal's value in words, of one row: see `describe_all`."""
+    return _describe_signal(INDEX[key], frame, np.array([row]), "")[0]
 
 
 def describe(feature: str, frame: Frame, row: int) -> str:
-    """A feature's value in words: `run delay per CPU second 21.4 is 14.2x its calm baseline`."""
+    """A feature's value in words, of one row: see `describe_all`."""
     return describe_all(feature, frame, np.array([row]))[0]
 
 
 def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> list[str]:
-    """`describe` of many rows, with the same words after each: (K,)."""
-    if feature == DEMAND:
-        shares = frame.demand[rows].tolist()
-        return [f"its requests would cost {share:.0%} of its CPU when calm{after}" for share in shares]
-    key, _, against = feature.partition(":")
-    column = INDEX[key]
+    """What a feature is in some rows, in words with the same words after each, (K,): `run delay per CPU second 21.4 is
+    14.2x its calm baseline and 8.1x its peers'`."""
+    found = [("it is not known what users feel" if feature == FELT else NOTHING) + after] * len(rows)
+    columns = frame.columns_of(feature)[rows]
+    known = ~np.isnan(frame.values[rows, columns])
+    if feature != FELT:
+        known &= frame.matrix[rows, FEATURES.index(feature)] > 0.0
+    for column in set(columns[known].tolist()):
+        places = np.flatnonzero(known & (columns == column))
+        for place, line in zip(places.tolist(), _describe_signal(column, frame, rows[places], after), strict=True):
+            found[place] = line
+    return found
+
+
+def _describe_signal(column: int, frame: Frame, rows: Ints, after: str) -> list[str]:
     signal = SIGNALS[column]
+    name, unit = signal.words, signal.unit
     values = frame.values[rows, column].tolist()
-    ratios = {"own": frame.own, "peers": frame.peers}[against][rows, column].tolist()
-    name, unit, own, lent = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
-    others = (frame.borrowed[rows] & (against != "peers")).tolist()
-    return [
+    own, peers = frame.own[rows, column].tolist(), frame.peers[rows, column].tolist()
+    lent = frame.borrowed[rows].tolist()
+    lines = []
+    for value, mine, theirs, borrowed in zip(values, own, peers, lent, strict=True):
         # `times` written out where it is nearly always: a call for each node and tick would show.
-        f"{name} {value:.3g}{unit} is {f'{ratio:.2g}x' if ratio < 10 else times(ratio)} {lent if other else own}{after}"
-        for value, ratio, other in zip(values, ratios, others, strict=True)
-    ]
+        line = f"{name} {value:.3g}{unit}"
+        if mine == mine:
+            line += f" is {f'{mine:.2g}x' if mine < 10 else times(mine)} {LENT if borrowed else OWN}"
+        if theirs == theirs:
+            line += (
+                f"{' and' if mine == mine else ' is'} {f'{theirs:.2g}x' if theirs < 10 else times(theirs)} its peers'"
+            )
+        lines.append(f"{line}{after}")
+    return lines
 
 
 def times(value: float) -> str:

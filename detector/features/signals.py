@@ -45,9 +45,6 @@ class Signal:
     """From the tick's columns, (M,). None: computed from more than one Sample, see `detector.features.history`."""
     dotted: tuple[str, ...]
     """Its names in `Sample.absent`."""
-    evidence: bool = True
-    """False: not offered to the tree. What users feel is the harm and not its cause (a slow database does it too), and
-    on a lab's recordings a tree would look at nothing else; the others are moved by the node's own load."""
 
 
 Source = tuple[Read | None, tuple[str, ...]]
@@ -144,20 +141,18 @@ _AT_BALANCER = "mean response time at the balancer"
 _BY_ROUTE = "response time by route over its calm one"
 
 # fmt: off
-# The throttled share is not offered to the tree. It distinguishes the lab's hosts, where server and neighbour share a
-# quota; a VM has no such figure, and who has a quota of its own is never throttled by a neighbour.
 SIGNALS: tuple[Signal, ...] = (
     Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU),
-    Signal("run_delay", "run delay per second", "", 0.02, "run queue", "wait", *_RUN_DELAY, evidence=False),
+    Signal("run_delay", "run delay per second", "", 0.02, "run queue", "wait", *_RUN_DELAY),
     Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO),
     Signal("canary_ratio_max", f"highest canary wall/CPU ratio of {WINDOW_S:g} s", "", 1.0, "core", "", *_RATIO_MAX),
     Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
     Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_one("canary.late_ms")),
     Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX),
-    Signal("kept_waiting", _MOMENTS, "", 0.1, "core", "wait", *_KEPT_WAITING, evidence=False),
+    Signal("kept_waiting", _MOMENTS, "", 0.1, "core", "wait", *_KEPT_WAITING),
     Signal("steal", "steal", "", 0.02, "run queue", "", *_one("cpu.steal")),
     Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", "wait", *_PRESSURE),
-    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_one("cpu.throttled"), evidence=False),
+    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_one("cpu.throttled")),
     Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", "", *_SWITCHES),
     Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", "", *_CPI),
     Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", "", *_MISSES),
@@ -167,18 +162,18 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", "", *_COST),
     Signal("io_pressure", "I/O pressure", "", 0.05, "disk", "", *_IO_PRESSURE),
     Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_one("disk.wait_ms")),
-    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_one("disk.busy"), evidence=False),
+    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_one("disk.busy")),
     Signal("memory_pressure", "memory pressure", "", 0.05, "memory", "", *_MEMORY_PRESSURE),
     Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", "", *_MAJOR_FAULTS),
     Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_one("network.saturation")),
     Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_one("network.retransmits_per_s")),
     Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_one("network.drops_per_s")),
-    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES, evidence=False),
-    Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN, evidence=False),
-    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_one("traffic.rt_p95_ms"), evidence=False),
-    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER, evidence=False),
-    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_one("traffic.in_flight"), evidence=False),
-    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_one("cpu.utilisation"), evidence=False),
+    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES),
+    Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN),
+    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_one("traffic.rt_p95_ms")),
+    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER),
+    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_one("traffic.in_flight")),
+    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_one("cpu.utilisation")),
 )
 # fmt: on
 INDEX: dict[str, int] = {signal.key: number for number, signal in enumerate(SIGNALS)}

@@ -93,8 +93,6 @@ def calibrate(
     click.echo(describe(model))
     click.echo(f"\nreport: {out / 'report.html'}")
     target = Path(settings.detector.model or Path(settings.state_dir) / MODEL)
-    if target.name == "thresholds":
-        target = Path(settings.state_dir) / MODEL
     if not yes and not click.confirm(f"Install it as {target}?", err=True):
         click.echo(f"not installed; the model is {made}")
         return

@@ -12,9 +12,7 @@ from typing import Any
 import click
 
 from detector.classify import tree
-from detector.classify.evidence import LEVELS
 from detector.estimator import TERMS
-from detector.features.features import words
 from detector.recordings.recording import RecordingError, read
 from detector.train import reliability
 from detector.train.report import page, reliability_plot
@@ -83,7 +81,7 @@ def detector() -> None:
 
 @detector.command()
 @click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--model", "which", default="", help="Model file, or `thresholds`; default: the shipped model.")
+@click.option("--model", "which", default="", help="Model file; default: the shipped model.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -100,7 +98,7 @@ def evaluate(data: tuple[Path, ...], which: str, plot: Path | None, as_json: boo
     from detector.train import evaluate as evaluating
 
     try:
-        model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
+        model = tree.load(Path(which) if which else tree.SHIPPED)
         result = evaluating.evaluate([read(file) for file in _files(data)], model, progress())
         if plot is not None:
             if result["reliability"] is None:
@@ -138,36 +136,49 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
         click.echo(f"  PAAE by share of the data trained on: {curve}")
 
 
-@detector.command()
+@detector.command("evidence")
 @click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--model", "which", default="", help="Model file, or `thresholds`; default: the shipped model.")
+@click.option("--model", "which", default="", help="Model file; default: the shipped model.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts and what follows from them as JSON.")
-def evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
-    """Count how often Samples show a neighbour, in calm and beside one, and print what follows from it.
+def count_evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
+    """Count how often Samples fall into each level of a model, in calm and beside a neighbour, and what follows.
 
     A Sample counts for the time that it covers, in times of 0.2 s, so recordings may be made at any pace. DATA are
     recordings (*.parquet) or folders of them.
 
     Example: slackwater detector evidence recordings/ --json
     """
-    from detector.train.training import count_levels
+    from detector.train.levels import calm_sums, evidence
+    from detector.train.training import show
 
     try:
-        model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
-        found = count_levels([read(file) for file in _files(data)], model, progress())
+        model = tree.load(Path(which) if which else tree.SHIPPED)
+        seen = show([read(file) for file in _files(data)], model, progress())
     except (RecordingError, tree.ModelError) as error:
         raise click.ClickException(str(error)) from None
-    rates = {f"{rate:g}": found.threshold(rate) for rate in (0.1, 1.0, 10.0, 100.0)}
+    told: dict[str, Any] = {}
+    for kind, one in enumerate(model.trees):
+        if any(node.kind == kind for node in seen):
+            counted, calm = evidence(seen, one, kind), calm_sums(seen, one, kind)
+            rates = {f"{rate:g}": round(calm.threshold(rate), 2) for rate in (0.1, 1.0, 10.0, 100.0)}
+            ratios = counted.ratios.round(3).tolist()
+            told[tree.KINDS[kind]] = {
+                **counted.as_dict(),
+                "ratios": ratios,
+                "sums": calm.as_dict(),
+                "thresholds": rates,
+            }
     if as_json:
-        ratios = dict(zip(LEVELS, found.ratios.round(3).tolist(), strict=True))
-        click.echo(json.dumps({**found.as_dict(), "ratios": ratios, "thresholds": rates}, indent=2))
+        click.echo(json.dumps(told, indent=2))
         return
-    click.echo(f"{'a Sample shows':<16}{'in calm':>10}{'beside':>10}{'ratio':>8}")
-    for level, name in enumerate(LEVELS):
-        calm = sum(row[level] for row in found.calm)
-        click.echo(f"{name:<16}{calm:>10.0f}{found.neighbour[level]:>10.0f}{found.ratios[level]:>8.2f}")
-    for rate, threshold in rates.items():
-        click.echo(f"{rate} false episodes a node-day: an episode begins at {threshold:g}")
+    for name, found in told.items():
+        click.echo(f"{f'{name}: a Sample says':<24}{'in calm':>10}{'beside':>10}")
+        for ratio, calm_count, beside in zip(found["ratios"], found["calm"], found["neighbour"], strict=True):
+            click.echo(f"{ratio:<+24.2f}{calm_count:>10.0f}{beside:>10.0f}")
+        highest = ", ".join(f"{peak:g}" for peak in found["sums"]["peaks"]) or "none"
+        click.echo(f"highest sums in {found['sums']['days']:g} node-days without a neighbour: {highest}")
+        for rate, threshold in found["thresholds"].items():
+            click.echo(f"{rate} false episodes a node-day: an episode begins at {threshold:g}")
 
 
 def _evaluated(result: dict[str, Any]) -> str:
@@ -195,17 +206,14 @@ def explain(path: Path | None, report: Path | None, as_json: bool) -> None:
 
     Example: slackwater detector explain --model model.skops
     """
-    if path is None and not tree.SHIPPED.exists():
-        raise click.ClickException(
-            f"{tree.SHIPPED} is not there: no model is shipped, the detector runs on its stated thresholds"
-        )
     try:
         model = tree.load(path or tree.SHIPPED)
         if report is not None:
             write_report(report, model)
     except tree.ModelError as error:
         raise click.ClickException(str(error)) from None
-    about = {**model.metadata, "tree": model.tree.rows(), "coefficients": list(model.coefficients)}
+    trees = {kind: one.rows() for kind, one in zip(tree.KINDS, model.trees, strict=True)}
+    about = {**model.metadata, "trees": trees, "coefficients": list(model.coefficients)}
     click.echo(json.dumps(about, indent=2) if as_json else describe(model))
 
 
@@ -214,18 +222,18 @@ def describe(model: tree.Model) -> str:
     about = model.metadata
     lines = [
         f"model {model.name}, trained {about.get('trained', '?')}",
-        "",
-        "Decision tree",
-        model.tree.draw(),
-        "A tick that lacks what a split tests is judged by the stated thresholds.",
+        "Features are 0 as in calm and 1 at a signal's scale: the most remarkable cause, the most remarkable one of",
+        "another group of signals, and the first one as far as users feel it. What is absent or usual counts as calm.",
         "",
     ]
+    for kind, one in zip(tree.KINDS, model.trees, strict=True):
+        lines += [f"Decision tree of nodes that are a {kind}", one.draw(), ""]
     terms = [f"{value:.3g} * {term}" for term, value in zip(TERMS[:-1], model.coefficients[:-1], strict=True)]
     lines.append(f"Load estimator: cpu = {' + '.join([*terms, f'{model.coefficients[-1]:.3g}'])}")
-    lines += ["", "Weight of the features in the tree"]
-    weights: dict[str, float] = about.get("importances", {})
-    for feature, value in sorted(weights.items(), key=lambda pair: -pair[1]):
-        lines.append(f"  {value:6.1%}  {words(feature)}")
+    for kind, weights in about.get("importances", {}).items():
+        lines += ["", f"Weight of the features in the tree of a {kind}"]
+        for feature, value in sorted(weights.items(), key=lambda pair: -pair[1]):
+            lines.append(f"  {value:6.1%}  {feature}")
     lines += ["", *_scores(about.get("scores") or {}), "", "Trained on"]
     for part in about.get("data", []):
         lines.append(
@@ -253,12 +261,10 @@ def _judged(name: str, result: dict[str, Any]) -> list[str]:
 
 def _scores(scores: dict[str, Any]) -> list[str]:
     lines = [f"Scores ({scores.get('cross_validation', 'none')})"]
-    for judge in ("tree", "thresholds"):
-        result = scores.get(judge)
-        if result is None:
-            lines.append(f"  {judge}: not scored: too few recordings to hold one out")
-            continue
-        lines += _judged(judge, result)
+    if (result := scores.get("tree")) is None:
+        lines.append("  not scored: too few recordings to hold one out")
+    else:
+        lines += _judged("trees", result)
         if stated := result.get("reliability"):
             lines += reliability.lines(stated)
         else:

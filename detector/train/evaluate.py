@@ -12,8 +12,8 @@ from detector.train.scores import Scores
 from detector.train.training import Progress, compare_laws, learn, mean_laws, replay, track
 
 
-def evaluate(recordings: Sequence[Recording], model: Model | None, progress: Progress) -> dict[str, Any]:
-    """Scores of a model (None: the thresholds) on recordings, and of the estimator's law on them.
+def evaluate(recordings: Sequence[Recording], model: Model, progress: Progress) -> dict[str, Any]:
+    """Scores of a model on recordings, and of the estimator's law on them.
 
     The law is fitted to all recordings but the one that it is scored on; with one recording there is none.
     """
@@ -27,10 +27,10 @@ def evaluate(recordings: Sequence[Recording], model: Model | None, progress: Pro
         for number, part in enumerate(parts)
         if len(parts) > 1
     ]
-    trained_on = model.metadata.get("data", []) if model else []
+    trained_on = model.metadata.get("data", [])
     kinds = {str(kind) for part in trained_on for kind in part["kinds"]}
     return {
-        "model": model.name if model else "thresholds",
+        "model": model.name,
         "trained_on": sorted(kinds - STATES_OF_KINDS.keys()),
         "recordings": [
             {"file": Path(one.path).name, "description": one.description, "seconds": round(one.seconds, 1)}

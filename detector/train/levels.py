@@ -1,65 +1,138 @@
-"""Counts how often each level of evidence shows in calm and beside a neighbour (`detector.classify.evidence`)."""
+"""Counts how often each leaf of a tree shows in calm and beside a neighbour, and pools leaves into levels."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from detector.classify.evidence import LEVELS, QUIET, Evidence, counts
+from detector.classify.evidence import DAY_S, ENOUGH_PEAKS, QUIET, SMOOTHING, CalmSums, Evidence, counts, weight
 from detector.classify.judge import Tick
-from detector.features.columns import Floats
+from detector.classify.tree import Tree
+from detector.features.columns import Bools, Floats, Ints
 from detector.recordings.recording import Recording
 from detector.train.scores import FELT, median_ms, reaches
 
 
-def count(recording: Recording, ticks: Iterable[Tick]) -> Evidence:
-    """Counts a recording's ticks, of its replay, each for the time that its Sample covers.
+@dataclass(frozen=True)
+class Shown:
+    """What one node's ticks of a recording showed, (ticks,) each."""
 
-    Calm is where no label is, nor one ended a moment ago: deploys, reloads and the like are rare where they are not
-    made on purpose, and would count as often as they were made. Beside a neighbour only the noises that users felt
-    count, from the first Sample that begins in them. What a long Sample shows goes on for as long as it covers.
-    """
-    by_node: dict[str, list[Tick]] = defaultdict(list)
+    kind: int
+    """Of the node, in `KINDS`."""
+    matrix: Floats
+    """(ticks, features)."""
+    by_tree: Bools
+    """What a tree says counts."""
+    covered_s: Floats
+    undisturbed: Bools
+    """No label is there, nor ended a moment ago."""
+    beside: Bools
+    """Wholly beside a neighbour that users felt."""
+    without: Bools
+    """No neighbour is there, nor ended a moment ago; anything else may be."""
+
+    def levels(self, tree: Tree) -> Ints:
+        """(ticks,) what each shows by a tree; nothing where the tree's word does not count."""
+        return np.where(self.by_tree, tree.level[tree.walk(self.matrix)], QUIET).astype(np.int64)
+
+
+def shown(recording: Recording, ticks: Iterable[Tick]) -> list[Shown]:
+    """What each node's ticks of a recording's replay showed."""
+    by_node: dict[tuple[int, str], list[Tick]] = defaultdict(list)
     for tick in ticks:
-        by_node[tick.sample.node].append(tick)
-    calm = np.zeros((len(LEVELS), len(LEVELS)))
-    neighbour = np.zeros(len(LEVELS))
-    for node, its in by_node.items():
+        by_node[tick.kind, tick.sample.node].append(tick)
+    found = []
+    for (kind, node), its in by_node.items():
         labels = [one for one in recording.labels if one.node in (node, "*")]
-        undisturbed = [tick for tick in its if not any(reaches(label, tick.sample.time_unix_s) for label in labels)]
-        before = QUIET
-        for tick, covered in zip(undisturbed, _covered(undisturbed).tolist(), strict=True):
-            calm[before, tick.level] += min(covered, 1.0)
-            calm[tick.level, tick.level] += max(covered - 1.0, 0.0)
-            before = tick.level
-        usual_ms = _p95_ms(undisturbed)
-        for noise in labels:
-            if noise.state != "interference":
-                continue
-            during = [tick for tick in its if noise.start_unix_s <= tick.sample.time_unix_s < noise.end_unix_s]
-            if usual_ms and (_p95_ms(during) or 0.0) >= FELT * usual_ms:
-                whole = [one for one in during if one.sample.time_unix_s - one.sample.period_s >= noise.start_unix_s]
-                shown = np.array([tick.level for tick in whole], dtype=np.int64)
-                neighbour += np.bincount(shown, weights=_covered(whole), minlength=len(LEVELS))
-    return _rounded(calm, neighbour)
+        noises = [one for one in labels if one.state == "interference"]
+        undisturbed = np.array([not any(reaches(label, tick.sample.time_unix_s) for label in labels) for tick in its])
+        usual_ms = _p95_ms(tick for tick, calm in zip(its, undisturbed, strict=True) if calm)
+        beside = np.zeros(len(its), dtype=bool)
+        for noise in noises:
+            during = [noise.start_unix_s <= tick.sample.time_unix_s < noise.end_unix_s for tick in its]
+            loud_ms = _p95_ms(tick for tick, is_in in zip(its, during, strict=True) if is_in)
+            if usual_ms and (loud_ms or 0.0) >= FELT * usual_ms:
+                begins = np.array([tick.sample.time_unix_s - tick.sample.period_s for tick in its])
+                beside |= np.array(during) & (begins >= noise.start_unix_s)
+        found.append(
+            Shown(
+                kind,
+                np.array([tick.features for tick in its]),
+                np.array([tick.by_tree for tick in its]),
+                np.array([tick.sample.period_s for tick in its]),
+                undisturbed,
+                beside,
+                np.array([not any(reaches(noise, tick.sample.time_unix_s) for noise in noises) for tick in its]),
+            )
+        )
+    return found
 
 
-def total(counted: Sequence[Evidence]) -> Evidence:
-    """All counts together."""
-    size = len(LEVELS)
-    calm = sum((np.array(one.calm) for one in counted), np.zeros((size, size)))
-    neighbour = sum((np.array(one.neighbour) for one in counted), np.zeros(size))
-    return _rounded(calm, neighbour)
+def evidence(seen: Iterable[Shown], tree: Tree, kind: int) -> Evidence:
+    """Counts of the tree's levels on nodes of a kind, in calm and beside a neighbour.
+
+    Each Sample is one step of the sum, however long: the rest of the time that it covers adds nothing, and in calm
+    counts as quiet. Calm is where no label is: deploys, reloads and the like are rare where they are not made on
+    purpose, and would count as often as they were made.
+    """
+    levels = len(tree.evidence.calm)
+    calm, neighbour = np.zeros(levels), np.zeros(levels)
+    for one in seen:
+        if one.kind == kind:
+            level, covered = one.levels(tree), counts(one.covered_s)
+            steps = np.minimum(covered, 1.0)
+            calm += np.bincount(level, steps * one.undisturbed, levels)
+            calm[QUIET] += ((covered - steps) * one.undisturbed).sum()
+            neighbour += np.bincount(level, steps * one.beside, levels)
+    return Evidence(tuple(calm.round(2).tolist()), tuple(neighbour.round(2).tolist()))
 
 
-def _covered(ticks: Sequence[Tick]) -> Floats:
-    return counts(np.array([tick.sample.period_s for tick in ticks]))
+def with_levels(arrays: Mapping[str, Any], counted: Evidence) -> dict[str, Any]:
+    """A tree's arrays (`detector.classify.tree.plain`) with the counts of its levels, which are pooled until one that
+    comes later, and holds more of a neighbour, always says more."""
+    calm, neighbour = np.array(counted.calm), np.array(counted.neighbour)
+    pools: list[list[int]] = []
+    for number in range(len(neighbour)):
+        pools.append([number])
+        while len(pools) > 1 and _says(calm, neighbour, pools[-2]) >= _says(calm, neighbour, pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    into: Ints = np.zeros(len(neighbour), dtype=np.int64)
+    for number, pool in enumerate(pools):
+        into[pool] = number
+    level = np.array(arrays["level"])
+    pooled = Evidence(*(tuple(np.bincount(into, of).round(2).tolist()) for of in (calm, neighbour)))
+    return {**arrays, "level": np.where(level >= 0, into[level], -1).tolist(), "evidence": pooled.as_dict()}
 
 
-def _rounded(calm: Floats, neighbour: Floats) -> Evidence:
-    return Evidence(tuple(tuple(row) for row in calm.round(2).tolist()), tuple(neighbour.round(2).tolist()))
+def calm_sums(seen: Iterable[Shown], tree: Tree, kind: int) -> CalmSums:
+    """How high the sum of a kind of node rose where no neighbour was, disturbances included."""
+    peaks: list[float] = []
+    days = 0.0
+    for one in seen:
+        if one.kind == kind:
+            says = tree.evidence.ratios[one.levels(tree)] * weight(one.covered_s)
+            highest = total = 0.0
+            for gain in [*np.where(one.without, says, -np.inf).tolist(), -np.inf]:
+                total = max(0.0, total + gain)
+                if total == 0.0 and highest > 0.0:
+                    peaks.append(highest)
+                    highest = 0.0
+                highest = max(highest, total)
+            days += float((one.covered_s * one.without).sum()) / DAY_S
+    highest_first = sorted(peaks, reverse=True)[:ENOUGH_PEAKS]
+    return CalmSums(round(days, 4), tuple(round(peak, 2) for peak in highest_first))
+
+
+def _says(calm: Floats, neighbour: Floats, pool: Sequence[int]) -> float:
+    """Log-likelihood ratio of some leaves together."""
+    beside = (neighbour[pool].sum() + SMOOTHING) / (neighbour.sum() + 1.0)
+    usual = (calm[pool].sum() + SMOOTHING) / (calm.sum() + 1.0)
+    return float(np.log(beside / usual))
 
 
 def _p95_ms(ticks: Iterable[Tick]) -> float | None:

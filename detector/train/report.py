@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from detector.classify.tree import Model
-from detector.features.features import words
 from detector.train.scores import FOUND, STATES
 
 WIDTH_IN, HEIGHT_IN = 6.0, 3.6
@@ -49,9 +48,10 @@ def page(model: Model, text: str) -> str:
     for caption, data, paint in figures:
         shown = _draw(paint, data) if data else "<p>Not scored: too few recordings to hold one out.</p>"
         parts.append(f"<h2>{html.escape(caption)}</h2><figure>{shown}</figure>")
-    if weights := about.get("importances"):
-        shown = _draw(_importances, weights, WIDTH_IN + 2, 1.0 + 0.3 * len(weights))
-        parts.append(f"<h2>Weight of the features in the tree</h2><figure>{shown}</figure>")
+    for kind, weights in (about.get("importances") or {}).items():
+        if weights:
+            shown = _draw(_importances, weights, WIDTH_IN + 2, 1.0 + 0.3 * len(weights))
+            parts.append(f"<h2>Weight of the features in the tree of a {kind}</h2><figure>{shown}</figure>")
     parts += ["<h2>Estimators of p95</h2>", _estimators(scores.get("tail") or {})]
     parts += ["<h2>Estimators of the CPU</h2>", _laws(scores.get("law"))]
     parts += ["<h2>By kind and intensity</h2>", _by_noise(tree.get("by_noise") or {})]
@@ -86,9 +86,7 @@ def _judges(scores: Mapping[str, Any]) -> str:
     head = ("judge", *NOISE_HEAD, "precision of episodes", "false episodes", "calm node-hours", "per node-day")
     last = ("precision", "false_episodes", "calm_node_hours", "false_episodes_per_node_day")
     rows = [
-        [judge, *_noise_row(one), *(one.get(key) for key in last)]
-        for judge in ("tree", "thresholds")
-        if (one := scores.get(judge))
+        [judge, *_noise_row(one), *(one.get(key) for key in last)] for judge in ("tree",) if (one := scores.get(judge))
     ]
     return _table(head, rows)
 
@@ -188,5 +186,5 @@ def _tail(axes: Any, found: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _importances(axes: Any, weights: Mapping[str, float]) -> None:
     ordered = sorted(weights.items(), key=lambda pair: pair[1])
-    axes.barh([words(feature) for feature, _ in ordered], [weight for _, weight in ordered])
+    axes.barh([feature for feature, _ in ordered], [weight for _, weight in ordered])
     axes.set(xlabel="share")

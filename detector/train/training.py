@@ -1,4 +1,5 @@
-"""Builds a model from labelled recordings: the tree, the estimator's starting coefficients, and honest scores of both.
+"""Builds a model from labelled recordings: a tree for each kind of node, the estimator's starting coefficients, and
+honest scores of both.
 
 Scores come from cross-validation by recording, never by tick: ticks of one recording resemble each other, so a tree
 judged on ticks of recordings that it has seen looks better than it is. Each held-out recording is replayed through the
@@ -8,7 +9,7 @@ whole detector (baselines, tree, state machine), and the Verdicts are compared w
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,10 +19,10 @@ import numpy as np
 import slackwater
 from detector.classify.evidence import Evidence, counts
 from detector.classify.judge import Judge, Tick
-from detector.classify.tree import CLASSES, MAX_DEPTH, Model, Tree, save
+from detector.classify.tree import CLASSES, KINDS, MAX_DEPTH, Model, Tree, model_of, plain, save, undecided
 from detector.estimator import TERMS
-from detector.features.columns import Bools, Floats
-from detector.features.features import EVIDENCE, FEATURES
+from detector.features.columns import Bools, Floats, Ints
+from detector.features.features import FEATURES
 from detector.recordings.recording import Recording, RecordingError
 from detector.tail.curves import TooFewRows, compare
 from detector.tail.data import rows_of
@@ -32,14 +33,16 @@ from slackwater.config import DetectorSettings
 
 SETTLE_S = 1.0
 """Ticks this soon after a label's edges are not learnt from: the onset's own tick is half calm, and queues drain."""
-MIN_LEAF_SHARE = 0.005
-MIN_LEAF = 20
-PRUNE = 0.001
+MIN_LEAF_SHARE = 0.01
+"""Of the ticks' weight, of which each class has half."""
+PRUNE = 2e-4
 """Splits that lower the impurity by less are left out: they carry no information."""
 MAX_FOLDS = 10
 MIN_TICKS = 50
 """Ticks of each class that a training needs."""
 RIDGE = 1e-3
+MOST_SECONDS = 4000
+"""So many seconds, evenly spread, compare the estimators of p95: some of them take time that grows by the square."""
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
@@ -57,6 +60,8 @@ class Learned:
     matrix: Floats
     """(ticks, features)."""
     interfered: Bools
+    node_kinds: Ints
+    """(ticks,) index in `KINDS`."""
     law: Floats
     """(ticks, 5): the estimator's terms and the CPU that followed."""
     kinds: np.ndarray[Any, np.dtype[np.str_]]
@@ -67,7 +72,17 @@ class Learned:
     def without(self, kinds: Sequence[str]) -> Learned:
         """The same without the ticks of these kinds."""
         kept = ~np.isin(self.kinds, list(kinds))
-        return Learned(self.matrix[kept], self.interfered[kept], self.law, self.kinds[kept], self.weights[kept])
+        return self._only(kept)
+
+    def of_kind(self, kind: int) -> Learned:
+        """The ticks of one kind of node."""
+        return self._only(self.node_kinds == kind)
+
+    def _only(self, kept: Bools) -> Learned:
+        return Learned(
+            *(self.matrix[kept], self.interfered[kept], self.node_kinds[kept], self.law),
+            *(self.kinds[kept], self.weights[kept]),
+        )
 
 
 def track(items: Sequence[T], what: str, progress: Progress) -> Iterator[T]:
@@ -80,7 +95,7 @@ def track(items: Sequence[T], what: str, progress: Progress) -> Iterator[T]:
 
 def learn(recording: Recording) -> Learned:
     """Replays a recording with its labels as judge of what is calm, and gives its ticks as features and truth."""
-    judge = _judge(recording, None)
+    judge = _judge(recording, undecided())
     ticks: list[Tick] = []
     history: list[Floats] = []
     judge.ticks, judge.estimator.history = ticks, history
@@ -93,12 +108,13 @@ def learn(recording: Recording) -> Learned:
     matrix = np.array([tick.features for tick in kept]).reshape(len(kept), len(FEATURES))
     interfered = np.array([_truth(recording, tick) == "interference" for tick in kept], dtype=bool)
     law = np.concatenate(history) if history else np.zeros((0, len(TERMS) + 1))
+    node_kinds = np.array([tick.kind for tick in kept], dtype=np.int64)
     kinds = np.array([recording.kind(tick.sample.node, tick.sample.time_unix_s) for tick in kept], dtype=np.str_)
     weights = counts(np.array([tick.sample.period_s for tick in kept]))
-    return Learned(matrix, interfered, law, kinds, weights)
+    return Learned(matrix, interfered, node_kinds, law, kinds, weights)
 
 
-def _judge(recording: Recording, model: Model | None) -> Judge:
+def _judge(recording: Recording, model: Model) -> Judge:
     pools = {sample.pool for sample in recording.samples}
     if len(pools) > 1:
         raise RecordingError(f"{recording.path}: holds Samples of several pools: {', '.join(sorted(pools))}")
@@ -110,10 +126,9 @@ def _truth(recording: Recording, tick: Tick) -> str:
 
 
 def _teaches(recording: Recording, tick: Tick) -> bool:
-    """A tick with requests, of a truth that the tree classifies, away from the edges of labels, with a baseline."""
-    if not tick.has_requests or _truth(recording, tick) not in CLASSES:
-        return False
-    if np.isnan(tick.features[: len(EVIDENCE)]).all():
+    """A tick with requests, of a truth that the tree classifies, away from the edges of labels, that neither its own
+    load nor its whole pool explains."""
+    if not tick.has_requests or not tick.by_tree or _truth(recording, tick) not in CLASSES:
         return False
     end = tick.sample.time_unix_s
     begin = end - tick.sample.period_s
@@ -127,8 +142,20 @@ def _teaches(recording: Recording, tick: Tick) -> bool:
     )
 
 
-def fit_tree(parts: Sequence[Learned]) -> Any:
-    """Fits the classifier. Raises TrainingError when one of the classes is missing."""
+def fit_trees(parts: Sequence[Learned]) -> dict[str, Any]:
+    """Kind of node -> its classifier. Raises TrainingError when one of the classes is missing for all of them."""
+    found, lacking = {}, []
+    for number, kind in enumerate(KINDS):
+        try:
+            found[kind] = _fit_tree([part.of_kind(number) for part in parts])
+        except TrainingError as error:
+            lacking.append(f"{kind}: {error}")
+    if not found:
+        raise TrainingError("; ".join(lacking))
+    return found
+
+
+def _fit_tree(parts: Sequence[Learned]) -> Any:
     from sklearn.tree import DecisionTreeClassifier
 
     matrix = np.concatenate([np.zeros((0, len(FEATURES))), *(part.matrix for part in parts)])
@@ -140,16 +167,42 @@ def fit_tree(parts: Sequence[Learned]) -> Any:
                 f"the recordings hold {count} ticks of `{name}` with requests; expected at least {MIN_TICKS}: "
                 f"{there['calm']} calm, {there['interference']} interfered"
             )
+    weights = np.concatenate([np.zeros(0), *(part.weights for part in parts)])
+    for of_class in (interfered, ~interfered):
+        weights[of_class] /= weights[of_class].sum()
     classifier = DecisionTreeClassifier(
+        criterion="entropy",
         max_depth=MAX_DEPTH,
-        min_samples_leaf=max(MIN_LEAF, round(MIN_LEAF_SHARE * len(matrix))),
-        class_weight="balanced",
+        min_weight_fraction_leaf=MIN_LEAF_SHARE,
         ccp_alpha=PRUNE,
+        monotonic_cst=[1] * len(FEATURES),
         random_state=0,
     )
-    weights = np.concatenate([np.zeros(0), *(part.weights for part in parts)])
     classifier.fit(matrix.astype(np.float32), np.array(CLASSES)[interfered.astype(int)], sample_weight=weights)
     return classifier
+
+
+def trees_of(classifiers: Mapping[str, Any], count: Callable[[Tree, int], Evidence]) -> dict[str, dict[str, Any]]:
+    """Kind of node -> its tree's arrays, as `Tree.of` reads them. `count` counts a tree's levels on a kind of node."""
+    found = {}
+    for kind, classifier in classifiers.items():
+        arrays = plain(classifier)
+        found[kind] = levels.with_levels(arrays, count(Tree.of(arrays), KINDS.index(kind)))
+    return found
+
+
+def quick_model(name: str, parts: Sequence[Learned]) -> Model:
+    """A model that counts its leaves in the ticks that it was fitted to, for scoring. Raises TrainingError."""
+
+    def count(tree: Tree, kind: int) -> Evidence:
+        calm, neighbour = (np.zeros(len(tree.evidence.calm)) for _ in range(2))
+        for part in (part.of_kind(kind) for part in parts):
+            level = tree.level[tree.walk(part.matrix)]
+            calm += np.bincount(level, part.weights * ~part.interfered, len(calm))
+            neighbour += np.bincount(level, part.weights * part.interfered, len(calm))
+        return Evidence(tuple(calm.tolist()), tuple(neighbour.tolist()))
+
+    return model_of(name, trees_of(fit_trees(parts), count), fit_law(parts)[0], {})
 
 
 def fit_law(parts: Sequence[Learned]) -> tuple[tuple[float, ...], dict[str, float]]:
@@ -216,15 +269,21 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
     import skops
 
     parts = [learn(recording) for recording in track(recordings, "reading features", progress)]
-    classifier = fit_tree(parts)
+    classifiers = fit_trees(parts)
+    first = quick_model(name, parts)
     coefficients, law_fit = fit_law(parts)
     scores = _cross_validate(recordings, parts, progress)
     progress("estimators of p95", 0, 1)
     tail = _compare_tail(recordings)
     progress("estimators of p95", 1, 1)
-    importances = dict(
-        zip(FEATURES, (round(float(value), 4) for value in classifier.feature_importances_), strict=True)
-    )
+    importances = {
+        kind: {
+            feature: round(float(value), 4)
+            for feature, value in zip(FEATURES, classifier.feature_importances_, strict=True)
+            if value > 0
+        }
+        for kind, classifier in classifiers.items()
+    }
     metadata: dict[str, Any] = {
         "name": name,
         "trained": trained,
@@ -246,58 +305,66 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
             }
             for recording in recordings
         ],
-        "scopes": sorted({sample.cpu.scope for one in recordings for sample in one.samples if sample.cpu}),
         "ticks": {
             "calm": int(sum((~part.interfered).sum() for part in parts)),
             "interference": int(sum(part.interfered.sum() for part in parts)),
         },
         "scores": {**scores, "law_on_training_data": law_fit, "tail": tail},
-        "importances": {feature: value for feature, value in importances.items() if value > 0},
+        "importances": importances,
     }
-    tree = Model(name, Tree.of(classifier), coefficients, metadata)
-    metadata["evidence"] = count_levels(recordings, tree, progress).as_dict()
-    return save(out, classifier, coefficients, metadata)
+    seen = show(recordings, first, progress)
+    trees = trees_of(classifiers, lambda tree, kind: levels.evidence(seen, tree, kind))
+    for kind, arrays in trees.items():
+        arrays["calm"] = levels.calm_sums(seen, Tree.of(arrays), KINDS.index(kind)).as_dict()
+    return save(out, {"classifiers": classifiers, "trees": trees, "coefficients": list(coefficients)}, metadata)
 
 
 def _cross_validate(recordings: Sequence[Recording], parts: Sequence[Learned], progress: Progress) -> dict[str, Any]:
-    """Scores of held-out recordings: of trees trained on the others, and of the thresholds, which know none of them."""
+    """Scores of held-out recordings, of trees trained on the others."""
     folds = min(len(recordings), MAX_FOLDS)
-    by_tree, by_thresholds = Scores(), Scores()
+    scores = Scores()
     laws: list[dict[str, dict[str, float]]] = []
-    held_shares: list[Floats] = []
+    held_says: list[Floats] = []
     held_truths: list[Bools] = []
     scored = 0
     for fold in track(range(folds), "cross-validation", progress):
         held = [number for number in range(len(recordings)) if number % folds == fold]
         rest = [parts[number] for number in range(len(recordings)) if number % folds != fold]
-        for number in held:
-            by_thresholds.merge(replay(recordings[number], None))
         try:
-            coefficients, _ = fit_law(rest)
-            model = Model("fold", Tree.of(fit_tree(rest)), coefficients, {})
+            model = quick_model("fold", rest)
         except TrainingError:
             # Too little is left without the held-out ones; `scored` counts the others.
             continue
         for number in held:
-            by_tree.merge(replay(recordings[number], model))
+            scores.merge(replay(recordings[number], model))
             laws.append(compare_laws(rest, [parts[number]]))
-            held_shares.append(model.tree.interference[model.tree.walk(parts[number].matrix)[0]])
+            held_says.append(_says(model, parts[number]))
             held_truths.append(parts[number].interfered)
             scored += 1
     return {
         "cross_validation": f"by recording, {folds} folds, {scored} of {len(recordings)} recordings scored",
-        "tree": by_tree.as_dict() if scored else None,
-        "thresholds": by_thresholds.as_dict(),
+        "tree": scores.as_dict() if scored else None,
         "kinds_left_out": _leave_kinds_out(recordings, parts, progress),
         "law": mean_laws(laws),
-        "curves": _curves(held_shares, held_truths),
+        "curves": _curves(held_says, held_truths),
     }
+
+
+def _says(model: Model, part: Learned) -> Floats:
+    """(ticks,) the log-likelihood ratio of each tick's leaf."""
+    found = np.zeros(len(part.matrix))
+    for kind, tree in enumerate(model.trees):
+        rows = np.flatnonzero(part.node_kinds == kind)
+        found[rows] = tree.evidence.ratios[tree.level[tree.walk(part.matrix[rows])]]
+    return found
 
 
 def _compare_tail(recordings: Sequence[Recording]) -> dict[str, Any] | None:
     """Scores and learning curves of the estimators of p95; None with too few seconds of servers with requests."""
+    rows = rows_of(recordings)
+    some = np.linspace(0, len(rows.p95_ms) - 1, min(len(rows.p95_ms), MOST_SECONDS)).astype(np.int64)
     try:
-        return compare(rows_of(recordings))
+        return compare(rows.only(some))
     except TooFewRows:
         return None
 
@@ -314,11 +381,11 @@ def mean_laws(laws: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any] | N
     return {**linear, "quadratic": quadratic}
 
 
-def _curves(shares: Sequence[Floats], truths: Sequence[Bools]) -> dict[str, Any] | None:
-    """ROC and precision/recall of held-out ticks, by the share of interference in their leaves; None without both."""
+def _curves(says: Sequence[Floats], truths: Sequence[Bools]) -> dict[str, Any] | None:
+    """ROC and precision/recall of held-out ticks, by what their leaves say; None without both."""
     from sklearn import metrics
 
-    share, truth = np.concatenate([np.zeros(0), *shares]), np.concatenate([np.zeros(0, dtype=bool), *truths])
+    share, truth = np.concatenate([np.zeros(0), *says]), np.concatenate([np.zeros(0, dtype=bool), *truths])
     if truth.all() or not truth.any():
         return None
     false, true, _ = metrics.roc_curve(truth, share)
@@ -355,7 +422,7 @@ def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], 
     for pair in track(pairs_of(kinds), "two kinds left out", progress):
         rest = [part.without(pair) for part in parts]
         try:
-            model = Model("fold", Tree.of(fit_tree(rest)), fit_law(rest)[0], {})
+            model = quick_model("fold", rest)
         except TrainingError:
             continue
         scores = Scores()
@@ -370,17 +437,17 @@ def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], 
     return found
 
 
-def replay(recording: Recording, model: Model | None) -> Scores:
-    """Scores of a recording that was replayed through the whole detector; model None: by the thresholds."""
+def replay(recording: Recording, model: Model) -> Scores:
+    """Scores of a recording that was replayed through the whole detector."""
     return score(recording, play(recording, _judge(recording, model)))
 
 
-def count_levels(recordings: Sequence[Recording], model: Model | None, progress: Progress) -> Evidence:
-    """How often each level of evidence shows when recordings are replayed; model None: by the thresholds."""
-    counted = []
+def show(recordings: Sequence[Recording], model: Model, progress: Progress) -> list[levels.Shown]:
+    """What nodes show when recordings are replayed."""
+    found = []
     for recording in track(recordings, "counting evidence", progress):
         judge = _judge(recording, model)
         judge.ticks = []
         play(recording, judge)
-        counted.append(levels.count(recording, judge.ticks))
-    return levels.total(counted)
+        found += levels.shown(recording, judge.ticks)
+    return found

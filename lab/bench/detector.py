@@ -208,7 +208,7 @@ def run(
     seconds: float,
     rounds: int,
     tick_s: float,
-    model: tree.Model | None,
+    model: tree.Model,
     clock: Clock,
 ) -> Iterator[Result]:
     """Feeds a Judge `warm_s` of Samples, then for `rounds` times `seconds` that count. `clock` times what is done.
@@ -272,7 +272,7 @@ def stopped() -> float:
     return 0.0
 
 
-def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[Result]:
+def measured(nodes: int, options: argparse.Namespace, model: tree.Model, clock: Clock) -> list[Result]:
     """The rounds with so many nodes."""
     load: SampleLoad | EventLoad
     if options.by_event:
@@ -282,9 +282,7 @@ def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, 
     return list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
 
 
-def tables(
-    report: Report, by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model | None
-) -> None:
+def tables(report: Report, by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model) -> None:
     """What was measured: medians by nodes, and each round."""
     pace = f"{1 / options.period:g} Samples/s of each node"
     loud = f"{LOUD_SHARE:.0%} of the nodes get a neighbour in the middle of the last round"
@@ -296,7 +294,7 @@ def tables(
         loud = f"{EPISODE_S / CYCLE_S:.0%} of the nodes are in an episode at any time, each for {EPISODE_S:g} s"
     report.add(
         f"{pace} ({TEMPLATE.name} with moving numbers, {len(bodies(1, False)[0])} bytes), judged every"
-        f" {options.tick * 1e3:g} ms by {model.name if model else 'the thresholds'}; {options.warm:g} s of Samples"
+        f" {options.tick * 1e3:g} ms by {model.name}; {options.warm:g} s of Samples"
         f" before, not timed, then {options.rounds} rounds of {options.seconds:g} s. {loud}.\n"
         "\nMedians of the rounds (range):\n"
     )
@@ -322,7 +320,7 @@ def tables(
     report.table((*heads, "memory MiB"), rounds)
 
 
-def hour(report: Report, options: argparse.Namespace, model: tree.Model | None) -> None:
+def hour(report: Report, options: argparse.Namespace, model: tree.Model) -> None:
     """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
     load = SampleLoad(options.hour, options.period, float("inf"), LEVELS)
     found = []
@@ -346,7 +344,6 @@ OPTIONS = {
     "--tick": (float, 0.05, "detector.tick_s"),
     "--hour": (int, 0, "also an hour of so many nodes, quickly"),
     "--minutes": (float, 60.0, "length of that hour"),
-    "--thresholds": (bool, False, "without the shipped model"),
     "--wall": (bool, False, "time by the wall, not by the time on the core"),
 }
 
@@ -354,7 +351,7 @@ OPTIONS = {
 def bench(report: Report, options: argparse.Namespace) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    model = None if options.thresholds else tree.load(tree.SHIPPED)
+    model = tree.load(tree.SHIPPED)
     clock = time.perf_counter if options.wall else time.process_time
     tables(report, {nodes: measured(nodes, options, model, clock) for nodes in options.nodes}, options, model)
     if options.hour:

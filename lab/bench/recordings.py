@@ -59,12 +59,9 @@ JUDGED = {
     "new": ("fresh", "{model}"),
     "shipped-hidden": ("guests-hidden", ""),
     "new-hidden": ("guests-hidden", "{model}"),
-    "thresholds-hidden": ("guests-hidden", "thresholds"),
     "shipped-shown": ("guests-shown", ""),
     "new-shown": ("guests-shown", "{model}"),
-    "thresholds": ("fresh", "thresholds"),
     "shipped-on-first": ("train", ""),
-    "thresholds-on-first": ("train", "thresholds"),
 }
 """Name in the files of scores -> the set, and what `slackwater detector evaluate --model` gets."""
 SCENES = (  # in this order: who breaks off has a part of each set

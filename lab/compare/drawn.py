@@ -72,7 +72,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: int(one["number"]))
 
 
-def _play(model: Model | None, plan: Plan, number: int) -> dict[str, Any]:
+def _play(model: Model, plan: Plan, number: int) -> dict[str, Any]:
     return {"number": number} | drawn.play(drawn.scenario(plan.seed, number), plan.players, model)
 
 
@@ -80,7 +80,7 @@ def run(
     folder: Path,
     plan: Plan,
     count: int,
-    model: Model | None,
+    model: Model,
     progress: Callable[[str], None],
     until_mono_s: float = float("inf"),
 ) -> None:

@@ -30,7 +30,7 @@ CHANGES = (("second_means_median_ms", "means/s"), ("p50_ms", "p50"), ("p95_ms", 
 FRAMES = ("frames", "noisy_share", "late_share", "p50_ms", "p95_ms", "p99_ms")
 
 
-def write(parts: Parts, out: Path, model: Model | None, progress: Callable[[str], None]) -> dict[str, Any]:
+def write(parts: Parts, out: Path, model: Model, progress: Callable[[str], None]) -> dict[str, Any]:
     """Writes page, figures and `report.json` into a folder; gives the data. Raises ExperimentError, OSError."""
     folders = [folder.resolve() for folder in parts.comparisons]
     if twice := [folder for folder in folders if folders.count(folder) > 1]:

@@ -28,7 +28,7 @@ BALANCES = (
     *("roundrobin", "leastconn", "random2", "bounded-random", "peak-ewma", "peak-ewma-2", "prequal-60", "prequal-84"),
     *("nginx-least-time", "traefik-least-time", "knapsack"),
 )
-OF_DRAWN = frozenset({"drawn", "folder", "minutes", "seed", "thresholds", "json_file"})
+OF_DRAWN = frozenset({"drawn", "folder", "minutes", "seed", "json_file"})
 SHOWN = ("slackwater", "slackwater-lc")
 
 
@@ -91,7 +91,6 @@ class Remembering(click.Command):
 @click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="With --random: its folder.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="With --random: end after so long; go on another time.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same run.")
-@click.option("--thresholds", is_flag=True, help="Judge by the stated thresholds instead of the shipped model.")
 @json_option
 def simulate(
     servers: tuple[int, ...],
@@ -103,7 +102,6 @@ def simulate(
     delays: tuple[float, ...],
     losses: tuple[float, ...],
     period_s: float | None,
-    thresholds: bool,
     json_file: str | None,
     drawn: int | None,
     folder: Path | None,
@@ -124,7 +122,7 @@ def simulate(
     from lab.sim.setup import Setup
     from slackwater.config import DetectorSettings
 
-    judge_by = choose_model(DetectorSettings(model="thresholds" if thresholds else ""))
+    judge_by = choose_model(DetectorSettings())
     if drawn is not None:
         _drawn(drawn, folder, minutes, given["seed"], judge_by, json_file)
         return
@@ -169,7 +167,7 @@ def simulate(
 
 
 def _drawn(
-    count: int, folder: Path | None, minutes: float | None, seed: int, model: Model | None, json_file: str | None
+    count: int, folder: Path | None, minutes: float | None, seed: int, model: Model, json_file: str | None
 ) -> None:
     from lab.cluster.commit import commit
     from lab.compare import drawn

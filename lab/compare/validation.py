@@ -53,9 +53,7 @@ SIMULATED: dict[str, tuple[str, str]] = {
 that are retuned (of `ice` only the first stage is simulated)."""
 
 
-def validate(
-    folders: Sequence[Path], model: Model | None, progress: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
+def validate(folders: Sequence[Path], model: Model, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """`calibrations` and `compared`: for each comparison, and each policy that is simulated and was measured in it,
     the lab's and the simulator's p95, the relative error, and of how many rounds the lab's is.
 
@@ -134,7 +132,7 @@ def _calibrated(
 
 
 def _predicted(
-    setup: Setup, name: str, measured: Sequence[Recorded], model: Model | None, progress: Callable[[str], None]
+    setup: Setup, name: str, measured: Sequence[Recorded], model: Model, progress: Callable[[str], None]
 ) -> dict[str, Any]:
     policy, balance = SIMULATED[name]
     lab = float(np.median([times_at(one, "loud", 95) for one in measured]))
@@ -211,7 +209,7 @@ def percentiles_ms(setup: Setup) -> list[float]:
     return [1e3 * one for one in np.percentile(took_s, FITTED_AT).tolist()]
 
 
-def p95_ms(setup: Setup, policy: str, model: Model | None) -> float:
+def p95_ms(setup: Setup, policy: str, model: Model) -> float:
     """The median over `SEEDS`."""
     if policy in LAWS:
         setup = replace(setup, warm_up_s=WARM_UP_S)

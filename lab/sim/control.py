@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.classify.judge import Judge
-from detector.classify.tree import Model
+from detector.classify.tree import SHIPPED, Model, load
 from detector.features.columns import Floats, Ints
 from lab.sim.balancers.table import BALANCERS
 from lab.sim.signals import POOL
@@ -57,7 +57,7 @@ class Detecting:
     """The detector of the pool; its Verdicts go to every load balancer."""
 
     def __init__(self, *, stale_after_s: float = 1.0, model: Model | None = None) -> None:
-        self.judge = Judge.of(POOL, DetectorSettings(stale_after_s=stale_after_s), model)
+        self.judge = Judge.of(POOL, DetectorSettings(stale_after_s=stale_after_s), model or load(SHIPPED))
         self.latest = LatestVerdicts()
         self.costs = Costs()
         self.states: dict[str, str] = {}

@@ -33,7 +33,7 @@ def load_states(path: Path) -> tuple[Recording, list[State]]:
     return read(path), states
 
 
-def compare(recording: Recording, states: Sequence[State], model: Model | None) -> list[dict[str, Any]]:
+def compare(recording: Recording, states: Sequence[State], model: Model) -> list[dict[str, Any]]:
     """Each state with the last Verdict in it: what was estimated there, and how far that is from what was measured.
 
     Shares of the calm capacity lost are compared where a neighbour was; capacities are compared relatively, and count

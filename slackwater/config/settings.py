@@ -174,7 +174,7 @@ class PoolSettings(Settings, frozen=True):
 class DetectorSettings(Settings, frozen=True):
     """How Samples become Verdicts."""
 
-    model: Annotated[str, Meta(description="model file (.skops); empty: the shipped one; `thresholds`: none")] = ""
+    model: Annotated[str, Meta(description="model file (.skops); empty: the shipped one")] = ""
     tick_s: Annotated[Positive, Meta(description="new Samples are judged at once, but not more often than this")] = 0.05
     stale_after_s: Annotated[
         Positive, Meta(description="a node is `unknown` when its next Sample is this much later than it said")

@@ -21,9 +21,9 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     severity: Share
     """Share of the node's calm capacity that is lost; 0 in `calm`."""
     path: list[str]
-    """Why, in words with values: the tree's path (or the thresholds crossed), then the state machine's part."""
+    """Why, in words with values: the tree's path, then the state machine's part."""
     model: str
-    """The model: its name and training date, or `thresholds`."""
+    """The model: its name and training date."""
     resource: Resource | None = None
     """What the neighbour takes away, where that is clear; only in `interference`."""
     shown: bool = True

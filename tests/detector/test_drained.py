@@ -9,6 +9,7 @@ import pytest
 
 from detector.classify.judge import Judge
 from slackwater.messages import Gaps, Sample, State
+from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import Cluster
 
 QUIET_CPU_S = 0.005
@@ -29,10 +30,6 @@ SIGNALS = (
     ("canary", "late_ms", 0.1),
     ("cpu", "steal", 0.01),
 )
-
-
-def new_judge() -> Judge:
-    return Judge("web", stale_after_s=1.0, calm_dwell_s=2.0)
 
 
 def glitching(sample: Sample, dice: random.Random) -> Sample:

@@ -18,16 +18,16 @@ from detector.classify.episodes import (
     STATES,
     StateMachines,
 )
-from detector.classify.evidence import FAINT, STRONG, WEAK
+from detector.classify.evidence import QUIET
 from slackwater.messages import State
-from tests.support.one_machine import EVIDENCE, THRESHOLD, OneMachine, Status
+from tests.support.one_machine import EVIDENCE, FAINT, STRONG, THRESHOLD, WEAK, OneMachine, Status
 
 PERIOD_S = 0.2
 DWELL_S = 2.0
 
 
 def machines(count: int) -> StateMachines:
-    made = StateMachines(DWELL_S, EVIDENCE, THRESHOLD)
+    made = StateMachines(DWELL_S)
     made.resize(count)
     for slot in range(count):
         made.add_node(slot, 0.0, 1000.0)
@@ -287,6 +287,9 @@ def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
             now_s,
             np.full(3, 1000.0 + now_s),
             np.array([CODES[state] for state in seen]),
+            says=np.array([EVIDENCE.ratios[QUIET if state == "calm" else STRONG] for state in seen]),
+            quiet=np.full(3, EVIDENCE.ratios[QUIET]),
+            threshold=np.full(3, THRESHOLD),
             low_traffic=nobody | low_traffic,
             residual=nobody | shows,
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.classify.judge import Judge
 from detector.estimator import TERMS, WIDEN, Estimates, Estimator
 from tests.support.detector_frames import columns, frame
+from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
 
 
@@ -80,7 +80,7 @@ def test_starting_coefficients_must_fit() -> None:
 
 
 def test_on_a_cluster_the_predictions_are_close_and_the_capacity_is_right() -> None:
-    judge, cluster = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0), Cluster(seed=5)
+    judge, cluster = new_judge(), Cluster(seed=5)
     errors, capacities = [], []
     for now_s, samples in cluster.run(60, swing(cluster, 0.2, 0.7, 20.0)):
         for verdict in judge.tick(now_s, samples):

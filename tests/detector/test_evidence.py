@@ -9,73 +9,68 @@ import pytest
 
 from detector.classify.evidence import (
     DAY_S,
-    GRID,
-    HIGHEST,
-    LEVELS,
+    ENOUGH_PEAKS,
     QUIET,
     REFERENCE_S,
-    STRONG,
+    CalmSums,
     Evidence,
     counts,
     weight,
 )
 
-SPARSE = Evidence(
-    calm=((9_800, 60, 80, 20), (60, 0, 0, 0), (80, 0, 0, 0), (20, 0, 0, 0)),
-    neighbour=(200, 50, 250, 500),
-)
+COUNTED = Evidence(calm=(9_900, 60, 80, 20), neighbour=(200, 50, 250, 500))
+PEAKS = tuple(float(height) for height in range(14, 4, -1))
 
 
 def test_a_ratio_is_the_logarithm_of_how_much_more_often_a_level_shows_beside_a_neighbour() -> None:
-    assert SPARSE.ratios[STRONG] == pytest.approx(math.log((500.5 / 1002) / (20.5 / 10_122)))
-    assert SPARSE.ratios[QUIET] < 0 < SPARSE.ratios[STRONG]
+    assert COUNTED.ratios[-1] == pytest.approx(math.log((500.5 / 1002) / (20.5 / 10_062)))
+    assert COUNTED.ratios[QUIET] < 0 < COUNTED.ratios[-1]
 
 
 def test_what_was_never_counted_is_rare_and_not_impossible() -> None:
-    never = Evidence(calm=((1000, 0, 0, 0), *((0,) * 4,) * 3), neighbour=(10, 10, 10, 10))
-    assert np.isfinite(never.ratios).all()
-    assert math.isfinite(never.false_episodes_per_day(10.0))
+    assert np.isfinite(Evidence(calm=(1000, 0, 0), neighbour=(10, 10, 10)).ratios).all()
 
 
-def test_fewer_false_episodes_take_more_evidence() -> None:
-    thresholds = [SPARSE.threshold(rate) for rate in (1000.0, 100.0, 10.0, 1.0)]
-    assert thresholds == sorted(thresholds)
-    assert thresholds[0] < thresholds[-1] <= HIGHEST
-    for rate, threshold in zip((100.0, 10.0, 1.0), thresholds[1:], strict=True):
-        assert SPARSE.false_episodes_per_day(threshold) <= rate
-        assert SPARSE.false_episodes_per_day(threshold - GRID) > rate
+def test_the_threshold_is_the_sum_that_calm_exceeded_as_often() -> None:
+    sums = CalmSums(days=2.0, peaks=PEAKS)
+    assert sums.threshold(len(PEAKS) / 2.0) == PEAKS[-1]
+    assert sums.threshold(100.0) == PEAKS[-1], "how often lower sums were exceeded is not kept"
 
 
-def test_the_rate_is_that_of_a_calm_node() -> None:
-    """Levels drawn from the counts reach the threshold as often as the Markov chain says."""
-    threshold, dice = 6.0, np.random.default_rng(7)
-    counts = np.array(SPARSE.calm).sum(axis=0)
-    steps = np.round(SPARSE.ratios / GRID) * GRID
-    total = episodes = 0
-    reached = 0.0
-    for level in dice.choice(len(LEVELS), size=1_000_000, p=counts / counts.sum()):
-        reached = max(0.0, reached + steps[level])
-        total += 1
-        if reached >= threshold:
-            episodes, reached = episodes + 1, 0.0
-    simulated = episodes / (total * REFERENCE_S / DAY_S)
-    assert SPARSE.false_episodes_per_day(threshold) == pytest.approx(simulated, rel=0.2)
+def test_beyond_what_calm_showed_each_unit_makes_false_episodes_rarer_by_e() -> None:
+    sums = CalmSums(days=2.0, peaks=PEAKS)
+    often = sums.threshold(5.0)
+    assert sums.threshold(5.0 / math.e) == pytest.approx(often + 1.0)
+    assert sums.threshold(1.0) == pytest.approx(often + math.log(5.0))
 
 
-def test_what_comes_in_rows_takes_more_evidence() -> None:
-    in_rows = Evidence(
-        calm=((9_860, 60, 80, 10), (60, 0, 0, 0), (80, 0, 0, 0), (10, 0, 0, 10)), neighbour=SPARSE.neighbour
-    )
-    assert np.sum(in_rows.calm, axis=0)[STRONG] == np.sum(SPARSE.calm, axis=0)[STRONG]
-    assert in_rows.threshold(1.0) > SPARSE.threshold(1.0) + 2.0
+@pytest.mark.parametrize("sums", [CalmSums(), CalmSums(2.0, PEAKS[: ENOUGH_PEAKS - 1]), CalmSums(0.01, PEAKS)])
+def test_with_too_little_calm_it_is_lordens_bound(sums: CalmSums) -> None:
+    """A mean of exp(threshold) Samples until a false episode."""
+    assert math.exp(sums.threshold(1.0)) == pytest.approx(DAY_S / REFERENCE_S)
 
 
-def test_counts_are_checked_when_they_are_read() -> None:
-    assert Evidence.of(SPARSE.as_dict()) == SPARSE
-    with pytest.raises(ValueError, match="expected 4 rows of 4 counts"):
-        Evidence.of({"calm": [[1, 2, 3]] * 4, "neighbour": [1, 2, 3, 4]})
-    with pytest.raises(ValueError, match="expected 4 rows of 4 counts"):
-        Evidence.of({"calm": [[1, 2, 3, -4]] * 4, "neighbour": [1, 2, 3, 4]})
+def test_lordens_bound_holds_where_the_ratios_are_right() -> None:
+    threshold, dice = 5.0, np.random.default_rng(7)
+    shares = np.array(COUNTED.calm) / sum(COUNTED.calm)
+    total = steps = episodes = 0.0
+    for level in dice.choice(len(shares), size=500_000, p=shares):
+        total, steps = max(0.0, total + COUNTED.ratios[level]), steps + 1
+        if total >= threshold:
+            total, episodes = 0.0, episodes + 1
+    assert steps / max(episodes, 1.0) >= math.exp(threshold)
+
+
+def test_counts_and_sums_are_checked_when_they_are_read() -> None:
+    assert Evidence.of(COUNTED.as_dict()) == COUNTED
+    sums = CalmSums(1.5, PEAKS)
+    assert CalmSums.of(sums.as_dict()) == sums
+    for wrong in ([1, 2], [1, 2, -3], [1, 2, math.inf], [1, 2, math.nan], []):
+        with pytest.raises(ValueError, match="expected counts"):
+            Evidence.of({"calm": wrong, "neighbour": [1, 2, 3] if wrong else []})
+    for days, peaks in ((1.0, [2.0, 3.0]), (0.0, [2.0]), (-1.0, []), (1.0, [math.nan])):
+        with pytest.raises(ValueError, match="expected"):
+            CalmSums.of({"days": days, "peaks": peaks})
 
 
 def test_a_sample_that_covers_less_time_weighs_less_and_none_weighs_more_than_one() -> None:
@@ -84,11 +79,3 @@ def test_a_sample_that_covers_less_time_weighs_less_and_none_weighs_more_than_on
 
 def test_a_sample_counts_for_the_time_that_it_covers_up_to_a_bound() -> None:
     assert counts(np.array([0.05, 0.2, 1.0, 3600.0])).tolist() == pytest.approx([0.25, 1.0, 5.0, 6.0])
-
-
-def test_shares_of_a_count_are_read_and_what_is_no_count_is_refused() -> None:
-    shares = Evidence(calm=((100.25, 0, 0, 0), *((0.5,) * 4,) * 3), neighbour=(0.25, 0.75, 10.0, 10.0))
-    assert Evidence.of(shares.as_dict()) == shares
-    for wrong in (float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="expected 4 rows of 4 counts"):
-            Evidence.of({"calm": [[1, 2, 3, wrong]] * 4, "neighbour": [1, 2, 3, 4]})

@@ -12,23 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.baseline_checkpoint import load, save
-from detector.classify.thresholds import find_deviations
 from detector.features.baseline import AT_ONCE, KEEP, LAST_HEARD, MIN_SAMPLES, QUANTILES, Baselines, bins_of
 from detector.features.columns import Table, row_of, table_of
-from detector.features.features import (
-    DEMAND,
-    FEATURES,
-    Features,
-    Frame,
-    _median_of_others,
-    describe,
-    why_missing,
-    words,
-)
+from detector.features.features import FEATURES, SCALE, Features, Frame, _median_of_others, describe_signal
 from detector.features.history import SampleWindows
 from detector.features.signals import INDEX, SIGNALS, reason
 from slackwater.messages import Canary, Counters, Pressure, Sample
-from tests.support.detector_frames import frame
+from tests.support.detector_frames import frame as hand_made
 from tests.support.synthetic_cluster import Cluster
 
 
@@ -87,20 +77,37 @@ def test_a_node_without_a_baseline_borrows_its_peers() -> None:
             last = frame
     assert last.borrowed[0]
     assert last.own[0, INDEX["probe_cycles"]] == pytest.approx(1.0, abs=0.3)
-    assert "its peers' calm baseline" in describe("probe_cycles:own", last, 0)
+    assert "its peers' calm baseline" in describe_signal("probe_cycles", last, 0)
 
 
-def test_missing_values_are_nan_with_the_monitors_reason_and_never_zero() -> None:
-    frame, sample = frame_after(Cluster(traffic=False, canary=False, sched=False), 4)
-    matrix = frame.matrix()[0]
-    np.testing.assert_array_equal(frame.row(0), matrix)
-    for feature in ("cpu_per_request:own", "canary_ratio:peers", "run_delay_per_cpu:own", DEMAND):
-        assert np.isnan(matrix[FEATURES.index(feature)])
-    reasons = {feature: why_missing(feature, frame, 0, sample.absent) for feature in FEATURES}
-    assert reasons["cpu_per_request:own"] == "no capture: CAP_NET_RAW is missing"
-    assert reasons["canary_ratio:peers"] == "the canary is switched off in the configuration"
-    assert reasons["run_delay_per_cpu:own"] == "no process is named apache2 or php-fpm8.2"
-    assert not np.isnan(matrix[FEATURES.index("period:own")])
+def test_missing_values_are_nan_never_zero_and_argue_neither_way() -> None:
+    frame, _ = frame_after(Cluster(traffic=False, canary=False, sched=False), 4)
+    for key in ("cpu_per_request", "canary_ratio", "run_delay_per_cpu"):
+        assert np.isnan(frame.values[0, INDEX[key]])
+        assert frame.excess[0, INDEX[key]] == 1.0
+    assert frame.matrix[0].tolist() == [0.0] * len(FEATURES)
+
+
+def test_the_features_are_the_two_most_remarkable_groups_of_signals_and_what_users_feel_of_the_first() -> None:
+    """At its scale a signal counts 1, at the square of it 2."""
+
+    def features(**signals: float) -> list[float]:
+        found: list[float] = hand_made([80.0], [0.3], **{"rt_p95": 1.0, **signals}).matrix[0].round(6).tolist()
+        return found
+
+    run_delay, cost, rt_p95 = SCALE["run_delay_per_cpu"], SCALE["cpu_per_request"], SCALE["rt_p95"]
+    assert features() == [0.0, 0.0, 0.0]
+    assert features(run_delay_per_cpu=run_delay**2, cpu_per_request=cost) == [2.0, 1.0, 0.0]
+    assert features(run_delay_per_cpu=run_delay**2, steal=SCALE["steal"], rt_p95=rt_p95) == [2.0, 0.0, 1.0]
+    assert features(run_delay_per_cpu=run_delay, rt_p95=rt_p95**3) == [1.0, 0.0, 1.0], "as far as it is felt"
+    assert features(rt_p95=rt_p95**3) == [0.0, 0.0, 0.0], "that users wait is no cause"
+    unknown = hand_made([np.nan], [0.3], run_delay_per_cpu=run_delay**2)
+    assert unknown.matrix[0].round(6).tolist() == [2.0, 0.0, 2.0], "the cause is believed"
+
+
+def test_response_times_by_route_come_before_those_over_all_requests() -> None:
+    mixed = hand_made([80.0], [0.3], run_delay_per_cpu=100.0, rt_p95=30.0, rt_routes=1.0)
+    assert mixed.matrix[0, FEATURES.index("felt cause")] == 0.0
 
 
 def test_a_sample_with_nothing_in_it_gives_only_absent_features() -> None:
@@ -111,7 +118,7 @@ def test_a_sample_with_nothing_in_it_gives_only_absent_features() -> None:
     frame = features.compute(
         history.add(np.array([0]), table([bare]), np.array([True])), np.array([True]), np.array([False])
     )
-    assert np.isnan(frame.matrix()).all()
+    assert (frame.matrix == 0.0).all()
 
 
 def test_a_restarted_monitor_starts_its_windows_anew() -> None:
@@ -161,7 +168,6 @@ def test_how_late_the_canary_began_is_a_signal_with_its_longest_of_a_second_and_
     assert np.isnan(found[3][0])
     assert found[3][1] == 24.0
     assert reason(SIGNALS[INDEX["late"]], sample.absent) == "the probe ran with the Sample, not at a moment of its own"
-    assert {"late:own", "late:peers", "late_max:own", "late_max:peers"} <= set(FEATURES)
 
 
 def test_pressure_of_the_servers_own_cgroup_comes_before_the_machines() -> None:
@@ -291,18 +297,3 @@ def test_the_median_of_the_others_is_what_it_says(values: list[float], data: st.
             assert found[number] == others[(len(others) - 1) // 2]
         else:
             assert np.isnan(found[number])
-
-
-def test_every_feature_has_words() -> None:
-    assert all(words(feature) and ":" not in words(feature) for feature in FEATURES)
-
-
-def test_a_late_canary_is_one_cause_which_needs_a_second_one_of_another_group() -> None:
-    def found(**signals: float) -> tuple[bool, bool]:
-        crossed = find_deviations(frame([80.0], [0.3], **signals))
-        return bool(crossed.votes[0, INDEX["late"]]), bool(crossed.interfering[0])
-
-    assert found(late=30.0) == (True, False)
-    assert found(late=30.0, canary_ratio=9.0) == (True, False), "both wait for the same core"
-    assert found(late=30.0, run_delay_per_cpu=9.0) == (True, True)
-    assert found(late=1.1, run_delay_per_cpu=2.6) == (False, False)

@@ -13,7 +13,7 @@ from slackwater.messages import Verdict
 from tests.support.synthetic_guest import APACHE_PHP_FPM, LOUD, PERIOD_S, QUICK_PAGES, Guests, Shape, Steal
 
 CALM_TICKS, NOISY_TICKS = 600, 100
-WITHIN_S: dict[Steal, float] = {"reported": 1.0, "hidden": 2.0}
+WITHIN_S: dict[Steal, float] = {"reported": 1.5, "hidden": 2.0}
 
 
 @cache

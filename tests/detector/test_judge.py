@@ -17,6 +17,7 @@ from detector.classify.judge import Judge
 from detector.sample_sorter import FORGET_AFTER_S
 from slackwater import messages
 from slackwater.messages import Verdict
+from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
 
 PATIENCE_S = 60.0
@@ -26,10 +27,6 @@ WAITING = {
     "traffic": ("rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "in_flight"),
 }
 NOW_UNIX_S = 1_795_000_000.0
-
-
-def new_judge() -> Judge:
-    return Judge("web", stale_after_s=1.0, calm_dwell_s=2.0)
 
 
 def play(judge: Judge, cluster: Cluster, seconds: float, each: Callable[[float], None] | None = None) -> list[Verdict]:

@@ -3,66 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from detector.classify.evidence import FAINT, QUIET, STRONG, WEAK, Evidence
+from detector.classify.evidence import QUIET, Evidence
 from detector.classify.judge import Tick
+from detector.classify.tree import CGROUP, CLASSES, MACHINE, Tree
+from detector.features.features import FEATURES
 from detector.recordings.recording import Label, Recording
-from detector.train.levels import count, total
+from detector.train.levels import calm_sums, evidence, shown, with_levels
 from slackwater.messages import Sample, Traffic
 
 Covered = tuple[float, int]
-"""Seconds that a Sample covers, and the level that it shows."""
+"""Seconds that a Sample covers, and the leaf that it falls into: 0 to 3, the higher the louder."""
+LEAVES = 4
+LEFT, RIGHT = [1, -1, 3, -1, 5, -1, -1], [2, -1, 4, -1, 6, -1, -1]
+
+
+def arrays(counted: Evidence) -> dict[str, Any]:
+    """A tree that asks for the first feature alone: leaf n is above n - 0.5."""
+    return {
+        "classes": list(CLASSES),
+        "features": len(FEATURES),
+        "left": LEFT,
+        "right": RIGHT,
+        "feature": [0 if left >= 0 else -2 for left in LEFT],
+        "threshold": [0.5, 0.0, 1.5, 0.0, 2.5, 0.0, 0.0],
+        "interference": [0.5] * len(LEFT),
+        "level": [-1, 0, -1, 1, -1, 2, 3],
+        "evidence": counted.as_dict(),
+        "calm": {"days": 0.0, "peaks": []},
+    }
+
+
+TREE = Tree.of(arrays(Evidence.none(LEAVES)))
 
 
 def recording(*labels: Label) -> Recording:
     return Recording([], list(labels), "", "", ["n1"])
 
 
-def ticks(shown: Iterable[Covered], *, from_s: float = 100.0, p95_ms: float = 5.0) -> list[Tick]:
+def ticks(fell: Iterable[Covered], *, from_s: float = 100.0, p95_ms: float = 5.0, by_tree: bool = True) -> list[Tick]:
     made, at_s = [], from_s
-    for covered_s, level in shown:
+    for covered_s, leaf in fell:
         at_s += covered_s
         sample = Sample(1, "n1", "web", at_s, "b", 0, covered_s, traffic=Traffic(rt_p95_ms=p95_ms))
-        made.append(Tick(sample, np.zeros(0), True, level))
+        features = np.zeros(len(FEATURES))
+        features[0] = leaf
+        made.append(Tick(sample, features, True, CGROUP, by_tree))
     return made
 
 
-def test_a_second_at_any_pace_counts_the_same() -> None:
-    each = count(recording(), ticks([(0.2, QUIET)] * 10))
-    by_event = count(recording(), ticks([(1.0, QUIET)] * 2))
-    assert each == by_event
-    assert np.sum(each.calm) == pytest.approx(10.0)
-    often = count(recording(), ticks([*[(0.2, QUIET)] * 5, *[(0.05, STRONG)] * 4]))
-    assert np.sum(often.calm, axis=0).tolist() == pytest.approx([5.0, 0.0, 0.0, 1.0])
+def count(of: Recording, its: list[Tick], kind: int = CGROUP) -> Evidence:
+    return evidence(shown(of, its), TREE, kind)
 
 
-def test_what_comes_in_a_row_is_counted_after_what_came_before() -> None:
-    found = np.array(count(recording(), ticks([(0.2, QUIET), (0.2, WEAK), (0.6, FAINT), (0.1, QUIET)])).calm)
-    assert found[QUIET, QUIET] == 1.0
-    assert (found[QUIET, WEAK], found[WEAK, FAINT], found[FAINT, FAINT], found[FAINT, QUIET]) == (1.0, 1.0, 2.0, 0.5)
-    assert found.sum() == pytest.approx(5.5)
+def test_a_second_at_any_pace_counts_the_same_in_calm() -> None:
+    each = count(recording(), ticks([(0.2, 0)] * 10))
+    assert each == count(recording(), ticks([(1.0, 0)] * 2))
+    assert each.calm == (10.0, 0.0, 0.0, 0.0)
+    often = count(recording(), ticks([*[(0.2, 0)] * 5, *[(0.05, 3)] * 4]))
+    assert often.calm == (5.0, 0.0, 0.0, 1.0)
 
 
-def test_a_clock_step_or_a_long_silence_counts_for_little() -> None:
-    assert np.sum(count(recording(), ticks([(86_400.0, STRONG)])).calm) == pytest.approx(6.0)
+def test_a_long_sample_is_one_step_of_the_sum_and_a_clock_step_counts_for_little() -> None:
+    assert count(recording(), ticks([(1.0, 3)])).calm == (4.0, 0.0, 0.0, 1.0)
+    assert count(recording(), ticks([(86_400.0, 3)])).calm == (5.0, 0.0, 0.0, 1.0)
+
+
+def test_what_the_tree_has_no_say_in_counts_as_quiet() -> None:
+    assert count(recording(), ticks([(0.2, 3)], by_tree=False)).calm[QUIET] == 1.0
+
+
+def test_each_kind_of_node_is_counted_by_itself() -> None:
+    assert sum(count(recording(), ticks([(0.2, 3)]), MACHINE).calm) == 0.0
 
 
 def test_beside_a_neighbour_samples_count_that_began_with_it() -> None:
     noise = Label("n1", "cpu", 1.0, 110.05, 112.0)
-    calm = ticks([(0.2, QUIET)] * 50)
-    begun = ticks([(0.1, WEAK)], from_s=110.0, p95_ms=50.0)
-    whole = ticks([(0.2, STRONG), (0.05, STRONG), (1.0, WEAK)], from_s=110.1, p95_ms=50.0)
+    calm = ticks([(0.2, 0)] * 50)
+    begun = ticks([(0.1, 2)], from_s=110.0, p95_ms=50.0)
+    whole = ticks([(0.2, 3), (0.05, 3), (1.0, 2)], from_s=110.1, p95_ms=50.0)
     found = count(recording(noise), [*calm, *begun, *whole])
-    assert found.neighbour == pytest.approx((0.0, 0.0, 5.0, 1.25))
-    assert np.sum(found.calm) == pytest.approx(50.0)
+    assert found.neighbour == pytest.approx((0.0, 0.0, 1.0, 1.25))
+    assert sum(found.calm) == pytest.approx(50.0)
 
 
-def test_a_recording_without_samples_counts_nothing_and_counts_add_up() -> None:
-    nothing = count(recording(), [])
-    assert np.sum(nothing.calm) == sum(nothing.neighbour) == 0.0
-    some = Evidence(calm=((0.25, 0.0, 0.0, 0.0), *((0.0,) * 4,) * 3), neighbour=(0.0, 0.0, 0.5, 0.0))
-    assert total([some, some, nothing]).calm[0][0] == 0.5
-    assert total([some, some]).neighbour[WEAK] == 1.0
+def test_leaves_are_pooled_until_the_louder_one_says_more() -> None:
+    counted = Evidence(calm=(1000.0, 10.0, 40.0, 1.0), neighbour=(10.0, 50.0, 50.0, 90.0))
+    found = Tree.of(with_levels(arrays(counted), counted))
+    assert found.level[[1, 3, 5, 6]].tolist() == [0, 1, 1, 2]
+    assert found.evidence == Evidence(calm=(1000.0, 50.0, 1.0), neighbour=(10.0, 100.0, 90.0))
+    assert (np.diff(found.evidence.ratios) > 0).all()
+
+
+def test_the_sums_of_calm_end_at_a_neighbour_and_keep_their_highest_value() -> None:
+    counted = Evidence(calm=(1000.0, 10.0, 10.0, 1.0), neighbour=(10.0, 10.0, 10.0, 100.0))
+    tree = Tree.of(arrays(counted))
+    loud, quiet = counted.ratios[3], counted.ratios[0]
+    noise = Label("n1", "cpu", 1.0, 102.0, 103.0)
+    its = ticks([(0.2, 3), (0.2, 0), (0.2, 3), *[(0.2, 0)] * 6, (0.2, 3), (0.2, 3)])
+    found = calm_sums(shown(recording(noise), its), tree, CGROUP)
+    assert found.peaks == pytest.approx((2 * loud + quiet,), abs=0.01)
+    assert found.days * 86_400.0 == pytest.approx(9 * 0.2, abs=5.0)

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from detector.classify.judge import Judge
 from detector.features.columns import reasons, row_of, table_of
 from detector.features.sample_decoder import decode
 from slackwater import messages
 from slackwater.messages import MessageError, Sample
+from tests.support.judges import new_judge
 from tests.support.paths import EXAMPLES
 from tests.support.synthetic_cluster import Cluster
 
@@ -49,7 +49,7 @@ def test_a_judge_fed_with_it_says_the_same() -> None:
     raw = []
     for now_s, samples in cluster.run(12.0, lambda at: setattr(cluster.hosts["host2"], "neighbour", 0.9 * (at > 7))):
         raw.append((now_s, [messages.encode(sample) for sample in samples]))
-    quick, full = (Judge("web", stale_after_s=1.0, calm_dwell_s=2.0) for _ in range(2))
+    quick, full = (new_judge() for _ in range(2))
     for now_s, batch in raw:
         assert quick.tick(now_s, [decode(one) for one in batch]) == full.tick(now_s, [*map(whole, batch)])
 

@@ -24,6 +24,7 @@ from slackwater import messages
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.messages import Sample, Verdict
+from tests.support.judges import shipped
 from tests.support.paths import PROGRAMS
 from tests.support.real_processes import free_address
 from tests.support.synthetic_cluster import Cluster
@@ -47,7 +48,7 @@ def bus_url() -> Iterator[str]:
 def config(bus_url: str, tmp_path: Path) -> Path:
     path = tmp_path / "controller.toml"
     path.write_text(
-        f'state_dir = "{tmp_path}/state"\n[bus]\nurl = "{bus_url}"\n[detector]\nmodel = "thresholds"\n'
+        f'state_dir = "{tmp_path}/state"\n[bus]\nurl = "{bus_url}"\n'
         '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/nowhere"\n'
     )
     return path
@@ -166,13 +167,8 @@ def test_damaged_baselines_are_learnt_anew_and_that_is_reported(bus_url: str, st
     assert "learnt anew" in printed
 
 
-def test_without_a_shipped_model_the_thresholds_judge_and_that_is_reported(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tree, "SHIPPED", tmp_path / "none.skops")
-    assert choose_model(DetectorSettings()) is None
-    assert "no model is shipped" in caplog.text
-    assert choose_model(DetectorSettings(model="thresholds")) is None
+def test_the_shipped_model_judges_unless_another_one_is_named() -> None:
+    assert choose_model(DetectorSettings()).name == tree.load(tree.SHIPPED).name
 
 
 def test_a_model_that_was_asked_for_and_is_unusable_is_refused(tmp_path: Path) -> None:
@@ -189,7 +185,7 @@ def test_it_sleeps_until_a_node_goes_stale_or_baselines_are_saved_and_no_longer(
     )
 
     async def main() -> None:
-        detector = Detector(settings, cast(Bus, None), None)
+        detector = Detector(settings, cast(Bus, None), shipped())
         began_s = time.monotonic()
         assert detector.due_s() - began_s == pytest.approx(ALIVE_EVERY_S, abs=1.0), "nobody is there to wait for"
         judge = detector._judges["web"]
@@ -220,7 +216,7 @@ def test_a_node_that_is_waited_for_has_its_last_verdict_repeated_until_it_is_unk
 
     async def main() -> None:
         sent = Sent()
-        detector = Detector(settings, cast(Bus, sent), None)
+        detector = Detector(settings, cast(Bus, sent), shipped())
         cluster = Cluster()
         began_s = time.monotonic()
         for node, next_within_s in (("host1", 4.0), ("host2", None)):
@@ -247,7 +243,7 @@ def test_a_sample_wakes_it(tmp_path: Path) -> None:
     )
 
     async def main() -> None:
-        detector = Detector(settings, cast(Bus, None), None)
+        detector = Detector(settings, cast(Bus, None), shipped())
         sleeping = asyncio.create_task(detector._sleep(0.0))
         await asyncio.sleep(0.0)  # it runs until it waits
         assert not sleeping.done()

@@ -15,14 +15,11 @@ from hypothesis import strategies as st
 
 from detector.classify.judge import Judge
 from slackwater.messages import Sample, Verdict
+from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, Host, swing
 
 SEEDS = range(3)
 Each = Callable[[float], None]
-
-
-def new_judge() -> Judge:
-    return Judge("web", stale_after_s=1.0, calm_dwell_s=2.0)
 
 
 def play(judge: Judge, cluster: Cluster, seconds: float, each: Each | None = None) -> list[Verdict]:

@@ -24,6 +24,7 @@ from detector.train.replay import batches, play
 from detector.train.scores import score
 from detector.train.training import TrainingError, learn, train_model
 from slackwater.messages import Verdict
+from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import Cluster
 from tests.support.synthetic_recording import make
 
@@ -68,31 +69,29 @@ def test_a_trained_model_says_what_it_was_trained_on_and_how_well_it_does_on_hel
     assert about["scores"]["law"]["mean_absolute_error"] < 0.2
 
 
-def test_our_walk_of_the_tree_is_scikit_learns(model_file: Path) -> None:
-    content = skops.io.load(model_file, trusted=tree.REVIEWED)
-    random = np.random.default_rng(0)
-    matrix = np.exp(random.normal(0.5, 1.5, (4000, len(FEATURES))))
-    matrix[random.random(matrix.shape) < 0.1] = np.nan
-    at_edge = content["tree"].tree_.threshold[content["tree"].tree_.feature >= 0]
-    matrix[: len(at_edge), :] = at_edge[:, None]
-    leaves, _, lacking = tree.load(model_file).tree.walk(matrix)
-    assert leaves.tolist() == content["tree"].apply(matrix.astype(np.float32)).tolist()
-    assert lacking.any()
-    assert not lacking.all()
-
-
 def test_random_trees_are_walked_as_scikit_learn_does() -> None:
     random = np.random.default_rng(1)
     for seed in range(10):
         matrix = random.normal(0, 1, (500, len(FEATURES))).astype(np.float32)
-        matrix[random.random(matrix.shape) < 0.2] = np.nan
-        kinds = np.array(tree.CLASSES)[(np.nan_to_num(matrix[:, seed]) + random.normal(0, 0.5, 500) > 0).astype(int)]
+        kinds = np.array(tree.CLASSES)[(matrix[:, seed % len(FEATURES)] + random.normal(0, 0.5, 500) > 0).astype(int)]
         classifier = DecisionTreeClassifier(max_depth=tree.MAX_DEPTH, random_state=seed).fit(matrix, kinds)
-        ours = tree.Tree.of(classifier)
-        leaves, _, _ = ours.walk(matrix.astype(np.float64))
+        ours = tree.Tree.of(tree.plain(classifier))
+        leaves = ours.walk(matrix.astype(np.float64))
         assert leaves.tolist() == classifier.apply(matrix).tolist()
         shares = classifier.predict_proba(matrix)[:, 1]
         assert ours.interference[leaves] == pytest.approx(shares)
+        assert (np.diff(shares[np.argsort(ours.level[leaves])]) >= 0).all(), "levels are in the order of the shares"
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_more_of_anything_never_argues_against_a_neighbour(model_file: Path, shipped: bool) -> None:
+    random = np.random.default_rng(3)
+    less = random.exponential(1.5, (3000, len(FEATURES)))
+    more = less + random.exponential(1.0, less.shape) * (random.random(less.shape) < 0.4)
+    for one in tree.load(tree.SHIPPED if shipped else model_file).trees:
+        ratios = one.evidence.ratios
+        assert (np.diff(ratios) > 0).all()
+        assert (ratios[one.level[one.walk(more)]] >= ratios[one.level[one.walk(less)]]).all()
 
 
 def test_a_verdict_shows_the_trees_path_in_words_with_values(model_file: Path) -> None:
@@ -102,27 +101,25 @@ def test_a_verdict_shows_the_trees_path_in_words_with_values(model_file: Path) -
         found += judge.tick(now_s, samples)
     last: Verdict = [verdict for verdict in found if verdict.node == "host1"][-1]
     assert (last.state, last.model) == ("interference", "made")
-    assert any("x its" in line and "(> " in line for line in last.path)
+    assert any("x its" in line and "cause > " in line for line in last.path)
     assert {verdict.state for verdict in found if verdict.node != "host1"} == {"calm"}
 
 
-def test_a_tick_that_lacks_what_the_tree_asks_for_is_judged_by_the_thresholds_and_says_so(model_file: Path) -> None:
+def test_a_node_without_run_delay_is_judged_by_what_it_has(model_file: Path) -> None:
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=tree.load(model_file))
     cluster, found = Cluster(seed=11, sched=False, steal=True), []
     for now_s, samples in cluster.run(14.0, lambda at: setattr(cluster.hosts["host1"], "neighbour", 0.9 * (at > 7))):
         found += judge.tick(now_s, samples)
     verdicts = [verdict for verdict in found if verdict.node == "host1"]
-    asked = "run_delay_per_cpu" in json.dumps(tree.load(model_file).metadata["importances"])
-    assert asked, "the recordings show run delay best, so that the tree asks for it"
     assert verdicts[-1].state == "interference"
-    assert any("judged by the thresholds (no run delay" in line for line in verdicts[20].path)
+    assert not any("run delay" in line for line in verdicts[-1].path)
 
 
 def test_a_replay_gives_the_same_verdicts_each_time_and_scores_them(recordings: Path) -> None:
     recording = read(recordings / "r0.parquet")
 
     def once() -> list[Verdict]:
-        return play(recording, Judge("web", stale_after_s=1.0, calm_dwell_s=2.0))
+        return play(recording, new_judge())
 
     verdicts = once()
     assert verdicts == once()
@@ -171,12 +168,13 @@ def test_one_recording_trains_but_is_not_scored_on_itself(tmp_path: Path) -> Non
 
 
 def rewritten(model_file: Path, path: Path, change: Callable[[Content], None]) -> None:
-    """A model file with something in it changed."""
-    content = skops.io.load(model_file, trusted=tree.REVIEWED)
-    content["metadata"] = json.loads(content["metadata"])
-    change(content)
-    content["metadata"] = json.dumps(content["metadata"])
-    skops.io.dump(content, path)
+    """A model file with something in its arrays or metadata changed."""
+    with zipfile.ZipFile(model_file) as good, zipfile.ZipFile(path, "w") as bad:
+        content = json.loads(good.read(tree.PLAIN))
+        content["metadata"] = json.loads(content["metadata"])
+        change(content)
+        content["metadata"] = json.dumps(content["metadata"])
+        bad.writestr(tree.PLAIN, json.dumps(content))
 
 
 def other_features(content: Content) -> None:
@@ -187,19 +185,14 @@ def other_format(content: Content) -> None:
     content["metadata"]["format"] = 99
 
 
-def no_tree(content: Content) -> None:
-    content["tree"] = [1, 2, 3]
-
-
-def other_classes(content: Content) -> None:
-    matrix = np.zeros((4, len(FEATURES)), dtype=np.float32)
-    content["tree"] = DecisionTreeClassifier().fit(matrix, ["cat", "dog", "cat", "dog"])
+def no_trees(content: Content) -> None:
+    content["trees"] = {}
 
 
 def too_deep(content: Content) -> None:
     matrix = np.random.default_rng(0).random((200, len(FEATURES))).astype(np.float32)
     kinds = np.array(tree.CLASSES)[np.random.default_rng(1).integers(0, 2, 200)]
-    content["tree"] = DecisionTreeClassifier(max_depth=9).fit(matrix, kinds)
+    content["trees"]["cgroup"] = tree.plain(DecisionTreeClassifier(max_depth=9).fit(matrix, kinds))
 
 
 def wrong_coefficients(content: Content) -> None:
@@ -210,10 +203,9 @@ def wrong_coefficients(content: Content) -> None:
     ("change", "says"),
     [
         (other_features, r"other features than this program has \(phase_of_the_moon\): train it again"),
-        (other_format, "format 99; this program reads format 1"),
-        (no_tree, "holds no fitted decision tree"),
-        (other_classes, "tells cat, dog apart; expected calm, interference"),
-        (too_deep, r"the tree is \d+ deep; expected 0 to 4"),
+        (other_format, "format 99; this program reads format 2"),
+        (no_trees, "holds no tree for a cgroup or machine"),
+        (too_deep, r"the tree is \d+ deep; expected 0 to 6"),
         (wrong_coefficients, "expected 4 coefficients"),
     ],
 )
@@ -251,6 +243,14 @@ def nothing(arrays: Content) -> None:
     arrays.clear()
 
 
+def level_that_is_not_there(arrays: Content) -> None:
+    arrays["level"] = [99 if level >= 0 else -1 for level in arrays["level"]]
+
+
+def less_than_no_time(arrays: Content) -> None:
+    arrays["evidence"]["calm"][0] = -1
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -260,44 +260,43 @@ def nothing(arrays: Content) -> None:
         (column_that_is_not_there, "splits on a feature that there is not"),
         (cats_and_dogs, "tells cat, dog apart; expected calm, interference"),
         (nothing, "holds no fitted decision tree"),
+        (level_that_is_not_there, "of levels that there are not"),
+        (less_than_no_time, "expected counts of at least 0"),
     ],
 )
 def test_arrays_that_are_no_tree_are_refused_in_words(
     model_file: Path, tmp_path: Path, change: Callable[[Content], None], says: str
 ) -> None:
     path = tmp_path / "bad.skops"
-    with zipfile.ZipFile(model_file) as good, zipfile.ZipFile(path, "w") as bad:
-        content = json.loads(good.read(tree.PLAIN))
-        change(content["tree"])
-        bad.writestr(tree.PLAIN, json.dumps(content))
+    rewritten(model_file, path, lambda content: change(content["trees"]["cgroup"]))
     with pytest.raises(tree.ModelError, match=says) as caught:
         tree.load(path)
     assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("shipped", [True, False])
-def test_the_arrays_in_a_model_file_decide_as_scikit_learns_tree_does(model_file: Path, shipped: bool) -> None:
+def test_the_arrays_in_a_model_file_decide_as_scikit_learns_trees_do(model_file: Path, shipped: bool) -> None:
     path = tree.SHIPPED if shipped else model_file
-    content = skops.io.load(path, trusted=tree.REVIEWED)
-    features = json.loads(content["metadata"])["features"]
+    classifiers = skops.io.load(path, trusted=tree.REVIEWED)["classifiers"]
+    assert list(classifiers) == (["cgroup", "machine"] if shipped else ["cgroup"])
     random = np.random.default_rng(2)
-    matrix = np.exp(random.normal(0.5, 1.5, (4000, len(FEATURES))))
-    matrix[random.random(matrix.shape) < 0.1] = np.nan
-    offered = matrix[:, [FEATURES.index(feature) for feature in features]].astype(np.float32)
-    ours = tree.load(path).tree
-    leaves, _, _ = ours.walk(matrix)
-    assert leaves.tolist() == content["tree"].apply(offered).tolist()
-    assert len(set(leaves.tolist())) > 1
-    assert ours.interference[leaves] == pytest.approx(content["tree"].predict_proba(offered)[:, 1], abs=1e-12)
+    model = tree.load(path)
+    for kind, classifier in classifiers.items():
+        matrix = random.exponential(1.5, (4000, len(FEATURES)))
+        at_edge = classifier.tree_.threshold[classifier.tree_.feature >= 0]
+        matrix[: len(at_edge), :] = at_edge[:, None]
+        ours = model.trees[tree.KINDS.index(kind)]
+        leaves, asked = ours.walk(matrix), matrix.astype(np.float32)
+        assert leaves.tolist() == classifier.apply(asked).tolist()
+        assert len(set(leaves.tolist())) > 1
+        assert ours.interference[leaves] == pytest.approx(classifier.predict_proba(asked)[:, 1], abs=1e-12)
 
 
-def test_a_model_file_without_arrays_still_loads_with_a_warning(
-    model_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_file_of_an_earlier_program_is_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "older.skops"
-    rewritten(model_file, path, lambda _: None)
-    assert tree.load(path).tree.rows() == tree.load(model_file).tree.rows()
-    assert "no arrays beside scikit-learn's tree" in caplog.text
+    skops.io.dump({"tree": [1.0], "coefficients": list(START), "metadata": "{}"}, path)
+    with pytest.raises(tree.ModelError, match="no trees as arrays, as those of earlier programs: train it again"):
+        tree.load(path)
 
 
 def test_damaged_and_foreign_files_are_refused_in_words(model_file: Path, tmp_path: Path) -> None:
@@ -308,22 +307,15 @@ def test_damaged_and_foreign_files_are_refused_in_words(model_file: Path, tmp_pa
             tree.load(path)
     with zipfile.ZipFile(path, "w") as other:
         other.writestr("readme.txt", "hello")
-    with pytest.raises(tree.ModelError, match="damaged or foreign"):
+    with pytest.raises(tree.ModelError, match="no trees as arrays"):
         tree.load(path)
     with pytest.raises(tree.ModelError, match="cannot be read"):
         tree.load(tmp_path / "none.skops")
 
 
-def test_types_that_could_run_code_are_not_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "bad.skops"
-    skops.io.dump({"tree": CliRunner(), "coefficients": list(START), "metadata": "{}"}, path)
-    with pytest.raises(tree.ModelError, match=r"holds types that are not loaded: click\.testing"):
-        tree.load(path)
-
-
 def test_a_tree_whose_nodes_point_nowhere_is_refused(model_file: Path) -> None:
-    good = tree.load(model_file).tree
-    fields = {name: getattr(good, name).copy() for name in good.__dataclass_fields__}
+    good = tree.load(model_file).trees[tree.CGROUP]
+    fields = {name: getattr(good, name) for name in good.__dataclass_fields__}
     for name, value in (("left", 99), ("right", 0), ("feature", len(FEATURES))):
         bad = {**fields, name: fields[name].copy()}
         bad[name][0] = value
@@ -335,12 +327,17 @@ def test_the_commands_train_and_explain(recordings: Path, tmp_path: Path) -> Non
     out, report = tmp_path / "cli.skops", tmp_path / "report.txt"
     run = CliRunner().invoke(commands.train, [str(recordings), "--out", str(out), "--report", str(report)])
     assert run.exit_code == 0, run.output
-    for words in ("Decision tree", "Scores (by recording, 3 folds", "Load estimator", "r1.parquet: synthetic, seed 1"):
+    for words in (
+        "Decision tree of nodes that are a cgroup",
+        "Scores (by recording, 3 folds",
+        "Load estimator",
+        "r1.parquet: synthetic, seed 1",
+    ):
         assert words in run.output
         assert words in report.read_text()
     run = CliRunner().invoke(commands.detector, ["explain", "--model", str(out)])
     assert run.exit_code == 0
-    assert "run delay per CPU second" in run.output
+    assert "cause up to" in run.output
     run = CliRunner().invoke(commands.detector, ["explain", "--model", str(out), "--json"])
     assert json.loads(run.output)["name"] == "cli"
 

@@ -10,6 +10,7 @@ import pytest
 from detector.recordings.recording import Recording, RecordingError, write
 from lab.stories.capacity import State, without
 from lab.stories.capacity_errors import compare, load_states, summary
+from tests.support.judges import shipped
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
 
 
@@ -37,7 +38,7 @@ def test_samples_that_saw_any_part_of_a_closed_loop_are_left_out() -> None:
 
 def test_a_right_estimate_has_a_small_error_and_a_wrong_truth_a_large_one() -> None:
     of = recording()
-    right, wrong = compare(of, [state(of, CAPACITY_RPS), state(of, 2 * CAPACITY_RPS)], None)
+    right, wrong = compare(of, [state(of, CAPACITY_RPS), state(of, 2 * CAPACITY_RPS)], shipped())
     # The cluster's requests cost the same at any load, which the prior of wake-ups does not expect.
     assert abs(right["relative_error"]) < 0.3
     assert wrong["relative_error"] == pytest.approx((1.0 + right["relative_error"]) / 2.0 - 1.0, abs=0.01)
@@ -46,7 +47,7 @@ def test_a_right_estimate_has_a_small_error_and_a_wrong_truth_a_large_one() -> N
 
 def test_a_neighbour_that_the_detector_misses_counts_with_all_that_it_took() -> None:
     of = recording()
-    (row,) = compare(of, [state(of, 0.4 * CAPACITY_RPS, taken=0.6)], None)
+    (row,) = compare(of, [state(of, 0.4 * CAPACITY_RPS, taken=0.6)], shipped())
     assert (row["estimated_lost"], row["lost_error"]) == (0.0, -0.6)
     assert summary([row])["lost_error_median"] == pytest.approx(0.6)
     assert summary([row])["calm_error_median"] is None
@@ -56,7 +57,7 @@ def test_a_state_without_a_verdict_has_no_estimate_and_is_counted() -> None:
     of = recording(2.0)
     before = msgspec.structs.replace(of.samples[0]).time_unix_s - 100.0
     never = State(of.nodes[0], 0.2, 0.0, 0.0, 0.0, before, before + 1.0, 100.0, 1.0, 100.0)
-    assert summary(compare(of, [never], None)) == {
+    assert summary(compare(of, [never], shipped())) == {
         "states": 1,
         "without_estimate": 1,
         "lost_error_median": None,

@@ -16,6 +16,7 @@ from lab.experiment.recording import ExperimentError, Marks, Recorded
 from lab.sim.requests import Simulation
 from lab.sim.setup import Setup
 from tests.support.comparison_files import comparison
+from tests.support.judges import shipped
 
 TRUTH = Setup(
     servers=3,
@@ -74,7 +75,7 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
     monkeypatch.setattr(validation, "SEEDS", (1, 2))
     monkeypatch.setattr(validation, "BEHIND", (0.2, 0.5, 1.0))
     monkeypatch.setattr(validation, "VARIATIONS", (0.0, 0.5, 4.0))
-    found = validation.validate([folder], None)
+    found = validation.validate([folder], shipped())
     (calibration,) = found["calibrations"]
     assert calibration["comparison"] == folder.name
     assert calibration["cost_cv2"] == 0.5
@@ -96,7 +97,7 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
 def test_without_calm_under_static_weights_there_is_nothing_to_fit_on(tmp_path: Path) -> None:
     comparison(tmp_path, policies=("slackwater", "oracle"))
     with pytest.raises(ExperimentError, match="expected runs of scenario `one` under `static`"):
-        validation.validate([tmp_path], None)
+        validation.validate([tmp_path], shipped())
 
 
 def near(policy: str, error: float = 0.05, rounds: int = 5) -> dict[str, object]:

@@ -17,6 +17,7 @@ from lab.experiment import drawn as in_lab
 from lab.experiment.recording import ExperimentError
 from lab.sim import drawn as simulated
 from lab.sim.setup import Setup
+from tests.support.judges import shipped
 
 PLAYERS = ("leastconn", "static", "peak-ewma")
 
@@ -49,12 +50,12 @@ def test_names_that_are_not_drawn_are_of_the_table() -> None:
 
 def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) -> None:
     plan = drawn.begin(tmp_path, 3, PLAYERS, "abc")
-    drawn.run(tmp_path, plan, 2, None, print)
+    drawn.run(tmp_path, plan, 2, shipped(), print)
     first = drawn.lines(tmp_path)
     assert [one["number"] for one in first] == [0, 1]
     with (tmp_path / drawn.LINES).open("a") as file:
         file.write('{"number": 2, "cut')
-    drawn.run(tmp_path, drawn.begin(tmp_path, 3, PLAYERS, "abd"), 3, None, print)
+    drawn.run(tmp_path, drawn.begin(tmp_path, 3, PLAYERS, "abd"), 3, shipped(), print)
     again = drawn.lines(tmp_path)
     assert [one["number"] for one in again] == [0, 1, 2]
     assert again[:2] == first
@@ -74,7 +75,7 @@ def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) ->
 
 def test_requests_without_an_answer_count_as_long_as_they_waited() -> None:
     setup = Setup(servers=2, load=0.9, noisy=0.5, taken=0.9, episode_s=0.0, seconds=10.0, warm_up_s=2.0)
-    found = simulated.play(setup, ("static",), None)["players"]["static"]
+    found = simulated.play(setup, ("static",), shipped())["players"]["static"]
     assert found["unanswered_share"] > 0.1
     assert found["p99_ms"] > 5000.0
 

@@ -20,6 +20,7 @@ from lab.sim.outcome import Outcome, Score, pace
 from lab.sim.setup import POLICIES, WARM_UP_S, Setup, SimulationError
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.decision import step
+from tests.support.judges import shipped
 
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
 BOTH = pytest.mark.parametrize("model", [requests, cycles])
@@ -42,15 +43,15 @@ def test_the_simulation_runs_the_product_itself() -> None:
 
 @BOTH
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(model) -> None:  # type: ignore[no-untyped-def]
-    first, again = (without_costs(model.simulate(SMALL, "slackwater", None)) for _ in range(2))
-    other = without_costs(model.simulate(replace(SMALL, seed=2), "slackwater", None))
+    first, again = (without_costs(model.simulate(SMALL, "slackwater", shipped())) for _ in range(2))
+    other = without_costs(model.simulate(replace(SMALL, seed=2), "slackwater", shipped()))
     assert first == again
     assert first.felt != other.felt
 
 
 @BOTH
 def test_slackwater_is_between_static_weights_and_the_oracle(model) -> None:  # type: ignore[no-untyped-def]
-    static, ours, oracle = (model.simulate(SMALL, policy, None) for policy in ("static", "slackwater", "oracle"))
+    static, ours, oracle = (model.simulate(SMALL, policy, shipped()) for policy in ("static", "slackwater", "oracle"))
     assert p99(ours) < p99(static) / 2
     assert p99(oracle) <= p99(ours)
     assert static.missed == 1
@@ -61,7 +62,7 @@ def test_slackwater_is_between_static_weights_and_the_oracle(model) -> None:  # 
 
 @BOTH
 def test_in_calm_nobody_is_reduced(model) -> None:  # type: ignore[no-untyped-def]
-    calm = model.simulate(replace(SMALL, servers=8, noisy=0.0, seconds=30.0), "slackwater", None)
+    calm = model.simulate(replace(SMALL, servers=8, noisy=0.0, seconds=30.0), "slackwater", shipped())
     assert calm.moves == 0
     assert calm.false_reductions == 0
     assert calm.episodes == 0
@@ -69,7 +70,7 @@ def test_in_calm_nobody_is_reduced(model) -> None:  # type: ignore[no-untyped-de
 
 @BOTH
 def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None:  # type: ignore[no-untyped-def]
-    long = model.simulate(replace(SMALL, seconds=90.0), "slackwater", None)
+    long = model.simulate(replace(SMALL, seconds=90.0), "slackwater", shipped())
     # A drained server is asked again now and then, by a trickle and down again: two turns a probe.
     assert long.turns <= 12
 
@@ -80,8 +81,8 @@ def test_both_models_show_the_same_of_slackwater() -> None:
     middle one of three runs counts."""
     setup = Setup(servers=20, noisy=0.1, episode_s=0.0, capacity_rps=40.0, load=0.4, seconds=90.0)
     setups = [replace(setup, seed=seed) for seed in (1, 2, 3)]
-    exact, fluid = ([model.simulate(one, "slackwater", None) for one in setups] for model in (requests, cycles))
-    static = cycles.simulate(setup, "static", None)
+    exact, fluid = ([model.simulate(one, "slackwater", shipped()) for one in setups] for model in (requests, cycles))
+    static = cycles.simulate(setup, "static", shipped())
     for figure in ("p95_ms", "mean_ms"):
         middle = [statistics.median(run.felt[figure] or 0.0 for run in runs) for runs in (exact, fluid)]
         assert middle[1] == pytest.approx(middle[0], rel=0.15), figure
@@ -109,37 +110,37 @@ def test_late_cycles_are_counted_and_so_is_how_far_behind_they_put_the_next() ->
 
 
 def test_only_cycles_after_learning_are_counted_and_requests_have_none() -> None:
-    run = cycles.simulate(replace(SMALL, period_s=1.0), "slackwater", None)
+    run = cycles.simulate(replace(SMALL, period_s=1.0), "slackwater", shipped())
     assert len(run.cycle_s) == SMALL.seconds
     written = run.as_json()
     assert written["pace"]["cycles"] == SMALL.seconds
     assert "cycle_s" not in written
-    assert requests.simulate(replace(SMALL, seconds=1.0), "static", None).as_json()["pace"] is None
+    assert requests.simulate(replace(SMALL, seconds=1.0), "static", shipped()).as_json()["pace"] is None
 
 
 def test_lost_samples_delay_the_answer_but_do_not_prevent_it() -> None:
-    lossy = requests.simulate(replace(SMALL, loss=0.4, delay_s=0.5), "slackwater", None)
+    lossy = requests.simulate(replace(SMALL, loss=0.4, delay_s=0.5), "slackwater", shipped())
     assert lossy.missed == 0
-    assert lossy.detection_s[0] > requests.simulate(SMALL, "slackwater", None).detection_s[0]
+    assert lossy.detection_s[0] > requests.simulate(SMALL, "slackwater", shipped()).detection_s[0]
 
 
 def test_several_balancers_each_drain_the_noisy_server() -> None:
     for model in (requests, cycles):
-        several = model.simulate(replace(SMALL, balancers=3), "slackwater", None)
+        several = model.simulate(replace(SMALL, balancers=3), "slackwater", shipped())
         assert several.moves >= 3
         assert several.missed == 0
-        alone = model.simulate(SMALL, "static", None)
+        alone = model.simulate(SMALL, "static", shipped())
         assert p99(several) < p99(alone) / 2
 
 
 def test_balancers_that_know_only_their_own_connections_are_of_the_request_level() -> None:
     with pytest.raises(SimulationError, match="2 balancers with leastconn: expected roundrobin"):
-        cycles.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", None)
-    assert requests.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", None).felt["requests"] > 0
+        cycles.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", shipped())
+    assert requests.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", shipped()).felt["requests"] > 0
 
 
 def test_a_closed_loop_has_no_more_requests_in_flight_than_clients() -> None:
-    run = requests.Simulation(replace(SMALL, clients=7, balance="leastconn"), "static", None)
+    run = requests.Simulation(replace(SMALL, clients=7, balance="leastconn"), "static", shipped())
     run.run()
     assert sum(server.held for server in run.servers) <= 7
     assert len(run._began) - len(run._ended) <= 7
@@ -152,9 +153,9 @@ def test_the_command_knows_every_balancer_and_policy() -> None:
 
 def test_only_weights_of_haproxys_algorithms_are_driven() -> None:
     with pytest.raises(SimulationError, match="slackwater with peak-ewma, which takes no weights: expected roundrobin"):
-        requests.simulate(replace(SMALL, balance="peak-ewma"), "slackwater", None)
+        requests.simulate(replace(SMALL, balance="peak-ewma"), "slackwater", shipped())
     with pytest.raises(SimulationError, match="peak-ewma: expected roundrobin or leastconn or random2 in the cycle"):
-        cycles.simulate(replace(SMALL, balance="peak-ewma"), "static", None)
+        cycles.simulate(replace(SMALL, balance="peak-ewma"), "static", shipped())
 
 
 @pytest.mark.parametrize("balance", sorted(name for name, one in BALANCERS.items() if one.takes_weights))
@@ -164,7 +165,7 @@ def test_what_haproxy_calls_an_algorithm_is_known(balance: str) -> None:
 
 def test_slackwater_plays_random_draws_on_their_own_terms() -> None:
     setup = replace(SMALL, balance="random2")
-    static, ours = (requests.simulate(setup, policy, None) for policy in ("static", "slackwater"))
+    static, ours = (requests.simulate(setup, policy, shipped()) for policy in ("static", "slackwater"))
     assert ours.moves > 0
     assert p99(ours) < p99(static)
 
@@ -172,7 +173,9 @@ def test_slackwater_plays_random_draws_on_their_own_terms() -> None:
 def test_the_oracle_that_may_keep_any_split_is_not_worse_than_the_one_that_drains() -> None:
     """Two of three lose half: without them the third cannot carry the load."""
     setup = replace(SMALL, servers=3, noisy=2 / 3, taken=0.5, load=0.6, spread=0.2)
-    drains, splits = (requests.simulate(setup, policy, None).felt["mean_ms"] for policy in ("oracle", "oracle-split"))
+    drains, splits = (
+        requests.simulate(setup, policy, shipped()).felt["mean_ms"] for policy in ("oracle", "oracle-split")
+    )
     assert drains is not None
     assert splits is not None
     assert splits <= 1.05 * drains
@@ -211,7 +214,7 @@ def test_the_score_counts_answers_misses_false_alarms_and_turns_apart() -> None:
     for weight, at in ((2, 46.0), (0, 46.5), (10, 47.0)):
         score.moved(0, 0, weight, at)
     score.advance(50.0)
-    found = score.outcome(setup, "x", "cycles", requests.simulate(SMALL, "static", None).felt, {}, 0.0)
+    found = score.outcome(setup, "x", "cycles", requests.simulate(SMALL, "static", shipped()).felt, {}, 0.0)
     assert found.detection_s == [pytest.approx(0.5)]
     assert found.missed == 1
     assert found.false_reductions == 1
@@ -236,6 +239,6 @@ def test_the_command_prints_json_and_refuses_what_is_not_of_the_model() -> None:
 def test_ten_thousand_servers_fit() -> None:
     """That a cycle takes less than a second is printed by the command; here only that it runs."""
     setup = Setup(servers=10_000, seconds=3.0, period_s=1.0)
-    found = cycles.simulate(replace(setup, noisy=0.0), "slackwater", None)
+    found = cycles.simulate(replace(setup, noisy=0.0), "slackwater", shipped())
     assert len(found.cost_ms["detector"]) == WARM_UP_S + 3
     assert found.moves == 0

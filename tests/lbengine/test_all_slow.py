@@ -9,12 +9,11 @@ import itertools
 
 import pytest
 
-from detector.classify.judge import Judge
-from detector.classify.tree import SHIPPED, load
 from detector.recordings.recording import Label, Recording, read
 from detector.train.replay import batches
 from lbengine.decision.ramp import Position
 from slackwater.messages import Verdict
+from tests.support.judges import new_judge
 from tests.support.paths import RECORDINGS
 from tests.support.pool_shown import decided, server, snapshot
 
@@ -29,10 +28,9 @@ def recording() -> Recording:
     return read(RECORDING)
 
 
-@pytest.fixture(scope="module", params=["shipped model", "thresholds"])
-def played(request: pytest.FixtureRequest, recording: Recording) -> Weights:
-    model = load(SHIPPED) if request.param == "shipped model" else None
-    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=model)
+@pytest.fixture(scope="module")
+def played(recording: Recording) -> Weights:
+    judge = new_judge()
     verdicts: dict[str, Verdict] = {}
     positions = {name: Position(100) for name in recording.nodes}
     found: Weights = []

@@ -535,7 +535,7 @@ def with_times(site: DrivenHAProxy, slow_ms: float, calm_ms: float, **states: St
                 since_unix_s=0.0,
                 severity=0.82 if slow else 0.0,
                 path=["run delay 14.2x"] if slow else [],
-                model="thresholds",
+                model="start",
                 capacity_rps=SLOW_RPS if slow else CALM_RPS,
                 rps=80.0,
                 rt_p95_ms=slow_ms if host == "host1" else calm_ms,

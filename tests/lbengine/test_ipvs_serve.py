@@ -33,7 +33,7 @@ class Controller:
         nodes = "".join(f'"{server}" = "{node}"\n' for server, node in zip(SERVERS, NODES, strict=True))
         self.guest.replace(
             self.config,
-            f'state_dir = "{STATE}"\n[detector]\nmodel = "thresholds"\n[web]\nlisten = ""\n'
+            f'state_dir = "{STATE}"\n[web]\nlisten = ""\n'
             # The guest emulates its CPU: a start of ipvsadm can take seconds there.
             '[lbengine]\nsocket_timeout_s = 30.0\n[[pool]]\nname = "web"\n'
             f'balancer = "{balancer}"\nservice = "{WEB}"\nmode = "act"\n[pool.servers]\n{nodes}',

@@ -34,7 +34,7 @@ def sample(node: str, pool: str = "web", seq: int = 0) -> Sample:
 
 
 def verdict(node: str, pool: str = "web") -> Verdict:
-    return Verdict(1, node, pool, 1.0, "calm", 1.0, 0.0, [], "thresholds")
+    return Verdict(1, node, pool, 1.0, "calm", 1.0, 0.0, [], "start")
 
 
 def change(number: int) -> Change:

@@ -75,7 +75,7 @@ def cycle(age_s: float, paused: bool = False) -> Cycle:
 def verdict(node: str, state: Any, since_s: float) -> Verdict:
     now = time.time()
     resource: Any = "cpu" if state == "interference" else None
-    return Verdict(1, node, "web", now, state, now - since_s, 0.5, ["run delay is high"], "thresholds", resource)
+    return Verdict(1, node, "web", now, state, now - since_s, 0.5, ["run delay is high"], "start", resource)
 
 
 def change(identity: str, age_s: float, **fields: Any) -> Change:

@@ -43,7 +43,7 @@ def sample(node: str, at: float, rps: float | None = 50.0, p95: float | None = 5
 
 
 def verdict(node: str, at: float, state: messages.State = "calm", since: float = 0.0, severity: float = 0.0) -> Verdict:
-    return Verdict(1, node, "web", T0 + at, state, T0 + since, severity, [f"{state} since {since:g}"], "thresholds")
+    return Verdict(1, node, "web", T0 + at, state, T0 + since, severity, [f"{state} since {since:g}"], "start")
 
 
 def change(number: int, at: float = 0.0, pool: str = "web") -> Change:

@@ -215,7 +215,7 @@ def test_distances_and_order_of_a_sender_stay() -> None:
 
 def test_times_of_a_verdict_move_together_and_changes_of_ours_not_at_all() -> None:
     receipt = Receipt(lambda: T0)
-    verdict = receipt.dated(Verdict(1, "host1", "web", T0 + DAY_S, "calm", T0 + DAY_S - 5.0, 0.0, [], "thresholds"))
+    verdict = receipt.dated(Verdict(1, "host1", "web", T0 + DAY_S, "calm", T0 + DAY_S - 5.0, 0.0, [], "start"))
     assert (verdict.since_unix_s, verdict.time_unix_s) == (T0 - 5.0, T0)
     for by, shown in (("lbengine", T0 + DAY_S), ("anna", T0 + DAY_S), ("wsengine", T0)):
         change = Change(1, "id", "web", T0 + DAY_S, "cpu.share", "host1", 1, 2, "why", by, True)

@@ -113,7 +113,7 @@ def test_a_minute_that_goes_on_is_made_anew(journal: Journal) -> None:
 
 
 def test_everything_goes_at_its_age_and_changes_stay(journal: Journal) -> None:
-    verdict = Verdict(1, "host1", "web", T0, "interference", T0, 0.5, ["why"], "thresholds")
+    verdict = Verdict(1, "host1", "web", T0, "interference", T0, 0.5, ["why"], "start")
     change = Change(1, "id1", "web", T0, "weight", "s1", 100, 0, "noise", "test", True)
     journal.record(sample("host1", 0.0, 10.0, 5.0), cycle(0.0, 100), verdict, change)
     keep(journal, JournalSettings(keep_samples_h=1.0), T0 + 3900.0)

@@ -46,7 +46,7 @@ class Pool:
     def verdict(self, node: str, state: State, path: str = "because") -> None:
         at = self.now_unix_s
         resource: Resource | None = "cache" if state == "interference" else None
-        self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "thresholds", resource))
+        self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "start", resource))
 
     def cycle(
         self,

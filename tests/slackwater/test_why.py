@@ -21,7 +21,7 @@ NOW = time.time()
 def verdict(state: State, since_s: float, at_s: float, severity: float = 0.0, node: str = "web1") -> Verdict:
     path = ["run delay 14.2x its calm baseline", "peers calm"] if state != "calm" else []
     resource: Resource | None = ("unclear" if severity < 0.8 else "cpu") if state == "interference" else None
-    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "thresholds", resource)
+    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "start", resource)
 
 
 def change(

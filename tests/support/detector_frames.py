@@ -25,6 +25,8 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         usual=values.copy(),
         spreads=values - 1.0,
         peers=values.copy(),
+        own_excess=np.maximum(np.nan_to_num(values, nan=1.0), 1.0),
+        excess=np.maximum(np.nan_to_num(values, nan=1.0), 1.0),
         borrowed=np.zeros(count, dtype=bool),
         load=busy,
         others=np.zeros(count),

@@ -54,7 +54,7 @@ class DrivenHAProxy:
                     state,
                     severity=0.82 if slow else 0.0,
                     path=["run delay 14.2x"] if slow else [],
-                    model="thresholds",
+                    model="start",
                     capacity_rps=SLOW_RPS if slow else CALM_RPS,
                     rps=self.rps,
                 ),

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.classify.episodes import CODES, STATES, StateMachines
-from detector.classify.evidence import STRONG, Evidence
+from detector.classify.evidence import QUIET, Evidence
 from slackwater.messages import State
 
-EVIDENCE = Evidence(
-    calm=((99_800, 50, 100, 10), (50, 0, 0, 0), (100, 0, 0, 0), (10, 0, 0, 0)),
-    neighbour=(100, 10, 200, 700),
-)
+EVIDENCE = Evidence(calm=(99_950, 50, 100, 10), neighbour=(100, 10, 200, 700))
 """Round figures: a quiet tick says -2.3, a faint one 3.0, a weak one 5.0, a strong one 8.9."""
+FAINT, WEAK, STRONG = 1, 2, 3
 THRESHOLD = 12.0
 """Two strong ticks, with a quiet one between them too, or three weak ones."""
 
@@ -36,7 +34,7 @@ class OneMachine:
     """One slot of `StateMachines`."""
 
     def __init__(self, calm_dwell_s: float, now_s: float, label_unix_s: float) -> None:
-        self.machines = StateMachines(calm_dwell_s, EVIDENCE, THRESHOLD)
+        self.machines = StateMachines(calm_dwell_s)
         self.machines.resize(1)
         self.machines.add_node(0, now_s, label_unix_s)
 
@@ -62,7 +60,9 @@ class OneMachine:
             now_s,
             np.array([label_unix_s]),
             np.array([CODES[seen]]),
-            level=np.array([level]),
+            says=np.array([EVIDENCE.ratios[QUIET if seen == "calm" else level]]),
+            quiet=EVIDENCE.ratios[[QUIET]],
+            threshold=np.array([THRESHOLD]),
             weight=weight,
             low_traffic=np.array([low_traffic]),
             residual=np.array([bool(residual)]),

@@ -45,7 +45,7 @@ def story(
         for k in range(20):
             at = T0 - 0.2 * k
             messages.append(Sample(1, node, "web", at, "boot", k, 0.2, cpu=Cpu("cgroup", 0.4), traffic=traffic))
-        messages.append(Verdict(1, node, "web", T0, state, T0 - 42, 0.8, ["run delay 14x"], "thresholds"))
+        messages.append(Verdict(1, node, "web", T0, state, T0 - 42, 0.8, ["run delay 14x"], "start"))
     weights = {"web1": 0 if mode == "act" else 100, "web2": 100}
     servers = [
         ServerState("web1", "UP", weights["web1"], 100, 0, why=why, cause="interference"),

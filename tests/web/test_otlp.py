@@ -49,7 +49,7 @@ def sending(folder: Path, url: str, clock: Clock, headers_file: str = "") -> Sen
 
 
 def calm(node: str, since_unix_s: float) -> Verdict:
-    return Verdict(1, node, "web", since_unix_s, "calm", since_unix_s, 0.0, ["quiet"], "thresholds")
+    return Verdict(1, node, "web", since_unix_s, "calm", since_unix_s, 0.0, ["quiet"], "start")
 
 
 def record(folder: Path, *more: Change | Verdict) -> None:
@@ -149,7 +149,7 @@ def test_more_episodes_than_go_at_once_are_sent_in_several_turns(
     clock = Clock()
     ours = sending(tmp_path, collector.url, clock)
     nodes = [f"web{number}" for number in range(10, 18)]
-    began = [Verdict(1, one, "web", T0, "interference", T0, 0.5, ["steal"], "thresholds") for one in nodes]
+    began = [Verdict(1, one, "web", T0, "interference", T0, 0.5, ["steal"], "start") for one in nodes]
     ended = [calm(one, END + number // 2) for number, one in enumerate(nodes)]
     record(tmp_path, *began, *ended)
     clock.now_unix_s = END + 100.0

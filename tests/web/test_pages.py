@@ -100,16 +100,16 @@ def test_the_detectors_page_draws_the_tree_and_shows_what_is_absent(
     client: FlaskClient, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = [{"asks": "run delay", "limit": 2.8, "below": 1, "above": 2}]
-    tree += [{"says": "calm", "interference": 0.0}, {"says": "interference", "interference": 0.99}]
-    page = model_page({"name": "start", "trained": "2026-11-21", "tree": tree, "scores": {}, "data": []})
+    tree += [{"says": "calm", "ratio": -4.5}, {"says": "interference", "ratio": 8.0}]
+    page = model_page({"name": "start", "trained": "2026-11-21", "trees": {"cgroup": tree}, "scores": {}, "data": []})
     monkeypatch.setattr("web.content.model.Models.get", lambda _: page)
     sample = Sample(1, "web1", "web", T0, "boot", 99, 0.2, absent={"counters": f"no PMU {MARKUP}"})
     journal.record(sample, Verdict(1, "web1", "web", T0, "interference", T0 - 42, 0.8, ["x"], "m", resource="cache"))
     shown = client.get("/detector").text
     assert "<script>alert" not in shown
     shown = text(shown)
-    assert "run delay? at most 2.8 ● calm (0% of its ticks" in shown
-    assert "above 2.8 ▲ interference (99%" in shown
+    assert "run delay? at most 2.8 ● calm (log-likelihood ratio -4.5)" in shown
+    assert "above 2.8 ▲ interference (log-likelihood ratio +8.0)" in shown
     assert "1 signals counters no PMU" in shown
     assert " cache " in shown
 

@@ -40,10 +40,10 @@ class ModelPage(msgspec.Struct):
     error: str = ""
     name: str = ""
     trained: str = ""
-    thresholds_only: bool = False
-    root: Leaf | None = None
+    trees: list[tuple[str, Leaf]] = []
+    """Kind of node, and its tree."""
     scores: list[list[str]] = []
-    """Classifier, state, precision, recall, ticks."""
+    """State, precision, recall, ticks."""
     delays: list[str] = []
     data: list[str] = []
 
@@ -63,8 +63,6 @@ class Models:
             return self._read
 
     def _ask(self) -> ModelPage:
-        if self._which == "thresholds":
-            return ModelPage(thresholds_only=True, name="thresholds")
         command = [sys.executable, "-P", "-m", "slackwater.cli.main", "detector", "explain", "--json"]
         command += ["--model", self._which] if self._which else []
         try:
@@ -80,23 +78,19 @@ def model_page(about: dict[str, Any]) -> ModelPage:
     """From the output of `detector explain --json`. Raises KeyError, IndexError for something else."""
     scores: list[list[str]] = []
     delays: list[str] = []
-    given = about.get("scores") or {}
-    for judge in ("tree", "thresholds"):
-        result = given.get(judge)
-        if result is None:
-            continue
+    if (result := (about.get("scores") or {}).get("tree")) is not None:
         for state, one in result["states"].items():
             if one["ticks"]:
-                scores.append([judge, state, _share(one["precision"]), _share(one["recall"]), f"{one['ticks']:,}"])
+                scores.append([state, _share(one["precision"]), _share(one["recall"]), f"{one['ticks']:,}"])
         median, p95 = result["detection_delay_median_s"], result["detection_delay_p95_s"]
         delays.append(
-            f"{judge}: {result['noises']} noises, {result['missed']} missed; seen after {median} s (median) and {p95} s"
+            f"{result['noises']} noises, {result['missed']} missed; seen after {median} s (median) and {p95} s"
             f" (p95); {result['false_episodes']} false episodes in {result['calm_node_hours']:.2g} calm node-hours"
         )
     return ModelPage(
         name=str(about["name"]),
         trained=str(about.get("trained", "")),
-        root=_leaf(about["tree"], 0),
+        trees=[(kind, _leaf(nodes, 0)) for kind, nodes in about["trees"].items()],
         scores=scores,
         delays=delays,
         data=[f"{part['file']}: {part['description']}" for part in about.get("data", [])],
@@ -107,7 +101,7 @@ def _leaf(nodes: list[dict[str, Any]], number: int) -> Leaf:
     node = nodes[number]
     if "says" in node:
         symbol, word = STATES[node["says"]]
-        return Leaf(f"{word} ({node['interference']:.0%} of its ticks interfered, weighted)", symbol, node["says"])
+        return Leaf(f"{word} (log-likelihood ratio {node['ratio']:+.1f})", symbol, node["says"])
     limit = f"{node['limit']:g}"
     branches = [
         Branch(f"at most {limit}", _leaf(nodes, node["below"])),
