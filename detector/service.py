@@ -52,7 +52,7 @@ async def run(settings: ControllerSettings) -> None:
 
 def choose_model(settings: DetectorSettings) -> tree.Model:
     """The model that the settings name. Raises `detector.classify.tree.ModelError`."""
-    path = Path(settings.model) if settings.model else tree.SHIPPED
+    path = tree.path_of(settings.model)
     model = tree.load(path)
     log.info("judging by model %s, trained %s (%s)", model.name, model.metadata.get("trained", "?"), path)
     return model

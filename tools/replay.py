@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from detector.classify.tree import SHIPPED, load
 from detector.recordings.recording import Recording, read
 from detector.train.replay import batches
 from lab.sim.control import Balancing, Costs, Detecting, pool_settings
@@ -33,7 +32,7 @@ def numbers(verdict: Verdict) -> bytes:
 
 def replay(recording: Recording, balance: str, law: str) -> tuple[int, str, int, str]:
     """(Verdicts, their digest, changes of a weight, their digest) of one recording under one algorithm and law."""
-    detecting = Detecting(model=load(SHIPPED))
+    detecting = Detecting()
     engine = Balancing(recording.nodes, balance, pool_settings(law), LbengineSettings(), Costs())
     requests: dict[str, float] = defaultdict(float)
     of_verdicts, of_weights = hashlib.sha256(), hashlib.sha256()

@@ -182,8 +182,8 @@ class StateMachines(SlotArrays):
         held_calm = self._awaits_requests[slots] & untested
         classification = np.where(held_calm, CALM, classification)
         rows = np.arange(len(slots))
+        says = np.where(held_calm, quiet, says)
         of_neighbour = np.where((classification == INTERFERENCE) | (classification == CALM), says, quiet)
-        of_neighbour = np.where(held_calm, quiet, of_neighbour)
         gains = np.repeat(quiet[:, None], len(STATES), axis=1)
         gains[rows, classification] = says
         gains[:, INTERFERENCE] = of_neighbour

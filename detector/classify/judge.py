@@ -15,7 +15,7 @@ import numpy as np
 from detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES
 from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.rules import Outcome, Rules
-from detector.classify.tree import Model, kinds_of
+from detector.classify.tree import Model
 from detector.estimator import Estimates, Estimator
 from detector.features.balancer_latency import COLUMN, BalancerLatency
 from detector.features.baseline import LAST_HEARD, StoredBaselines
@@ -48,7 +48,7 @@ class Tick:
     kind: int
     """Of the node, in `detector.classify.tree.KINDS`."""
     by_tree: bool
-    """What the tree says counts: the tick looks neither overloaded nor as slow as the whole pool."""
+    """As `Outcome.by_tree`."""
 
 
 class Judge(SlotArrays):
@@ -192,13 +192,8 @@ class Judge(SlotArrays):
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         self._follow_resource(frame, outcome, neighbour)
         if self.ticks is not None:
-            matrix = frame.matrix
-            kinds = kinds_of(frame)
-            by_tree = (outcome.looks == CALM) | (outcome.looks == INTERFERENCE)
-            for row, sample in enumerate(table.samples):
-                self.ticks.append(
-                    Tick(sample, matrix[row], bool(outcome.has_requests[row]), int(kinds[row]), bool(by_tree[row]))
-                )
+            of_rows = (frame.matrix, outcome.has_requests.tolist(), outcome.kind.tolist(), outcome.by_tree.tolist())
+            self.ticks += map(Tick, table.samples, *of_rows)
         return self._verdicts(table, frame.slots, outcome, estimates)
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:

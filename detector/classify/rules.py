@@ -12,13 +12,13 @@ from detector.classify.evidence import QUIET, weight
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.tree import Model, kinds_of
 from detector.features.columns import Bools, Floats, Ints, Table
-from detector.features.features import FELT, Frame, describe, describe_signal
+from detector.features.features import FELT, SCALE, Frame, describe, describe_signal
 from detector.features.signals import INDEX
 from detector.slot_arrays import SlotArrays
 
 SHOWN_SHARE = 0.05
 """Of the CPU; other programs that take less are not told."""
-LOUD: dict[str, float] = {"kept_waiting": 2.5, "canary_ratio": 1.5, "late": 3.0, "steal": 2.5, "probe_cycles": 1.4}
+LOUD = {"kept_waiting": 2.5, **{key: SCALE[key] for key in ("canary_ratio", "late", "steal", "probe_cycles")}}
 """Signal -> times its calm baseline. These mean something on a server without requests: random moments, the monitor's
 probe, and steal. What idle processes of the web server do is noise."""
 _LOUD_COLUMNS = [INDEX[key] for key in LOUD]
@@ -42,6 +42,10 @@ class Outcome:
     """In an episode that only waits for its end: it has looked calm for a while."""
     looks: Ints
     """What the tick looks like by itself, index in `STATES`."""
+    kind: Ints
+    """Of the node, index in `KINDS`."""
+    by_tree: Bools
+    """What the tree says counts: the tick looks neither overloaded nor as slow as the whole pool."""
     stands_out: Bools
     """Something deviates: not fit for a node's first baseline."""
     has_requests: Bools
@@ -100,7 +104,7 @@ class Rules(SlotArrays):
         correlation = self._correlator.classify(frame, judged.says > 0.0, fresh, in_episode)
         classification = correlation.classification
         # What looks overloaded or slow together is believed after two Samples.
-        by_tree = (classification == INTERFERENCE) | (classification == CALM)
+        by_tree: Bools = (classification == INTERFERENCE) | (classification == CALM)
         loud = frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS
         # There are few random moments in a Sample, so neither its spread nor its peers mean much.
         loud[:, 0] = frame.own[:, _LOUD_COLUMNS[0]] >= _LOUD_LIMITS[0]
@@ -124,6 +128,8 @@ class Rules(SlotArrays):
             waits=steps.waits,
             probability=steps.probability,
             looks=classification,
+            kind=judged.kind,
+            by_tree=by_tree,
             stands_out=np.asarray((matrix >= STANDS_OUT).any(axis=1)),
             has_requests=correlation.has_requests,
             paths=self._paths(frame, judged, loud, correlation, steps),

@@ -92,7 +92,8 @@ class Tree:
             raise ModelError("the tree splits on a feature that there is not")
         column = np.array([FEATURES.index(feature) for feature in features], dtype=np.int64)
         feature = np.where(split_on >= 0, column[np.clip(split_on, 0, len(features) - 1)], split_on)
-        tree = cls(left, right, feature, threshold, interference, level, *_counted(arrays))
+        evidence, calm = Evidence.of(arrays["evidence"]), CalmSums.of(arrays["calm"])
+        tree = cls(left, right, feature, threshold, interference, level, evidence, calm)
         tree._check()
         return tree
 
@@ -227,10 +228,6 @@ def plain(classifier: Any) -> dict[str, Any]:
     }
 
 
-def _counted(arrays: Mapping[str, Any]) -> tuple[Evidence, CalmSums]:
-    return Evidence.of(arrays["evidence"]), CalmSums.of(arrays["calm"])
-
-
 def _limits(above: float | None, below: float | None) -> str:
     lower = [f"> {above:.3g}"] if above is not None else []
     return ", ".join(lower + ([f"<= {below:.3g}"] if below is not None else []))
@@ -301,6 +298,11 @@ def with_plain(archive: bytes, content: Mapping[str, Any]) -> bytes:
         kept = {name: value for name, value in content.items() if name != "classifiers"}
         file.writestr(member, json.dumps(kept), zipfile.ZIP_DEFLATED)
     return held.getvalue()
+
+
+def path_of(named: str) -> Path:
+    """The model file that a setting or an option names; empty: the shipped one."""
+    return Path(named) if named else SHIPPED
 
 
 def load(path: Path) -> Model:

@@ -119,17 +119,19 @@ class Frame(SampleRows):
 
     @cached_property
     def causes(self) -> tuple[Ints, Floats]:
-        """Of each group of `CAUSES` the most remarkable signal, (M, groups), and how remarkable it is."""
+        """Of each group of `CAUSES` the most remarkable signal, (M, groups), and how remarkable it is; in each row the
+        most remarkable group first."""
         remarkable = np.minimum(np.log(self.excess) / _LOG_SCALE, MAX_FEATURE)
-        rows = np.arange(len(remarkable))
+        rows = np.arange(len(remarkable))[:, None]
         signals = np.array([columns[remarkable[:, columns].argmax(axis=1)] for columns in _OF_CAUSE]).T
-        return signals, remarkable[rows[:, None], signals]
+        order = np.argsort(remarkable[rows, signals], axis=1)[:, ::-1]
+        signals = signals[rows, order]
+        return signals, remarkable[rows, signals]
 
     @cached_property
     def matrix(self) -> Floats:
         """(M, len(FEATURES)) what the tree judges: higher is worse, no gaps."""
-        ordered = np.sort(self.causes[1], axis=1)
-        cause, second = ordered[:, -1], ordered[:, -2]
+        cause, second = self.causes[1][:, 0], self.causes[1][:, 1]
         # Where nobody sees the requests it is not known whether users wait: the cause is believed.
         unseen = np.isnan(self.rps) & np.isnan(self.values[:, _RESPONSE]).all(axis=1)
         unknown = unseen & (self.load >= FEW_REQUESTS)
@@ -145,9 +147,7 @@ class Frame(SampleRows):
         """(M,) which signal stands for the feature in each row."""
         if feature == FELT:
             return np.asarray(_RESPONSE[(~np.isnan(self.values[:, _RESPONSE])).argmax(axis=1)])
-        signals, remarkable = self.causes
-        place = np.argsort(remarkable, axis=1)[:, -1 if feature == CAUSE else -2]
-        return np.asarray(signals[np.arange(len(place)), place])
+        return self.causes[0][:, 0 if feature == CAUSE else 1]
 
 
 class Features(SlotArrays):

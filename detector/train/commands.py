@@ -98,7 +98,7 @@ def evaluate(data: tuple[Path, ...], which: str, plot: Path | None, as_json: boo
     from detector.train import evaluate as evaluating
 
     try:
-        model = tree.load(Path(which) if which else tree.SHIPPED)
+        model = tree.load(tree.path_of(which))
         result = evaluating.evaluate([read(file) for file in _files(data)], model, progress())
         if plot is not None:
             if result["reliability"] is None:
@@ -152,7 +152,7 @@ def count_evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
     from detector.train.training import show
 
     try:
-        model = tree.load(Path(which) if which else tree.SHIPPED)
+        model = tree.load(tree.path_of(which))
         seen = show([read(file) for file in _files(data)], model, progress())
     except (RecordingError, tree.ModelError) as error:
         raise click.ClickException(str(error)) from None

@@ -98,7 +98,7 @@ def with_levels(arrays: Mapping[str, Any], counted: Evidence) -> dict[str, Any]:
     pools: list[list[int]] = []
     for number in range(len(neighbour)):
         pools.append([number])
-        while len(pools) > 1 and _says(calm, neighbour, pools[-2]) >= _says(calm, neighbour, pools[-1]):
+        while len(pools) > 1 and _odds(calm, neighbour, pools[-2]) >= _odds(calm, neighbour, pools[-1]):
             last = pools.pop()
             pools[-1] += last
     into: Ints = np.zeros(len(neighbour), dtype=np.int64)
@@ -128,11 +128,9 @@ def calm_sums(seen: Iterable[Shown], tree: Tree, kind: int) -> CalmSums:
     return CalmSums(round(days, 4), tuple(round(peak, 2) for peak in highest_first))
 
 
-def _says(calm: Floats, neighbour: Floats, pool: Sequence[int]) -> float:
-    """Log-likelihood ratio of some leaves together."""
-    beside = (neighbour[pool].sum() + SMOOTHING) / (neighbour.sum() + 1.0)
-    usual = (calm[pool].sum() + SMOOTHING) / (calm.sum() + 1.0)
-    return float(np.log(beside / usual))
+def _odds(calm: Floats, neighbour: Floats, pool: Sequence[int]) -> float:
+    """Of a neighbour, by the counts of some leaves together: in the same order as what the leaves say."""
+    return float((neighbour[pool].sum() + SMOOTHING) / (calm[pool].sum() + SMOOTHING))
 
 
 def _p95_ms(ticks: Iterable[Tick]) -> float | None:
