@@ -6,9 +6,10 @@ never fall below 0: Page's cumulative sum ("Continuous Inspection Schemes", Biom
 false alarms finds a change sooner (Lorden, "Procedures for Reacting to a Change in Distribution", Annals of
 Mathematical Statistics 42, 1971).
 
-An episode begins at a threshold that follows from a rate of false episodes: the sum that was exceeded as often in the
-recordings' calm. Beyond what they hold, each unit of the sum makes it rarer by e (Wald's identity), and so it is from
-the start where they hold too little: Lorden's bound, a mean of exp(threshold) Samples until a false episode.
+An episode begins at a threshold that follows from a rate of false episodes: the sum that calm exceeds no more often,
+with 95% confidence, by how often the recordings' calm exceeded it. Beyond what they hold, each unit of the sum makes it
+rarer by e (Wald's identity), and so it is from the start where they hold too little: Lorden's bound, a mean of
+exp(threshold) Samples until a false episode.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ SMOOTHING = 0.5
 """Added to each count (Jeffreys' prior): what was never counted is rare, not impossible."""
 ENOUGH_PEAKS = 10
 """So many times a sum was exceeded, and how often that happens is known."""
+LIKELY_PEAKS = 16.96
+"""With 95% confidence no more than so many are expected where `ENOUGH_PEAKS` were counted: the exact bound of a Poisson
+mean (Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28, 1936)."""
 ENOUGH_DAYS = 0.1
 """Recordings with less calm hold too little."""
 
@@ -98,14 +102,12 @@ class CalmSums:
         return {"days": self.days, "peaks": list(self.peaks)}
 
     def threshold(self, false_episodes_per_day: float) -> float:
-        """The lowest sum at which no more false episodes begin on a node in a day. `false_episodes_per_day` is above
-        0."""
-        exceeded = false_episodes_per_day * self.days
+        """The lowest sum at which no more false episodes begin on a node in a day, with 95% confidence.
+        `false_episodes_per_day` is above 0."""
+        allowed = false_episodes_per_day * self.days
         if len(self.peaks) < ENOUGH_PEAKS or self.days < ENOUGH_DAYS:
             return math.log(DAY_S / REFERENCE_S / false_episodes_per_day)
-        if exceeded >= len(self.peaks):
-            return self.peaks[-1]
-        return self.peaks[-1] + math.log(len(self.peaks) / exceeded)
+        return self.peaks[-1] + max(0.0, math.log(LIKELY_PEAKS / allowed))
 
 
 def counts(covered_s: Floats) -> Floats:

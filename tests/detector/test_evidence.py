@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import poisson
 
 from detector.classify.evidence import (
     DAY_S,
     ENOUGH_PEAKS,
+    LIKELY_PEAKS,
     QUIET,
     REFERENCE_S,
     CalmSums,
@@ -31,15 +33,20 @@ def test_what_was_never_counted_is_rare_and_not_impossible() -> None:
     assert np.isfinite(Evidence(calm=(1000, 0, 0), neighbour=(10, 10, 10)).ratios).all()
 
 
-def test_the_threshold_is_the_sum_that_calm_exceeded_as_often() -> None:
+def test_as_many_are_expected_as_ten_that_were_counted_do_not_rule_out() -> None:
+    assert poisson.cdf(ENOUGH_PEAKS, LIKELY_PEAKS) == pytest.approx(0.05, abs=1e-3)
+
+
+def test_the_threshold_is_the_sum_that_calm_surely_exceeds_no_more_often() -> None:
     sums = CalmSums(days=2.0, peaks=PEAKS)
-    assert sums.threshold(len(PEAKS) / 2.0) == PEAKS[-1]
+    assert sums.threshold(LIKELY_PEAKS / 2.0) == PEAKS[-1]
     assert sums.threshold(100.0) == PEAKS[-1], "how often lower sums were exceeded is not kept"
 
 
 def test_beyond_what_calm_showed_each_unit_makes_false_episodes_rarer_by_e() -> None:
     sums = CalmSums(days=2.0, peaks=PEAKS)
     often = sums.threshold(5.0)
+    assert often > PEAKS[-1]
     assert sums.threshold(5.0 / math.e) == pytest.approx(often + 1.0)
     assert sums.threshold(1.0) == pytest.approx(often + math.log(5.0))
 
