@@ -102,6 +102,18 @@ def test_a_clock_step_is_no_neighbour(step_s: float) -> None:
     assert states(play(judge, cluster, 10.0)).keys() == {"calm"}
 
 
+@pytest.mark.parametrize("times", [0.6, 2.0, 4.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_gets_other_cpus_is_no_neighbour_and_its_capacity_follows(seed: int, times: float) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    play(judge, cluster, 60.0)
+    cluster.hosts["host2"].cores *= times
+    verdicts = play(judge, cluster, 120.0)
+    assert "interference" not in states(verdicts)
+    last = {verdict.node: verdict.capacity_rps for verdict in verdicts if verdict.capacity_rps is not None}
+    assert last["host2"] == pytest.approx(times * last["host1"], rel=0.1)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_flash_crowd_is_no_neighbour(seed: int) -> None:
     """From 20% of capacity to far beyond it in a tick, and back."""

@@ -40,6 +40,8 @@ class Host:
     rps: float = 83.0
     neighbour: float = 0.0
     """Intensity of a neighbour, 0 to 1."""
+    cores: float = CORES
+    """What its quota or virtual machine has."""
     backup: float = 0.0
     """Share that other programs of its own take of what the web server leaves."""
     slow_database_ms: float = 0.0
@@ -107,9 +109,9 @@ class Cluster:
         wanted_s = requests * COST_S * dearer * draw.normal(1.0, 0.04)
         loud = host.neighbour if host.takes == "cpu" else 0.0
         other = host.neighbour if host.takes != "cpu" else 0.0
-        room_s = CORES * PERIOD_S * (1.0 - 0.8 * loud)
+        room_s = host.cores * PERIOD_S * (1.0 - 0.8 * loud)
         cpu_s = min(wanted_s, room_s)
-        used = cpu_s / (CORES * PERIOD_S)
+        used = cpu_s / (host.cores * PERIOD_S)
         load = min(0.97, used)
         own_wait = load / (1 - load) * draw.exponential(0.06)
         stolen = loud > 0 and draw.random() < 0.35
@@ -131,7 +133,7 @@ class Cluster:
             cpu=Cpu(
                 scope="cgroup",
                 utilisation=used + host.backup * (1.0 - used) + 0.01,
-                cores=CORES,
+                cores=host.cores,
                 steal=min(1.0, 0.4 * loud + draw.exponential(0.003)) if self.steal else None,
             ),
             pressure=Pressure(cpu_some=min(1.0, 0.1 * load + draw.exponential(0.02))),
