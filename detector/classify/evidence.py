@@ -104,9 +104,9 @@ class CalmSums:
     def threshold(self, false_episodes_per_day: float) -> float:
         """The lowest sum at which no more false episodes begin on a node in a day, with 95% confidence.
         `false_episodes_per_day` is above 0."""
-        allowed = false_episodes_per_day * self.days
         if len(self.peaks) < ENOUGH_PEAKS or self.days < ENOUGH_DAYS:
             return math.log(DAY_S / REFERENCE_S / false_episodes_per_day)
+        allowed = false_episodes_per_day * self.days
         return self.peaks[-1] + max(0.0, math.log(LIKELY_PEAKS / allowed))
 
 
