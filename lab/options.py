@@ -111,6 +111,11 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def app_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which application the hosts serve."""
+    return click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True)(command)
+
+
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose what the lab is made of; the command gets them as `settings`."""
 
@@ -120,7 +125,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     wrapped: Callable[..., Any] = hosts_options(with_settings)
     for option in (
-        click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True),
+        app_option,
         click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True),
     ):
         wrapped = option(wrapped)

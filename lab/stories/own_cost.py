@@ -6,12 +6,14 @@ closed loop: a request that finds its server awake takes less CPU time, so 80% o
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from lab.cluster.commit import commit
 from lab.cluster.controller import start_bus, start_monitors
 from lab.cluster.lab import Lab
 from lab.cluster.load import Demand
+from lab.cluster.paths import program
 from lab.cluster.spawn import wait_until
 from lab.compare import statistics as rounds
 from lab.experiment.cost import between, look
@@ -30,6 +33,7 @@ from lab.experiment.steady import WARM_UP_S, capacity_rps, stay, stop_programs
 
 WITHOUT = "without"
 WITH = "with monitors"
+CAPTURE = "with a capture alone"
 PERCENTILES = (50, 95, 99)
 CORRECTIONS = 3
 """How often the rate is corrected by the share of the CPU that it takes: a request takes less where there are more."""
@@ -42,21 +46,28 @@ COLUMNS = (
 )
 
 
+Beside = Callable[[Lab], AbstractContextManager[None]]
+"""What runs beside the web servers as long as it is entered."""
+
+
 @dataclass(frozen=True)
 class OwnCostTest:
-    """Each round has `seconds` of load at `load` of the hosts' CPU without monitors, with them, and with monitors that
-    lack one collector, for each of `off`; in random order."""
+    """Each round has `seconds` of load at `load` of the hosts' CPU without monitors, with them, with monitors that lack
+    one collector, for each of `off`, and if `captures` with a packet capture in their place; in random order."""
 
     load: float
     seconds: float
     rounds: int
     off: Sequence[str] = ()
+    captures: bool = False
     seed: int = 1
 
     @property
-    def variants(self) -> dict[str, tuple[str, ...] | None]:
-        """By name: the collectors that the monitors lack; None: there are no monitors."""
-        return {WITHOUT: None, WITH: (), **{f"{WITH}, {name} off": (name,) for name in self.off}}
+    def variants(self) -> dict[str, Beside]:
+        """By name: what runs beside the web servers."""
+        found: dict[str, Beside] = {WITHOUT: lambda _: nullcontext(), WITH: partial(_monitors, off=())}
+        found |= {f"{WITH}, {name} off": partial(_monitors, off=(name,)) for name in self.off}
+        return found | ({CAPTURE: _captures} if self.captures else {})
 
 
 def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -66,7 +77,7 @@ def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[st
     dice, found = random.Random(test.seed), []
     for number in range(1, test.rounds + 1):
         for variant in dice.sample(list(test.variants), len(test.variants)):
-            with _monitors(lab, test.variants[variant]):
+            with test.variants[variant](lab):
                 one = {"round": number, "variant": variant, **_measured(lab, demand, test.seconds)}
             found.append(one)
             progress(f"round {number} of {test.rounds}, {variant}: {one['request_cpu_ms']:.3f} ms of CPU a request")
@@ -94,11 +105,8 @@ def _rate_rps(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> f
 
 
 @contextmanager
-def _monitors(lab: Lab, off: Sequence[str] | None) -> Iterator[None]:
-    """They send Samples meanwhile; None: there are none."""
-    if off is None:
-        yield
-        return
+def _monitors(lab: Lab, off: Sequence[str]) -> Iterator[None]:
+    """They send Samples meanwhile."""
     with BusListener() as listener:
         names = {host.name for host in lab.hosts}
         monitors = start_monitors(lab, off)
@@ -107,6 +115,18 @@ def _monitors(lab: Lab, off: Sequence[str] | None) -> Iterator[None]:
             yield
         finally:
             stop_programs(lab, MONITOR)
+
+
+@contextmanager
+def _captures(lab: Lab) -> Iterator[None]:
+    """In each host `tcpdump` captures meanwhile what a monitor would capture, and throws it away."""
+    argv = [program("tcpdump"), "-i", "eth0", "-Z", "root", "-w", os.devnull, "port", "80"]
+    for one in lab.machines.values():
+        lab.add(one.start("tcpdump", argv, "tcpdump.log"))
+    try:
+        yield
+    finally:
+        stop_programs(lab, "tcpdump of ")
 
 
 def _measured(lab: Lab, demand: Demand, seconds: float) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from rich.table import Table
 
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.terminal import console
-from lab.options import hosts_options, json_option, progress, write_json
+from lab.options import app_option, hosts_options, json_option, progress, write_json
 from lab.stories import own_cost as story
 
 
 @click.command(epilog="Example: slackwater lab cost --load 0.8 --rounds 5 --off canary --off traffic --json cost.json")
 @hosts_options
+@app_option
 @click.option(
     "--load",
     type=click.FloatRange(0.01, 0.95),
@@ -27,26 +28,30 @@ from lab.stories import own_cost as story
 @click.option(
     "--off", multiple=True, metavar="NAME", help="Also with monitors that lack this collector; again for more."
 )
+@click.option("--capture", is_flag=True, help="Also with `tcpdump -w /dev/null` in place of the monitors.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the order in each round.")
 @json_option
 def cost(
     settings: LabSettings,
+    app: str,
     load: float,
     seconds: float,
     rounds: int,
     off: tuple[str, ...],
+    capture: bool,
     seed: int,
     json_file: str | None,
 ) -> None:
     """Show what monitors cost the web servers: stock leastconn with them and without, round by round."""
-    test = story.OwnCostTest(load, seconds, rounds, off, seed)
-    with Lab(replace(settings, balance="leastconn"), progress) as cluster:
+    test = story.OwnCostTest(load, seconds, rounds, off, capture, seed)
+    with Lab(replace(settings, app=app, balance="leastconn"), progress) as cluster:
         result = story.run(cluster, test, progress)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":
             return
-    table = Table("", *story.COLUMNS, title=f"{load:.0%} load, {result['rate_rps']:g} requests/s, {rounds} rounds")
+    title = f"{app}, {load:.0%} load, {result['rate_rps']:g} requests/s, {rounds} rounds"
+    table = Table("", *story.COLUMNS, title=title)
     for row in result["rows"]:
         table.add_row(*story.cells(row))
     console().print(table)

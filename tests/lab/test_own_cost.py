@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lab.stories.own_cost import COLUMNS, WITH, WITHOUT, OwnCostTest, cells, rows
+from lab.stories.own_cost import CAPTURE, COLUMNS, WITH, WITHOUT, OwnCostTest, cells, rows
 from tests.support.real_lab import needs_lab, run_lab
 
 
@@ -17,9 +18,10 @@ def run(number: int, variant: str, cpu_ms: float, share: float | None = None) ->
     return {"round": number, "variant": variant, **own, **figures}
 
 
-def test_a_round_has_the_hosts_alone_all_monitors_and_monitors_that_lack_one_collector() -> None:
-    variants = OwnCostTest(load=0.8, seconds=5, rounds=1, off=("canary",)).variants
-    assert variants == {WITHOUT: None, WITH: (), f"{WITH}, canary off": ("canary",)}
+def test_a_round_has_the_hosts_alone_monitors_those_that_lack_a_collector_and_captures() -> None:
+    test = OwnCostTest(load=0.8, seconds=5, rounds=1, off=("canary",))
+    assert list(test.variants) == [WITHOUT, WITH, f"{WITH}, canary off"]
+    assert list(replace(test, captures=True).variants) == [*test.variants, CAPTURE]
 
 
 def test_rounds_are_compared_in_pairs_so_a_slow_one_counts_no_more() -> None:
@@ -50,14 +52,14 @@ def test_one_round_has_no_interval() -> None:
 @pytest.mark.usefixtures("nothing_before_and_after")
 def test_the_command_measures_hosts_with_and_without_monitors(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
-    asked = ("--hosts", "2", "--load", "0.3", "--seconds", "3", "--rounds", "1", "--json", str(file))
+    asked = ("--hosts", "2", "--load", "0.3", "--seconds", "3", "--rounds", "1", "--capture", "--json", str(file))
     done = run_lab("cost", *asked, timeout_s=280.0)
     assert done.returncode == 0, done.stderr
     assert "round 1 of 1, without" in done.stderr
     result = json.loads(file.read_text())
-    assert [row["variant"] for row in result["rows"]] == [WITHOUT, WITH]
+    assert [row["variant"] for row in result["rows"]] == [WITHOUT, WITH, CAPTURE]
     assert all(one["requests"] > 0 and one["request_cpu_ms"] > 0 for one in result["runs"])
     assert 0 < result["rows"][1]["monitor_share"] < 1
     assert "of the hosts' CPU" in done.stderr
     assert 0 < result["rows"][0]["cpu_share"] <= 1.05
-    assert result["rows"][0]["monitor_share"] is None
+    assert [row["monitor_share"] for row in result["rows"]][::2] == [None, None]
