@@ -37,15 +37,15 @@ OPENING_S = 45.0
 MOST_FAILED = 3
 """So many failed runs are no accident."""
 
-EVERYWHERE = ("leastconn", "slackwater-lc", "nginx-least-time")
-"""What the goals of all scenarios are about: ours, `leastconn` without anything of ours, and the best peer."""
+EVERYWHERE = ("leastconn", "slackwater-lc", "nginx-least-time", "outlier")
+"""What the goals of all scenarios are about: ours, `leastconn` without anything of ours, and the best peers."""
 ROUNDROBIN = ("static", "slackwater", "oracle-split")
 MORE: dict[str, tuple[str, ...]] = {
-    "two": (*ROUNDROBIN, "oracle-split-lc", "outlier"),
+    "two": (*ROUNDROBIN, "oracle-split-lc"),
     "two-dokuwiki": (*ROUNDROBIN, "oracle-split-lc"),
     "load-80": ("observed-lc",),
-    "one": (*ROUNDROBIN, "oracle-split-lc", "oracle", "oracle-lc", "outlier"),
-    "one-70": ("outlier", "random2", "bounded-random", "traefik-least-time", "agent-check", "ice", "wsengine-only"),
+    "one": (*ROUNDROBIN, "oracle-split-lc", "oracle", "oracle-lc"),
+    "one-70": ("random2", "bounded-random", "traefik-least-time", "agent-check", "ice", "wsengine-only"),
 }
 """Scenario -> variants besides."""
 FIRST = ("two", "one", *goals.BETTER, "two-dokuwiki")

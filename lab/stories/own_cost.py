@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,10 +45,6 @@ COLUMNS = (
 )
 
 
-Beside = Callable[[Lab], AbstractContextManager[None]]
-"""What runs beside the web servers as long as it is entered."""
-
-
 @dataclass(frozen=True)
 class OwnCostTest:
     """Each round has `seconds` of load at `load` of the hosts' CPU without monitors, with them, with monitors that lack
@@ -63,11 +58,18 @@ class OwnCostTest:
     seed: int = 1
 
     @property
-    def variants(self) -> dict[str, Beside]:
-        """By name: what runs beside the web servers."""
-        found: dict[str, Beside] = {WITHOUT: lambda _: nullcontext(), WITH: partial(_monitors, off=())}
-        found |= {f"{WITH}, {name} off": partial(_monitors, off=(name,)) for name in self.off}
-        return found | ({CAPTURE: _captures} if self.captures else {})
+    def variants(self) -> dict[str, tuple[str, ...] | None]:
+        """By name: the collectors that the monitors lack; None: there are no monitors."""
+        found: dict[str, tuple[str, ...] | None] = {WITHOUT: None, WITH: ()}
+        found |= {f"{WITH}, {name} off": (name,) for name in self.off}
+        return found | ({CAPTURE: None} if self.captures else {})
+
+    def beside(self, lab: Lab, variant: str) -> AbstractContextManager[None]:
+        """What runs beside the web servers as long as it is entered."""
+        if variant == CAPTURE:
+            return _captures(lab)
+        off = self.variants[variant]
+        return nullcontext() if off is None else _monitors(lab, off)
 
 
 def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[st
     dice, found = random.Random(test.seed), []
     for number in range(1, test.rounds + 1):
         for variant in dice.sample(list(test.variants), len(test.variants)):
-            with test.variants[variant](lab):
+            with test.beside(lab, variant):
                 one = {"round": number, "variant": variant, **_measured(lab, demand, test.seconds)}
             found.append(one)
             progress(f"round {number} of {test.rounds}, {variant}: {one['request_cpu_ms']:.3f} ms of CPU a request")

@@ -161,7 +161,7 @@ def test_a_stop_in_the_middle_loses_nothing(tmp_path: Path, bench: Bench) -> Non
     bench.capacities = itertools.repeat(500.0)
     assert "everything is measured" in measure(tmp_path, *run)
     found = measured.read(data)
-    assert len(found) == 6
+    assert len(found) == 8
     assert {(one.round, one.variant) for one in found} == set(itertools.product((1, 2), VARIANTS["all"]))
     rates = [{one.rate_rps for one in found if one.round == number} for number in (1, 2)]
     assert rates == [{550.0}, {250.0}], "a block that goes on keeps its load, the next one has today's"
@@ -176,8 +176,8 @@ def test_a_run_that_fails_is_left_and_the_others_go_on(tmp_path: Path, bench: Be
     assert "1 runs are left; the same command goes on" in measure(
         tmp_path, "--out", str(tmp_path / "out"), "--scenario", "all"
     )
-    assert len(measured.read(tmp_path / "data.jsonl")) == 5
-    bench.fails |= {number: LabError("always") for number in range(7, 20)}
+    assert len(measured.read(tmp_path / "data.jsonl")) == 7
+    bench.fails |= {number: LabError("always") for number in range(9, 20)}
     with pytest.raises(LabError):
         measure(tmp_path, "--out", str(tmp_path / "out"), "--scenario", "two")
 
@@ -186,7 +186,7 @@ def test_no_run_is_begun_that_would_not_fit(tmp_path: Path, bench: Bench) -> Non
     measure(tmp_path, "--out", str(tmp_path / "out"), "--minutes", "0.5")
     assert bench.ran == []
     evaluate = Evaluation(tmp_path / "out", tmp_path / "data.jsonl", LabSettings(), lambda _: None)
-    assert evaluate.run(left([], ("all",), HERE), [], 0.0) == 6
+    assert evaluate.run(left([], ("all",), HERE), [], 0.0) == 8
 
 
 @pytest.mark.usefixtures("bench")
@@ -195,12 +195,12 @@ def test_the_plan_lacks_what_was_measured(tmp_path: Path) -> None:
         return [line.split() for line in measure(tmp_path, "--plan").splitlines()]
 
     runs = 2 * sum(map(len, VARIANTS.values()))
-    assert ["all", "2", "6"] in [words[:3] for words in plan()]
+    assert ["all", "2", "8"] in [words[:3] for words in plan()]
     assert plan()[-1][:3] == ["together", str(runs), "runs,"]
     measure(tmp_path, "--out", str(tmp_path / "out"), "--scenario", "all")
     assert "all" not in [words[0] for words in plan() if words]
-    assert plan()[-1][:3] == ["together", str(runs - 6), "runs,"]
-    assert plan()[-1][-4:] == ["6", "runs", "are", "measured"]
+    assert plan()[-1][:3] == ["together", str(runs - 8), "runs,"]
+    assert plan()[-1][-4:] == ["8", "runs", "are", "measured"]
 
 
 @pytest.mark.usefixtures("bench")
@@ -212,7 +212,7 @@ def test_replay_makes_the_same_page_from_the_data_alone(tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text() == page
     command = f"slackwater lab evaluate --out evaluation-run --data {tmp_path}/data.jsonl --page {tmp_path}/page.md"
     assert f"`{command} --scenario all`; Test CPU, 2 cores, 32 MiB last-level cache, Linux 6.1; commit " in page
-    assert "| `nginx-least-time` | roundrobin | 2 of 2 | " in page
+    assert "| `outlier` | roundrobin | 2 of 2 | " in page
     assert "| `all` | 2 of 2 | 1." in page
     assert "its last commit is code1." in page
     assert "mix them" not in page

@@ -20,8 +20,8 @@ def run(number: int, variant: str, cpu_ms: float, share: float | None = None) ->
 
 def test_a_round_has_the_hosts_alone_monitors_those_that_lack_a_collector_and_captures() -> None:
     test = OwnCostTest(load=0.8, seconds=5, rounds=1, off=("canary",))
-    assert list(test.variants) == [WITHOUT, WITH, f"{WITH}, canary off"]
-    assert list(replace(test, captures=True).variants) == [*test.variants, CAPTURE]
+    assert test.variants == {WITHOUT: None, WITH: (), f"{WITH}, canary off": ("canary",)}
+    assert replace(test, captures=True).variants == {**test.variants, CAPTURE: None}
 
 
 def test_rounds_are_compared_in_pairs_so_a_slow_one_counts_no_more() -> None:
