@@ -1,8 +1,6 @@
 //! The capture on the node's interface, which looks at fewer connections where all would cost too much.
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::time::Duration;
 
 use slackwater_messages::AbsenceCause;
 use slackwater_sniffer::{CaptureError, CpuBudget, Live, LiveSettings, Period, Tracker, TrackerSettings};
@@ -12,6 +10,14 @@ use crate::reason::Reason;
 
 /// Between two looks at what the sniffer takes of its budget.
 const LOOK_NS: u64 = 1_000_000_000;
+/// Between two drains at least, so that a flood of packets does not become one of wake-ups.
+const SHORTEST: Duration = Duration::from_millis(10);
+/// Between two drains at most: how late a packet is seen, with the time that the kernel keeps it.
+const LONGEST: Duration = Duration::from_millis(50);
+/// The part of the ring that fills between two drains, as long as packets come as they did.
+const PART_OF_RING: f64 = 0.25;
+/// What a packet takes in the ring besides its bytes.
+const PACKET_HEAD: usize = 96;
 
 /// A capture that keeps to a budget of CPU time.
 pub struct Capture {
@@ -26,8 +32,9 @@ pub struct Capture {
     drops: u64,
     /// Packets came since the drops were read: a ring that stays empty drops none.
     is_used: bool,
-    /// Readable when packets wait. A descriptor of its own, since who waits for it may look later than the capture ends.
-    pub readable: Rc<OwnedFd>,
+    ring_bytes: f64,
+    drained_ns: u64,
+    drain_within: Duration,
 }
 
 impl Capture {
@@ -45,9 +52,6 @@ impl Capture {
             cause: error.lacks_capability().then_some(AbsenceCause::LacksCapability),
             text: error.to_string(),
         })?;
-        // SAFETY: the descriptor stays open as long as `live`, which outlives this borrow.
-        let readable = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) }.try_clone_to_owned();
-        let readable = readable.map_err(|error: io::Error| error.to_string())?;
         Ok(Capture {
             live,
             tracker: Tracker::new(tracker),
@@ -57,7 +61,9 @@ impl Capture {
             looked_ns: now_ns,
             drops: 0,
             is_used: true,
-            readable: Rc::new(readable),
+            ring_bytes: f64::from(settings.buffer_mib) * f64::from(1 << 20),
+            drained_ns: now_ns,
+            drain_within: SHORTEST,
         })
     }
 
@@ -67,7 +73,14 @@ impl Capture {
     /// When the capture ended.
     pub fn drain(&mut self, now_ns: u64) -> Result<(), CaptureError> {
         let stopwatch = Stopwatch::start();
-        self.is_used |= self.live.drain(&mut self.tracker)? > 0;
+        let (tracker, mut bytes) = (&mut self.tracker, 0);
+        self.live.drain_each(|packet| {
+            bytes += packet.bytes.len() + PACKET_HEAD;
+            tracker.packet(packet);
+        })?;
+        self.is_used |= bytes > 0;
+        let since = Duration::from_nanos(now_ns.saturating_sub(std::mem::replace(&mut self.drained_ns, now_ns)));
+        self.drain_within = drain_within(since, bytes as f64 / self.ring_bytes);
         self.spend(stopwatch);
         let elapsed_ns = now_ns.saturating_sub(self.looked_ns);
         if elapsed_ns < LOOK_NS {
@@ -77,6 +90,11 @@ impl Capture {
         self.looked_ns = now_ns;
         let share = self.budget.look(cpu_share, self.tracker.take_connections());
         if share == self.tracker.share() { Ok(()) } else { self.live.sample(&mut self.tracker, share) }
+    }
+
+    /// Within what time it is to be drained again: the sooner, the more came with the last drain.
+    pub fn drain_within(&self) -> Duration {
+        self.drain_within
     }
 
     /// What ended since the last call.
@@ -108,5 +126,25 @@ impl Capture {
         let cpu_ns = stopwatch.spent().cpu_ns;
         self.looked_cpu_ns += cpu_ns;
         self.period_cpu_ns += cpu_ns;
+    }
+}
+
+/// So long takes `PART_OF_RING` to fill, where this part of it came since the last drain.
+fn drain_within(since: Duration, came: f64) -> Duration {
+    let fills = since.as_secs_f64() * PART_OF_RING / came.max(f64::MIN_POSITIVE);
+    Duration::from_secs_f64(fills.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_packets_come_the_sooner_the_ring_is_drained_again() {
+        let after_ms = |since_ms, came| drain_within(Duration::from_millis(since_ms), came).as_millis();
+        assert_eq!([0.0, 0.01, 0.25].map(|came| after_ms(50, came)), [50, 50, 50]);
+        assert_eq!([0.5, 1.0].map(|came| after_ms(50, came)), [25, 12]);
+        assert_eq!(after_ms(10, 0.9), 10, "a flood does not become one of wake-ups");
+        assert_eq!([0.0, 0.1].map(|came| after_ms(0, came)), [10, 10], "two drains at once tell nothing");
     }
 }

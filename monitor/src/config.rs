@@ -115,7 +115,7 @@ slackwater_node::settings! {
         /// Classes of requests with figures of their own, as in "search=/search*"; the first that matches the path counts.
         routes: Vec<RouteClass> = vec![];
         /// Packets that wait to be read take this much memory.
-        buffer_mib: u32 = 2;
+        buffer_mib: u32 = 4;
         /// Above this share of one core, only a sample of the connections is looked at, and figures are estimated from it; 1: always all.
         max_cpu_share: f64 = 0.02;
     }

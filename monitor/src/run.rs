@@ -1,16 +1,11 @@
 //! The loop: one Sample a period to the bus, until a signal ends it.
 
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use async_nats::ConnectOptions;
 use slackwater_messages::Sample;
 use slackwater_node::notify::Notify;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::sleep_until;
 
 use crate::agent;
 use crate::asked;
@@ -27,8 +22,6 @@ use crate::timer::{Alarm, Schedule};
 
 /// Overruns are reported at most once in this time.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// Time between two drains of the sniffer's ring at least, so that a flood of packets does not become one of wake-ups.
-const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// By then everything was done once: connected, captured, measured.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
 /// The log line of that moment; the benchmark waits for it.
@@ -76,41 +69,37 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
         pace.by_event.then(|| Pace::new(now_ns(), ns(pace.quiet_s), ns(pace.event_s), ns(settings.period_s)));
     let mut schedule = Schedule::new(start, period);
     let mut overruns = Overruns::new(start);
-    let mut period_ends = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
-    period_ends.set(schedule.due());
+    let mut alarm = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
+    alarm.set(soonest(schedule.due(), sampler.drain_within()));
     sampler.start(start, Duration::from_secs_f64(period_s));
-    let mut ring = Ring::default();
     let mut is_starting = true;
     let mut notify = Notify::ready();
     loop {
-        ring.watch(sampler.wakes_on());
         let due = tokio::select! {
-            due = period_ends.rings() => due,
-            () = ring.readable() => {
-                if pace.is_none() {
-                    sampler.drain();
-                    continue;
-                }
-                // Whoever is woken for packets looks at them too: one wake-up for both.
-                Instant::now()
-            }
+            due = alarm.rings() => due,
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
         let looked_ns = now_ns();
         let mut missed = 0;
-        if let Some(pace) = pace.as_mut() {
+        let (is_due, next) = if let Some(pace) = pace.as_mut() {
             if let Some(ends) = asked.ends() {
                 pace.ask(since_start_ns(ends));
             }
             let is_due = pace.look(looked_ns, &sampler.watch());
-            period_ends.set(start + Duration::from_nanos(pace.look_again_ns(looked_ns)));
-            if !is_due {
-                continue;
-            }
+            (is_due, start + Duration::from_nanos(pace.look_again_ns(looked_ns)))
         } else {
-            missed = schedule.next(Instant::now());
-            period_ends.set(schedule.due());
+            let is_due = due >= schedule.due();
+            if is_due {
+                missed = schedule.next(Instant::now());
+            } else {
+                sampler.drain();
+            }
+            (is_due, schedule.due())
+        };
+        alarm.set(soonest(next, sampler.drain_within()));
+        if !is_due {
+            continue;
         }
         let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
         let sample = Sample { periods_missed: missed, next_within_s, ..sampler.take() };
@@ -134,6 +123,11 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     Ok(())
 }
 
+/// The next look, or the drain before it.
+fn soonest(look: Instant, drain_within: Option<Duration>) -> Instant {
+    drain_within.map_or(look, |within| look.min(Instant::now() + within))
+}
+
 /// The page is no reason not to start: somebody else may have its port.
 async fn open_page(settings: &Settings, metrics: &Metrics) {
     if settings.metrics.listen.is_empty() {
@@ -144,41 +138,6 @@ async fn open_page(settings: &Settings, metrics: &Metrics) {
             tokio::spawn(http::serve(listener, metrics.clone()));
         }
         Err(error) => tracing::error!("no page for Prometheus: {error}"),
-    }
-}
-
-/// Waits for the sniffer's ring, which may be opened anew at any time.
-#[derive(Default)]
-struct Ring {
-    watched: Option<AsyncFd<Rc<OwnedFd>>>,
-    drained: Option<Instant>,
-}
-
-impl Ring {
-    fn watch(&mut self, ring: Option<Rc<OwnedFd>>) {
-        let is_same = match (&self.watched, &ring) {
-            (Some(watched), Some(ring)) => Rc::ptr_eq(watched.get_ref(), ring),
-            (None, None) => true,
-            _ => false,
-        };
-        if !is_same {
-            // Where it cannot be watched it is drained at each period's end.
-            self.watched = ring.and_then(|ring| {
-                // SAFETY: an `Rc<OwnedFd>` names one descriptor, which stays open as long as the `AsyncFd` holds it.
-                unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }.ok()
-            });
-        }
-    }
-
-    async fn readable(&mut self) {
-        let Some(watched) = &self.watched else { return std::future::pending().await };
-        let Ok(mut ready) = watched.readable().await else { return std::future::pending().await };
-        if let Some(drained) = self.drained {
-            sleep_until((drained + DRAIN_AGAIN_AFTER).into()).await;
-        }
-        // What comes from here on makes it readable again.
-        ready.clear_ready();
-        self.drained = Some(Instant::now());
     }
 }
 

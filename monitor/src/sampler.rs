@@ -1,7 +1,5 @@
 //! All collectors together make one Sample.
 
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{AbsenceCause, Sample, VERSION};
@@ -13,12 +11,6 @@ use crate::counter_delta::seconds_between;
 use crate::pace::Watch;
 use crate::reason::Reason;
 use crate::system::System;
-
-/// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
-/// long the period is.
-fn drain_every(period: Duration) -> Duration {
-    (period / 4).min(Duration::from_millis(100))
-}
 
 /// Takes one Sample after the other.
 pub struct Sampler {
@@ -91,17 +83,19 @@ impl Sampler {
     /// Waits for a period, drains meanwhile, and takes its Sample.
     pub fn take_after(&mut self, period: Duration) -> Sample {
         let end = Instant::now() + period;
-        while Instant::now() < end {
-            let left = end.saturating_duration_since(Instant::now());
-            std::thread::sleep(drain_every(period).min(left));
+        loop {
             self.drain();
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.take();
+            }
+            std::thread::sleep(self.drain_within().map_or(left, |within| within.min(left)));
         }
-        self.take()
     }
 
-    /// When this is readable `drain` must be called before the period ends.
-    pub fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
-        self.collectors.iter().find_map(|active| active.collector.wakes_on())
+    /// Within what time `drain` is to be called again, whatever the period is; `None`: not before its end.
+    pub fn drain_within(&self) -> Option<Duration> {
+        self.collectors.iter().filter_map(|active| active.collector.drain_within()).min()
     }
 
     /// Response times since the start.
@@ -173,6 +167,7 @@ mod tests {
             assert!(names.contains(&section), "{section}: {names:?}");
         }
         assert!(sampler.collectors().iter().all(|active| !active.last.success), "each has nothing to see");
+        assert_eq!(sampler.drain_within(), None, "without packets there is nothing to fetch within a period");
     }
 
     #[test]
@@ -191,12 +186,6 @@ mod tests {
         let ran: Vec<_> = sampler.collectors().iter().map(|active| (active.name, active.last.success)).collect();
         assert!(ran.contains(&("memory", true)) && ran.contains(&("network", false)), "{ran:?}");
         assert!(ran.iter().all(|(name, _)| !["canary", "disk", "pmu"].contains(name)), "{ran:?}");
-    }
-
-    #[test]
-    fn who_cannot_wait_for_the_ring_drains_it_as_often_as_it_needs() {
-        let every_ms = |period_s| drain_every(Duration::from_secs_f64(period_s)).as_millis();
-        assert_eq!([0.2, 1.0, 60.0].map(every_ms), [50, 100, 100]);
     }
 
     #[test]

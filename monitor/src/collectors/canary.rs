@@ -311,24 +311,22 @@ mod tests {
     fn by_default_the_probe_stays_within_its_share_of_a_core() {
         let (settings, start) = (Settings::default(), Instant::now());
         let mut canary = COLLECTOR.open(&settings, &System::machine());
-        let (mut shares, mut cpu_s, mut repeated) = (Vec::new(), 0.0, 0);
-        while shares.len() < 21 {
+        let (mut runs, mut cpu_s, mut repeated) = (0, 0.0, 0);
+        while runs < 11 {
             let mut sample = sample();
             canary.collect(&mut sample);
             let share = sample.canary.and_then(|canary| canary.cpu_share).expect("a share");
             if share > 0.0 {
+                // However long one run takes on a busy machine, the next one waits until the share allows it.
                 let most_s = settings.canary.max_cpu_share * start.elapsed().as_secs_f64();
-                assert!(cpu_s <= most_s, "{cpu_s} s of CPU before this run, {most_s} allowed: {shares:?}");
+                assert!(cpu_s <= most_s, "{cpu_s} s of CPU before run {runs}, {most_s} allowed");
                 cpu_s += share * sample.period_s;
-                shares.push(share);
+                runs += 1;
             } else {
                 repeated += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
         assert!(repeated > 0, "Samples follow one another faster than the probe may run");
-        shares.sort_unstable_by(f64::total_cmp);
-        // The median: what interrupts serve meanwhile is charged to whoever runs.
-        assert!(shares[10] <= settings.canary.max_cpu_share, "{shares:?}");
     }
 }

@@ -1,7 +1,5 @@
 //! One collector, one file, one line in the table.
 
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Sample, Traffic};
@@ -67,13 +65,13 @@ pub trait Collector {
     /// Why there is no section.
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason>;
 
-    /// Becomes readable when something would overflow if it waited for the end of the period.
-    fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
+    /// Takes what would overflow until the end of the period.
+    fn drain(&mut self) {}
+
+    /// Within what time `drain` is to be called again; `None`: not before the end of the period.
+    fn drain_within(&self) -> Option<Duration> {
         None
     }
-
-    /// Called when `wakes_on` is readable.
-    fn drain(&mut self) {}
 
     /// Puts in what it knows without reading anything anew, between two Samples.
     fn watch(&mut self, _watch: &mut Watch) {}

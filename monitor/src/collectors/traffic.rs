@@ -1,7 +1,6 @@
 //! Requests and response times, from the packets that the sniffer sees on the node's interface.
 
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::time::Duration;
 
 use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
 use slackwater_sniffer::{Buckets, LiveSettings, Period, RouteFigures, TrackerSettings};
@@ -129,8 +128,8 @@ impl Collector for Wire {
         Ok(())
     }
 
-    fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
-        self.capture.as_ref().ok().map(|capture| Rc::clone(&capture.readable))
+    fn drain_within(&self) -> Option<Duration> {
+        self.capture.as_ref().ok().map(Capture::drain_within)
     }
 
     fn watch(&mut self, watch: &mut Watch) {
@@ -281,7 +280,7 @@ mod tests {
             collector.collect(&mut sample);
             assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
             assert!(causes.contains(&sample.absence_causes["traffic"]), "{:?}", sample.absence_causes);
-            assert!(collector.collector.wakes_on().is_none() && collector.collector.response_times().is_none());
+            assert!(collector.collector.drain_within().is_none() && collector.collector.response_times().is_none());
         }
     }
 
@@ -318,7 +317,7 @@ mod tests {
         settings.sniffer.ports = vec![address.port().to_string().parse().expect("a port")];
         settings.sniffer.max_cpu_share = 0.001;
         let mut collector = COLLECTOR.open(&settings, &System::machine());
-        if collector.collector.wakes_on().is_none() {
+        if collector.collector.drain_within().is_none() {
             return println!("skipped: {:?}", collector.sample().absent["traffic"]);
         }
         // Enough that a half of them is a sample.
