@@ -44,16 +44,18 @@ START_UNIX_S = 1_795_000_000.0
 LEVELS, LEVEL_S = 8, 60.0
 EPISODE_S, CYCLE_S = 6.0, 60.0
 """By event: a tenth of the nodes are in an episode at any time."""
-PART_OF_ITS_AGE = 0.1
-"""The time between two Samples of an event is this part of its age (`monitor/src/pace.rs`)."""
 
 
 @dataclass(frozen=True)
 class PaceSettings:
-    """The monitor's, at their defaults: seconds between two Samples in calm, as an event begins, and as it lasts."""
+    """The monitor's (`monitor/src/pace.rs`), at their defaults.
+
+    Seconds between two Samples in calm, in an event's first `burst_s`, and as it lasts.
+    """
 
     quiet_s: float = 1.0
     event_s: float = 0.05
+    burst_s: float = 0.8
     lasting_s: float = 0.2
 
 
@@ -159,7 +161,7 @@ class EventLoad:
         """When a node that sent a Sample sends the next one."""
         age_s, pace = self.age_s(number, at_s), self.pace
         if age_s >= 0.0:
-            return at_s + min(max(age_s * PART_OF_ITS_AGE, pace.event_s), pace.lasting_s)
+            return at_s + (pace.event_s if age_s < pace.burst_s else pace.lasting_s)
         return at_s + min(pace.quiet_s, max(pace.event_s, pace.event_s - age_s))
 
     def __iter__(self) -> Iterator[tuple[float, bytes]]:

@@ -1,6 +1,9 @@
 //! When a Sample is due while Samples follow events: seldom while nothing happens, at once when a watched signal leaves its
-//! usual range, and often while that lasts or the controller asks for it. The longer an event lasts the seldomer: what
-//! has been so for two seconds needs no Sample each 50 ms, and each one costs the web server time.
+//! usual range, and often while that lasts or the controller asks for it.
+//!
+//! Each Sample costs the web server time, most where it has none left. So a token bucket bounds those of events: it holds
+//! `BURST`, and gains one each `period_ns`, or each time in which their share of the machine's CPU pays for one. So they
+//! never take more than that share on the mean, whether one long event asks for them or many short ones.
 //!
 //! What is usual is learnt: of each second the highest value counts, and the range reaches to `TIMES` the median of the
 //! last minute's seconds. So one spike teaches nothing, and what lasts for half a minute has become usual.
@@ -31,8 +34,10 @@ const LEARNT_AFTER: usize = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 /// An event ends when all signals were within their ranges for so long.
 const ENDS_AFTER_NS: u64 = 500_000_000;
-/// The time between two Samples of an event is this part of the time that it has lasted.
-const PART_OF_ITS_AGE: u64 = 10;
+/// Samples that the bucket holds: one at each look in an event's first 0.6 s at least.
+const BURST: f64 = 12.0;
+/// Weight of a Sample in the mean of what one costs.
+const COST_WEIGHT: f64 = 0.125;
 
 impl Watch {
     fn values(&self) -> [Option<f64>; SIGNALS] {
@@ -71,33 +76,42 @@ impl Usual {
 pub struct Pace {
     quiet_ns: u64,
     event_ns: u64,
+    period_ns: u64,
+    max_cpu_share: f64,
+    /// What a Sample costs: the time in which the share of the machine's CPU pays for it. Not known yet: none.
+    cost_ns: Option<f64>,
+    /// The bucket gains a Sample in this time.
     lasting_ns: u64,
     usual: [Usual; SIGNALS],
     limits: [f64; SIGNALS],
     second_ends_ns: u64,
     sent_ns: u64,
+    /// Samples in the bucket after the last one was sent.
+    saved: f64,
     /// While an event lasts: when a signal was last outside its range.
     outside_ns: Option<u64>,
-    /// When the last event began.
-    began_ns: u64,
     /// Until then the controller asks for Samples as often as in an event.
     asked_until_ns: u64,
 }
 
 impl Pace {
-    /// The time until the next Sample at `now_ns` is `quiet_ns`. In an event it is `event_ns` at first and up to
-    /// `lasting_ns` later, but no more than `quiet_ns`.
-    pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64, lasting_ns: u64) -> Pace {
+    /// From one Sample to the next it is `quiet_ns`; in an event it is `event_ns` while the bucket lasts, then `period_ns`, or
+    /// more where Samples would take more than `max_cpu_share` of the machine's CPU; but no more than `quiet_ns`.
+    pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64, period_ns: u64, max_cpu_share: f64) -> Pace {
+        let period_ns = period_ns.clamp(event_ns, quiet_ns);
         Pace {
             quiet_ns,
             event_ns,
-            lasting_ns: lasting_ns.clamp(event_ns, quiet_ns),
+            period_ns,
+            max_cpu_share,
+            cost_ns: None,
+            lasting_ns: period_ns,
+            saved: BURST,
             usual: std::array::from_fn(|_| Usual::default()),
             limits: [f64::INFINITY; SIGNALS],
             second_ends_ns: now_ns + SECOND_NS,
             sent_ns: now_ns,
             outside_ns: None,
-            began_ns: now_ns,
             asked_until_ns: 0,
         }
     }
@@ -107,15 +121,20 @@ impl Pace {
         self.asked_until_ns = until_ns;
     }
 
+    /// A Sample took `cpu_ns` of CPU time on a machine of so many cores. It counts from the next one on, since the time of that
+    /// one is promised already.
+    pub fn spent(&mut self, cpu_ns: u64, cores: f64) {
+        let cost_ns = cpu_ns as f64 / (self.max_cpu_share * cores);
+        self.cost_ns = Some(self.cost_ns.map_or(cost_ns, |mean_ns| mean_ns + COST_WEIGHT * (cost_ns - mean_ns)));
+    }
+
     /// Takes in what the signals are; true when a Sample is to be sent now.
     pub fn look(&mut self, now_ns: u64, watch: &Watch) -> bool {
         let values = watch.values();
         let is_outside = values.iter().zip(self.limits).any(|(value, limit)| value.is_some_and(|value| value > limit));
         self.learn(now_ns, values);
         if is_outside {
-            if self.outside_ns.replace(now_ns).is_none() {
-                self.began_ns = now_ns;
-            }
+            self.outside_ns = Some(now_ns);
         } else if self.outside_ns.is_some_and(|outside_ns| now_ns.saturating_sub(outside_ns) >= ENDS_AFTER_NS) {
             self.outside_ns = None;
         }
@@ -123,6 +142,9 @@ impl Pace {
         // Looks come a little before or after their time.
         let is_due = now_ns.saturating_sub(self.sent_ns) + self.event_ns / 4 >= after_ns;
         if is_due {
+            let gained = now_ns.saturating_sub(self.sent_ns) as f64 / self.lasting_ns as f64;
+            self.saved = ((self.saved + gained).min(BURST) - 1.0).max(0.0);
+            self.lasting_ns = self.cost_ns.map_or(0, |ns| ns as u64).clamp(self.period_ns, self.quiet_ns);
             self.sent_ns = now_ns;
         }
         is_due
@@ -148,7 +170,8 @@ impl Pace {
         if now_ns < self.asked_until_ns {
             self.event_ns
         } else if is_event {
-            (now_ns.saturating_sub(self.began_ns) / PART_OF_ITS_AGE).clamp(self.event_ns, self.lasting_ns)
+            let until_one = (1.0 - self.saved).max(0.0);
+            ((until_one * self.lasting_ns as f64) as u64).max(self.event_ns)
         } else {
             self.quiet_ns
         }
@@ -187,7 +210,7 @@ mod tests {
     }
 
     fn pace() -> Pace {
-        Pace::new(0, 1000 * MS, 50 * MS, 200 * MS)
+        Pace::new(0, 1000 * MS, 50 * MS, 200 * MS, 0.01)
     }
 
     #[test]
@@ -210,14 +233,51 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_an_event_lasts_the_seldomer_are_its_samples_and_a_new_one_begins_anew() {
+    fn a_long_event_and_many_short_ones_have_a_burst_of_samples_and_then_one_each_200_ms() {
         let mut pace = pace();
         sent_ms(&mut pace, 0.0, 20.0, &unanswered(15.0));
-        assert_eq!(sent_ms(&mut pace, 20.0, 20.5, &unanswered(90.0)).len(), 10);
-        assert_eq!(sent_ms(&mut pace, 20.5, 22.0, &unanswered(90.0)).len(), 13);
+        assert_eq!(sent_ms(&mut pace, 20.0, 20.75, &unanswered(90.0)).len(), 15, "one at each look");
+        sent_ms(&mut pace, 20.75, 22.0, &unanswered(90.0));
         assert_eq!(sent_ms(&mut pace, 22.0, 32.0, &unanswered(90.0)).len(), 50, "one each 200 ms");
-        sent_ms(&mut pace, 32.0, 33.0, &unanswered(15.0));
-        assert_eq!(sent_ms(&mut pace, 33.0, 33.5, &unanswered(90.0)).len(), 10);
+        sent_ms(&mut pace, 32.0, 36.0, &unanswered(15.0));
+        assert_eq!(sent_ms(&mut pace, 36.0, 36.5, &unanswered(90.0)).len(), 10, "the bucket is full again");
+        sent_ms(&mut pace, 36.5, 40.0, &unanswered(15.0));
+        let mut of_short_ones = 0;
+        for second in 40..60 {
+            let from_s = f64::from(second);
+            of_short_ones += sent_ms(&mut pace, from_s, from_s + 0.2, &unanswered(90.0)).len();
+            of_short_ones += sent_ms(&mut pace, from_s + 0.2, from_s + 1.0, &unanswered(15.0)).len();
+        }
+        assert!(of_short_ones <= 12 + 20 * 5, "{of_short_ones}");
+    }
+
+    #[test]
+    fn samples_that_cost_more_than_their_share_of_the_machine_come_seldomer_after_the_burst() {
+        let in_event = |cpu_ms, cores| {
+            let mut pace = pace();
+            pace.spent(cpu_ms * MS, cores);
+            sent_ms(&mut pace, 0.0, 20.0, &unanswered(15.0));
+            let burst = sent_ms(&mut pace, 20.0, 20.55, &unanswered(90.0)).len();
+            sent_ms(&mut pace, 20.55, 22.0, &unanswered(90.0));
+            (burst, sent_ms(&mut pace, 22.0, 30.0, &unanswered(90.0)).len())
+        };
+        assert_eq!(in_event(2, 0.5), (11, 20), "2 ms of 1% of half a core: each 400 ms");
+        assert_eq!(in_event(2, 4.0), (11, 40), "four cores pay for one each 200 ms");
+        assert_eq!(in_event(50, 0.5), (11, 8), "as often as in calm at least");
+    }
+
+    #[test]
+    fn what_a_sample_costs_is_a_mean_that_follows() {
+        let mut pace = pace();
+        let lasting_ms = |pace: &mut Pace, cpu_ms, times| {
+            (0..times).for_each(|_| pace.spent(cpu_ms * MS, 0.5));
+            let sent_ns = pace.sent_ns + 1000 * MS;
+            assert!(pace.look(sent_ns, &Watch::default()), "a second has passed");
+            pace.lasting_ns / MS
+        };
+        assert_eq!(lasting_ms(&mut pace, 2, 1), 400);
+        assert_eq!(lasting_ms(&mut pace, 4, 1), 450, "one Sample that was interrupted changes little");
+        assert_eq!(lasting_ms(&mut pace, 4, 100), 799);
     }
 
     #[test]
