@@ -55,7 +55,7 @@ class PaceSettings:
 
     quiet_s: float = 1.0
     event_s: float = 0.05
-    burst_s: float = 0.8
+    burst_s: float = 0.6
     lasting_s: float = 0.2
 
 

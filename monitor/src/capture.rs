@@ -13,7 +13,7 @@ const LOOK_NS: u64 = 1_000_000_000;
 /// Between two drains at least, so that a flood of packets does not become one of wake-ups.
 const SHORTEST: Duration = Duration::from_millis(10);
 /// Between two drains at most: how late a packet is seen, with the time that the kernel keeps it.
-const LONGEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_millis(40);
 /// The part of the ring that fills between two drains, as long as packets come as they did.
 const PART_OF_RING: f64 = 0.25;
 /// What a packet takes in the ring besides its bytes.
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn the_more_packets_come_the_sooner_the_ring_is_drained_again() {
         let after_ms = |since_ms, came| drain_within(Duration::from_millis(since_ms), came).as_millis();
-        assert_eq!([0.0, 0.01, 0.25].map(|came| after_ms(50, came)), [50, 50, 50]);
-        assert_eq!([0.5, 1.0].map(|came| after_ms(50, came)), [25, 12]);
+        assert_eq!([0.0, 0.01, 0.25].map(|came| after_ms(40, came)), [40, 40, 40]);
+        assert_eq!([0.5, 1.0].map(|came| after_ms(40, came)), [20, 10]);
         assert_eq!(after_ms(10, 0.9), 10, "a flood does not become one of wake-ups");
         assert_eq!([0.0, 0.1].map(|came| after_ms(0, came)), [10, 10], "two drains at once tell nothing");
     }

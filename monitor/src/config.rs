@@ -54,8 +54,6 @@ slackwater_node::settings! {
         quiet_s: f64 = 1.0;
         /// Seconds between two looks at the signals, and between two Samples while an event is young.
         event_s: f64 = 0.05;
-        /// Largest share of the machine's CPU that Samples of events take on the mean; each quiet_s there is one all the same.
-        max_cpu_share: f64 = 0.01;
     }
     /// Which parts of a Sample are measured.
     [collectors] struct CollectorSettings {
@@ -199,7 +197,6 @@ impl Program for Settings {
         within("bus.buffer_samples", self.bus.buffer_samples.into(), 1.0..=3000.0);
         within("pace.event_s", self.pace.event_s, 0.02..=1.0);
         within("pace.quiet_s", self.pace.quiet_s, self.pace.event_s..=60.0);
-        within("pace.max_cpu_share", self.pace.max_cpu_share, 0.001..=1.0);
         within("gaps.moments_per_s", self.gaps.moments_per_s, 1.0..=200.0);
         within("pmu.max_files", self.pmu.max_files.into(), 2.0..=65_536.0);
         within("sniffer.buffer_mib", self.sniffer.buffer_mib.into(), 1.0..=256.0);
@@ -325,7 +322,6 @@ mod tests {
             ("[canary]\nworking_set_kib = 1", "canary.working_set_kib"),
             ("[pace]\nevent_s = 0.001", "pace.event_s"),
             ("[pace]\nquiet_s = 0.04", "pace.quiet_s"),
-            ("[pace]\nmax_cpu_share = 0.0", "pace.max_cpu_share"),
             ("[gaps]\nmoments_per_s = 0.0", "gaps.moments_per_s"),
             ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
             ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),

@@ -2,8 +2,7 @@
 //! usual range, and often while that lasts or the controller asks for it.
 //!
 //! Each Sample costs the web server time, most where it has none left. So a token bucket bounds those of events: it holds
-//! `BURST`, and gains one each `period_ns`, or each time in which their share of the machine's CPU pays for one. So they
-//! never take more than that share on the mean, whether one long event asks for them or many short ones.
+//! `BURST` and gains one each `lasting_ns`, whether one long event takes them or many short ones.
 //!
 //! What is usual is learnt: of each second the highest value counts, and the range reaches to `TIMES` the median of the
 //! last minute's seconds. So one spike teaches nothing, and what lasts for half a minute has become usual.
@@ -34,10 +33,8 @@ const LEARNT_AFTER: usize = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 /// An event ends when all signals were within their ranges for so long.
 const ENDS_AFTER_NS: u64 = 500_000_000;
-/// Samples that the bucket holds: one at each look in an event's first 0.6 s at least.
-const BURST: f64 = 12.0;
-/// Weight of a Sample in the mean of what one costs.
-const COST_WEIGHT: f64 = 0.125;
+/// Samples that the bucket holds: one at each look in an event's first 0.6 s.
+const BURST: u64 = 12;
 
 impl Watch {
     fn values(&self) -> [Option<f64>; SIGNALS] {
@@ -76,18 +73,13 @@ impl Usual {
 pub struct Pace {
     quiet_ns: u64,
     event_ns: u64,
-    period_ns: u64,
-    max_cpu_share: f64,
-    /// What a Sample costs: the time in which the share of the machine's CPU pays for it. Not known yet: none.
-    cost_ns: Option<f64>,
-    /// The bucket gains a Sample in this time.
     lasting_ns: u64,
     usual: [Usual; SIGNALS],
     limits: [f64; SIGNALS],
     second_ends_ns: u64,
     sent_ns: u64,
-    /// Samples in the bucket after the last one was sent.
-    saved: f64,
+    /// What was in the bucket after the last Sample; one takes `lasting_ns` of it.
+    saved_ns: u64,
     /// While an event lasts: when a signal was last outside its range.
     outside_ns: Option<u64>,
     /// Until then the controller asks for Samples as often as in an event.
@@ -95,18 +87,15 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// From one Sample to the next it is `quiet_ns`; in an event it is `event_ns` while the bucket lasts, then `period_ns`, or
-    /// more where Samples would take more than `max_cpu_share` of the machine's CPU; but no more than `quiet_ns`.
-    pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64, period_ns: u64, max_cpu_share: f64) -> Pace {
-        let period_ns = period_ns.clamp(event_ns, quiet_ns);
+    /// From one Sample to the next it is `quiet_ns`; in an event it is `event_ns` while the bucket lasts and `lasting_ns` then,
+    /// but no more than `quiet_ns`.
+    pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64, lasting_ns: u64) -> Pace {
+        let lasting_ns = lasting_ns.clamp(event_ns, quiet_ns);
         Pace {
             quiet_ns,
             event_ns,
-            period_ns,
-            max_cpu_share,
-            cost_ns: None,
-            lasting_ns: period_ns,
-            saved: BURST,
+            lasting_ns,
+            saved_ns: BURST * lasting_ns,
             usual: std::array::from_fn(|_| Usual::default()),
             limits: [f64::INFINITY; SIGNALS],
             second_ends_ns: now_ns + SECOND_NS,
@@ -119,13 +108,6 @@ impl Pace {
     /// The controller asks for Samples as often as in an event, until then.
     pub fn ask(&mut self, until_ns: u64) {
         self.asked_until_ns = until_ns;
-    }
-
-    /// A Sample took `cpu_ns` of CPU time on a machine of so many cores. It counts from the next one on, since the time of that
-    /// one is promised already.
-    pub fn spent(&mut self, cpu_ns: u64, cores: f64) {
-        let cost_ns = cpu_ns as f64 / (self.max_cpu_share * cores);
-        self.cost_ns = Some(self.cost_ns.map_or(cost_ns, |mean_ns| mean_ns + COST_WEIGHT * (cost_ns - mean_ns)));
     }
 
     /// Takes in what the signals are; true when a Sample is to be sent now.
@@ -142,9 +124,8 @@ impl Pace {
         // Looks come a little before or after their time.
         let is_due = now_ns.saturating_sub(self.sent_ns) + self.event_ns / 4 >= after_ns;
         if is_due {
-            let gained = now_ns.saturating_sub(self.sent_ns) as f64 / self.lasting_ns as f64;
-            self.saved = ((self.saved + gained).min(BURST) - 1.0).max(0.0);
-            self.lasting_ns = self.cost_ns.map_or(0, |ns| ns as u64).clamp(self.period_ns, self.quiet_ns);
+            let filled_ns = self.saved_ns + now_ns.saturating_sub(self.sent_ns);
+            self.saved_ns = filled_ns.min(BURST * self.lasting_ns).saturating_sub(self.lasting_ns);
             self.sent_ns = now_ns;
         }
         is_due
@@ -170,8 +151,7 @@ impl Pace {
         if now_ns < self.asked_until_ns {
             self.event_ns
         } else if is_event {
-            let until_one = (1.0 - self.saved).max(0.0);
-            ((until_one * self.lasting_ns as f64) as u64).max(self.event_ns)
+            self.lasting_ns.saturating_sub(self.saved_ns).max(self.event_ns)
         } else {
             self.quiet_ns
         }
@@ -210,7 +190,7 @@ mod tests {
     }
 
     fn pace() -> Pace {
-        Pace::new(0, 1000 * MS, 50 * MS, 200 * MS, 0.01)
+        Pace::new(0, 1000 * MS, 50 * MS, 200 * MS)
     }
 
     #[test]
@@ -249,35 +229,6 @@ mod tests {
             of_short_ones += sent_ms(&mut pace, from_s + 0.2, from_s + 1.0, &unanswered(15.0)).len();
         }
         assert!(of_short_ones <= 12 + 20 * 5, "{of_short_ones}");
-    }
-
-    #[test]
-    fn samples_that_cost_more_than_their_share_of_the_machine_come_seldomer_after_the_burst() {
-        let in_event = |cpu_ms, cores| {
-            let mut pace = pace();
-            pace.spent(cpu_ms * MS, cores);
-            sent_ms(&mut pace, 0.0, 20.0, &unanswered(15.0));
-            let burst = sent_ms(&mut pace, 20.0, 20.55, &unanswered(90.0)).len();
-            sent_ms(&mut pace, 20.55, 22.0, &unanswered(90.0));
-            (burst, sent_ms(&mut pace, 22.0, 30.0, &unanswered(90.0)).len())
-        };
-        assert_eq!(in_event(2, 0.5), (11, 20), "2 ms of 1% of half a core: each 400 ms");
-        assert_eq!(in_event(2, 4.0), (11, 40), "four cores pay for one each 200 ms");
-        assert_eq!(in_event(50, 0.5), (11, 8), "as often as in calm at least");
-    }
-
-    #[test]
-    fn what_a_sample_costs_is_a_mean_that_follows() {
-        let mut pace = pace();
-        let lasting_ms = |pace: &mut Pace, cpu_ms, times| {
-            (0..times).for_each(|_| pace.spent(cpu_ms * MS, 0.5));
-            let sent_ns = pace.sent_ns + 1000 * MS;
-            assert!(pace.look(sent_ns, &Watch::default()), "a second has passed");
-            pace.lasting_ns / MS
-        };
-        assert_eq!(lasting_ms(&mut pace, 2, 1), 400);
-        assert_eq!(lasting_ms(&mut pace, 4, 1), 450, "one Sample that was interrupted changes little");
-        assert_eq!(lasting_ms(&mut pace, 4, 100), 799);
     }
 
     #[test]

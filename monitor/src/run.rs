@@ -15,7 +15,6 @@ use crate::error::Error;
 use crate::memory;
 use crate::metrics::{Metrics, http};
 use crate::pace::Pace;
-use crate::probe::Stopwatch;
 use crate::sampler::Sampler;
 use crate::sandbox;
 use crate::system::System;
@@ -66,9 +65,8 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let since_start_ns = move |at: Instant| u64::try_from((at - start).as_nanos()).unwrap_or(u64::MAX);
     let now_ns = move || since_start_ns(Instant::now());
     let ns = |seconds: f64| (seconds * 1e9) as u64;
-    let new_pace =
-        || Pace::new(now_ns(), ns(pace.quiet_s), ns(pace.event_s), ns(settings.period_s), pace.max_cpu_share);
-    let mut pace = pace.by_event.then(new_pace);
+    let mut pace =
+        pace.by_event.then(|| Pace::new(now_ns(), ns(pace.quiet_s), ns(pace.event_s), ns(settings.period_s)));
     let mut schedule = Schedule::new(start, period);
     let mut overruns = Overruns::new(start);
     let mut alarm = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
@@ -103,15 +101,10 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
         if !is_due {
             continue;
         }
-        let sampling = Stopwatch::start();
         let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
         let sample = Sample { periods_missed: missed, next_within_s, ..sampler.take() };
         metrics.take(&sample, sampler.collectors(), sampler.response_times());
-        let cores = sample.cpu.as_ref().and_then(|cpu| cpu.cores).unwrap_or(1.0);
         bus.publish(sample).await;
-        if let Some(pace) = pace.as_mut() {
-            pace.spent(sampling.spent().cpu_ns, cores);
-        }
         notify.alive(due);
         metrics.sent(bus.sent());
         metrics.asks(asked.taken());
