@@ -31,6 +31,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--page", type=FILE, help="The page to write.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Begin no run that would end later; go on another time.")
 @click.option("--scenario", "scenarios", multiple=True, help="Only this one; again for more.  [default: all]")
+@click.option("--variant", "variants", multiple=True, help="Only this one; again for more.  [default: all]")
 @click.option("--hosts", type=click.Choice(HostsParam.kinds), default="cgroup", show_default=True, help="Their kind.")
 @click.option("--plan", "planned", is_flag=True, help="Only print what is left, and about how long it takes.")
 @click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
@@ -40,14 +41,15 @@ def evaluate(
     page: Path | None,
     minutes: float | None,
     scenarios: tuple[str, ...],
+    variants: tuple[str, ...],
     hosts: HostKind,
     planned: bool,
     replay: bool,
 ) -> None:
     """Measure what the evaluation's data file lacks, on any day and machine, and write its page.
 
-    A block is one round of one scenario with all its variants in random order. The same command goes on where it was.
-    Needs root and a quiet machine, except with --plan and --replay.
+    A block is one round of one scenario with all its variants in random order. The same command goes on where it was;
+    with other variants it goes on in the same blocks. Needs root and a quiet machine, except with --plan and --replay.
     """
     from lab.compare import evaluation, evaluation_page, measured
 
@@ -56,7 +58,7 @@ def evaluate(
     if out is None and not planned and not replay:
         raise click.UsageError("--out is missing: the folder of the runs' recordings")
     found = measured.read(data)
-    pieces = evaluation.left(found, scenarios, evaluation.here(hosts))
+    pieces = evaluation.left(found, scenarios, evaluation.here(hosts), variants)
     if planned:
         _show(pieces, found)
         return

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ class Piece:
 
     block: Block
     seed: int
-    there: frozenset[str] = frozenset()
-    """Variants that are measured."""
+    wanted: frozenset[str]
+    """Variants to measure."""
     capacity_rps: float | None = None
     """That these took their load from."""
 
@@ -77,7 +78,7 @@ class Piece:
 
     @property
     def left(self) -> list[Run]:
-        return [one for one in self.plan().runs if one.policy not in self.there]
+        return [one for one in self.plan().runs if one.policy in self.wanted]
 
 
 def here(hosts: HostKind) -> Block:
@@ -85,34 +86,38 @@ def here(hosts: HostKind) -> Block:
     return Block(hosts, "", 0, machine_of(machine.bare()), decision_commit())
 
 
-def left(found: Sequence[Measured], scenarios: Sequence[str], common: Block) -> list[Piece]:
+def left(
+    found: Sequence[Measured], scenarios: Sequence[str], common: Block, variants: Sequence[str] = ()
+) -> list[Piece]:
     """What is not measured yet, in order: each scenario's first round before any second, so that whoever stops early
     knows something of all. A block goes on only where and as it was begun (`common`); else it is left as it is, and
-    another round is measured in its place. Raises ExperimentError for a scenario that there is not."""
+    another round is measured in its place. Given `variants`, the blocks have these alone, where the scenario has them;
+    the others of a block may follow another time. Raises ExperimentError for a scenario or variant that there is
+    not."""
     if unknown := [name for name in scenarios if name not in VARIANTS]:
         raise ExperimentError(f"no scenario `{unknown[0]}`; there are: {', '.join(VARIANTS)}")
+    every = dict.fromkeys(chain.from_iterable(VARIANTS[name] for name in scenarios or VARIANTS))
+    if unknown := [name for name in variants if name not in every]:
+        raise ExperimentError(f"no variant `{unknown[0]}`; there are: {', '.join(every)}")
     pieces: list[tuple[int, Piece]] = []
     for name in scenarios or VARIANTS:
+        wanted = frozenset(VARIANTS[name]).intersection(variants or VARIANTS[name])
         blocks: dict[Block, list[Measured]] = {}
         for one in found:
             if (one.hosts, one.scenario) == (common.hosts, name):
                 blocks.setdefault(one.block, []).append(one)
-        partial = {block: runs for block, runs in blocks.items() if _lacks(runs, name)}
+        lacking = {block: wanted - {one.variant for one in runs} for block, runs in blocks.items()}
+        partial = [block for block, variants_left in lacking.items() if variants_left]
         whole = len(blocks) - len(partial)
         used = {block.round for block in blocks}
         fresh = (number for number in range(1, len(used) + goals.ROUNDS + 1) if number not in used)
         mine = [block for block in partial if block == common._replace(scenario=name, round=block.round)]
-        for place in range(whole, goals.ROUNDS):
+        for place in range(whole, goals.ROUNDS if wanted else 0):
             block = mine.pop(0) if mine else common._replace(scenario=name, round=next(fresh))
-            runs = partial.get(block, [])
-            seed = runs[0].seed if runs else _seed(block)
-            there = frozenset(one.variant for one in runs)
-            pieces.append((place, Piece(block, seed, there, runs[0].capacity_rps if runs else None)))
+            first = next(iter(blocks.get(block, [])), None)
+            seed, capacity_rps = (first.seed, first.capacity_rps) if first else (_seed(block), None)
+            pieces.append((place, Piece(block, seed, lacking.get(block, wanted), capacity_rps)))
     return [piece for _, piece in sorted(pieces, key=itemgetter(0))]
-
-
-def _lacks(runs: Sequence[Measured], scenario: str) -> bool:
-    return not {one.variant for one in runs} >= set(VARIANTS[scenario])
 
 
 def _seed(block: Block) -> int:

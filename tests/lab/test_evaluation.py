@@ -93,6 +93,26 @@ def test_what_is_measured_is_not_left() -> None:
         left([], ("three",), HERE)
 
 
+def test_some_variants_are_measured_first_and_the_others_go_on_in_their_blocks() -> None:
+    some = ("leastconn", "slackwater-lc")
+    found = [row("two", variant, 1) for variant in VARIANTS["two"]] + [row("two", "leastconn", 2, capacity_rps=800.0)]
+    pieces = left(found, ("two",), HERE, some)
+    assert [piece.block.round for piece in pieces] == [2, 3, 4, 5]
+    assert [{run.policy for run in piece.left} for piece in pieces] == [{"slackwater-lc"}, *[set(some)] * 3]
+    found += [row("two", run.policy, piece.block.round, seed=piece.seed) for piece in pieces for run in piece.left]
+    assert left(found, ("two",), HERE, some) == []
+    rest = left(found, ("two",), HERE)
+    assert [piece.block.round for piece in rest] == [2, 3, 4, 5]
+    assert all({run.policy for run in piece.left} == set(VARIANTS["two"]) - set(some) for piece in rest)
+    assert [piece.seed for piece in rest[1:]] == [piece.seed for piece in pieces[1:]], "the order of the block is kept"
+
+
+def test_a_scenario_without_the_variants_has_nothing_left() -> None:
+    assert {piece.block.scenario for piece in left([], (), HERE, ("observed-lc",))} == {"load-80"}
+    with pytest.raises(ExperimentError, match="no variant `best`; there are: leastconn, "):
+        left([], (), HERE, ("best",))
+
+
 def test_each_scenario_has_a_round_before_any_has_its_next() -> None:
     found = [row("all", variant, 1) for variant in VARIANTS["all"]]
     pieces = left(found, ("all", "two", "bursts"), HERE)
