@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.bus.bus import Bus
-from slackwater.config import load
+from slackwater.config import BusSettings, load
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Verdict
 from slackwater.supervise import state_dir
@@ -164,8 +164,8 @@ def noise_on_host1(site: Site, pools: Sequence[str] = ("web",)) -> Iterator[Call
     done = threading.Event()
     threads: list[threading.Thread] = []
 
-    async def script() -> None:
-        bus = await Bus.connect(load(site.config).controller_bus, "test", wait_s=IN_TIME_S)
+    async def script(settings: BusSettings) -> None:
+        bus = await Bus.connect(settings, "test", wait_s=IN_TIME_S)
         since_unix_s = time.time()
         while not done.is_set():
             for pool in pools:
@@ -175,10 +175,10 @@ def noise_on_host1(site: Site, pools: Sequence[str] = ("web",)) -> Iterator[Call
         await bus.close()
 
     def start() -> None:
-        acts = load(site.config).pool[0].mode == "act"
-        threads.append(threading.Thread(target=asyncio.run, args=(script(),)))
+        config = load(site.config)  # here: the test may write the file anew as soon as this returns
+        threads.append(threading.Thread(target=asyncio.run, args=(script(config.controller_bus),)))
         threads[-1].start()
-        until(lambda: not acts or site.balancer.weight("host1") < 100, "a lower weight of host1")
+        until(lambda: config.pool[0].mode != "act" or site.balancer.weight("host1") < 100, "a lower weight of host1")
 
     try:
         yield start
