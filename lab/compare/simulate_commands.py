@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,13 @@ BALANCES = (
     *("roundrobin", "leastconn", "random2", "bounded-random", "peak-ewma", "peak-ewma-2", "prequal-60", "prequal-84"),
     *("nginx-least-time", "traefik-least-time", "knapsack"),
 )
-OF_DRAWN = frozenset({"drawn", "folder", "minutes", "seed", "json_file"})
+PLAYERS = (
+    *("static", *BALANCES[1:], "slackwater", "slackwater-lc", "slackwater-random2"),
+    *("oracle-lc", "oracle-split", "oracle-split-lc"),
+)
+"""Names of those that may play drawn scenarios."""
+REFERENCE = "leastconn"
+OF_DRAWN = frozenset({"drawn", "players", "folder", "minutes", "seed", "json_file"})
 SHOWN = ("slackwater", "slackwater-lc")
 
 
@@ -88,6 +95,13 @@ class Remembering(click.Command):
 @click.option(
     "--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed, under every balancer."
 )
+@click.option(
+    "--player",
+    "players",
+    multiple=True,
+    type=click.Choice(PLAYERS),
+    help=f"With --random: who plays beside {REFERENCE}; again for more.  [default: all]",
+)
 @click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="With --random: its folder.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="With --random: end after so long; go on another time.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same run.")
@@ -104,6 +118,7 @@ def simulate(
     period_s: float | None,
     json_file: str | None,
     drawn: int | None,
+    players: tuple[str, ...],
     folder: Path | None,
     minutes: float | None,
     **given: Any,
@@ -113,8 +128,8 @@ def simulate(
     Options that may be given again are combined: every value of one with every value of the others. What is not of the
     chosen model is refused. Costs are CPU time of this machine for one decision cycle.
 
-    --random plays each drawn scenario under every balancer, Slackwater and the oracles, on all cores, and shows all of
-    them against leastconn. The same command goes on where it was interrupted.
+    --random plays each drawn scenario under every balancer, Slackwater and the oracles, or those of --player, on all
+    cores, and shows all of them against leastconn. The same command goes on where it was interrupted.
     """
     from detector.service import choose_model
     from lab.cluster.commit import commit
@@ -124,10 +139,10 @@ def simulate(
 
     judge_by = choose_model(DetectorSettings())
     if drawn is not None:
-        _drawn(drawn, folder, minutes, given["seed"], judge_by, json_file)
+        _drawn(drawn, players, folder, minutes, given["seed"], judge_by, json_file)
         return
-    if folder is not None or minutes is not None:
-        raise click.UsageError("--out and --minutes are of drawn scenarios: expected --random with them")
+    if players or folder is not None or minutes is not None:
+        raise click.UsageError("--player, --out and --minutes are of drawn scenarios: expected --random with them")
     runs = list(
         itertools.product(
             servers or (10,), balancers or (1,), loads or (0.5,), noisy or (0.1,), delays or (0.02,), losses or (0.0,)
@@ -167,19 +182,27 @@ def simulate(
 
 
 def _drawn(
-    count: int, folder: Path | None, minutes: float | None, seed: int, model: Model, json_file: str | None
+    count: int,
+    asked: Sequence[str],
+    folder: Path | None,
+    minutes: float | None,
+    seed: int,
+    model: Model,
+    json_file: str | None,
 ) -> None:
     from lab.cluster.commit import commit
     from lab.compare import drawn
-    from lab.sim.drawn import PLAYERS
 
     context = click.get_current_context()
     for name in context.params.keys() - OF_DRAWN:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{name} is drawn with --random: expected only --seed, --out, --minutes, --json")
+            raise click.UsageError(
+                f"{name} is drawn with --random: expected only --seed, --player, --out, --minutes, --json"
+            )
     if folder is None:
         raise click.UsageError("--out is missing: the folder that the scenarios are kept in")
-    plan = drawn.begin(folder, seed, list(PLAYERS), commit())
+    players = [name for name in PLAYERS if not asked or name in asked or name == REFERENCE]
+    plan = drawn.begin(folder, seed, players, commit())
     until_s = time.monotonic() + 60.0 * minutes if minutes else float("inf")
     drawn.run(folder, plan, count, model, progress, until_s)
     found = drawn.summary(folder, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.commands import lab
-from lab.compare import comparison, drawn
+from lab.compare import comparison, drawn, simulate_commands
 from lab.compare.tables import worst
 from lab.experiment import drawn as in_lab
 from lab.experiment.recording import ExperimentError
@@ -80,11 +81,22 @@ def test_requests_without_an_answer_count_as_long_as_they_waited() -> None:
     assert found["p99_ms"] > 5000.0
 
 
+def test_those_that_are_asked_for_play_beside_leastconn(tmp_path: Path) -> None:
+    assert set(simulate_commands.PLAYERS) == simulated.PLAYERS.keys()
+    assert simulate_commands.REFERENCE == simulated.REFERENCE
+    asked = ["simulate", "--random", "1", "--player", "static", "--out", str(tmp_path), "--json", "-"]
+    done = CliRunner().invoke(lab, asked)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["players"].keys() == {"leastconn", "static"}
+
+
 def test_the_command_refuses_what_is_drawn_and_what_is_missing(tmp_path: Path) -> None:
     for arguments, wrong in (
         (["--random", "2"], "--out is missing"),
         (["--random", "2", "--out", str(tmp_path), "--load", "0.5"], "loads is drawn with --random"),
+        (["--random", "2", "--player", "nobody"], "'nobody' is not one of 'static'"),
         (["--out", str(tmp_path)], "expected --random with them"),
+        (["--player", "static"], "expected --random with them"),
     ):
         done = CliRunner().invoke(lab, ["simulate", *arguments])
         assert done.exit_code == 2
