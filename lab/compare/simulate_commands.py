@@ -34,7 +34,6 @@ PLAYERS = (
     *("oracle-lc", "oracle-split", "oracle-split-lc"),
 )
 """Names of those that may play drawn scenarios."""
-REFERENCE = "leastconn"
 OF_DRAWN = frozenset({"drawn", "players", "folder", "minutes", "seed", "json_file"})
 SHOWN = ("slackwater", "slackwater-lc")
 
@@ -100,7 +99,7 @@ class Remembering(click.Command):
     "players",
     multiple=True,
     type=click.Choice(PLAYERS),
-    help=f"With --random: who plays beside {REFERENCE}; again for more.  [default: all]",
+    help="With --random: who plays beside leastconn; again for more.  [default: all]",
 )
 @click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="With --random: its folder.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="With --random: end after so long; go on another time.")
@@ -192,6 +191,7 @@ def _drawn(
 ) -> None:
     from lab.cluster.commit import commit
     from lab.compare import drawn
+    from lab.sim.drawn import REFERENCE
 
     context = click.get_current_context()
     for name in context.params.keys() - OF_DRAWN:
