@@ -69,6 +69,10 @@ def quoted(text: str) -> str:
     return f"$'{escaped}'"
 
 
+class GuestSilent(LabError):
+    """A guest runs, but did not say in time what was waited for."""
+
+
 class Guest:
     """A running guest. Its commands run one after the other, whichever thread sends them."""
 
@@ -96,7 +100,7 @@ class Guest:
         argv = qemu.command(
             initrd,
             more,
-            line=f"loglevel=6 {settings.line}",
+            line=f"loglevel=7 {settings.line}",
             cpu=settings.cpu,
             cpus=settings.cpus,
             memory_mib=settings.memory_mib,
@@ -109,7 +113,8 @@ class Guest:
             self.process = qemu.start([*wrap, *argv], stdout=log, stderr=log, pass_fds=[theirs.fileno()])
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
-        """Until it takes commands. Raises LabError, with its last words, if that takes too long; it is ended then."""
+        """Until it takes commands. Raises LabError, with its last words, where it ends, GuestSilent where it takes too
+        long; it is ended then."""
         try:
             self._until(READY, within_s)
         except BaseException:
@@ -155,12 +160,12 @@ class Guest:
                 process.wait()
 
     def _until(self, mark: bytes, within_s: float) -> bytes:
-        """What the guest says on its port before `mark`."""
+        """What the guest says on its port before `mark`. Raises LabError."""
         deadline_s = time.monotonic() + within_s
         while mark not in self._read:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise LabError(self._failure(f"said no {mark!r} within {within_s:g} s"))
+                raise GuestSilent(self._failure(f"said no {mark!r} within {within_s:g} s"))
             if select.select([self._commands], [], [], left_s)[0]:
                 chunk = self._commands.recv(65536)
                 if not chunk:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.guest import READY_WITHIN_S
+from lab.cluster.guest import READY_WITHIN_S, Guest, GuestSettings, GuestSilent
 from lab.cluster.paths import LabError
 from tests.support.ipvs_guest import INIT, IpvsGuest, booted, needs_ipvs
 
@@ -46,3 +46,10 @@ def test_a_guest_that_cannot_start_fails_at_once_with_its_last_words(init: str, 
         pass
     assert why in str(caught.value)
     assert time.monotonic() - begun_s < READY_WITHIN_S
+
+
+def test_a_guest_that_hangs_is_ended_and_told_from_one_that_ends(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, GuestSettings(init="#!/bin/sh\nwhile :; do /bin/busybox sleep 1; done\n"))
+    with pytest.raises(GuestSilent, match="said no b'READY"):
+        guest.wait_ready(2.0)
+    assert not guest.running
