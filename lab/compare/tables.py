@@ -8,6 +8,7 @@ from rich.table import Table
 
 REFERENCE = "leastconn"
 WORST = 10
+MUCH = 0.1
 DECIDES = "second_means_median_ms"
 """ICE's measure: by it the worst are found."""
 SHOWN = (
@@ -38,7 +39,10 @@ def worst(found: dict[str, Any], policy: str) -> Table:
         if cell["policy"] == policy and cell["change"].get(REFERENCE, {}).get(DECIDES) is not None
     }
     order = sorted(against, key=lambda name: float(against[name][DECIDES]["value"]), reverse=True)
-    table = Table("scenario", "means/s", "p95", "p99", title=f"{policy}: worst of {len(order)}", box=None)
+    values = [float(against[name][DECIDES]["value"]) for name in order]
+    much_worse, much_better = sum(value > MUCH for value in values), sum(value < -MUCH for value in values)
+    title = f"{policy}, {len(order)} scenarios: {much_worse} worse and {much_better} better by more than {MUCH:.0%}"
+    table = Table("scenario", "means/s", "p95", "p99", title=title, box=None)
     for name in order[:WORST]:
         changes = [against[name].get(key) for key in (DECIDES, "p95_ms", "p99_ms")]
         table.add_row(name, *("-" if one is None else f"{one['value']:+.0%}" for one in changes))

@@ -114,4 +114,4 @@ def test_the_worst_of_a_comparison_are_shown_first() -> None:
     table = worst({"cells": [cell("a", -0.1), cell("b", 0.4), {**cell("c", 9.0), "policy": "other"}]}, "slackwater")
     assert list(table.columns[0].cells) == ["b", "a"]
     assert list(table.columns[1].cells) == ["+40%", "-10%"]
-    assert table.title == "slackwater: worst of 2"
+    assert table.title == "slackwater, 2 scenarios: 1 worse and 0 better by more than 10%"
