@@ -18,6 +18,7 @@ from rich.table import Table
 
 from detector.classify.tree import Model
 from lab.compare import resumable
+from lab.compare.tables import WORSE, WORST
 from lab.experiment.recording import ExperimentError
 from lab.sim import drawn
 from lab.sim.drawn import REFERENCE
@@ -26,8 +27,6 @@ FORMAT = 1
 PLAN, LINES = "drawn.json", "scenarios.jsonl"
 MEASURES = ("second_means_median_ms", "mean_ms", "p95_ms", "p99_ms")
 """The first, ICE's measure, decides who is worse."""
-WORSE = 0.10
-WORST = 10
 REPORT_EVERY_S = 15.0
 LONGEST_S = 3600.0
 """That a scenario may take."""

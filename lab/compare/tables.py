@@ -8,7 +8,8 @@ from rich.table import Table
 
 REFERENCE = "leastconn"
 WORST = 10
-MUCH = 0.1
+WORSE = 0.1
+"""A change that counts, either way."""
 DECIDES = "second_means_median_ms"
 """ICE's measure: by it the worst are found."""
 SHOWN = (
@@ -32,16 +33,19 @@ def with_interval(estimate: dict[str, Any] | None, form: str) -> str:
 
 
 def worst(found: dict[str, Any], policy: str) -> Table:
-    """The ten scenarios in which a policy is worst against `leastconn`; a change of +10% is 10% worse."""
+    """The ten scenarios in which a policy is worst against `leastconn`; a change of +10% is 10% worse.
+
+    The title counts in how many of all it is much worse, and much better.
+    """
     against = {
         cell["scenario"]: cell["change"][REFERENCE]
         for cell in found["cells"]
         if cell["policy"] == policy and cell["change"].get(REFERENCE, {}).get(DECIDES) is not None
     }
-    order = sorted(against, key=lambda name: float(against[name][DECIDES]["value"]), reverse=True)
-    values = [float(against[name][DECIDES]["value"]) for name in order]
-    much_worse, much_better = sum(value > MUCH for value in values), sum(value < -MUCH for value in values)
-    title = f"{policy}, {len(order)} scenarios: {much_worse} worse and {much_better} better by more than {MUCH:.0%}"
+    decides = {name: float(change[DECIDES]["value"]) for name, change in against.items()}
+    order = sorted(decides, key=lambda name: decides[name], reverse=True)
+    worse, better = (sum(sign * change > WORSE for change in decides.values()) for sign in (1, -1))
+    title = f"{policy}, {len(order)} scenarios: {worse} worse and {better} better by more than {WORSE:.0%}"
     table = Table("scenario", "means/s", "p95", "p99", title=title, box=None)
     for name in order[:WORST]:
         changes = [against[name].get(key) for key in (DECIDES, "p95_ms", "p99_ms")]
