@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -41,6 +43,16 @@ def prepare(lab_hosts: Sequence[Host]) -> None:
     if not CERTIFICATE_FILE.exists():
         _make_certificate()
     nats_server.change_nodes(SITE, lambda _: [Node(host.pool, host.name) for host in lab_hosts])
+
+
+def forget(state_dir: Path = STATE_DIR) -> None:
+    """Deletes all that Slackwater knows from an earlier run. The users keep their passwords: guests cache the files."""
+    kept = ControllerSettings(pool=[], state_dir=str(state_dir)).bus_folder
+    for path in state_dir.iterdir() if state_dir.exists() else ():
+        if path.is_dir() and path != kept:
+            shutil.rmtree(path)
+        elif not path.is_dir():
+            path.unlink()
 
 
 def controller_section() -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
 
 from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.bus import STATE_DIR
+from lab.cluster.bus import forget
 from lab.cluster.bus_listener import BusListener
 from lab.cluster.controller import Controller, start_bus, start_monitors
 from lab.cluster.lab import Lab, LabSettings
@@ -133,7 +132,7 @@ class SlackwaterRunner(PolicyRunner):
             raise LabError("the rescue needs HAProxy 3.0: expected --haproxy haproxy-3 or haproxy-3.2")
 
     def begin(self) -> None:
-        shutil.rmtree(STATE_DIR, ignore_errors=True)  # nothing is known from an earlier run
+        forget()
         controller = Controller(self.lab, self._mode, self._law, rescues=self.rescues)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import shutil
 import threading
 import time
 import uuid
 from collections.abc import Mapping
 
 from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.bus import POOL, SITE, STATE_DIR
+from lab.cluster.bus import POOL, SITE, forget
 from lab.cluster.bus_listener import BusListener
 from lab.cluster.controller import CONTROLLER_FILE, Controller
 from lab.cluster.lab import Lab
@@ -84,7 +83,7 @@ class TwoStageRunner(PolicyRunner):
     """ICE: the real controller with the threshold law, and the second stage with its knowledge base."""
 
     def begin(self) -> None:
-        shutil.rmtree(STATE_DIR, ignore_errors=True)
+        forget()
         make_keys()
         controller = RetuningController(self.lab, LONG_AFTER_S, law="ice")
         self.stack.callback(stop_programs, self.lab, MONITOR)
@@ -123,7 +122,7 @@ class WebServerRunner(PolicyRunner):
     """IC²: Verdicts of our detector, Orders by the policy's own decision, no weights and no drains."""
 
     def begin(self) -> None:
-        shutil.rmtree(STATE_DIR, ignore_errors=True)
+        forget()
         make_keys()
         controller = Controller(self.lab, "observe")
         self.stack.callback(stop_programs, self.lab, MONITOR)

@@ -174,21 +174,27 @@ fn retry_delay(attempts: usize) -> Duration {
 /// What was logged of the connection, so that nothing is repeated.
 #[derive(Default)]
 struct News {
-    away: bool,
+    away: Vec<String>,
     server: Option<(String, Instant)>,
 }
 
 impl News {
-    /// One line when the bus comes or goes; attempts that fail after that are not news, and an error of the server is
-    /// repeated once in a while.
+    /// One line when the bus comes, and one for each reason while it is away; an error of the server is repeated once
+    /// in a while.
     fn line(&mut self, address: &str, event: &Event, now: Instant) -> Option<(Level, String)> {
         match event {
             Event::Connected => {
-                self.away = false;
+                self.away.clear();
                 Some((Level::INFO, format!("bus {address}: connected")))
             }
-            Event::Disconnected | Event::ClientError(_) if !std::mem::replace(&mut self.away, true) => {
-                Some((Level::WARN, format!("bus {address}: {event}; trying again for as long as it takes")))
+            Event::Disconnected | Event::ClientError(_) => {
+                let reason = event.to_string();
+                if self.away.contains(&reason) {
+                    return None;
+                }
+                let line = format!("bus {address}: {reason}; trying again for as long as it takes");
+                self.away.push(reason);
+                Some((Level::WARN, line))
             }
             Event::ServerError(error) => {
                 let text = error.to_string();
@@ -210,7 +216,7 @@ impl News {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use async_nats::ServerError;
+    use async_nats::{ClientError, ServerError};
 
     #[test]
     fn attempts_to_connect_become_rarer_up_to_a_bound() {
@@ -230,13 +236,20 @@ mod tests {
     }
 
     #[test]
-    fn news_of_the_connection_is_logged_once() {
+    fn news_of_the_connection_is_logged_once_and_so_is_each_reason_why_it_is_away() {
         let (mut news, now) = (News::default(), Instant::now());
         let mut line =
             |event: Event, after_s| news.line("a:1", &event, now + Duration::from_secs(after_s)).map(|(_, line)| line);
         let refused = || Event::ServerError(ServerError::Other("Permissions Violation".to_owned()));
         assert_eq!(line(Event::Connected, 0).as_deref(), Some("bus a:1: connected"));
-        assert!(line(Event::Disconnected, 1).is_some() && line(Event::Disconnected, 2).is_none());
+        for _ in 0..2 {
+            assert!(line(Event::Disconnected, 1).is_some() && line(Event::Disconnected, 1).is_none());
+            for reason in ["nats: IO error", "nats: authorization violation"] {
+                let failed = || Event::ClientError(ClientError::Other(reason.to_owned()));
+                assert!(line(failed(), 2).is_some_and(|line| line.contains(reason)) && line(failed(), 2).is_none());
+            }
+            assert!(line(Event::Connected, 2).is_some());
+        }
         assert!(line(refused(), 3).is_some_and(|line| line.contains("Permissions Violation")));
         assert!(line(refused(), 62).is_none() && line(refused(), 64).is_some());
         assert!(line(Event::ServerError(ServerError::AuthorizationViolation), 65).is_some());
