@@ -49,6 +49,16 @@ Taken = TypeVar("Taken", bound=Running)
 
 
 @dataclass(frozen=True)
+class PreparedNoise:
+    """The same noise in several hosts, which has not begun."""
+
+    begin: Callable[[], list[noises.Noise]]
+    """They are on when it returns. Raises LabError."""
+    give_up: Callable[[], None]
+    """Ends them before they began."""
+
+
+@dataclass(frozen=True)
 class LabSettings:
     """What the lab is made of; the defaults are the reference that the documents measure with."""
 
@@ -258,28 +268,36 @@ class Lab:
         self, hosts: Sequence[Host], kind: str, intensity: float, seconds: float, weight: int = NEIGHBOUR_WEIGHT
     ) -> list[noises.Noise]:
         """The same in several hosts, at the same moment (those of stress-ng one after the other)."""
-        before = len(self._noises)
-        waiting: list[noises.Filled] = []
-        try:
+        return self.prepare_noise(hosts, kind, intensity, seconds, weight).begin()
+
+    def prepare_noise(
+        self, hosts: Sequence[Host], kind: str, intensity: float, seconds: float, weight: int = NEIGHBOUR_WEIGHT
+    ) -> PreparedNoise:
+        """The same, but it waits for its word. What it has to do before it does meanwhile, aside."""
+        waiting: list[noises.Prepared] = []
+
+        def place(host: Host) -> dict[str, Any]:
+            files = self.cgroups.procs_files(host.neighbour)
+            return {"quota_cores": self.settings.quota_cores, "procs_files": files, "wrap": self.aside(host.pin)}
+
+        def begin() -> list[noises.Noise]:
             for host in hosts:
                 self.cgroups.make(host.neighbour, weight=weight)
-                place: dict[str, Any] = {
-                    "quota_cores": self.settings.quota_cores,
-                    "procs_files": self.cgroups.procs_files(host.neighbour),
-                    "wrap": self.aside(host.pin),
-                }
-                if kind in stress.STRESSORS:
-                    self._noises.append(stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place))
-                else:
-                    waiting.append(
-                        noises.prepare(self._maker, host.name, kind, intensity, seconds, address=host.address, **place)
-                    )
-        except LabError:
-            for filled in waiting:
-                filled.give_up()
-            raise
-        self._noises += noises.begin(waiting)
-        return self._noises[before:]
+            begun = noises.begin(waiting)
+            self._noises += begun
+            for host in () if waiting else hosts:
+                begun.append(stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place(host)))
+                self._noises.append(begun[-1])
+            return begun
+
+        def give_up() -> None:
+            for one in waiting:
+                one.give_up()
+
+        for host in () if kind in stress.STRESSORS else hosts:
+            more = {"address": host.address, **place(host)}
+            waiting.append(noises.prepare(self._maker, host.name, kind, intensity, seconds, **more))
+        return PreparedNoise(begin, give_up)
 
     @property
     def hypervisor(self) -> str:

@@ -165,7 +165,7 @@ class VirtualMachine:
             raise LabError(f"{self.host.name} ended with status {self.guest.process.returncode}: see {self.guest.log}")
         if at_once or time.monotonic() - self._asked_mono_s >= LOOK_S:
             lines = self.guest.ok(
-                f"cd {PROGRAMS}; for f in *.status; do [ -s $f ] && echo ${{f%.status}} $(<$f); done; :"
+                f'cd {PROGRAMS}; for f in *.status; do read -r s <"$f" && echo "${{f%.status}} $s"; done 2>/dev/null; :'
             )
             self._ended = {name: int(status) for name, status in map(str.split, lines.splitlines())}
             self._asked_mono_s = time.monotonic()

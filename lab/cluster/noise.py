@@ -90,8 +90,8 @@ def _wait_for_end(group: int) -> None:
 
 
 @dataclass(frozen=True)
-class Filled:
-    """A noise maker that has filled its buffers and waits for its word."""
+class Prepared:
+    """A noise maker that fills its buffers and then waits for its word."""
 
     host: str
     kind: str
@@ -126,11 +126,12 @@ def prepare(
     procs_files: Sequence[str],
     address: str = "127.0.0.1",
     wrap: Sequence[str] = (),
-) -> Filled:
+) -> Prepared:
     """A noise that waits for `begin`; from then on it lasts `seconds`, and no longer than the lab.
 
     `intensity` is the share of time in which each of its threads works: one thread for each core of the host's quota,
-    begun ones included. It fills its buffers in the cgroup that `wrap` puts it in, and then joins the neighbour's.
+    begun ones included. It fills its buffers in the cgroup that `wrap` puts it in, which may take seconds on a busy
+    machine, and then joins the neighbour's.
     """
     if kind not in NOISES:
         raise LabError(f"no noise `{kind}`; there are: {', '.join(NOISES)}")
@@ -146,26 +147,26 @@ def prepare(
         text=True,
         start_new_session=True,
     )
-    filled = Filled(host, kind, intensity, process)
-    filled.hear("filled")
-    return filled
+    return Prepared(host, kind, intensity, process)
 
 
-def begin(waiting: Sequence[Filled]) -> list[Noise]:
-    """Has them all begin at the same moment; they are on when this returns."""
-    for filled in waiting:
-        assert filled.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `hear` gives the reason
-            filled.process.stdin.write("\n")
-            filled.process.stdin.close()
+def begin(waiting: Sequence[Prepared]) -> list[Noise]:
+    """Has them all begin at the same moment, when the last has filled its buffers; they are on when this returns."""
     begun: list[Noise] = []
     try:
-        for filled in waiting:
-            filled.hear("on")
+        for one in waiting:
+            one.hear("filled")
+        for one in waiting:
+            assert one.process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # `hear` gives the reason
+                one.process.stdin.write("\n")
+                one.process.stdin.close()
+        for one in waiting:
+            one.hear("on")
             on_mono_s, on_unix_s = time.monotonic(), time.time()
-            begun.append(Noise(filled.host, filled.kind, filled.intensity, filled.process, on_mono_s, on_unix_s))
+            begun.append(Noise(one.host, one.kind, one.intensity, one.process, on_mono_s, on_unix_s))
     except LabError:
-        for filled in waiting:
-            filled.give_up()
+        for one in waiting:
+            one.give_up()
         raise
     return begun

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from detector.recordings.recording import Label
 from detector.recordings.recording import write as write_samples
 from lab.cluster.balancer import BASE_WEIGHT, Snapshot
 from lab.cluster.commit import commit
 from lab.cluster.hosts import NEIGHBOUR_WEIGHT
-from lab.cluster.lab import Lab
+from lab.cluster.lab import Lab, PreparedNoise
 from lab.cluster.load import Demand, joined
 from lab.cluster.noise import Noise
 from lab.experiment import cost, recording
@@ -29,7 +31,19 @@ from lab.experiment.steady import LOOK_S, SETTLE_S, WARM_UP_S, at_baseline, set_
 from slackwater.messages import Sample, Verdict
 
 MARGIN_S = 3.0
+PREPARED_S = 15.0
+"""A neighbour begins to fill its buffers so long before it begins: where a cache has 480 MiB that takes seconds."""
 POLL_S = 0.02
+
+
+class _What(NamedTuple):
+    """What neighbours of several hosts have in common that come together."""
+
+    begin_s: float
+    kind: str
+    intensity: float
+    seconds: float
+    weight: int
 
 
 class Neighbours:
@@ -47,9 +61,15 @@ class Neighbours:
         """`weights`: of the neighbours' cgroups against the server's 100; of one that is not in it, 100 too."""
         self._lab, self._at_s, self._changed, self._clock = lab, at_mono_s, changed, clock
         self._weights = weights or {}
-        self._left = sorted(neighbours, key=lambda one: one.begin_s, reverse=True)
+        alike = itertools.groupby(sorted(neighbours, key=lambda one: one.begin_s), self._what)
+        self._left = [(what, list(together)) for what, together in alike][::-1]
+        self._waiting: deque[tuple[list[Neighbour], PreparedNoise]] = deque()
         self._now: list[tuple[Neighbour, Noise]] = []
         self.past: list[Noise] = []
+
+    def _what(self, one: Neighbour) -> _What:
+        weight = self._weights.get(one, NEIGHBOUR_WEIGHT)
+        return _What(one.begin_s, one.kind, one.intensity, one.end_s - one.begin_s + MARGIN_S, weight)
 
     def tend(self) -> None:
         """Call it often. Raises LabError when a neighbour ended by itself."""
@@ -59,23 +79,23 @@ class Neighbours:
             self._stop(pair)
         for _, noise in self._now:
             noise.check()
-        due = []
-        while self._left and at >= self._left[-1].begin_s:
-            due.append(self._left.pop())
-        for (kind, intensity, weight, lasts_s), alike in itertools.groupby(
-            due,
-            lambda one: (
-                *(one.kind, one.intensity, self._weights.get(one, NEIGHBOUR_WEIGHT)),
-                one.end_s - one.begin_s + MARGIN_S,
-            ),
-        ):
-            together = list(alike)
+        while self._left and at >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1]):
+            what, together = self._left.pop()
             hosts = [self._lab.hosts[one.host] for one in together]
-            self._now += zip(together, self._lab.noise_in(hosts, kind, intensity, lasts_s, weight), strict=True)
+            prepared = self._lab.prepare_noise(hosts, what.kind, what.intensity, what.seconds, what.weight)
+            self._waiting.append((together, prepared))
+        while self._waiting and at >= self._waiting[0][0][0].begin_s:
+            together, prepared = self._waiting.popleft()
+            self._now += zip(together, prepared.begin(), strict=True)
             self._set_weights(together)
         after = self._lost()
         if after != before:
             self._changed(after)
+
+    def _waits_beside(self, together: Sequence[Neighbour]) -> bool:
+        """Whether another waits beside one of these hosts: its buffers are memory enough."""
+        taken = {one.host for waiting, _ in self._waiting for one in waiting}
+        return any(one.host in taken for one in together)
 
     def _set_weights(self, begun: Sequence[Neighbour]) -> None:
         for one in begun:
@@ -98,9 +118,11 @@ class Neighbours:
         self.past.append(noise)
 
     def stop(self) -> None:
-        """Ends all that are on."""
+        """Ends all that are on, or wait."""
         for pair in list(self._now):
             self._stop(pair)
+        while self._waiting:
+            self._waiting.pop()[1].give_up()
 
     @property
     def labels(self) -> list[Label]:
@@ -112,7 +134,7 @@ class Neighbours:
 
     @property
     def over(self) -> bool:
-        return not self._left and not self._now
+        return not self._left and not self._waiting and not self._now
 
 
 @dataclass

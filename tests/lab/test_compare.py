@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from lab.cluster.hosts import hosts
-from lab.cluster.lab import LabSettings
+from lab.cluster.lab import LabSettings, PreparedNoise
 from lab.cluster.load import Demand
 from lab.cluster.paths import LabError
 from lab.commands import lab
@@ -270,23 +270,28 @@ def test_a_look_is_what_one_interval_s_samples_say() -> None:
 def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> None:
     events: list[str] = []
 
-    def noise_in(together: list[str], kind: str, intensity: float, _seconds: float, weight: int) -> list[Any]:
+    def prepare_noise(together: list[str], kind: str, intensity: float, _seconds: float, weight: int) -> PreparedNoise:
         assert weight == 100
-        events.append(f"{kind} {intensity:g} in {', '.join(together)}")
-        return [
-            SimpleNamespace(
-                check=lambda: None,
-                stop=lambda: events.append(f"{kind} ends"),
-                on_mono_s=0.0,
-                off_mono_s=0.0,
-                host=host,
-                kind=kind,
-            )
-            for host in together
-        ]
+        events.append(f"{kind} prepares")
+
+        def begin() -> list[Any]:
+            events.append(f"{kind} {intensity:g} in {', '.join(together)}")
+            return [
+                SimpleNamespace(
+                    check=lambda: None,
+                    stop=lambda: events.append(f"{kind} ends"),
+                    on_mono_s=0.0,
+                    off_mono_s=0.0,
+                    host=host,
+                    kind=kind,
+                )
+                for host in together
+            ]
+
+        return PreparedNoise(begin, lambda: events.append(f"{kind} is given up"))
 
     scenario = Scenario("two kinds", (Neighbour(0, 0.0, 0.2, "cpu"), Neighbour(1, 0.1, 0.3, "dcopy", 0.5)), seconds=0.3)
-    pretended: Any = SimpleNamespace(hosts=["host1", "host2"], noise_in=noise_in)
+    pretended: Any = SimpleNamespace(hosts=["host1", "host2"], prepare_noise=prepare_noise)
     used = iter(range(1000))
     at_s = 0.0
     share = CpuShare(lambda _: float(next(used)), hosts(2), lambda: at_s)
@@ -302,10 +307,23 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> 
         stage.tend()
     assert stage.over
     assert events == [
-        *("cpu 1 in host1", "noisy: {0: 0.5}", "dcopy 0.5 in host2", "noisy: {0: 0.5, 1: 0.25}"),
+        *(
+            "cpu prepares",
+            "dcopy prepares",
+            "cpu 1 in host1",
+            "noisy: {0: 0.5}",
+            "dcopy 0.5 in host2",
+            "noisy: {0: 0.5, 1: 0.25}",
+        ),
         *("cpu ends", "noisy: {1: 0.25}", "dcopy ends", "noisy: {}"),
     ]
     assert [noise.kind for noise in stage.past] == ["cpu", "dcopy"]
     # Four reads at each of four turns, from the first neighbour to the end of the last: three times four between.
     assert {one["vm_s"] for one in share.used.values()} == {12.0}
     assert [one["loud_s"] for one in share.used.values()] == pytest.approx([0.3, 0.3])
+    events.clear()
+    stage = runner.Neighbours(pretended, scenario.neighbours, 1.0, lambda _: None, lambda: 0.5)
+    stage.tend()
+    assert not stage.over
+    stage.stop()
+    assert sorted(events) == ["cpu is given up", "cpu prepares", "dcopy is given up", "dcopy prepares"]
