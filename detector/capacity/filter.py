@@ -4,13 +4,16 @@ The state of a server is
 
 - `calm`, log of the requests per second at which it is full when nobody disturbs it;
 - `wake`, by what share a request costs more CPU time when it finds the server empty: under load wake-ups are shared;
+- `unseen`, by how much (log) a CPU second of an idle machine brings more requests than one of a full machine. A
+  hypervisor may limit a machine and not tell it: below that limit each of its CPU seconds is a whole one, above it the
+  time for which the machine stands still is booked as CPU time. A cgroup's limit is known, so there it is 0;
 - `left`, by how much the share of the capacity that a neighbour leaves (log) differs from what is suggested; 0 in calm.
 
 Three kinds of observation move it, each with its own error:
 
-- In calm, requests per CPU second: log(rps / utilisation) = calm - log(1 + wake * idle). `idle` is the share of
-  requests that find the server empty, 1 / (1 + requests held) for Poisson arrivals. One load alone cannot tell the two
-  apart, and the standard error says so; the prior of `wake` comes from recordings.
+- In calm, requests per CPU second: log(rps / utilisation) = calm - log(1 + wake * idle) + unseen * (1 - utilisation).
+  `idle` is the share of requests that find the server empty, 1 / (1 + requests held) for Poisson arrivals. One load
+  alone cannot tell the three apart, and the standard error says so; the prior of `wake` comes from recordings.
 - While requests wait, the rate at which they are completed is the capacity: log(rps) = calm + suggested + left. The
   longer they take over what they take in calm, the surer it is that the server never ran dry. It needs no counters.
 - In an episode a share is suggested by the run delay over calm, and by requests per CPU second over calm: a hypervisor
@@ -35,7 +38,7 @@ from detector.capacity.observations import Observations, Windows
 from detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
 from detector.slot_arrays import SlotArrays
 
-CALM, WAKE, LEFT = range(STATES := 3)
+CALM, WAKE, LEFT, UNSEEN = range(STATES := 4)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,10 @@ class Parameters:
     wake_ms: float = 0.35
     wake_s: float = 60.0
     """Time in which what was seen of a wake-up's cost is forgotten."""
+    unseen_sd: float = 0.4
+    """Of `unseen` of a machine, about 0: a machine with 45% of a core that it is not told of has 0.8."""
+    unseen_s: float = 86400.0
+    """Time in which what was seen of a limit is forgotten."""
     calm_drift: float = 0.04
     """Standard deviation by which the log capacity of a calm server moves in a second."""
     calm_sd: float = 0.3
@@ -120,6 +127,8 @@ class CapacityFilter(SlotArrays):
     """(slots, STATES, STATES)."""
     _usual_wake: Floats
     """(slots,) what `wake` is as long as nothing is seen of it."""
+    _unseen_sd: Floats
+    """(slots,) standard deviation of `unseen` as long as nothing is seen of it: 0 for cgroups."""
     _suggested: Floats
     """(slots,) log of the share that is left, as suggested; 0 in calm."""
     _served: Floats
@@ -135,9 +144,10 @@ class CapacityFilter(SlotArrays):
         self._windows = Windows()
         super().__init__(
             self._windows,
-            _mean=np.array([np.nan, 0.0, 0.0]),
-            _covariance=np.diag([UNKNOWN**2, 0.0, 0.0]),
+            _mean=np.array([np.nan, 0.0, 0.0, 0.0]),
+            _covariance=np.diag([UNKNOWN**2, 0.0, 0.0, 0.0]),
             _usual_wake=0.0,
+            _unseen_sd=0.0,
             _suggested=0.0,
             _served=np.nan,
             _floor=-np.inf,
@@ -149,6 +159,7 @@ class CapacityFilter(SlotArrays):
     def update(self, slots: Ints, columns: Columns, calm: Bools, episode: Bools) -> Capacity:
         """Takes one Sample of each slot in. `calm` (M,) marks rows fit to learn from, `episode` those beside a
         neighbour; `columns` are the Samples' fields."""
+        self._unseen_sd[slots] = np.where(np.isnan(columns["cpu.steal"]), 0.0, self.parameters.unseen_sd)
         self._begin_and_end(slots, episode)
         self._pass_time(slots, columns["period_s"], columns["traffic.rps"], episode)
         seen = self._windows.add(slots, columns)
@@ -180,6 +191,7 @@ class CapacityFilter(SlotArrays):
         served_s = np.where(rps > 0, seconds, 0.0)
         self._floor[slots] -= p.floor_fade * served_s
         _return(mean, covariance, WAKE, np.exp(-seconds / p.wake_s), *self._wake_prior(slots))
+        _return(mean, covariance, UNSEEN, np.exp(-seconds / p.unseen_s), 0.0, self._unseen_sd[slots])
         if episode.any():  # else `left` is 0 already
             _return(mean, covariance, LEFT, np.exp(-served_s / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
         self._mean[slots], self._covariance[slots] = mean, covariance
@@ -199,7 +211,7 @@ class CapacityFilter(SlotArrays):
             cost_ms = 1e3 * seen.cores[fit] / np.exp(per_cpu[fit])
             self._usual_wake[of[fit]] = np.minimum(p.wake, p.wake_ms / cost_ms)
             self._begin(of[fit], per_cpu[fit], idle[fit])
-            law, sight = self._law(of, idle)
+            law, sight = self._law(of, idle, clipped(1.0 - seen.utilisation, 0.0, 1.0))
             error = p.cost_sd**2 * noise + p.window_sd**2 + sampled
             self._correct(of[fit], sight[fit], (per_cpu - law)[fit], error[fit])
             self._follow(self._calm_response_s, of[fit], response_s[fit], CALM_WEIGHT)
@@ -232,6 +244,7 @@ class CapacityFilter(SlotArrays):
         usual, sd = self._wake_prior(slots)
         self._mean[slots, WAKE] = usual
         self._covariance[slots, WAKE, WAKE] = np.square(sd)
+        self._covariance[slots, UNSEEN, UNSEEN] = np.square(self._unseen_sd[slots])
         self._mean[slots, CALM] = per_cpu + np.log(1.0 + usual * idle)
 
     def _wake_prior(self, slots: Ints) -> tuple[Floats, Floats]:
@@ -239,11 +252,11 @@ class CapacityFilter(SlotArrays):
         usual = self._usual_wake[slots]
         return usual, usual * self.parameters.wake_sd / self.parameters.wake
 
-    def _law(self, slots: Ints, idle: Floats) -> tuple[Floats, Floats]:
-        """(K,) log of the calm requests per CPU second, and (K, STATES) its derivatives."""
+    def _law(self, slots: Ints, idle: Floats, unused: Floats) -> tuple[Floats, Floats]:
+        """(K,) log of the calm requests per CPU second, and (K, STATES) its derivatives. `unused`: 1 - utilisation."""
         whole = 1.0 + self._mean[slots, WAKE] * idle
-        sight = np.stack([np.ones(len(slots)), -idle / whole, np.zeros(len(slots))], axis=1)
-        return self._mean[slots, CALM] - np.log(whole), sight
+        sight = np.stack([np.ones(len(slots)), -idle / whole, np.zeros(len(slots)), unused], axis=1)
+        return self._mean[slots, CALM] - np.log(whole) + self._mean[slots, UNSEEN] * unused, sight
 
     def _left(self, slots: Ints) -> Floats:
         """(K,) log of the share that a neighbour leaves."""
@@ -267,7 +280,8 @@ class CapacityFilter(SlotArrays):
         total *= np.maximum(1.0, off**2 / (FAR**2 * total))
         gain = reach / total[:, None]
         self._mean[slots] += gain * off[:, None]
-        self._mean[slots, WAKE] = np.maximum(self._mean[slots, WAKE], 0.0)
+        for never_below in (WAKE, UNSEEN):
+            self._mean[slots, never_below] = np.maximum(self._mean[slots, never_below], 0.0)
         self._covariance[slots] = covariance - gain[:, :, None] * reach[:, None, :]
 
     def _read(self, slots: Ints, episode: Bools) -> Capacity:

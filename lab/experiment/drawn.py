@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 from lab.experiment.scenarios import SCENARIOS, Neighbour, Scenario
 
@@ -12,6 +13,7 @@ SECONDS = 20.0
 TAKEN = {"llcprobe": (0.5, 0.7, 0.85), "dcopy": (0.5,), "cpu": (0.5,), "stress-cache": (0.5,)}
 """Kinds, and shares of a host that the lab is known to find a weight for."""
 NAME = re.compile(r"random-(\d+)-(\d+)")
+AT_LOAD = re.compile(r"(.+)@([1-9]\d?)")
 
 
 def names(seed: int, count: int) -> list[str]:
@@ -20,9 +22,13 @@ def names(seed: int, count: int) -> list[str]:
 
 
 def named(name: str) -> Scenario | None:
-    """The scenario with this name, of the table or drawn; None: there is none."""
-    found = NAME.fullmatch(name)
-    return drawn(int(found[1]), int(found[2])) if found else SCENARIOS.get(name)
+    """The scenario with this name, of the table or drawn; `two@30` is `two` at 30% load. None: there is none."""
+    if found := NAME.fullmatch(name):
+        return drawn(int(found[1]), int(found[2]))
+    if found := AT_LOAD.fullmatch(name):
+        usual = named(found[1])
+        return usual and replace(usual, what=f"{usual.what}, at {found[2]}% load", load=int(found[2]) / 100)
+    return SCENARIOS.get(name)
 
 
 def drawn(seed: int, number: int) -> Scenario:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,43 +48,47 @@ class _What(NamedTuple):
 
 
 class Neighbours:
-    """Begins and ends neighbours when it is time by `clock`; `changed` gets the share that is lost now, by host."""
+    """Begins and ends neighbours when it is time by `clock`.
+
+    The first fill their buffers from now on, long before they begin.
+    """
 
     def __init__(
         self,
         lab: Lab,
         neighbours: Iterable[Neighbour],
-        at_mono_s: float,
-        changed: Callable[[dict[int, float]], None],
         clock: Callable[[], float] = time.monotonic,
         weights: Mapping[Neighbour, int] | None = None,
     ) -> None:
         """`weights`: of the neighbours' cgroups against the server's 100; of one that is not in it, 100 too."""
-        self._lab, self._at_s, self._changed, self._clock = lab, at_mono_s, changed, clock
+        self._lab, self._clock = lab, clock
         self._weights = weights or {}
+        self._at_s = math.inf
         alike = itertools.groupby(sorted(neighbours, key=lambda one: one.begin_s), self._what)
         self._left = [(what, list(together)) for what, together in alike][::-1]
         self._waiting: deque[tuple[list[Neighbour], PreparedNoise]] = deque()
         self._now: list[tuple[Neighbour, Noise]] = []
         self.past: list[Noise] = []
+        if self._left:
+            self._prepare(self._left[-1][0].begin_s)
+
+    def start(self, at_mono_s: float, changed: Callable[[dict[int, float]], None]) -> None:
+        """Their times count from then on. `changed` gets the share that is lost now, by host."""
+        self._at_s, self._changed = at_mono_s, changed
 
     def _what(self, one: Neighbour) -> _What:
         weight = self._weights.get(one, NEIGHBOUR_WEIGHT)
         return _What(one.begin_s, one.kind, one.intensity, one.end_s - one.begin_s + MARGIN_S, weight)
 
     def tend(self) -> None:
-        """Call it often. Raises LabError when a neighbour ended by itself."""
+        """Call it often after `start`. Raises LabError when a neighbour ended by itself."""
         at = self._clock() - self._at_s
         before = self._lost()
         for pair in [pair for pair in self._now if at >= pair[0].end_s]:
             self._stop(pair)
         for _, noise in self._now:
             noise.check()
-        while self._left and at >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1]):
-            what, together = self._left.pop()
-            hosts = [self._lab.hosts[one.host] for one in together]
-            prepared = self._lab.prepare_noise(hosts, what.kind, what.intensity, what.seconds, what.weight)
-            self._waiting.append((together, prepared))
+        self._prepare(at)
         while self._waiting and at >= self._waiting[0][0][0].begin_s:
             together, prepared = self._waiting.popleft()
             self._now += zip(together, prepared.begin(), strict=True)
@@ -92,8 +97,16 @@ class Neighbours:
         if after != before:
             self._changed(after)
 
+    def _prepare(self, at: float) -> None:
+        """Those that begin soon, but no two that need memory beside the same host."""
+        while self._left and at >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1]):
+            what, together = self._left.pop()
+            hosts = [self._lab.hosts[one.host] for one in together]
+            prepared = self._lab.prepare_noise(hosts, what.kind, what.intensity, what.seconds, what.weight)
+            self._waiting.append((together, prepared))
+
     def _waits_beside(self, together: Sequence[Neighbour]) -> bool:
-        """Whether another waits beside one of these hosts: its buffers are memory enough."""
+        """Whether another waits beside one of these hosts."""
         taken = {one.host for waiting, _ in self._waiting for one in waiting}
         return any(one.host in taken for one in together)
 
@@ -164,6 +177,7 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
     policy = POLICIES[run.policy]
     runner = policy.runner(lab, scenario)
     balance = lab.balancer.balance if scenario.keeps_balance else policy.balance
+    ends = contextlib.ExitStack()
     try:
         configured = lab.balancer.balance, lab.balancer.lines, lab.balancer.rescues
         if configured != (balance, runner.lines, runner.rescues):
@@ -171,11 +185,15 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
             lab.balancer.reload()
         _set_quotas(lab, scenario.quotas)
         aims = aims_of(lab, scenario)
+        shares = {neighbour: aimed.weight for neighbour, aimed in aims.items()}
+        neighbours = Neighbours(lab, scenario.neighbours, weights=shares)
+        ends.callback(neighbours.stop)
         warm = lab.load(demand, WARM_UP_S, runner.url)
         runner.begin()
         warm.finish()
-        return _measured(lab, run, scenario, runner, demand, capacity_rps, aims)
+        return _measured(lab, run, scenario, runner, demand, capacity_rps, aims, neighbours)
     finally:
+        ends.close()
         runner.end()
         _set_quotas(lab, ())
         set_weights(lab, {host.name: BASE_WEIGHT for host in lab.hosts})
@@ -189,6 +207,7 @@ def _measured(
     demand: Demand,
     capacity_rps: float,
     aims: Mapping[Neighbour, Aim],
+    neighbours: Neighbours,
 ) -> Outcome:
     lasts_s = SETTLE_S + scenario.calm_s + scenario.seconds + scenario.after_s + MARGIN_S
     with contextlib.ExitStack() as stack:
@@ -205,8 +224,7 @@ def _measured(
             used.turn(bool(lost))
             runner.noisy(lost)
 
-        shares = {neighbour: aimed.weight for neighbour, aimed in aims.items()}
-        neighbours = Neighbours(lab, scenario.neighbours, on_s, changed, weights=shares)
+        neighbours.start(on_s, changed)
         stack.callback(neighbours.stop)
         surges = sorted(scenario.surges, key=lambda one: one.begin_s, reverse=True)
         end_s = on_s + scenario.seconds + scenario.after_s

@@ -67,7 +67,8 @@ def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable
         names = {host.name for host in lab.hosts}
         wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=[bus, *monitors])
         begin_unix_s, begin_s = time.time(), time.monotonic()
-        neighbours = Neighbours(lab, script.noises, begin_s, lambda _: None)
+        neighbours = Neighbours(lab, script.noises)
+        neighbours.start(begin_s, lambda _: None)
         disturbances = _Disturbances(lab, script.disturbances, site)
         total_s = sum(level.seconds for level in script.levels)
         shown = -1

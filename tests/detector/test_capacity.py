@@ -18,10 +18,12 @@ WAKE = Parameters().wake
 class Server:
     """A filter of one slot, fed by a server whose requests cost this share more when they find it empty."""
 
-    def __init__(self, capacity_rps: float = CAPACITY_RPS, wake: float = WAKE, seed: int = 1) -> None:
+    def __init__(
+        self, capacity_rps: float = CAPACITY_RPS, wake: float = WAKE, seed: int = 1, steal: float = math.nan
+    ) -> None:
         self.filter = CapacityFilter()
         self.filter.resize(1)
-        self.capacity_rps, self.wake = capacity_rps, wake
+        self.capacity_rps, self.wake, self.steal = capacity_rps, wake, steal
         self._random = np.random.default_rng(seed)
         self._now_s = 1000.0
 
@@ -50,6 +52,7 @@ class Server:
                 rt_mean_ms=rt_s * 1e3,
                 run_delay_per_cpu=run_delay_per_cpu,
                 rps_error_share=rps_error_share,
+                steal=self.steal,
             )
             found = self.filter.update(np.zeros(1, np.int64), sample, np.array([not neighbour]), np.array([neighbour]))
         assert found is not None
@@ -91,6 +94,29 @@ def test_at_low_load_the_capacity_is_less_sure() -> None:
     at_low, at_high = Server().feed(30.0, 0.1), Server().feed(30.0, 0.9)
     assert at_low.stderr_rps[0] > 1.1 * at_high.stderr_rps[0]
     assert at_high.stderr_rps[0] > 0.05 * at_high.rps[0], "the law itself is not exact"
+
+
+def test_a_limit_that_a_machine_is_not_told_of_is_reckoned_with_and_remembered_once_it_was_met() -> None:
+    """It may have 45% of its processor. The less it uses the less of that shows."""
+
+    def seen_at(load: float) -> float:
+        return load * (0.45 + 0.55 * load)
+
+    server = Server(steal=0.0)
+    before = server.feed(30.0, 0.35, utilisation=seen_at(0.35))
+    assert before.rps[0] > 1.3 * CAPACITY_RPS
+    assert before.rps[0] - 2.0 * before.stderr_rps[0] < CAPACITY_RPS
+    met = server.feed(5.0, 0.9, utilisation=seen_at(0.9))
+    assert met.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.2)
+    after = server.feed(120.0, 0.35, utilisation=seen_at(0.35))
+    assert after.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.25)
+    assert after.stderr_rps[0] < 0.6 * before.stderr_rps[0]
+
+
+def test_a_cgroup_knows_its_limit() -> None:
+    machine, cgroup = Server(steal=0.0).feed(30.0, 0.3), Server().feed(30.0, 0.3)
+    assert machine.stderr_rps[0] > 1.5 * cgroup.stderr_rps[0]
+    assert machine.rps[0] == pytest.approx(cgroup.rps[0], rel=0.05)
 
 
 def test_two_of_three_errors_lie_within_one_standard_error() -> None:

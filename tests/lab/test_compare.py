@@ -300,7 +300,9 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> 
         share.turn(bool(lost))
         events.append(f"noisy: {lost}")
 
-    stage = runner.Neighbours(pretended, scenario.neighbours, 0.0, changed, lambda: at_s)
+    stage = runner.Neighbours(pretended, scenario.neighbours, lambda: at_s)
+    assert events == ["cpu prepares", "dcopy prepares"], "before their time counts"
+    stage.start(0.0, changed)
     for tick in range(31):
         assert not stage.over
         at_s = tick / 100
@@ -322,7 +324,8 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> 
     assert {one["vm_s"] for one in share.used.values()} == {12.0}
     assert [one["loud_s"] for one in share.used.values()] == pytest.approx([0.3, 0.3])
     events.clear()
-    stage = runner.Neighbours(pretended, scenario.neighbours, 1.0, lambda _: None, lambda: 0.5)
+    stage = runner.Neighbours(pretended, scenario.neighbours, lambda: 0.5)
+    stage.start(1.0, lambda _: None)
     stage.tend()
     assert not stage.over
     stage.stop()

@@ -49,6 +49,16 @@ def test_names_that_are_not_drawn_are_of_the_table() -> None:
     assert {run.scenario for run in made.runs} == {"random-7-0", "random-7-1", "random-7-2"}
 
 
+def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
+    usual, other = in_lab.named("two"), in_lab.named("two@30")
+    assert usual is not None
+    assert other is not None
+    assert (usual.load, other.load, other.neighbours) == (0.5, 0.3, usual.neighbours)
+    assert other.what == f"{usual.what}, at 30% load"
+    for unknown in ("two@", "two@0", "two@100", "nothing@30"):
+        assert in_lab.named(unknown) is None
+
+
 def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) -> None:
     plan = drawn.begin(tmp_path, 3, PLAYERS, "abc")
     drawn.run(tmp_path, plan, 2, shipped(), print)

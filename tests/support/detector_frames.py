@@ -50,6 +50,7 @@ def columns(
     run_delay_per_cpu: float = 0.0,
     cores: float = 0.4,
     rps_error_share: float = 0.0,
+    steal: float = np.nan,
 ) -> Columns:
     """The fields of Samples of 0.2 s that `detector.capacity` reads."""
     count, busy = len(rps), np.array(utilisation)
@@ -62,6 +63,7 @@ def columns(
         "traffic.in_flight": np.zeros(count),
         "cpu.utilisation": busy,
         "cpu.cores": np.full(count, cores),
+        "cpu.steal": np.full(count, steal),
         "sched.cpu_s_per_s": busy * cores,
         "sched.run_delay_s_per_s": busy * cores * run_delay_per_cpu,
     }
