@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -20,6 +22,7 @@ from lab.sim.outcome import Outcome, Score, pace
 from lab.sim.setup import POLICIES, WARM_UP_S, Setup, SimulationError
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.decision import step
+from slackwater.messages import Sample, Verdict
 from tests.support.judges import shipped
 
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
@@ -58,6 +61,28 @@ def test_slackwater_is_between_static_weights_and_the_oracle(model) -> None:  # 
     assert ours.missed == 0
     assert 0.0 < ours.detection_s[0] < 2.0
     assert oracle.detection_s == [pytest.approx(0.0, abs=SMALL.period_s)]
+
+
+@pytest.mark.parametrize(("balance", "load"), [("roundrobin", 0.4), ("leastconn", 0.4), ("roundrobin", 0.8)])
+def test_a_node_that_lies_costs_the_users_little(monkeypatch: pytest.MonkeyPatch, balance: str, load: float) -> None:
+    """It says that it has lost 80% of its capacity and is sure of it, for as long as the run lasts."""
+    setup = Setup(servers=5, noisy=0.0, load=load, balance=balance, seconds=20.0)
+    honest = requests.simulate(setup, "slackwater", shipped())
+    judges = control.Detecting.tick
+
+    def tick(self: control.Detecting, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
+        verdicts = judges(self, now_s, samples)
+        for one in verdicts:
+            if one.node == "s0" and now_s > WARM_UP_S:
+                claim = {"severity": 0.8, "capacity_rps": 50.0, "capacity_stderr_rps": 7.0, "probability": 0.99}
+                self.latest.put(msgspec.structs.replace(one, state="interference", **claim), now_s)
+        return verdicts
+
+    monkeypatch.setattr(control.Detecting, "tick", tick)
+    lied_to = requests.simulate(setup, "slackwater", shipped())
+    assert lied_to.felt["mean_ms"] == pytest.approx(honest.felt["mean_ms"], rel=0.25)
+    assert lied_to.felt["p95_ms"] == pytest.approx(honest.felt["p95_ms"], rel=0.35)
+    assert (honest.moves, lied_to.moves > 0) == (0, True)
 
 
 @BOTH
