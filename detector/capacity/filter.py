@@ -159,6 +159,7 @@ class CapacityFilter(SlotArrays):
     def update(self, slots: Ints, columns: Columns, calm: Bools, episode: Bools) -> Capacity:
         """Takes one Sample of each slot in. `calm` (M,) marks rows fit to learn from, `episode` those beside a
         neighbour; `columns` are the Samples' fields."""
+        # A machine knows its steal, a cgroup does not (as in `detector.features.history.in_cgroup`).
         self._unseen_sd[slots] = np.where(np.isnan(columns["cpu.steal"]), 0.0, self.parameters.unseen_sd)
         self._begin_and_end(slots, episode)
         self._pass_time(slots, columns["period_s"], columns["traffic.rps"], episode)

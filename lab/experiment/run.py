@@ -177,7 +177,6 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
     policy = POLICIES[run.policy]
     runner = policy.runner(lab, scenario)
     balance = lab.balancer.balance if scenario.keeps_balance else policy.balance
-    ends = contextlib.ExitStack()
     try:
         configured = lab.balancer.balance, lab.balancer.lines, lab.balancer.rescues
         if configured != (balance, runner.lines, runner.rescues):
@@ -187,13 +186,14 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
         aims = aims_of(lab, scenario)
         shares = {neighbour: aimed.weight for neighbour, aimed in aims.items()}
         neighbours = Neighbours(lab, scenario.neighbours, weights=shares)
-        ends.callback(neighbours.stop)
-        warm = lab.load(demand, WARM_UP_S, runner.url)
-        runner.begin()
-        warm.finish()
-        return _measured(lab, run, scenario, runner, demand, capacity_rps, aims, neighbours)
+        try:
+            warm = lab.load(demand, WARM_UP_S, runner.url)
+            runner.begin()
+            warm.finish()
+            return _measured(lab, run, scenario, runner, demand, capacity_rps, aims, neighbours)
+        finally:
+            neighbours.stop()
     finally:
-        ends.close()
         runner.end()
         _set_quotas(lab, ())
         set_weights(lab, {host.name: BASE_WEIGHT for host in lab.hosts})
