@@ -27,6 +27,7 @@ from lbengine.leadership.ownership import BUCKET, Ownership
 from lbengine.overrides import temporary
 from lbengine.overrides.overrides import CommandError
 from lbengine.state_file import StateFileError
+from slackwater import tasks
 from slackwater.bus.bus import Bus, BusError, NoStoreError
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.control import request_of
@@ -83,9 +84,9 @@ async def drive(drivers: list[Driver], connect: Callable[[], Awaitable[Bus]], st
     finally:
         stop.set()
         await asyncio.gather(*driving, return_exceptions=True)
-        connecting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            bus = await connecting
+        await tasks.end(connecting)
+        if not connecting.cancelled():
+            bus = connecting.result()
             for driver in drivers:
                 await driver.publish()
             await bus.flush()
@@ -206,8 +207,7 @@ class Driver:
             stopping.cancel()
             attached.cancel()
             if self._owning is not None:
-                self._owning.cancel()
-                await asyncio.gather(self._owning, return_exceptions=True)
+                await tasks.end(self._owning)
             if self.hands_over:
                 await self._hand_over()
             else:

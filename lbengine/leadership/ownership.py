@@ -14,6 +14,7 @@ from lbengine.engine_thread import EngineThread
 from lbengine.leadership.lease import RENEW_S, Bucket, Owner, keys_of
 from lbengine.leadership.leases import Leases
 from lbengine.state_file import StateFileError
+from slackwater import tasks
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
 from slackwater.machine import Process
@@ -87,8 +88,7 @@ class Ownership:
     async def leave(self) -> None:
         """Renews the lease no more, and does not give it back."""
         if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+            await tasks.end(self._renewing)
 
     async def end(self) -> None:
         """Gives the lease back after the engine has stopped."""

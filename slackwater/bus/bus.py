@@ -30,7 +30,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
-from slackwater import messages
+from slackwater import messages, tasks
 from slackwater.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
 from slackwater.config import BusSettings
 from slackwater.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine
@@ -44,6 +44,8 @@ FROM_NODES = {"sample": PER_S, "knobs": PER_S, "change": CHANGES_PER_S}
 LONGEST_CHANGE = BYTES_A_MESSAGE
 """Bytes of a node's Change. Of all that it publishes only Changes are kept."""
 RECONNECT_EVERY_S = 0.2
+DRAINED_WITHIN_S = 2.0
+"""A broker that is gone answers no more, and the supervisor waits only some seconds for a part to end."""
 STORE_ANSWERS_WITHIN_S = 0.5
 COMPLAIN_EVERY_S = 60.0
 """A faulty sender is faulty five times a second: log it once a minute."""
@@ -207,20 +209,20 @@ class Bus:
             log.warning("bus %s: connected again", shown)
 
         try:
-            async with asyncio.timeout(wait_s):
-                await client.connect(
-                    url,
-                    name=name,
-                    allow_reconnect=True,
-                    connect_timeout=2,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_EVERY_S,  # type: ignore[arg-type]  # it is only slept on
-                    ping_interval=5,
-                    error_cb=on_error,
-                    disconnected_cb=on_disconnect,
-                    reconnected_cb=on_reconnect,
-                    **access,
-                )
+            connecting = client.connect(
+                url,
+                name=name,
+                allow_reconnect=True,
+                connect_timeout=2,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_EVERY_S,  # type: ignore[arg-type]  # it is only slept on
+                ping_interval=5,
+                error_cb=on_error,
+                disconnected_cb=on_disconnect,
+                reconnected_cb=on_reconnect,
+                **access,
+            )
+            await tasks.within(wait_s, connecting)
         except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
             if client.is_connecting or client.is_connected:
                 await client.close()
@@ -364,10 +366,10 @@ class Bus:
         """Handles the messages already sent to us, then ends the connection."""
         await self._stop_intakes()
         try:
-            await self._client.drain()
+            await tasks.within(DRAINED_WITHIN_S, self._client.drain())
         except (nats.errors.Error, TimeoutError, OSError) as error:
             log.debug("bus %s: not drained: %s", self.url, _text(error))
-            await self.close()
+        await self.close()
 
     async def close(self) -> None:
         """Sends what is pending and ends the connection."""
@@ -376,6 +378,8 @@ class Bus:
             await self._client.close()
         except (nats.errors.Error, OSError) as error:
             log.debug("bus %s: not closed cleanly: %s", self.url, _text(error))
+        if self._client._reconnection_task is not None:
+            await tasks.end(self._client._reconnection_task)
 
     async def _stop_intakes(self) -> None:
         for intake in self._intakes:

@@ -20,6 +20,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from slackwater import tasks
+
 log = logging.getLogger("slackwater.bus")
 
 PER_S = 50
@@ -145,9 +147,7 @@ class Intake:
     async def stop(self) -> None:
         """Stops renewing; the subscription ends with its connection."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await tasks.end(self._task)
 
     async def _open(self, subject: str) -> _Subscription:
         credit = max(CREDIT, 2 * self._per_s) + (

@@ -9,11 +9,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 
 from slackwater.bus.bus import CHANGES_PER_S, Bus, BusError, subject_of, without_password
 from slackwater.messages import Change, Cycle, Sample, Verdict, encode
@@ -238,6 +241,47 @@ def test_change_made_while_the_server_is_away_is_sent_later(server: Server) -> N
         assert sender._client.pending_data_size == waiting_bytes > 0
         server.start()
         await until(lambda: sender.connected and sender._client.pending_data_size == 0)
+
+    with_two(server.url, body)
+
+
+def test_connection_whose_reconnecting_misses_its_cancellation_is_closed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11's `wait_for` does that where the server refuses in that moment."""
+    attempt = asyncio.Event()
+
+    async def refused_at_the_cancellation(*_: object, **__: object) -> None:
+        attempt.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            monkeypatch.undo()
+            raise ConnectionRefusedError from None
+
+    async def run() -> None:
+        bus = await Bus.connect(server.url, "reader", wait_s=IN_TIME_S)
+        monkeypatch.setattr(TcpTransport, "connect", refused_at_the_cancellation)
+        server.stop()
+        await attempt.wait()
+        await bus.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_drained_though_the_server_answers_no_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Sample] = []
+
+    async def body(sender: Bus, reader: Bus) -> None:
+        monkeypatch.setattr(Client, "flush", partialmethod(Client.flush, timeout=10 * IN_TIME_S))
+        reader._client.options["drain_timeout"] = 10 * IN_TIME_S
+        await reader.subscribe("sample", heard.append)
+        await reader.flush(IN_TIME_S)
+        await sender.publish(sample("n1"))
+        await until(lambda: bool(heard))
+        with server.paused():
+            await reader.drain()
 
     with_two(server.url, body)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from slackwater.bus import nats_server
@@ -50,6 +52,16 @@ class Server:
             self._process.terminate()
             self._process.wait()
         self._process = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It takes nothing in and answers nothing."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
 
 async def until(condition: Callable[[], bool]) -> None:
