@@ -358,6 +358,8 @@ OPTIONS = {
 
 
 def bench(report: Report, options: argparse.Namespace) -> None:
+    if options.pairs < 2:
+        raise BenchError(f"--pairs {options.pairs}: expected at least 2, which show how much a run differs from the next")
     with scratch() as folder, stage(folder) as made:
         start_server(made)
         start_bus(made)

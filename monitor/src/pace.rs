@@ -304,9 +304,9 @@ mod tests {
     fn looks_at_any_time_send_a_sample_when_it_is_due_and_not_before() {
         let mut pace = pace();
         let (mut sent, mut look_ms) = (Vec::new(), 0);
-        // Packets wake it each 46 ms, its own alarm whenever it asks for that.
-        for packets_ms in (0..10_000).step_by(46) {
-            while look_ms <= packets_ms {
+        // Something else wakes it each 46 ms, its own alarm whenever it asks for that.
+        for others_ms in (0..10_000).step_by(46) {
+            while look_ms <= others_ms {
                 if pace.look(look_ms * MS, &unanswered(15.0)) {
                     sent.push(look_ms);
                 }
@@ -314,10 +314,10 @@ mod tests {
                 assert!(again_ms > look_ms && again_ms <= look_ms + 50, "{again_ms} after {look_ms}");
                 look_ms = again_ms;
             }
-            if pace.look(packets_ms * MS, &unanswered(15.0)) {
-                sent.push(packets_ms);
+            if pace.look(others_ms * MS, &unanswered(15.0)) {
+                sent.push(others_ms);
             }
-            look_ms = pace.look_again_ns(packets_ms * MS) / MS;
+            look_ms = pace.look_again_ns(others_ms * MS) / MS;
         }
         let gaps: Vec<u64> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(gaps.len() >= 8 && gaps.iter().all(|gap| (987..=1000).contains(gap)), "{gaps:?}");

@@ -173,8 +173,9 @@ def test_weights_that_everybody_left_behind_are_set_by_the_restore_command(
 @pytest.mark.parametrize("nohup", [False, True])
 def test_end_of_the_terminal_stops_in_order_unless_nohup(site: Site, nohup: bool) -> None:
     master, slave = pty.openpty()
-    ignored = ["nohup"] if nohup else []
-    site.program = [*ignored, sys.executable, "-c", ON_TERMINAL, os.ttyname(slave), *site.program[1:]]
+    # These tests may run under nohup themselves.
+    handling = ["nohup"] if nohup else ["env", "--default-signal=HUP"]
+    site.program = [*handling, sys.executable, "-c", ON_TERMINAL, os.ttyname(slave), *site.program[1:]]
     serve = site.serve()
     os.close(slave)
     os.close(master)

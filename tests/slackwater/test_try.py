@@ -30,8 +30,8 @@ MOST_BYTES = 1_000_000
 
 
 def command(*words: str) -> list[str]:
-    """Without root's powers, whoever runs the tests."""
-    program = [sys.executable, "-m", "slackwater.cli.main", "try", *words]
+    """Without root's powers, whoever runs the tests; it heeds SIGHUP, also under nohup."""
+    program = ["env", "--default-signal=HUP", sys.executable, "-m", "slackwater.cli.main", "try", *words]
     if os.geteuid() != 0:
         return program
     setpriv = shutil.which("setpriv")
