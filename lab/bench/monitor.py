@@ -359,7 +359,7 @@ OPTIONS = {
 
 def bench(report: Report, options: argparse.Namespace) -> None:
     if options.pairs < 2:
-        raise BenchError(f"--pairs {options.pairs}: expected at least 2, which show how much a run differs from the next")
+        raise BenchError(f"--pairs {options.pairs}: expected at least 2, to tell the noise")
     with scratch() as folder, stage(folder) as made:
         start_server(made)
         start_bus(made)

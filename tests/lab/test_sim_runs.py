@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,11 +64,8 @@ def test_slackwater_is_between_static_weights_and_the_oracle(model) -> None:  # 
     assert oracle.detection_s == [pytest.approx(0.0, abs=SMALL.period_s)]
 
 
-@pytest.mark.parametrize(("balance", "load"), [("roundrobin", 0.4), ("leastconn", 0.4), ("roundrobin", 0.8)])
-def test_a_node_that_lies_costs_the_users_little(monkeypatch: pytest.MonkeyPatch, balance: str, load: float) -> None:
-    """It says that it has lost 80% of its capacity and is sure of it, for as long as the run lasts."""
-    setup = Setup(servers=5, noisy=0.0, load=load, balance=balance, seconds=20.0)
-    honest = requests.simulate(setup, "slackwater", shipped())
+def have_the_first_node_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end of the warm-up on."""
     judges = control.Detecting.tick
 
     def tick(self: control.Detecting, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
@@ -79,10 +77,59 @@ def test_a_node_that_lies_costs_the_users_little(monkeypatch: pytest.MonkeyPatch
         return verdicts
 
     monkeypatch.setattr(control.Detecting, "tick", tick)
+
+
+@pytest.mark.parametrize(("balance", "load"), [("roundrobin", 0.4), ("leastconn", 0.4), ("roundrobin", 0.8)])
+def test_a_node_that_lies_costs_the_users_little(monkeypatch: pytest.MonkeyPatch, balance: str, load: float) -> None:
+    """It says that it has lost 80% of its capacity and is sure of it, for as long as the run lasts."""
+    setup = Setup(servers=5, noisy=0.0, load=load, balance=balance, seconds=20.0)
+    honest = requests.simulate(setup, "slackwater", shipped())
+    have_the_first_node_lie(monkeypatch)
     lied_to = requests.simulate(setup, "slackwater", shipped())
     assert lied_to.felt["mean_ms"] == pytest.approx(honest.felt["mean_ms"], rel=0.25)
     assert lied_to.felt["p95_ms"] == pytest.approx(honest.felt["p95_ms"], rel=0.35)
     assert (honest.moves, lied_to.moves > 0) == (0, True)
+
+
+class FirstFall(requests.Simulation):
+    """Knows when the first weight fell."""
+
+    at_s: float | None = None
+
+    def _decide(self, now_s: float) -> None:
+        super()._decide(now_s)
+        if self.at_s is None and (self.driver.weights < control.BASE_WEIGHT).any():
+            self.at_s = now_s
+
+    def p95_ms(self, since_s: float) -> float:
+        """Of the requests that were answered in a window."""
+        answered = [n for n, ended_s in self._ended.items() if since_s <= ended_s < since_s + WINDOW_S]
+        return 1e3 * float(np.percentile([self._ended[n] - self._began[n] for n in answered], 95))
+
+
+WINDOW_S = 5.0
+ROUNDROBIN = Setup(servers=5, load=0.6, balance="roundrobin", episode_s=0.0, seconds=15.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lies", [True, False])
+def test_the_pools_p95_rises_after_right_drains_and_not_after_wrong_ones(
+    monkeypatch: pytest.MonkeyPatch, lies: bool
+) -> None:
+    """So it cannot tell a wrong Verdict (docs/decisions/0029)."""
+    calm = FirstFall(replace(ROUNDROBIN, noisy=0.0, seconds=40.0), "slackwater", shipped())
+    calm.run()
+    usual = [calm.p95_ms(WARM_UP_S + WINDOW_S * number) for number in range(8)]
+    noise = 2.0 * math.sqrt(2.0) * statistics.stdev(usual) / statistics.mean(usual)
+    if lies:
+        have_the_first_node_lie(monkeypatch)
+    for seed in (1, 2, 3):
+        run = FirstFall(replace(ROUNDROBIN, noisy=0.0 if lies else 0.2, taken=0.8, seed=seed), "slackwater", shipped())
+        run.run()
+        assert run.at_s is not None
+        before_ms = run.p95_ms(run.at_s - WINDOW_S)
+        rose = [run.p95_ms(run.at_s + WINDOW_S * number) > (1.0 + noise) * before_ms for number in (0, 1)]
+        assert all(rose) == (not lies), seed
 
 
 @BOTH
