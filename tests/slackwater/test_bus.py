@@ -274,6 +274,7 @@ def test_drained_though_the_server_answers_no_more(server: Server, monkeypatch: 
     heard: list[Sample] = []
 
     async def body(sender: Bus, reader: Bus) -> None:
+        # So long nats-py's own drain would wait.
         monkeypatch.setattr(Client, "flush", partialmethod(Client.flush, timeout=10 * IN_TIME_S))
         reader._client.options["drain_timeout"] = 10 * IN_TIME_S
         await reader.subscribe("sample", heard.append)
