@@ -225,7 +225,7 @@ class Bus:
             await tasks.within(wait_s, connecting)
         except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
             if client.is_connecting or client.is_connected:
-                await client.close()
+                await cls(client, url).close()
             raise BusError(
                 f"no NATS at {shown} ({trouble or _text(error)}); is nats-server running and the address right?"
             ) from None
