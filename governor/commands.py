@@ -15,6 +15,7 @@ import msgspec
 from governor.observe import DEFAULT, OBSERVE_EVERY_S, POLICIES, Advice, GovernorError, Node
 from governor.policies.table import ACTING
 from slackwater.config import NODE_POLICIES, ControllerSettings, load
+from slackwater.extras import installed_by
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.options import config_option, pool_option, seconds_of
 
@@ -38,7 +39,7 @@ class Group(click.Group):
         if place is None:
             return super().get_command(ctx, cmd_name)
         if importlib.util.find_spec("lab") is None:
-            raise GovernorError(f"`slackwater governor {cmd_name}` needs lab: pip install 'slackwater[lab]'")
+            raise GovernorError(f"`slackwater governor {cmd_name}` needs lab: {installed_by('lab')}")
         module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)

@@ -39,6 +39,8 @@ from lab.stories.own_cost_commands import cost
 from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
 from lab.stories.signals_commands import signals
 from lab.stories.tls_commands import tls
+from slackwater.options import json_option as for_programs
+from slackwater.options import tell
 
 
 @click.group(epilog="Example: slackwater lab demo")
@@ -61,10 +63,11 @@ def up(settings: LabSettings) -> None:
 
 
 @lab.command("down", epilog="Example: slackwater lab down")
-def down_() -> None:
+@for_programs
+def down_(as_json: bool) -> None:
     """Take down the lab that is up, and clear up after one that crashed."""
     there = down()
-    click.echo("removed: " + ", ".join(there) if there else "nothing to remove")
+    tell({"removed": there}, "removed: " + ", ".join(there) if there else "nothing to remove", as_json)
 
 
 @lab.command(epilog="Example: slackwater lab status --json")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,6 +27,15 @@ config_option = click.option(
 all_pools_option = click.option(
     "--all", "every", is_flag=True, help="All pools; one that fails does not stop the others."
 )
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+
+
+def tell(answer: Mapping[str, Any] | msgspec.Struct, lines: str, as_json: bool) -> None:
+    """Prints what a command found or did: as JSON for programs, or as lines for people."""
+    text = msgspec.json.encode(answer).decode() if as_json else lines
+    if text:
+        click.echo(text)
 
 
 def pool_option(help_text: str) -> Callable[[Command], Command]:

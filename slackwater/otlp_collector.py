@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slackwater.config import OtlpSettings
+from slackwater.extras import installed_by
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -41,7 +42,7 @@ class Collector:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         except ModuleNotFoundError as error:
             raise OtlpError(
-                f"otlp.endpoint needs {error.name}, which is not installed: pip install 'slackwater[otlp]'"
+                f"otlp.endpoint needs {error.name}, which is not installed: {installed_by('otlp')}"
             ) from None
         if settings.tls_ca and not Path(settings.tls_ca).is_file():
             raise OtlpError(f"otlp.tls_ca: {settings.tls_ca}: is not there")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from slackwater.config import load
-from slackwater.options import config_option
+from slackwater.options import config_option, json_option, tell
 from web.users import Users
 
 role_option = click.option(
@@ -42,18 +42,19 @@ def user() -> None:
 @click.argument("name")
 @role_option
 @config_option
-def add_user(name: str, role: Any, config_path: Path) -> None:
+@json_option
+def add_user(name: str, role: Any, config_path: Path, as_json: bool) -> None:
     """Add NAME, or give NAME a new password and role. The password is prompted for, or read from a pipe.
 
     A new password ends the open sessions.
     """
     users = users_of(config_path)
     if sys.stdin.isatty():
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=as_json)
     else:
         password = sys.stdin.readline().rstrip("\n")
     users.add_user(name, role, password)
-    click.echo(f"{name} may log in as {role}")
+    tell({"name": name, "role": role}, f"{name} may log in as {role}", as_json)
 
 
 @web.group(epilog="Example: slackwater web token add grafana")
@@ -65,9 +66,11 @@ def token() -> None:
 @click.argument("name")
 @role_option
 @config_option
-def add_token(name: str, role: Any, config_path: Path) -> None:
+@json_option
+def add_token(name: str, role: Any, config_path: Path, as_json: bool) -> None:
     """Make a token and print it. It cannot be shown again."""
-    click.echo(users_of(config_path).add_token(name, role))
+    token = users_of(config_path).add_token(name, role)
+    tell({"name": name, "role": role, "token": token}, token, as_json)
 
 
 def _remove_and_list(group: click.Group, kind: Literal["user", "token"], example: str) -> None:
@@ -76,15 +79,17 @@ def _remove_and_list(group: click.Group, kind: Literal["user", "token"], example
     @group.command(epilog=f"Example: slackwater web {kind} remove {example}")
     @click.argument("name")
     @config_option
-    def remove(name: str, config_path: Path) -> None:
+    @json_option
+    def remove(name: str, config_path: Path, as_json: bool) -> None:
         users_of(config_path).remove(kind, name)
-        click.echo(f"the {kind} {name} is removed")
+        tell({"name": name}, f"the {kind} {name} is removed", as_json)
 
     @group.command(name="list", epilog=f"Example: slackwater web {kind} list")
     @config_option
-    def list_all(config_path: Path) -> None:
-        for one in users_of(config_path).all()[kind == "token"]:
-            click.echo(f"{one.name}\t{one.role}")
+    @json_option
+    def list_all(config_path: Path, as_json: bool) -> None:
+        found = [{"name": one.name, "role": one.role} for one in users_of(config_path).all()[kind == "token"]]
+        tell({f"{kind}s": found}, "\n".join("\t".join(one.values()) for one in found), as_json)
 
     remove.help = f"Remove the {kind} NAME; it is refused at once, also in open sessions."
     list_all.help = f"List the {kind}s and their roles."

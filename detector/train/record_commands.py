@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ import click
 from detector.recordings import live, marks
 from slackwater.config import load
 from slackwater.messages import Sample
-from slackwater.options import config_option, pool_option
+from slackwater.options import config_option, json_option, pool_option, tell
 from slackwater.stopping import stop_event
 
 
@@ -21,7 +22,10 @@ from slackwater.stopping import stop_event
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="How long; default: until Ctrl-C.")
 @click.option("--about", default="", metavar="TEXT", help="How it was made, for the file's description.")
-def record(config_path: Path, pool_name: str | None, out: Path, seconds: float | None, about: str) -> None:
+@json_option
+def record(
+    config_path: Path, pool_name: str | None, out: Path, seconds: float | None, about: str, as_json: bool
+) -> None:
     """Record what the monitors of a live pool say, labelled by `slackwater mark`, for `slackwater train`.
 
     Nothing is changed in the cluster. Marks that are still open at the end last to the end of the recording.
@@ -38,7 +42,9 @@ def record(config_path: Path, pool_name: str | None, out: Path, seconds: float |
 
     heard = asyncio.run(main())
     made = live.save(out, heard, pool, Path(settings.state_dir), about or f"pool {pool}, live")
-    click.echo(f"{out}: {len(made.samples)} Samples of {len(made.nodes)} nodes, {len(made.labels)} labels")
+    found = {"file": str(out), "samples": len(made.samples), "nodes": made.nodes, "labels": len(made.labels)}
+    told = f"{out}: {len(made.samples)} Samples of {len(made.nodes)} nodes, {len(made.labels)} labels"
+    tell(found, told, as_json)
 
 
 @click.command(epilog="Example: slackwater mark web3 backup --begin;  slackwater mark web3 backup --end")
@@ -52,6 +58,7 @@ def record(config_path: Path, pool_name: str | None, out: Path, seconds: float |
 @click.option(
     "--for", "for_s", type=click.FloatRange(min=0, min_open=True), help="It ended now and took so many seconds."
 )
+@json_option
 def mark(
     config_path: Path,
     pool_name: str | None,
@@ -60,6 +67,7 @@ def mark(
     intensity: float,
     how: str | None,
     for_s: float | None,
+    as_json: bool,
 ) -> None:
     """Write down what is being done to a NODE (`*`: all nodes): a label for recordings of this time.
 
@@ -71,12 +79,15 @@ def mark(
         raise click.UsageError("give one of --begin, --end and --for")
     settings = load(config_path)
     pool, folder, now_unix_s = settings.the_pool(pool_name).name, Path(settings.state_dir), time.time()
+    one = marks.Mark(pool, node, kind, intensity, now_unix_s)
     if how == "end":
-        whole = marks.end(folder, pool, node, kind, now_unix_s)
-        click.echo(f"{kind} on {node} ended after {now_unix_s - whole.start_unix_s:.1f} s")
+        one = marks.end(folder, pool, node, kind, now_unix_s)
+        told = f"{kind} on {node} ended after {now_unix_s - one.start_unix_s:.1f} s"
     elif for_s is not None:
-        marks.append(folder, marks.Mark(pool, node, kind, intensity, now_unix_s - for_s, now_unix_s))
-        click.echo(f"{kind} on {node} for the last {for_s:g} s")
+        one = marks.Mark(pool, node, kind, intensity, now_unix_s - for_s, now_unix_s)
+        marks.append(folder, one)
+        told = f"{kind} on {node} for the last {for_s:g} s"
     else:
-        marks.begin(folder, marks.Mark(pool, node, kind, intensity, now_unix_s))
-        click.echo(f"{kind} on {node} begins")
+        marks.begin(folder, one)
+        told = f"{kind} on {node} begins"
+    tell(asdict(one), told, as_json)

@@ -13,7 +13,7 @@ from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users, write_secret
 from slackwater.bus.node_settings import node_text
 from slackwater.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
-from slackwater.options import config_option
+from slackwater.options import config_option, json_option, tell
 from slackwater.renamed import RenamedOption
 from slackwater.supervise.state_dir import read_serve, running_serve
 
@@ -53,7 +53,10 @@ def bus() -> None:
 )
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Its certificate (PEM), by its path there.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
-def config(nodes_file: Path, folder: Path, listen: str, tls_cert: Path | None, tls_key: Path | None) -> None:
+@json_option
+def config(
+    nodes_file: Path, folder: Path, listen: str, tls_cert: Path | None, tls_key: Path | None, as_json: bool
+) -> None:
     """Write the configuration of a nats-server of your own: each node may publish its own Samples, and nothing else.
 
     Passwords are made once and stay: run it again when a node comes or goes, then `nats-server --signal reload`.
@@ -66,13 +69,15 @@ def config(nodes_file: Path, folder: Path, listen: str, tls_cert: Path | None, t
     config_text(nodes, dummy, listen, tls)  # refuses before anything is written
     passwords = passwords_in(folder / "passwords", list(dummy))
     write_secret(folder / "nats.conf", config_text(nodes, passwords, listen, tls))
-    click.echo(f"{folder}/nats.conf: {len(nodes)} nodes; start it with `nats-server -c {folder}/nats.conf`")
-    click.echo(f"each node: its file of {folder}/passwords as bus.password_file, its name as bus.user")
-    click.echo(f"each node's wsengine: the same with {WSENGINE} before the name")
-    click.echo(f"the controller: {folder}/passwords/{CONTROLLER}.password, bus.user {CONTROLLER}")
-    click.echo(
-        f"commands: {folder}/passwords/{CONTROL}.password as bus.control_password_file, bus.control_user {CONTROL}"
+    files = {user: str(folder / "passwords" / f"{user}.password") for user in passwords}
+    told = (
+        f"{folder}/nats.conf: {len(nodes)} nodes; start it with `nats-server -c {folder}/nats.conf`",
+        f"each node: its file of {folder}/passwords as bus.password_file, its name as bus.user",
+        f"each node's wsengine: the same with {WSENGINE} before the name",
+        f"the controller: {files[CONTROLLER]}, bus.user {CONTROLLER}",
+        f"commands: {files[CONTROL]} as bus.control_password_file, bus.control_user {CONTROL}",
     )
+    tell({"config": f"{folder}/nats.conf", "nodes": nodes, "password_files": files}, "\n".join(told), as_json)
 
 
 @bus.group(epilog="Example: slackwater bus node add web web1")
@@ -84,26 +89,32 @@ def node() -> None:
 @click.argument("pool_name", metavar="POOL")
 @click.argument("name", metavar="NODE")
 @config_option
-def add(pool_name: str, name: str, config_path: Path) -> None:
+@json_option
+def add(pool_name: str, name: str, config_path: Path, as_json: bool) -> None:
     """Let NODE of POOL log in; prints what goes to the node. A password that is there stays."""
     settings = private(config_path)
     new = Node(settings.the_pool(pool_name).name, name)
     nats_server.change_nodes(settings, lambda nodes: nodes if new in nodes else [*nodes, new])
     taken_over(settings)
+    url = settings.bus.address
+    parts, told = [], []
     for part, user, open_to in (
         ("monitor", name, "group slackwater-node, 0640"),
         ("wsengine", WSENGINE + name, "0600"),
     ):
         password = settings.bus_folder / "passwords" / f"{user}.password"
-        click.echo(f"{part}: copy {password} to the node ({open_to}); bus.url {settings.bus.address}, bus.user {user}")
+        parts.append({"part": part, "bus_url": url, "bus_user": user, "password_file": str(password)})
+        told.append(f"{part}: copy {password} to the node ({open_to}); bus.url {url}, bus.user {user}")
+    tell({"pool": new.pool, "node": name, "parts": parts}, "\n".join(told), as_json)
 
 
 @node.command(name="list", epilog="Example: slackwater bus node list")
 @config_option
-def list_nodes(config_path: Path) -> None:
+@json_option
+def list_nodes(config_path: Path, as_json: bool) -> None:
     """Print the nodes that may log in, as POOL NODE."""
-    for one in nats_server.nodes_of(private(config_path)):
-        click.echo(f"{one.pool} {one.name}")
+    nodes = nats_server.nodes_of(private(config_path))
+    tell({"nodes": nodes}, "\n".join(f"{one.pool} {one.name}" for one in nodes), as_json)
 
 
 @node.command(epilog="Example: slackwater bus node settings web1 --port 80 --port 11211")
@@ -118,13 +129,15 @@ def list_nodes(config_path: Path) -> None:
     help="A port of its web server; may be given several times.",
 )
 @config_option
-def settings(name: str, ports: tuple[int, ...], config_path: Path) -> None:
+@json_option
+def settings(name: str, ports: tuple[int, ...], config_path: Path, as_json: bool) -> None:
     """Print the settings of NODE's monitor, for its /etc/slackwater/node.toml. There is no secret in them."""
     controller = private(config_path)
     for one in nats_server.nodes_of(controller):
         if one.name == name:
             bus, has_authority = controller.bus, bool(controller.bus.tls_ca)
-            click.echo(node_text(name, one.pool, bus.address, ports, has_authority=has_authority), nl=False)
+            text = node_text(name, one.pool, bus.address, ports, has_authority=has_authority)
+            tell({"pool": one.pool, "node": name, "node_toml": text}, text.rstrip("\n"), as_json)
             return
     raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")
 
@@ -132,14 +145,16 @@ def settings(name: str, ports: tuple[int, ...], config_path: Path) -> None:
 @node.command(epilog="Example: slackwater bus node remove web1")
 @click.argument("name", metavar="NODE")
 @config_option
-def remove(name: str, config_path: Path) -> None:
+@json_option
+def remove(name: str, config_path: Path, as_json: bool) -> None:
     """Let NODE no longer log in, and end its connections; its passwords are deleted."""
     settings = private(config_path)
-    if all(one.name != name for one in nats_server.nodes_of(settings)):
+    gone = [one for one in nats_server.nodes_of(settings) if one.name == name]
+    if not gone:
         raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")
     nats_server.change_nodes(settings, lambda nodes: [one for one in nodes if one.name != name])
     taken_over(settings)
-    click.echo(f"{name} may no longer log in")
+    tell({"pool": gone[0].pool, "node": name}, f"{name} may no longer log in", as_json)
 
 
 def private(config_path: Path) -> ControllerSettings:

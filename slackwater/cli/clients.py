@@ -56,6 +56,9 @@ class ControllerClient(Protocol):
     def pools(self) -> list[str]:
         """The names of all its pools."""
 
+    def the_pool(self, pool: str | None) -> str:
+        """The name of this pool; without a name that of the only one."""
+
     def send(self, pool: str | None, **fields: Any) -> str:
         """Has lbengine carry out a command (`slackwater.control.Request`); returns its answer, a sentence."""
 
@@ -108,6 +111,9 @@ class LocalClient:
     def pools(self) -> list[str]:
         return [pool.name for pool in self._settings.pool]
 
+    def the_pool(self, pool: str | None) -> str:
+        return self._settings.the_pool(pool).name
+
     def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.control import Request, send_once
 
@@ -137,29 +143,42 @@ class ApiClient:
     def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
         from slackwater.views.answers import Changes
 
-        query = {"pool": self._the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
+        query = {"pool": self.the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
         return self._get("/changes", Changes, {key: value for key, value in query.items() if value is not None}).changes
 
     def story(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Story | None]:
         from slackwater.views.answers import NodeStory
 
-        name = self._the_pool(pool)
+        name = self.the_pool(pool)
         query = None if at_unix_s is None else {"at_unix_s": at_unix_s}
         return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", NodeStory, query).story
 
     def week(self, pool: str | None, days: int) -> Week:
         from slackwater.views.week import Week
 
-        of = {} if pool is None else {"pool": self._the_pool(pool)}
+        of = {} if pool is None else {"pool": self.the_pool(pool)}
         return self._get("/week", Week, {"days": days, **of})
 
     def pools(self) -> list[str]:
         return [view.pool for view in self._views()]
 
+    def the_pool(self, pool: str | None) -> str:
+        if pool not in self._known:  # the API is read once for each
+            views = self._views()
+            if pool is not None:
+                self._check(pool, views)
+            elif len(views) != 1:
+                names = ", ".join(view.pool for view in views)
+                raise ClientError(
+                    f"there are several pools, name one of them: {names}" if names else "there is no pool"
+                )
+            self._known[pool] = pool or views[0].pool
+        return self._known[pool]
+
     def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.views.answers import Done
 
-        name = self._the_pool(pool)
+        name = self.the_pool(pool)
         return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(fields)).sentence
 
     def _views(self) -> list[PoolView]:
@@ -171,20 +190,6 @@ class ApiClient:
         names = [view.pool for view in views]
         if name not in names:
             raise ClientError(f"no pool `{name}`; {self._url} has: {', '.join(names)}")
-
-    def _the_pool(self, name: str | None) -> str:
-        """The pool of this name; without a name the only one. The API is read once for each."""
-        if name not in self._known:
-            views = self._views()
-            if name is not None:
-                self._check(name, views)
-            elif len(views) != 1:
-                names = ", ".join(view.pool for view in views)
-                raise ClientError(
-                    f"there are several pools, name one of them: {names}" if names else "there is no pool"
-                )
-            self._known[name] = name or views[0].pool
-        return self._known[name]
 
     def _get(self, path: str, answer: type[Answer], query: Mapping[str, Any] | None = None) -> Answer:
         return self._send(f"{path}?{urlencode(query)}" if query else path, answer, None)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from slackwater.cli.clients import login_name
-from slackwater.config import ControllerSettings, PoolSettings, load
-from slackwater.messages import plain_text
-from slackwater.options import all_pools_option, config_option, pool_option, why_option
+from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
+from slackwater.messages import Change, plain_text
+from slackwater.options import all_pools_option, config_option, json_option, pool_option, tell, why_option
 from slackwater.stopping import on_stop
 from slackwater.supervise.last_settings import load_or_last
 from slackwater.supervise.parts import read_settings
@@ -155,7 +156,8 @@ def log_to_stderr() -> None:
 @pool_option("The pool; needed when there are several.")
 @all_pools_option
 @why_option()
-def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> None:
+@json_option
+def restore(config_path: Path, pool_name: str | None, every: bool, why: str, as_json: bool) -> None:
     """Set the baseline weights that are stored on disk, without a running controller.
 
     Stop `slackwater serve` first, or pause the pools: it would lower weights again.
@@ -175,30 +177,45 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
             err=True,
         )
     why = why or "`slackwater restore`"
-    failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why))]
-    if failed:
+    restored: list[Restored] = []
+    for pool in pools:
+        restored.append(_restore_pool(settings, pool, why))
+        if not as_json:
+            _tell_restored(restored[-1])
+    if as_json:
+        click.echo(msgspec.json.encode({"pools": restored}).decode())
+    if failed := [f"{one.pool}: {one.error}" for one in restored if one.error]:
         raise RestoreError("; ".join(failed))
 
 
-def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> str:
-    """Sets and prints; returns why it could not, or an empty text."""
+class Restored(msgspec.Struct):
+    """What was set back in a pool; `error`: why that is not all."""
+
+    pool: str
+    changes: list[Change]
+    error: str = ""
+
+
+def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> Restored:
     from lbengine.balancer import BalancerError
     from lbengine.baseline import BaselineError
     from lbengine.restore import LeftOutError
     from lbengine.restore import restore as set_baseline
 
-    failed = ""
     try:
-        changes = set_baseline(settings, pool, login_name(), why)
+        return Restored(pool.name, set_baseline(settings, pool, login_name(), why))
     except LeftOutError as error:
-        changes, failed = error.changes, str(error)
+        return Restored(pool.name, error.changes, str(error))
     except (BalancerError, BaselineError) as error:
-        return str(error)
-    for change in changes:
-        click.echo(f"{pool.name}: {change.target} {change.before} -> {change.after}")
-    if not changes and not failed:
-        click.echo(f"{pool.name}: nothing to put back")
-    return failed
+        return Restored(pool.name, [], str(error))
+
+
+def _tell_restored(restored: Restored) -> None:
+    """For people; an error is told at the end."""
+    for change in restored.changes:
+        click.echo(f"{restored.pool}: {change.target} {change.before} -> {change.after}")
+    if not restored.changes and not restored.error:
+        click.echo(f"{restored.pool}: nothing to put back")
 
 
 # --- configuration
@@ -211,16 +228,24 @@ def config() -> None:
 
 @config.command(epilog="Example: slackwater config check /etc/slackwater/controller.toml")
 @click.argument("file", type=click.Path(path_type=Path))
-def check(file: Path) -> None:
+@json_option
+def check(file: Path, as_json: bool) -> None:
     """Check FILE: print OK, or FILE:LINE and the error (exit status 1).
 
     The balancer is not contacted; `slackwater serve` does that when it starts, and `slackwater check` at any time. The
     latter also says which balance algorithm works best with Slackwater. Lines that a setting needs in the balancer's
     own configuration are printed too.
     """
-    settings = load(file)
-    click.echo("OK")
+    try:
+        settings = load(file)
+    except ConfigError as error:
+        if as_json:
+            click.echo(msgspec.json.encode({"ok": False, "error": str(error)}).decode())
+            sys.exit(1)
+        raise
+    needed = {pool.name: pool.lines_of_balancer for pool in settings.pool}
+    told = ["OK"]
     for pool in settings.pool:
-        if lines := pool.lines_of_balancer:
-            click.echo(f"pool `{pool.name}` needs these lines in the configuration of {pool.title}:")
-            click.echo("\n".join(lines))
+        if needed[pool.name]:
+            told += [f"pool `{pool.name}` needs these lines in the configuration of {pool.title}:", *needed[pool.name]]
+    tell({"ok": True, "lines_of_balancer": needed}, "\n".join(told), as_json)

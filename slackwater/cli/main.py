@@ -15,6 +15,7 @@ from typing import IO, Any
 import click
 
 from slackwater import __version__
+from slackwater.extras import installed_by
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Try it": {
@@ -115,7 +116,7 @@ def is_expected(error: Exception) -> bool:
 
 def incomplete(name: str, missing: Sequence[str]) -> click.Command:
     """A command in place of one whose packages are not installed: it names them, and how to install them."""
-    problem = f"`slackwater {name}` needs {', '.join(missing)}: pip install 'slackwater[lab]'"
+    problem = f"`slackwater {name}` needs {', '.join(missing)}: {installed_by('lab')}"
 
     def fail(words: tuple[str, ...]) -> None:  # noqa: ARG001
         raise Failure(problem)
@@ -158,7 +159,7 @@ class LazyGroup(click.Group):
             package = (error.name or "").partition(".")[0]
             if package not in NEEDS["lab"]:
                 raise
-            raise Failure(f"this needs {package}: pip install 'slackwater[lab]'") from error
+            raise Failure(f"this needs {package}: {installed_by('lab')}") from error
         except Exception as error:
             if not is_expected(error):
                 raise

@@ -5,64 +5,103 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import click
+import msgspec
 
 from slackwater.cli.clients import ClientError, ControllerClient, client_options
 from slackwater.cli.status_commands import no_episode
 from slackwater.messages import EpisodeMark
-from slackwater.options import Command, all_pools_option, at_option, pool_option, seconds_of, why_option
+from slackwater.options import (
+    Command,
+    all_pools_option,
+    at_option,
+    json_option,
+    pool_option,
+    seconds_of,
+    tell,
+    why_option,
+)
+
+
+class PoolAnswer(msgspec.Struct, omit_defaults=True):
+    """What became of a command in one pool: lbengine's answer, or why there is none."""
+
+    pool: str
+    sentence: str = ""
+    error: str = ""
+
+
+class Answers(msgspec.Struct):
+    """For `--json`."""
+
+    answers: list[PoolAnswer]
 
 
 def command_options(command: Command) -> Command:
     """The options of a command to a pool's lbengine."""
-    return client_options(pool_option("The pool; needed when there are several.")(why_option()(command)))
+    return client_options(pool_option("The pool; needed when there are several.")(why_option()(json_option(command))))
 
 
-def send_to(client: ControllerClient, pool_name: str | None, every: bool, action: str, why: str) -> None:
+def send_to_one(client: ControllerClient, pool_name: str | None, as_json: bool, **fields: Any) -> None:
+    """Sends a command to one pool and prints the answer."""
+    pool = client.the_pool(pool_name)
+    sentence = client.send(pool, **fields)
+    tell(Answers([PoolAnswer(pool, sentence)]), sentence, as_json)
+
+
+def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_json: bool, action: str, why: str) -> None:
     """Sends a command to one pool or to all; exits with status 1 when one of all failed."""
     if not every:
-        click.echo(client.send(pool_name, action=action, why=why))
+        send_to_one(client, pool_name, as_json, action=action, why=why)
         return
     if pool_name is not None:
         raise click.UsageError("--all and --pool exclude each other.")
-    failed = False
+    answers = Answers([])
     for name in client.pools():
         try:
-            click.echo(client.send(name, action=action, why=why))
+            answers.answers.append(PoolAnswer(name, sentence=client.send(name, action=action, why=why)))
         except Exception as error:  # whatever it is, the other pools are paused
-            failed = True
-            click.echo(f"error: {name}: {error}", err=True)
-    if failed:
+            answers.answers.append(PoolAnswer(name, error=str(error) or repr(error)))
+        if not as_json:
+            _say(answers.answers[-1])
+    if as_json:
+        tell(answers, "", as_json)
+    if any(one.error for one in answers.answers):
         raise SystemExit(1)
+
+
+def _say(answer: PoolAnswer) -> None:
+    """At once: it is told what was done even if the next pool takes long."""
+    click.echo(f"error: {answer.pool}: {answer.error}" if answer.error else answer.sentence, err=bool(answer.error))
 
 
 @click.command(epilog='Example: slackwater pause --all --why "deploy of 14:00"')
 @all_pools_option
 @command_options
-def pause(client: ControllerClient, pool_name: str | None, every: bool, why: str) -> None:
+def pause(client: ControllerClient, pool_name: str | None, every: bool, why: str, as_json: bool) -> None:
     """Set the baseline weights and change nothing in the pool until `resume`, even after a restart.
 
     Without a running controller use `slackwater restore --all`.
     """
-    send_to(client, pool_name, every, "pause", why)
+    send_to(client, pool_name, every, as_json, "pause", why)
 
 
 @click.command(epilog="Example: slackwater resume --pool web")
 @all_pools_option
 @command_options
-def resume(client: ControllerClient, pool_name: str | None, every: bool, why: str) -> None:
+def resume(client: ControllerClient, pool_name: str | None, every: bool, why: str, as_json: bool) -> None:
     """Balance again after `pause`; the weights of now become the baseline."""
-    send_to(client, pool_name, every, "resume", why)
+    send_to(client, pool_name, every, as_json, "resume", why)
 
 
 @click.command(epilog='Example: slackwater mode observe --pool web --why "looking first"')
 @click.argument("mode", type=click.Choice(["observe", "act"]))
 @command_options
-def mode(mode: Any, client: ControllerClient, pool_name: str | None, why: str) -> None:
+def mode(mode: Any, client: ControllerClient, pool_name: str | None, why: str, as_json: bool) -> None:
     """Switch the pool to observe (baseline weights, decisions are only recorded) or act.
 
     It holds over restarts, until the next `mode` command or a new `mode` in the configuration.
     """
-    click.echo(client.send(pool_name, action="mode", why=why, mode=mode))
+    send_to_one(client, pool_name, as_json, action="mode", why=why, mode=mode)
 
 
 @click.command(epilog="Example: slackwater pin web1 20 --for 30m")
@@ -70,45 +109,49 @@ def mode(mode: Any, client: ControllerClient, pool_name: str | None, why: str) -
 @click.argument("weight", type=click.IntRange(0, 65535))
 @click.option("--for", "for_s", callback=seconds_of, default="10m", show_default=True, metavar="TIME", help="How long.")
 @command_options
-def pin(server: str, weight: int, for_s: float, client: ControllerClient, pool_name: str | None, why: str) -> None:
+def pin(
+    server: str, weight: int, for_s: float, client: ControllerClient, pool_name: str | None, why: str, as_json: bool
+) -> None:
     """Hold SERVER at WEIGHT, at most its baseline, for a time. The guard still limits it."""
-    click.echo(client.send(pool_name, action="pin", why=why, target=server, weight=weight, for_s=for_s))
+    send_to_one(client, pool_name, as_json, action="pin", why=why, target=server, weight=weight, for_s=for_s)
 
 
 @click.command(epilog="Example: slackwater unpin web1")
 @click.argument("server")
 @command_options
-def unpin(server: str, client: ControllerClient, pool_name: str | None, why: str) -> None:
+def unpin(server: str, client: ControllerClient, pool_name: str | None, why: str, as_json: bool) -> None:
     """End SERVER's pin before its time."""
-    click.echo(client.send(pool_name, action="unpin", why=why, target=server))
+    send_to_one(client, pool_name, as_json, action="unpin", why=why, target=server)
 
 
 @click.command(name="end-episode", epilog='Example: slackwater end-episode web1 --why "it is our own backup"')
 @click.argument("node")
 @command_options
-def end_episode(node: str, client: ControllerClient, pool_name: str | None, why: str) -> None:
+def end_episode(node: str, client: ControllerClient, pool_name: str | None, why: str, as_json: bool) -> None:
     """Treat NODE as calm until its present episode is over; the next one counts again."""
-    click.echo(client.send(pool_name, action="end_episode", why=why, target=node))
+    send_to_one(client, pool_name, as_json, action="end_episode", why=why, target=node)
 
 
 @click.command(name="ask-samples", epilog="Example: slackwater ask-samples web1 --for 30s")
 @click.argument("node")
 @click.option("--for", "for_s", callback=seconds_of, default="30s", show_default=True, metavar="TIME", help="How long.")
 @command_options
-def ask_samples(node: str, for_s: float, client: ControllerClient, pool_name: str | None, why: str) -> None:
+def ask_samples(
+    node: str, for_s: float, client: ControllerClient, pool_name: str | None, why: str, as_json: bool
+) -> None:
     """Have NODE's monitor send Samples as often as in an event, for at most 60 s. No weight changes by that.
 
     The monitor's own settings say how often that is (`pace.event_s`). It goes back to its own pace by itself.
     """
-    click.echo(client.send(pool_name, action="ask_samples", why=why, target=node, for_s=for_s))
+    send_to_one(client, pool_name, as_json, action="ask_samples", why=why, target=node, for_s=for_s)
 
 
 @click.command(name="ack", epilog="Example: slackwater ack web1 --why 'looking into it'")
 @click.argument("node")
 @command_options
-def acknowledge(node: str, client: ControllerClient, pool_name: str | None, why: str) -> None:
+def acknowledge(node: str, client: ControllerClient, pool_name: str | None, why: str, as_json: bool) -> None:
     """Acknowledge NODE's episode: your name goes into the log, nothing else changes."""
-    click.echo(client.send(pool_name, action="acknowledge", why=why, target=node))
+    send_to_one(client, pool_name, as_json, action="acknowledge", why=why, target=node)
 
 
 @click.command(name="mark-episode", epilog='Example: slackwater mark-episode web1 deploy --why "release 14"')
@@ -117,7 +160,13 @@ def acknowledge(node: str, client: ControllerClient, pool_name: str | None, why:
 @at_option
 @command_options
 def mark_episode(
-    node: str, mark: str, at_unix_s: float | None, client: ControllerClient, pool_name: str | None, why: str
+    node: str,
+    mark: str,
+    at_unix_s: float | None,
+    client: ControllerClient,
+    pool_name: str | None,
+    why: str,
+    as_json: bool,
 ) -> None:
     """Record what an episode of NODE was: its last one, or the one that went on at a time. Nothing else changes.
 
@@ -126,7 +175,5 @@ def mark_episode(
     pool, episode = client.story(pool_name, node, at_unix_s)
     if episode is None:
         raise ClientError(no_episode(node, pool, at_unix_s))
-    answer = client.send(
-        pool, action="mark_episode", why=why, target=episode.node, mark=mark, since_unix_s=episode.since_unix_s
-    )
-    click.echo(answer)
+    found = {"target": episode.node, "mark": mark, "since_unix_s": episode.since_unix_s}
+    send_to_one(client, pool, as_json, action="mark_episode", why=why, **found)

@@ -280,7 +280,10 @@ class JournalSettings(Settings, frozen=True):
 
 
 class OtlpSettings(Settings, frozen=True):
-    """Metrics and episodes for an OpenTelemetry collector (OTLP over HTTP). Needs `pip install 'slackwater[otlp]'`."""
+    """Metrics and episodes for an OpenTelemetry collector (OTLP over HTTP).
+
+    Needs the extra `otlp`: in a checkout `pip install '.[otlp]'`.
+    """
 
     endpoint: Annotated[
         str,

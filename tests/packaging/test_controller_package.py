@@ -284,7 +284,7 @@ def test_every_subcommand_says_what_it_does(root: Path) -> None:
         done = run(*slackwater, name)
         assert done.returncode == 1
         assert done.stderr.count("\n") == 1
-        assert "pip install 'slackwater[lab]'" in done.stderr
+        assert "pip install '.[lab]' in a checkout of Slackwater" in done.stderr
 
 
 class PackagedSite(Site):

@@ -37,7 +37,7 @@ def test_a_command_that_needs_them_says_in_one_line_how_to_install_them(words: t
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: `slackwater {words[0]}` needs ")
-    assert "pip install 'slackwater[lab]'" in done.stderr
+    assert "pip install '.[lab]' in a checkout of Slackwater" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["compare", "plan"])
@@ -49,11 +49,12 @@ def test_the_governor_works_without_its_simulated_machines(command: str) -> None
     assert command not in listed.stdout
     done = python(f"from slackwater.cli.main import cli; cli(['governor', {command!r}])")
     assert done.returncode == 1
-    assert done.stderr == f"error: `slackwater governor {command}` needs lab: pip install 'slackwater[lab]'\n"
+    needs = "pip install '.[lab]' in a checkout of Slackwater\n"
+    assert done.stderr == f"error: `slackwater governor {command}` needs lab: {needs}"
 
 
 def test_reading_a_recording_without_them_is_one_line_too() -> None:
     recording = ROOT / "requirements.txt"
     done = python(f"from slackwater.cli.main import cli; cli(['detector', 'evaluate', {str(recording)!r}])")
     assert done.returncode == 1
-    assert done.stderr == "error: this needs pyarrow: pip install 'slackwater[lab]'\n"
+    assert done.stderr == "error: this needs pyarrow: pip install '.[lab]' in a checkout of Slackwater\n"

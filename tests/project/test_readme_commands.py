@@ -29,7 +29,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAM_NAMES = {"ansible", "cargo", "cp", "make", "pip", "python", "python3", "slackwater", "systemctl"}
 """The first word of each, up to a hyphen."""
 RUNS_WITHIN_S = 240.0
-INSTALLED, NODE_SETTINGS = "/tmp/slackwater", "/etc/slackwater/node.toml"
+INSTALLED, NODE_SETTINGS, VAULT_PASSWORD = "/tmp/slackwater", "/etc/slackwater/node.toml", "~/.slackwater-vault"
 """Places in README.md; the test has them in a folder of its own."""
 
 
@@ -55,6 +55,9 @@ INSTEAD = {
         "needs the controller's unit",
         "tests/packaging/test_controller_package.py",
         "test -e packaging/controller/slackwater-controller.service",
+    ),
+    "slackwater web user add NAME --role operator": Instead(
+        "asks for a password", "tests/web/test_login.py", "slackwater web user add --help"
     ),
     "slackwater lab demo --hosts vm": Instead(
         "takes minutes", "tests/lab/test_virtual_machines.py", "slackwater lab demo --hosts vm --help"
@@ -131,7 +134,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 def with_places(command: str, folder: Path) -> str:
     command = re.sub(r"\b[A-Z]+\b", lambda found: PLACEHOLDERS.get(found[0], found[0]), command)
-    for place in (INSTALLED, NODE_SETTINGS):
+    for place in (INSTALLED, NODE_SETTINGS, VAULT_PASSWORD):
         command = command.replace(place, str(folder / "places" / Path(place).name))
     return command
 
@@ -189,6 +192,49 @@ def test_a_command_of_the_readme_does_what_it_should(desk: Desk, command: str) -
         return
     done = beside_a_new_haproxy(desk, runs) if command in FIRST_OF_ITS_KIND else desk.run(runs)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_lines_for_ansible_bring_what_the_first_run_asks_for(tmp_path: Path) -> None:
+    """The playbook needs hosts; the step of it that asks for a password runs on Ansible's machine."""
+    (block,) = [one for one in re.findall(r"(?ms)^```sh\n(.*?)^```$", README) if "ansible-playbook" in one]
+    lines = [line for line in block.splitlines() if not line.startswith(("make ", "ansible-playbook "))]
+    play = """- hosts: localhost
+  gather_facts: false
+  vars: {slackwater_pool: web}
+  tasks:
+    - ansible.builtin.include_role: {name: slackwater.slackwater.slackwater_base, tasks_from: make_vault.yml}
+"""
+    shutil.copytree(ROOT / "ansible", tmp_path / "ansible")
+    (tmp_path / "first.yml").write_text(play)
+    lines.append("ansible-playbook -i my-site/hosts.yml -e slackwater_vault_file=$PWD/my-site/vault.yml first.yml")
+    environment = os.environ | {
+        "HOME": str(tmp_path),
+        "ANSIBLE_HOME": str(tmp_path / "ansible-home"),
+        "PATH": f"{PROGRAMS}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    environment.pop("ANSIBLE_VAULT_PASSWORD_FILE", None)
+
+    def run(script: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-ec", "\n".join(script)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            timeout=RUNS_WITHIN_S,
+        )  # fmt: skip
+
+    without = run([line for line in lines if "slackwater-vault" not in line])
+    assert "name the file with ansible-vault's password" in without.stdout, without.stdout + without.stderr
+    shutil.rmtree(tmp_path / "my-site")
+    done = run(lines)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "my-site/vault.yml").read_text().startswith("$ANSIBLE_VAULT;")
+    assert (tmp_path / ".slackwater-vault").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "ansible/README.md", "docs/operations/install.md"])
+def test_pages_that_install_with_ansible_name_the_password_s_file(page: str) -> None:
+    blocks = re.findall(r"(?ms)^```sh\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"))
+    first_runs = [one for one in blocks if re.search(r"ansible-playbook .*\.site\b(?!.*--check)", one)]
+    assert first_runs
+    assert all("export ANSIBLE_VAULT_PASSWORD_FILE=" in one for one in first_runs)
 
 
 def test_what_is_not_run_stands_in_the_readme_and_has_its_test() -> None:

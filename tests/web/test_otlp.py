@@ -230,7 +230,8 @@ def test_without_its_packages_the_setting_is_refused_with_the_command_that_insta
     )
     done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == (
-        "otlp.endpoint needs opentelemetry.exporter, which is not installed: pip install 'slackwater[otlp]'\n"
+        "otlp.endpoint needs opentelemetry.exporter, which is not installed:"
+        " pip install '.[otlp]' in a checkout of Slackwater\n"
     )
 
 

@@ -114,6 +114,16 @@ def test_the_detectors_page_draws_the_tree_and_shows_what_is_absent(
     assert " cache " in shown
 
 
+def test_the_detectors_page_says_what_its_false_episodes_count() -> None:
+    result = {"states": {}, "noises": 108, "missed": 14, "detection_delay_median_s": 0.9, "detection_delay_p95_s": 2.5}
+    result |= {"false_episodes": 3, "calm_node_hours": 80.1, "false_during": {"deploy": 1, "nothing": 2}}
+    tree = {"cgroup": [{"says": "calm", "ratio": -4.5}]}
+    page = model_page({"name": "start", "trees": tree, "scores": {"tree": result}, "data": []})
+    assert page.delays[1] == (
+        "3 false episodes in 80 node-hours without a neighbour: 2 while nothing was done, 1 beside a deploy"
+    )
+
+
 def test_a_model_that_cannot_be_read_is_reported(tmp_path: Path, journal: Journal) -> None:  # noqa: ARG001
     settings = settings_in(tmp_path, f'[detector]\nmodel = "{tmp_path}/nothing.skops"\n')
     page = text(create_app(settings, clock=Clock()).test_client().get("/detector").text)

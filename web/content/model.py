@@ -84,8 +84,11 @@ def model_page(about: dict[str, Any]) -> ModelPage:
                 scores.append([state, _share(one["precision"]), _share(one["recall"]), f"{one['ticks']:,}"])
         median, p95 = result["detection_delay_median_s"], result["detection_delay_p95_s"]
         delays.append(
-            f"{result['noises']} noises, {result['missed']} missed; seen after {median} s (median) and {p95} s"
-            f" (p95); {result['false_episodes']} false episodes in {result['calm_node_hours']:.2g} calm node-hours"
+            f"{result['noises']} noises, {result['missed']} missed; seen after {median} s (median) and {p95} s (p95)"
+        )
+        delays.append(
+            f"{result['false_episodes']} false episodes in {result['calm_node_hours']:.2g} node-hours without a"
+            f" neighbour{_during(result.get('false_during', {}))}"
         )
     return ModelPage(
         name=str(about["name"]),
@@ -108,6 +111,15 @@ def _leaf(nodes: list[dict[str, Any]], number: int) -> Leaf:
         Branch(f"above {limit}", _leaf(nodes, node["above"])),
     ]
     return Leaf(f"{node['asks']}?", branches=branches)
+
+
+def _during(found: dict[str, int]) -> str:
+    """What was done to the nodes meanwhile: `: 8 while nothing was done, 4 beside a flash_crowd`."""
+    parts = [
+        f"{count} {'while nothing was done' if what == 'nothing' else f'beside a {what}'}"
+        for what, count in sorted(found.items(), key=lambda one: -one[1])
+    ]
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def _share(value: float | None) -> str:
