@@ -41,7 +41,7 @@ backend web
 
 
 def edited(text: str, **given: object) -> tuple[str, list[str]]:
-    lines, reasons = module("haproxy").wanted(text.splitlines(keepends=True), {**GIVEN, **given})
+    lines, reasons, _ = module("haproxy").wanted(text.splitlines(keepends=True), {**GIVEN, **given})
     return "".join(lines), reasons
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/python
 """What lbengine needs in a site's own haproxy.cfg: an admin socket, and room below each server's weight.
 
-The file stays the site's. Whole lines are added, each marked, and taken away again by their mark.
+The file stays the site's. Whole lines are added, each marked, and taken away again by their mark. The servers' shares
+are worked out before and after; an edit that would change them is not made.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ DOCUMENTATION = """
 module: haproxy
 short_description: Add to haproxy.cfg what Slackwater needs, or take it away
 description:
-  - A line is added only where the file does not already say the same, and HAProxy checks the result before it counts.
+  - A line is added only where the file does not already say the same, and HAProxy checks the result before it counts,
+    together with the other files that it runs with.
+  - No edit changes a server's share of its backend. A backend where one would is left as it is, with a warning.
 options:
   path: {description: HAProxy's file., default: /etc/haproxy/haproxy.cfg, type: path}
   socket: {description: Path of the admin socket., default: /run/haproxy/admin.sock, type: path}
@@ -18,108 +21,189 @@ options:
   group: {description: Group that may use an admin socket that is added., default: haproxy, type: str}
   listen: {description: HOST:PORT of the controllers' way to the admin level., default: '', type: str}
   allow: {description: Their addresses; no others are let in., default: [], type: list, elements: str}
-  backends: {description: Backends whose servers get a base weight., default: [], type: list, elements: str}
+  backends:
+    description: Backends whose servers get a base weight, where none of them has one.
+    default: []
+    type: list
+    elements: str
   weight: {description: The base weight., default: 100, type: int}
   state: {description: C(absent) takes away what was added., choices: [present, absent], default: present, type: str}
   edit: {description: C(false) fails in words where something is missing., default: true, type: bool}
   command: {description: HAProxy's program., default: /usr/sbin/haproxy, type: path}
 """
 
+import contextlib
 import os
-import re
-import shlex
+import socket
 import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 
+try:
+    from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_configuration import (
+        Started,
+        lines_of,
+        rows_of,
+        sections,
+        started_with,
+        text_of,
+    )
+    from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_shares import (
+        MOST_WEIGHT,
+        Weight,
+        advice,
+        each_server,
+        in_words,
+        same_shares,
+        weights,
+    )
+except ImportError:  # started from the source tree
+    sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../module_utils"))
+    from haproxy_configuration import Started, lines_of, rows_of, sections, started_with, text_of
+    from haproxy_shares import MOST_WEIGHT, Weight, advice, each_server, in_words, same_shares, weights
+
 MARK = "# added by Slackwater"
-SECTIONS = (
-    *("global", "defaults", "frontend", "backend", "listen", "peers", "resolvers", "userlist", "cache", "program"),
-    *("mailers", "http-errors", "ring", "log-forward", "fcgi-app", "crt-list"),
-)
+OURS = "slackwater-admin"
+"""The section that is added for other controllers."""
+BYTES = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
+"""How the file is written: every byte that is not ours stays as it is, in whatever encoding."""
 
 
 class Wrong(Exception):
     """What the file lacks, in words."""
 
 
-def words(line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError:
-        return line.split()
+def is_ours(line: str) -> bool:
+    return line.rstrip().endswith(MARK)
 
 
-def sections(lines: list[str]) -> list[tuple[str, str, int, int]]:
-    """Kind, name, first line and end of each section."""
-    heads = [(n, words(line)) for n, line in enumerate(lines)]
-    starts = [(n, found) for n, found in heads if found and found[0] in SECTIONS]
-    ends = [n for n, _ in starts[1:]] + [len(lines)]
-    return [(w[0], w[1] if len(w) > 1 else "", n, end) for (n, w), end in zip(starts, ends, strict=True)]
-
-
-def without_ours(lines: list[str]) -> list[str]:
-    return [line for line in lines if not line.rstrip().endswith(MARK)]
-
-
-def socket_level(lines: list[str], path: str) -> str | None:
+def socket_level(rows: list[list[str]], path: str) -> str | None:
     """The level of the `stats socket` at this path; None when there is none."""
-    for kind, _, start, end in sections(lines):
-        for line in lines[start:end] if kind == "global" else []:
-            found = words(line)
-            if found[:2] == ["stats", "socket"] and len(found) > 2 and found[2].removeprefix("unix@") == path:
-                return found[found.index("level") + 1] if "level" in found[:-1] else "operator"
+    for kind, _, start, end in sections(rows):
+        for row in rows[start:end] if kind == "global" else []:
+            if row[:2] == ["stats", "socket"] and len(row) > 2 and row[2].removeprefix("unix@") == path:
+                return row[row.index("level") + 1] if "level" in row[:-1] else "operator"
     return None
 
 
-def shared_socket(lines: list[str]) -> tuple[str, str]:
+def shared_socket(rows: list[list[str]]) -> tuple[str, str]:
     """Where a socket that HAProxy itself connects to stands, and its path as seen from inside HAProxy's chroot."""
-    for kind, _, start, end in sections(lines):
-        for line in lines[start:end] if kind == "global" else []:
-            found = words(line)
-            if found[:1] == ["chroot"] and len(found) > 1:
-                return found[1].rstrip("/"), "/slackwater.sock"
+    for kind, _, start, end in sections(rows):
+        for row in rows[start:end] if kind == "global" else []:
+            if row[:1] == ["chroot"] and len(row) > 1:
+                return row[1].rstrip("/"), "/slackwater.sock"
     return "", "/run/haproxy/slackwater.sock"
 
 
-def weight_is_said(lines: list[str], start: int, end: int) -> bool:
-    """Whether each server of the section has a weight of its own or by default-server."""
-    default = False
-    for line in lines[start:end]:
-        found = words(line)
-        if found[:1] == ["default-server"] and "weight" in found:
-            default = True
-        if found[:1] in (["server"], ["server-template"]) and "weight" not in found and not default:
-            return False
-    return True
+class Site:
+    """HAProxy's whole configuration: the file that is edited, and those that HAProxy reads before and after it."""
+
+    def __init__(self, before: list[str] | None = None, after: list[str] | None = None, environ: dict | None = None):
+        self._before, self._after, self._environ = before or [], after or [], environ or {}
+
+    def rows(self, lines: list[str]) -> list[list[str]]:
+        """Of all files, with these lines in the edited one."""
+        return rows_of([*self._before, *lines, *self._after], self._environ)
+
+    def own_rows(self, lines: list[str]) -> list[list[str]]:
+        """Of the edited file, with these lines in it."""
+        start = len(self._before)
+        return self.rows(lines)[start : start + len(lines)]
+
+    def weights(self, lines: list[str]) -> dict[str, dict[str, Weight]]:
+        return weights(self.rows(lines))
 
 
-def wanted(lines: list[str], given: dict) -> tuple[list[str], list[str]]:
-    """The file with our lines, and what they are for. Raises Wrong when it cannot be."""
-    lines = without_ours(lines)
-    found = sections(lines)
-    level = socket_level(lines, given["socket"])
-    added: dict[int, list[str]] = {}
-    reasons = []
-    if not any(kind == "global" for kind, *_ in found):
-        raise Wrong("the file has no `global` section")
-    at = next(start for kind, _, start, _ in found if kind == "global")
+def with_weight(lines: list[str], site: Site, backend: str, weight: int) -> list[str]:
+    """The file with a base weight for the servers of a backend. Raises Wrong where it has no such backend."""
+    found = sections(site.own_rows(lines))
+    starts = [start for kind, it, start, _ in found if kind in ("backend", "listen") and it == backend]
+    if not starts:
+        known = ", ".join(it for kind, it, *_ in found if kind in ("backend", "listen")) or "none"
+        there = " here; another file that HAProxy reads has it: name that one" if backend in site.weights(lines) else ""
+        raise Wrong(f"there is no backend `{backend}`{there}; the file has: {known}")
+    return added(lines, starts[0], [f"default-server weight {weight}"])
+
+
+def added(lines: list[str], head: int, texts: list[str]) -> list[str]:
+    """With our lines below the first line of a section."""
+    first = lines[head] if lines[head].endswith("\n") else f"{lines[head]}\n"
+    return [*lines[:head], first, *(f"\t{text}  {MARK}\n" for text in texts), *lines[head + 1 :]]
+
+
+def without_ours(lines: list[str], site: Site | None = None) -> list[str]:
+    """The file without our lines, but for a base weight that the site's own lines count on by now: without it the
+    shares would be others."""
+    site = site or Site()
+    kept = [line for line in lines if not is_ours(line) or "default-server" in line]
+    number = 0
+    while number < len(kept):
+        fewer = [*kept[:number], *kept[number + 1 :]]
+        if is_ours(kept[number]) and not changed_shares(site, lines, fewer):
+            kept = fewer
+        else:
+            number += 1
+    return kept
+
+
+def base_weights(
+    lines: list[str], site: Site, given: dict, running: Mapping[str, set[str]]
+) -> tuple[list[str], list[str], list[str]]:
+    """The file with none of our lines but base weights, where no share changes by them: also reasons, and why backends
+    are left as they are.
+
+    `running`: the servers that the running HAProxy has, by backend.
+    """
+    reasons, left = [], []
+    now, kept = site.weights(lines), without_ours(lines, site)
+    for name in given["backends"]:
+        fresh = with_weight(kept, site, name, given["weight"])
+        own, after = site.weights(kept)[name], site.weights(fresh)[name]
+        at_runtime = running.get(name, set()) - each_server(own)
+        if all(one.said for one in own.values()):
+            continue
+        if not same_shares(now[name], after):
+            left.append(
+                f"backend `{name}` is left as it is: with `default-server weight {given['weight']}` the shares of its"
+                f" servers would become {in_words(after)}, they are {in_words(now[name])}; {advice(now[name])}"
+            )
+        elif at_runtime and own == now[name]:
+            left.append(
+                f"backend `{name}` is left as it is: HAProxy has {', '.join(sorted(at_runtime))}, which the file has"
+                f" not; a server that is added at runtime has weight 1 beside the {given['weight']} of the"
+                " others, unless `add server` says its weight"
+            )
+        else:
+            kept = fresh
+            reasons.append(f"servers of backend `{name}` have no weight, so HAProxy's 1: nothing is below it")
+    return kept, reasons, left
+
+
+def wanted(
+    lines: list[str], given: dict, site: Site | None = None, running: Mapping[str, set[str]] | None = None
+) -> tuple[list[str], list[str], list[str]]:
+    """The file with our lines, what they are for, and what is left as it is, and why. Raises Wrong if it cannot be."""
+    site = site or Site()
+    kept, reasons, left = base_weights(lines, site, given, running or {})
+    level = socket_level(site.rows(kept), given["socket"])
+    texts: list[str] = []
+    section: list[str] = []
     if level is None:
-        text = f"stats socket {given['socket']} mode 660 group {given['group']} level admin"
-        added.setdefault(at, []).append(text)
+        texts.append(f"stats socket {given['socket']} mode 660 group {given['group']} level admin")
         reasons.append(f"there is no `stats socket {given['socket']}`")
     elif level != "admin":
         raise Wrong(
             f"`stats socket {given['socket']}` has level {level}, and only `level admin` lets weights be set; say"
             " `level admin` there, or give another path for a socket of Slackwater's own"
         )
-    section: list[str] = []
     if given["listen"]:
-        folder, inside = shared_socket(lines)
-        added.setdefault(at, []).append(f"stats socket {folder}{inside} mode 600 user {given['user']} level admin")
+        folder, inside = shared_socket(site.rows(kept))
+        texts.append(f"stats socket {folder}{inside} mode 600 user {given['user']} level admin")
         section = [
-            "listen slackwater-admin",
+            f"listen {OURS}",
             "\tmode tcp",
             f"\tbind {given['listen']}",
             "\tmaxconn 32",
@@ -130,30 +214,87 @@ def wanted(lines: list[str], given: dict) -> tuple[list[str], list[str]]:
             f"\tserver admin unix@{inside}",
         ]
         reasons.append(f"the controllers of other hosts need a way to the admin level on {given['listen']}")
-    for name in given["backends"]:
-        places = [(start, end) for kind, it, start, end in found if kind in ("backend", "listen") and it == name]
-        if not places:
-            known = ", ".join(it for kind, it, *_ in found if kind == "backend")
-            raise Wrong(f"there is no backend `{name}`; the file has: {known}")
-        start, end = places[0]
-        if not weight_is_said(lines, start, end):
-            added.setdefault(start, []).append(f"default-server weight {given['weight']}")
-            reasons.append(f"servers of backend `{name}` have no weight, so HAProxy's 1: nothing is below it")
-    out = []
-    for n, line in enumerate(lines):
-        out.append(line)
-        if n in added and not line.endswith("\n"):
-            out[-1] += "\n"
-        out += [f"\t{text}  {MARK}\n" for text in added.get(n, [])]
-    return out + [f"{text}  {MARK}\n" for text in section], reasons
+    if texts:
+        heads = [start for kind, _, start, _ in sections(site.own_rows(kept)) if kind == "global"]
+        if not heads:
+            raise Wrong("the file has no `global` section, where the `stats socket` belongs")
+        kept = added(kept, heads[0], texts)
+    if section and not kept[-1].endswith("\n"):
+        kept[-1] += "\n"
+    return kept + [f"{text}  {MARK}\n" for text in section], reasons, left
 
 
-def check(command: str, path: str) -> None:
-    done = subprocess.run([command, "-c", "-q", "-f", path], capture_output=True, text=True)
-    if done.returncode:
-        raise Wrong(
-            f"haproxy -c refuses the result, nothing was changed: {(done.stderr or done.stdout).strip()[-800:]}"
-        )
+def taken_away(lines: list[str], site: Site) -> tuple[list[str], list[str]]:
+    """The file without our lines, and what is left in it as the site's own, and why."""
+    kept = without_ours(lines, site)
+    notes = [
+        f"`{line.replace(MARK, '').strip()}` stays, as a line of the site's own: weights that were added since count on"
+        " it, and without it the shares would change"
+        for line in kept
+        if is_ours(line)
+    ]
+    return [line.replace(MARK, "").rstrip() + "\n" if is_ours(line) else line for line in kept], notes
+
+
+def changed_shares(site: Site, before: list[str], after: list[str]) -> str:
+    """Of which of the site's backends an edit would change the shares, in words; empty: of none."""
+    new = site.weights(after)
+    return "; ".join(
+        f"`{name}` from {in_words(was)} to {in_words(new.get(name, {})) or 'nothing'}"
+        for name, was in site.weights(before).items()
+        if name != OURS and not same_shares(was, new.get(name, {}))
+    )
+
+
+def running_servers(path: str, backends: list[str]) -> dict[str, set[str]]:
+    """The servers that HAProxy has now, by backend; none where its admin socket does not answer."""
+    found: dict[str, set[str]] = {}
+    for name in backends:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(5.0)
+            connection.connect(path)
+            connection.sendall(f"show servers state {name}\n".encode())
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+            found[name] = {line.split()[3] for line in answer.decode("utf-8", "replace").splitlines()[2:] if line}
+    return found
+
+
+def check(command: str, draft: str, path: str, one: Started | None) -> str:
+    """What HAProxy says against the draft in the place of the file; empty: nothing."""
+    files = [draft if file == path else file for file in (one.files if one else [path])]
+    given = [word for file in files for word in ("-f", file)]
+    environ = {**os.environ, **one.environ} if one else None
+    folder = one.folder if one else None
+    done = subprocess.run(
+        [command, "-c", *given], capture_output=True, text=True, errors="replace", env=environ, cwd=folder
+    )
+    if not done.returncode:
+        return ""
+    said = f"{done.stderr}\n{done.stdout}".replace(draft, path).strip().splitlines()
+    alerts = [line for line in said if "ALERT" in line] or said
+    return "\n".join(alerts)[-1500:] or f"nothing, with exit status {done.returncode}"
+
+
+def expect_valid(command: str, path: str, before: str, after: str, started: list[Started]) -> None:
+    """Raises Wrong with HAProxy's words when it refuses the edited file, beside the others that it runs with."""
+
+    def said(text: str, one: Started | None) -> str:
+        with tempfile.NamedTemporaryFile("w", **BYTES, dir=os.path.dirname(path)) as draft:
+            draft.write(text)
+            draft.flush()
+            return check(command, draft.name, path, one)
+
+    for one in started or [None]:
+        refused = said(after, one)
+        if not refused:
+            continue
+        what = "the file as it is already" if said(before, one) else "the result"
+        others = [file for file in one.files if file != path] if one else []
+        beside = f" beside {', '.join(others)}" if others else ""
+        alone = "" if one else " (checked alone: no HAProxy runs that reads it)"
+        raise Wrong(f"haproxy -c refuses {what}{beside}{alone}, nothing was changed: {refused}")
 
 
 def main() -> None:
@@ -174,33 +315,55 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    path = given["path"]
+    path = os.path.realpath(given["path"])
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            before = file.read()
-        lines = re.findall(r"[^\n]*\n|[^\n]+$", before)
-        after_lines, reasons = (without_ours(lines), []) if given["state"] == "absent" else wanted(lines, given)
+        if not 1 <= given["weight"] <= MOST_WEIGHT:
+            raise Wrong(f"weight {given['weight']}: expected 1..{MOST_WEIGHT}, as HAProxy takes them")
+        before = text_of(path)
+        lines = lines_of(before)
+        started = started_with(path)
+        site = site_of(path, started[0]) if started else Site()
+        if given["state"] == "absent":
+            after_lines, notes = taken_away(lines, site)
+            reasons: list[str] = []
+        else:
+            after_lines, reasons, notes = wanted(
+                lines, given, site, running_servers(given["socket"], given["backends"])
+            )
         after = "".join(after_lines)
         if given["state"] == "present" and not given["edit"] and after != before:
             raise Wrong("; ".join(reasons) + "; add it, or let the role add it (slackwater_balancer_edit: true)")
+        if differing := changed_shares(site, lines, after_lines):
+            raise Wrong(f"the edit would change the shares of backend {differing}; nothing was changed")
         changed = after != before
         if changed:
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", dir=os.path.dirname(path)) as fresh:
-                fresh.write(after)
-                fresh.flush()
-                check(given["command"], fresh.name)
+            expect_valid(given["command"], path, before, after, started)
             if not module.check_mode:
                 replace(module, path, after)
-        diff = {"before": before, "after": after, "before_header": path, "after_header": path}
-        module.exit_json(changed=changed, reasons=reasons, diff=diff)
-    except (Wrong, OSError, UnicodeDecodeError) as error:
-        module.fail_json(msg=f"{path}: {error}")
+        for note in notes:
+            module.warn(printable(f"{path}: {note}"))
+        diff = {"before": printable(before), "after": printable(after), "before_header": path, "after_header": path}
+        module.exit_json(changed=changed, reasons=reasons, left=[printable(note) for note in notes], diff=diff)
+    except (Wrong, OSError) as error:
+        module.fail_json(msg=printable(f"{path}: {error}"))
+
+
+def printable(text: str) -> str:
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def site_of(path: str, one: Started) -> Site:
+    at = one.files.index(path)
+    before, after = (
+        [line for file in files for line in lines_of(text_of(file))] for files in (one.files[:at], one.files[at + 1 :])
+    )
+    return Site(before, after, one.environ)
 
 
 def replace(module: AnsibleModule, path: str, text: str) -> None:
     """In one step, with the owner and mode that the file has."""
     descriptor, fresh = tempfile.mkstemp(dir=os.path.dirname(path))
-    with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+    with os.fdopen(descriptor, "w", **BYTES) as file:
         file.write(text)
     module.atomic_move(fresh, path, keep_dest_attrs=True)
 

@@ -1,0 +1,1 @@
+../../../lbengine/backends/haproxy/configuration.py

@@ -1,0 +1,243 @@
+"""The Ansible module's edit of haproxy.cfg: no server's share changes by it, as a real HAProxy sees the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.ansible_files import ANSIBLE, module
+from tests.support.asked_haproxy import asked, configured_weights, started
+from tests.support.paths import ROOT
+from tests.support.placed_case import placed_case
+from tests.support.real_haproxy import haproxy_program, needs_haproxy
+
+pytest.importorskip("ansible")
+LINE = "\tdefault-server weight 100  # added by Slackwater\n"
+PROXIES = "defaults\n mode http\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n"
+
+
+def edit(folder: Path, **given: Any) -> dict[str, Any]:
+    """What the module answers, run as Ansible runs it."""
+    arguments = {
+        "path": str(folder / "haproxy.cfg"),
+        "socket": str(folder / "admin.sock"),
+        "group": "root",
+        "user": "root",
+        "backends": ["web"],
+        "command": str(haproxy_program("haproxy")),
+    }
+    done = subprocess.run(
+        [sys.executable, str(ANSIBLE / "plugins/modules/haproxy.py")],
+        cwd=ROOT,
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments | given}),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout, done.stderr
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def written(folder: Path, servers: str, more: str = "") -> Path:
+    """A configuration with backend `web` in a folder of its own."""
+    file = folder / "haproxy.cfg"
+    file.write_text(
+        f"global\n stats socket {folder}/admin.sock mode 600 level admin\n{PROXIES}{more}"
+        f"frontend in\n bind unix@{folder}/in.sock\n default_backend web\nbackend web\n balance roundrobin\n{servers}"
+    )
+    return file
+
+
+@needs_haproxy
+def test_a_backend_in_which_some_servers_have_weights_is_left_as_it_is(tmp_path: Path) -> None:
+    case = placed_case("some-servers-weighted", tmp_path)
+    before = (case / "haproxy.cfg").read_bytes()
+    answer = edit(case)
+    assert (answer["changed"], (case / "haproxy.cfg").read_bytes()) == (False, before)
+    assert answer["left"] == [
+        "backend `web` is left as it is: with `default-server weight 100` the shares of its servers would become big"
+        " 1.48%, small 49.3%, small2 49.3%, they are big 60%, small 20%, small2 20%; weights in the same proportion,"
+        " with room below them: big 255, small 85, small2 85"
+    ]
+    assert "backend `web` is left as it is" in json.dumps(answer["warnings"])
+
+
+@needs_haproxy
+def test_bytes_of_another_encoding_stay_as_they_are(tmp_path: Path) -> None:
+    case = placed_case("latin1-comment", tmp_path)
+    before = (case / "haproxy.cfg").read_bytes()
+    answer = edit(case)
+    assert answer["changed"], answer
+    assert (case / "haproxy.cfg").read_bytes() == before.replace(b"backend web\n", b"backend web\n" + LINE.encode())
+    edit(case, state="absent")
+    assert (case / "haproxy.cfg").read_bytes() == before
+
+
+@needs_haproxy
+def test_the_result_is_checked_with_the_files_that_haproxy_was_started_with(tmp_path: Path) -> None:
+    case = placed_case("several-config-files", tmp_path)
+    alone = edit(case)
+    assert alone["failed"]
+    assert "refuses the file as it is already (checked alone: no HAProxy runs that reads it)" in alone["msg"]
+    assert re.search(
+        r"haproxy\.cfg:11\] : 'use_backend' .*'api'|unable to find required use_backend: 'api'", alone["msg"]
+    )
+    with started([case / "haproxy.cfg", case / "second.cfg"], case / "admin.sock"):
+        answer = edit(case)
+        assert answer["changed"], answer
+        (case / "second.cfg").write_text("backend api\n nonsense\n")
+        (case / "haproxy.cfg").write_text((case / "haproxy.cfg").read_text().replace(LINE, ""))
+        refused = edit(case)
+    assert f"refuses the file as it is already beside {case}/second.cfg, nothing was changed" in refused["msg"]
+    assert "unknown keyword 'nonsense' in 'backend' section" in refused["msg"]
+
+
+@needs_haproxy
+def test_folders_of_files_and_variables_are_those_that_haproxy_runs_with(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    file = written(parts, ' server a 192.0.2.1:80 weight "$BIG"\n server b 192.0.2.2:80\n')
+    (parts / "zzz.cfg").write_text("backend later\n server c 192.0.2.3:80\n")
+    (parts / "ignored.txt").write_text("nonsense\n")
+    environ = {**os.environ, "BIG": "4"}
+    assert edit(parts)["left"][0].startswith("backend `web` is left as it is: with `default-server weight 100`")
+    with started([parts], parts / "admin.sock", environ=environ):
+        left = edit(parts)["left"]
+        assert "they are a 80%, b 20%; weights in the same proportion, with room below them: a 256, b 64" in left[0]
+        later = edit(parts, path=str(parts / "zzz.cfg"), backends=["later"])
+        assert later["changed"], later
+        assert "another file that HAProxy reads has it" in edit(parts, backends=["later"])["msg"]
+    assert file.read_text().count("default-server") == 0
+
+
+@needs_haproxy
+def test_servers_that_were_added_at_runtime_keep_their_share(tmp_path: Path) -> None:
+    file = written(tmp_path, " server a 192.0.2.1:80\n server b 192.0.2.2:80\n")
+    with started([file], tmp_path / "admin.sock"):
+        assert "New server registered" in asked(tmp_path / "admin.sock", "add server web/new 192.0.2.3:80")
+        answer = edit(tmp_path)
+        assert not answer["changed"]
+        assert answer["left"] == [
+            "backend `web` is left as it is: HAProxy has new, which the file has not; a server that is added at runtime"
+            " has weight 1 beside the 100 of the others, unless `add server` says its weight"
+        ]
+
+
+@needs_haproxy
+def test_a_weight_that_the_site_has_added_since_keeps_our_line_with_it(tmp_path: Path) -> None:
+    file = written(tmp_path, " server a 192.0.2.1:80\n server b 192.0.2.2:80\n")
+    bare = file.read_text()
+    assert edit(tmp_path)["changed"]
+    file.write_text(file.read_text() + " server c 192.0.2.3:80 weight 50\n")
+    edited = file.read_text()
+    assert (edit(tmp_path)["changed"], file.read_text()) == (False, edited)
+    answer = edit(tmp_path, state="absent")
+    assert file.read_text() == edited.replace("  # added by Slackwater", "")
+    assert "`default-server weight 100` stays, as a line of the site's own" in json.dumps(answer["warnings"])
+    file.write_text(bare)
+    edit(tmp_path)
+    edit(tmp_path, state="absent")
+    assert file.read_text() == bare
+
+
+@needs_haproxy
+@pytest.mark.parametrize(
+    ("servers", "more"),
+    [
+        (" server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 3\n", ""),
+        (" server a 192.0.2.1:80\n server b 192.0.2.2:80 backup weight 50\n", ""),
+        (" server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 0\n server c 192.0.2.2:80 weight 1\n", ""),
+        (" server a 192.0.2.1:80\n default-server weight 7\n server b 192.0.2.2:80\n", ""),
+        (" server-template t 1-3 192.0.2.1:80\n server b 192.0.2.2:80 weight 20\n", ""),
+        (' server a 192.0.2.1:80\n server b 192.0.2.2:80 weight "${UNSET-8}"\n', ""),
+        (" .if defined(X)\n server a 192.0.2.1:80 weight 5\n .endif\n server b 192.0.2.2:80\n", ""),
+        (" server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 5\n", "defaults fast\n default-server weight 9\n"),
+    ],
+)
+def test_no_mixture_of_weights_is_edited(tmp_path: Path, servers: str, more: str) -> None:
+    file = written(tmp_path, servers, more)
+    before = file.read_text()
+    answer = edit(tmp_path)
+    assert not answer.get("failed"), answer
+    assert file.read_text() == before
+
+
+@needs_haproxy
+def test_a_weight_beyond_haproxy_s_bounds_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, " server a 192.0.2.1:80\n")
+    assert "weight 300: expected 1..256, as HAProxy takes them" in edit(tmp_path, weight=300)["msg"]
+
+
+WEIGHT = st.one_of(st.none(), st.none(), st.integers(0, 256))
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> str:
+    """Sections of proxies: `defaults` with and without names and weights, and backends that use them."""
+    text = ""
+    named: list[str] = []
+    for number in range(draw(st.integers(1, 3))):
+        origin = draw(st.sampled_from(["", *(f" from {one}" for one in named)]))
+        text += f"defaults d{number}{origin}\n{PROXIES.partition(chr(10))[2]}"
+        named.append(f"d{number}")
+        if (weight := draw(WEIGHT)) is not None:
+            text += f" default-server weight {weight}\n"
+        for section in range(draw(st.integers(1, 2))):
+            origin = draw(st.sampled_from(["", *(f" from {one}" for one in named)]))
+            text += f"backend b{number}{section}{origin}\n"
+            for server in range(draw(st.integers(0, 4))):
+                kind = draw(st.sampled_from(["server", "server", "template", "default"]))
+                said = "" if (weight := draw(WEIGHT)) is None else f" weight {weight}"
+                said += draw(st.sampled_from(["", "", " backup", " check", " # weight 9", ' cookie "weight 3"']))
+                if kind == "default":
+                    text += f" default-server inter 3s{'' if weight is None else f' weight {weight}'}\n"
+                elif kind == "template":
+                    text += f" server-template t{server}x 1-2 192.0.2.1:80{said}\n"
+                else:
+                    text += f" server s{server} 192.0.2.1:80{said}\n"
+    return text
+
+
+def shares(found: dict[str, int]) -> dict[str, Fraction]:
+    total = sum(found.values())
+    return {name: Fraction(weight, total) if total else Fraction(0) for name, weight in found.items()}
+
+
+@needs_haproxy
+@settings(max_examples=15, deadline=None)
+@given(configurations())
+def test_the_shares_of_any_configuration_are_the_same_before_and_after(text: str) -> None:
+    haproxy = module("haproxy")
+    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+        folder = Path(name)
+        admin, file = folder / "admin.sock", folder / "haproxy.cfg"
+        head = f"global\n stats socket {admin} level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        file.write_text(head + text)
+        with started([file], admin):
+            before = configured_weights(admin)
+        lines = haproxy.lines_of(head + text)
+        believed = haproxy.weights(haproxy.rows_of(lines, {}))
+        for backend, servers in believed.items():
+            expected = {
+                one: weight.value for each, weight in servers.items() for one in haproxy.each_server({each: weight})
+            }
+            assert expected == before.get(backend, {})
+        given = {"socket": str(admin), "group": "root", "user": "root", "listen": "", "allow": [], "weight": 100}
+        edited, _, _ = haproxy.wanted(lines, given | {"backends": list(believed)})
+        file.write_text("".join(edited))
+        with started([file], admin):
+            after = configured_weights(admin)
+        assert {one: shares(of) for one, of in after.items()} == {one: shares(of) for one, of in before.items()}
+        assert "".join(haproxy.taken_away(edited, haproxy.Site())[0]) == head + text
