@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,6 +77,18 @@ class Recording:
     def seconds(self) -> float:
         """From the first Sample to the last."""
         return self.received_unix_s[-1] - self.received_unix_s[0]
+
+    def later(self, by_s: float) -> Recording:
+        """The same, so many seconds later."""
+        return replace(
+            self,
+            samples=[msgspec.structs.replace(one, time_unix_s=one.time_unix_s + by_s) for one in self.samples],
+            received_unix_s=[at_unix_s + by_s for at_unix_s in self.received_unix_s],
+            labels=[
+                replace(one, start_unix_s=one.start_unix_s + by_s, end_unix_s=one.end_unix_s + by_s)
+                for one in self.labels
+            ],
+        )
 
     def truth(self, node: str, time_unix_s: float) -> str:
         """The state that is right for a node at a time."""

@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from slackwater.playback.events import Event
 
-SPEED = 10.0
+SPEED = 1.0
 INSTALL = "docs/operations/install.md"
 
 
@@ -27,7 +27,7 @@ def _stop(*_: object) -> NoReturn:
     raise _Stopped
 
 
-@click.command(name="try", epilog="Example: slackwater try --speed 1")
+@click.command(name="try", epilog="Example: slackwater try --speed 10 --once")
 @click.option(
     "--speed",
     type=click.FloatRange(0.1, 1000.0),
@@ -36,15 +36,16 @@ def _stop(*_: object) -> NoReturn:
     metavar="TIMES",
     help="How many times faster than it happened; 1 is real time.",
 )
+@click.option("--once", is_flag=True, help="Not again and again; the page stays at the end of the recording.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The page's port.  [default: 8099, else a free one]")
-@click.option("--no-page", is_flag=True, help="No page; end when the recording is over.")
+@click.option("--no-page", is_flag=True, help="No page; play it once, and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each event, for programs.")
-def try_recording(speed: float, port: int | None, no_page: bool, as_json: bool) -> None:
+def try_recording(speed: float, once: bool, port: int | None, no_page: bool, as_json: bool) -> None:
     """Play a recorded cluster: what would have been done, and why.
 
     Needs no root, no cluster and no configuration, and changes nothing. The recording is 50 s of three web servers of
     a laboratory, with a noisy neighbour beside one of them five times. The detector, lbengine in observe mode, the
-    journal and the dashboard are the real ones. The page stays until Ctrl-C.
+    journal and the dashboard are the real ones. It is played again and again, and the page stays, until Ctrl-C.
     """
     if no_page and port is not None:
         raise click.UsageError("--no-page and --port exclude each other.")
@@ -53,7 +54,7 @@ def try_recording(speed: float, port: int | None, no_page: bool, as_json: bool) 
     try:
         with tempfile.TemporaryDirectory(prefix="slackwater-try-") as folder, ExitStack() as parts:
             try:
-                _play(Path(folder), parts, speed, port, no_page, as_json)
+                _play(Path(folder), parts, speed, once or no_page, port, no_page, as_json)
             finally:
                 for number in before:  # the folder is removed whole
                     signal.signal(number, signal.SIG_IGN)
@@ -65,14 +66,16 @@ def try_recording(speed: float, port: int | None, no_page: bool, as_json: bool) 
             signal.signal(number, handler)
 
 
-def _play(folder: Path, parts: ExitStack, speed: float, port: int | None, no_page: bool, as_json: bool) -> None:
-    """Plays until the recording is over, and with a page until a signal."""
+def _play(
+    folder: Path, parts: ExitStack, speed: float, once: bool, port: int | None, no_page: bool, as_json: bool
+) -> None:
+    """Plays until the recording is over, again and again unless `once`, and with a page until a signal."""
     import msgspec
 
     from detector.recordings import compact
     from slackwater.config import ControllerSettings
     from slackwater.playback.clock import Clock, Pace
-    from slackwater.playback.events import Next, Page, Teller
+    from slackwater.playback.events import Again, End, Next, Page, Plays, Teller
     from slackwater.playback.pool import RecordedPool
 
     teller = Teller()
@@ -86,17 +89,17 @@ def _play(folder: Path, parts: ExitStack, speed: float, port: int | None, no_pag
     recording, kinds = compact.read(compact.SHIPPED)
     settings = ControllerSettings(pool=[RecordedPool(name=recording.samples[0].pool)], state_dir=str(folder))
     clock = Clock(recording.received_unix_s[0])
+    plays = Plays(seconds=recording.seconds, speed=speed, again=not once, stays=not no_page)
     if not no_page:
         from slackwater.journal.journal import Journal, journal_path
         from slackwater.playback import page
 
         Journal.open(journal_path(folder), clock=clock).close()
-        tell(Page(url=parts.enter_context(page.serving(settings, page.free_port(port), clock))))
+        tell(Page(url=parts.enter_context(page.serving(settings, page.free_port(port), clock, plays))))
+    tell(plays)
 
-    from slackwater.playback.player import Player  # takes a second: the page's address stands there by then
+    from slackwater.playback.rounds import rounds  # takes a second: the page's address stands there by then
 
-    player = Player(recording, kinds, settings, clock)
-    parts.callback(player.close)
     pace = Pace(speed)
 
     def wait(now_s: float) -> None:
@@ -104,9 +107,12 @@ def _play(folder: Path, parts: ExitStack, speed: float, port: int | None, no_pag
         for line in [] if as_json else teller.overdue(now_s):
             click.echo(line)
 
-    for event in player.play(wait):
+    for event in rounds(recording, kinds, settings, clock, wait, again=not once):
         tell(event)
-    tell(Next(steps=_next_steps()))
+        if isinstance(event, Again):
+            pace.begin_again()
+        if isinstance(event, End):
+            tell(Next(steps=_next_steps()))
     if not no_page:
         if not as_json:
             click.echo("\nThe page stays until Ctrl-C; its episodes and changes are those above.")

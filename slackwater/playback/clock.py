@@ -16,11 +16,15 @@ class Clock:
 
 
 class Pace:
-    """Waits so that a recording's seconds pass `speed` times as fast as real ones. The first wait begins it."""
+    """Waits so that a recording's seconds pass `speed` times as fast as real ones. A round begins with a wait."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
         self._began_s: float | None = None
+
+    def begin_again(self) -> None:
+        """The next wait begins another round."""
+        self._began_s = None
 
     def wait(self, now_s: float) -> None:
         """Until it is `now_s` in the recording; at once if that has passed."""

@@ -24,6 +24,32 @@ class Page(Event, tag="page"):
     url: str
 
 
+class Plays(Event, tag="plays"):
+    """How the recording is played."""
+
+    seconds: float
+    speed: float
+    """Times as fast as it happened."""
+    again: bool
+    """Again and again, until it is ended."""
+    stays: bool
+    """The page stays when it is over."""
+
+    @property
+    def sentence(self) -> str:
+        how = "as fast as it happened" if self.speed == 1.0 else f"{self.speed:g} times as fast as it happened"
+        often = "again and again until Ctrl-C" if self.again else "once"
+        stays = "; the page stays until Ctrl-C" if self.stays and not self.again else ""
+        return f"A recording of {self.seconds:.0f} s plays {how}, {often}{stays}."
+
+
+class Again(Event, tag="again"):
+    """The recording begins anew; `at_s` is 0 then."""
+
+    round: int
+    """2 is the second time."""
+
+
 class Opened(Event, tag="recording"):
     """What is played."""
 
@@ -155,7 +181,11 @@ def _at(at_s: float) -> str:
 def _lines(event: Event) -> list[str]:
     match event:
         case Page():
-            return [f"The page: {event.url} (until Ctrl-C)", ""]
+            return [f"The page: {event.url} (until Ctrl-C)"]
+        case Plays():
+            return [event.sentence, ""]
+        case Again():
+            return ["", f"{_at(0.0)}the recording from its beginning, round {event.round}"]
         case Opened():
             day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(event.recorded_unix_s))
             return [

@@ -14,13 +14,14 @@ import msgspec
 from slackwater.config import ControllerSettings
 from slackwater.control import Refused, Request
 from slackwater.playback.clock import Clock
+from slackwater.playback.events import Plays
 from web import create_app
 from web.http_server import HttpServer
 
 HOST = "127.0.0.1"
 PORT = 8099
 """The dashboard's usual one."""
-NOTICE = "This is a recording, played by `slackwater try`: times are the recording's, and nothing can be changed."
+NOTICE = "{sentence} It is played by `slackwater try`: times are the recording's, and nothing can be changed."
 
 
 class PageError(Exception):
@@ -48,11 +49,11 @@ def _refuse(pool: str, _: Request) -> str:
 
 
 @contextmanager
-def serving(settings: ControllerSettings, port: int, clock: Clock) -> Iterator[str]:
+def serving(settings: ControllerSettings, port: int, clock: Clock, plays: Plays) -> Iterator[str]:
     """Serves the page in a thread; gives its address, at which it answers already. Raises PageError."""
     logging.getLogger("waitress").setLevel(logging.WARNING)
     shown = msgspec.structs.replace(settings, web=msgspec.structs.replace(settings.web, listen=f"{HOST}:{port}"))
-    app = create_app(shown, clock=clock, send=_refuse, notice=NOTICE)
+    app = create_app(shown, clock=clock, send=_refuse, notice=NOTICE.format(sentence=plays.sentence))
     try:
         server = HttpServer(app, HOST, port, lambda: None)
     except OSError as error:

@@ -58,8 +58,8 @@ class Player:
         self._balancer = RecordedBalancer(recording.nodes)
         folder = Path(settings.state_dir)
         prepare(self._pool.law)
-        self._journal = Journal.open(journal_path(folder), clock=clock)
-        self._engine = Engine(self._pool, self._lbengine, folder, self._journal, balancer=self._balancer, wall=clock)
+        self.journal = Journal.open(journal_path(folder), clock=clock)
+        self._engine = Engine(self._pool, self._lbengine, folder, self.journal, balancer=self._balancer, wall=clock)
         self._receipt = Receipt(clock)
         self._waiting: list[Message] = []
         self._flushed_s = 0.0
@@ -68,7 +68,7 @@ class Player:
         self._changes = 0
 
     def close(self) -> None:
-        self._journal.close()
+        self.journal.close()
 
     def play(self, wait: Callable[[float], None]) -> Iterator[Event]:
         """All that happens, in order. `wait` is called with each time before what happens then."""
@@ -107,7 +107,7 @@ class Player:
         self._clock.now_unix_s = self._start_unix_s + now_s
 
     def _flush(self, now_s: float) -> None:
-        self._journal.record(*self._waiting)
+        self.journal.record(*self._waiting)
         self._waiting.clear()
         self._flushed_s = now_s
 

@@ -63,8 +63,8 @@ INSTEAD = {
         "takes minutes", "tests/lab/test_virtual_machines.py", "slackwater lab demo --hosts vm --help"
     ),
 }
-STAYS = {f"{INSTALLED}/bin/slackwater try": "The page stays until Ctrl-C"}
-"""Commands that go on until Ctrl-C -> what they print when all is done."""
+STAYS = {f"{INSTALLED}/bin/slackwater try": "again and again until Ctrl-C"}
+"""Commands that go on until Ctrl-C -> what they print when they do it."""
 FIRST_OF_ITS_KIND = {"slackwater init"}
 """Needs a HAProxy with its socket at the usual place, and no configuration yet."""
 PLACEHOLDERS = {"NODE": "host1", "POOL": "web", "FILE": "$SLACKWATER_CONFIG", "LIST": "nodes.txt", "FOLDER": "bus"}

@@ -104,7 +104,7 @@ def get(url: str, path: str) -> tuple[int, str]:
 
 
 def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: Start, tmp_path: Path) -> None:
-    process = start("--port", str(free_port()), *FAST)
+    process = start("--port", str(free_port()), "--once", *FAST)
     assert process.stdout is not None
     first = process.stdout.readline()
     assert first.startswith("The page: http://127.0.0.1:")
@@ -122,7 +122,9 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert status == 200, health
     status, page = get(url, "/")
     assert status == 200
-    assert "This is a recording, played by `slackwater try`" in page
+    sentence = "A recording of 50 s plays 1000 times as fast as it happened, once; the page stays until Ctrl-C."
+    assert sentence in told
+    assert f"{sentence} It is played by `slackwater try`" in page
     assert "would have been" in page
     status, changes = get(url, "/api/v1/pools/web/changes")
     assert {(one["what"], one["applied"]) for one in json.loads(changes)["changes"]} == {("weight", False)}
@@ -131,6 +133,42 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     output, problems = process.communicate(timeout=IN_TIME_S)
     assert (process.returncode, problems) == (0, "")
     assert output.endswith("Ended; nothing is left behind.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_plays_as_fast_as_it_happened_again_and_again_and_says_so(start: Start) -> None:
+    process = start("--port", str(free_port()))
+    assert process.stdout is not None
+    told = "".join(lines_until(process.stdout, "This is a recording"))
+    assert "A recording of 50 s plays as fast as it happened, again and again until Ctrl-C.\n" in told
+    process.send_signal(signal.SIGINT)
+    assert process.wait(IN_TIME_S) == 0
+
+
+def test_each_round_is_as_the_first_and_the_page_goes_on(start: Start, tmp_path: Path) -> None:
+    process = start("--json", "--port", str(free_port()), *FAST)
+    assert process.stdout is not None
+    rounds: list[list[dict[str, Any]]] = [[]]
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "page":
+            url = event["url"]
+        if event["event"] == "again":
+            assert event["round"] == len(rounds) + 1
+            rounds.append([])
+        if len(rounds) == 3:
+            break
+        rounds[-1].append(event)
+    told = [[(one["event"], one.get("at_s")) for one in of if one["event"] in ("noise", "episode")] for of in rounds]
+    assert told[0] == told[1]
+    assert len(told[0]) == 15, "five noises begin and end, each with an episode"
+    assert not {"recording", "end", "next", "page"} & {one["event"] for one in rounds[1]}
+    assert get(url, "/healthz")[0] == 200
+    assert len(json.loads(get(url, "/api/v1/pools/web/episodes")[1])["episodes"]) >= 10
+    process.send_signal(signal.SIGTERM)
+    for _ in process.stdout:
+        pass
+    assert process.wait(IN_TIME_S) == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,7 +188,7 @@ def test_a_signal_while_it_plays_ends_it_and_removes_the_folder(
 
 
 def test_each_noise_has_an_episode_and_a_would_be_change_with_its_reason(played: list[dict[str, Any]]) -> None:
-    assert played[0]["event"] == "recording", "the first, as there is no page"
+    assert [one["event"] for one in played[:2]] == ["plays", "recording"], "the first, as there is no page"
     assert [one["event"] for one in played[-2:]] == ["end", "next"]
     noises = [one for one in played if one["event"] == "noise" and one["begins"]]
     assert [(one["node"], one["kind"]) for one in noises] == [
@@ -181,6 +219,7 @@ def test_episodes_cost_users_something(played: list[dict[str, Any]]) -> None:
 
 def test_it_says_the_same_each_time_at_any_speed(played: list[dict[str, Any]], tmp_path: Path) -> None:
     def without_ids(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        told = [one for one in told if one["event"] != "plays"]
         return [one | {"change": one["change"] | {"id": ""}} if "change" in one else one for one in told]
 
     assert without_ids(events("--speed", "30", folder=tmp_path)) == without_ids(played)
@@ -201,7 +240,7 @@ def test_a_port_that_is_taken_is_one_line(start: Start) -> None:
 
 def test_the_help_has_an_example() -> None:
     done = subprocess.run(command("--help"), capture_output=True, text=True, timeout=IN_TIME_S, cwd=ROOT)
-    assert "Example: slackwater try --speed 1" in done.stdout
+    assert "Example: slackwater try --speed 10 --once" in done.stdout
 
 
 def test_nothing_of_a_recording_can_be_set() -> None:
