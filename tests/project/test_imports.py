@@ -28,7 +28,7 @@ STARTS_THE_PARTS = {
     "slackwater/cli/try_command.py",
     "slackwater/supervise/serve.py",
     "slackwater/supervise/trial.py",
-    *(f"slackwater/playback/{name}.py" for name in ("page", "player", "pool")),
+    *(f"slackwater/playback/{name}.py" for name in ("page", "player", "pool", "rounds")),
 }
 OURS = PARTS | {"tools", "tests"}
 
