@@ -45,7 +45,8 @@ class Server:
     rt_mean_ms: float | None = None
     """Mean of the last responses; absent before the first."""
     errors: int = 0
-    """Failed connections, failed responses and responses of status 500 and above, since the balancer started."""
+    """Requests that failed here, since the balancer started: failed connections, cut off responses, responses of status
+    500 and above, and those that were sent again, here or to another server."""
     agent_check: bool = False
     """An agent on the server sets its weight too."""
     srv_record: bool = False

@@ -83,9 +83,11 @@ def servers(
     response times are as the nodes measured them (`verdicts` by server), else the balancer's."""
     total_rps = sum(rates.rps.values()) if rates.rps else 0.0
     states = []
+    counts = rates.window.counts()
     for server in snapshot.servers:
         decision = decisions.servers.get(server.name)
         weight = weights.get(server.name, server.weight)
+        count, failing = counts.get(server.name), rates.failing.get(server.name)
         rps = None if rates.rps is None else rates.rps.get(server.name)
         verdict = verdicts.get(server.name)
         measured = None if verdict is None else verdict.rt_mean_ms
@@ -106,6 +108,8 @@ def servers(
                 queue_mean_ms=server.queue_mean_ms,
                 balancer_rt_mean_ms=server.rt_mean_ms,
                 errors_per_s=None if rates.errors is None else rates.errors.get(server.name),
+                failed_share=count.share if count is not None and count.ended else None,
+                peers_failed_share=None if failing is None else failing.peers,
                 maxconn=server.maxconn,
             )
         )

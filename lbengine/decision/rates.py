@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lbengine.balancer import Snapshot
+from lbengine.errors import ErrorWindow, Failing, failing
 
 WINDOW_S = 1.0
 LEAST_S = 0.4
@@ -65,6 +66,9 @@ class Rates:
     requests: Meter = field(default_factory=Meter)
     answers: Meter = field(default_factory=Meter)
     failures: Meter = field(default_factory=Meter)
+    window: ErrorWindow = field(default_factory=ErrorWindow)
+    failing: Mapping[str, Failing] = field(default_factory=dict)
+    """Servers that fail well above their peers: no load should be moved to them."""
 
     def held_by(self, server: str) -> list[int]:
         """Requests in flight at this server at each look of the last `WINDOW_S`."""
@@ -96,4 +100,6 @@ class Rates:
         total_rps = counted_rps
         if total_rps is None and reported and snapshot.counts == "requests":  # until the balancer's are a rate
             total_rps = sum(reported.values())
-        return Rates(rps, errors, total_rps, counted_rps, served, looks, requests, answers, failures)
+        window = self.window.after(now_s, snapshot, restarted)
+        bad = failing(window.counts())
+        return Rates(rps, errors, total_rps, counted_rps, served, looks, requests, answers, failures, window, bad)

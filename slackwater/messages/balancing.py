@@ -62,7 +62,12 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     balancer_rt_mean_ms: NonNegative | None = None
     """Mean response time as the balancer saw it, over its last 1024 requests: also where packets are encrypted."""
     errors_per_s: NonNegative | None = None
-    """Failed connections, failed responses and responses of status 500 and above, as the balancer saw them."""
+    """Requests that failed here, as the balancer saw them: failed connections, cut off responses, responses of status
+    500 and above, and those that it sent again, here or to another server."""
+    failed_share: Share | None = None
+    """Share of its requests that failed, over the last 30 s."""
+    peers_failed_share: Share | None = None
+    """The same of all other servers together, where this one's is well above it; absent: it is not."""
     maxconn: Count | None = None
     """Most requests that the balancer lets into this server at a time; absent: no limit."""
     why: str = ""

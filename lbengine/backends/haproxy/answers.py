@@ -69,7 +69,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
                 queued=count("qcur"),
                 requests=count("stot"),
                 rt_mean_ms=float(count("rtime")) if count("stot") else None,
-                errors=count("econ") + count("eresp") + count("hrsp_5xx"),
+                errors=count("econ") + count("hrsp_5xx") + max(count("eresp"), count("wretr"), count("wredis")),
                 agent_check=bool(row.agent & AGENT_ENABLED),
                 srv_record=row.srv_record,
                 cookie=counts.get("cookie") or "",
@@ -90,7 +90,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
 
 
 COLUMNS = frozenset(
-    "svname status bck algo cookie scur qcur slim stot rtime qtime econ eresp wretr hrsp_5xx throttle".split()  # noqa: SIM905
+    "svname status bck algo cookie scur qcur slim stot rtime qtime econ eresp wretr wredis hrsp_5xx throttle".split()  # noqa: SIM905
 )
 """Of `show stat`'s hundred columns, those that are read here."""
 

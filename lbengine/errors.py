@@ -1,0 +1,110 @@
+"""Which servers fail well above their peers, by the requests of the last `WINDOW_S` as the balancer counted them. Pure.
+
+A server's share of failures is compared with that of all its peers together. Its lower confidence bound must be above
+the upper one of theirs, so that a few failures among few requests do not suffice, and a few among many do. The bounds
+are Chernoff's ("A measure of asymptotic efficiency for tests of a hypothesis", 1952): they hold for any number of
+requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbengine.balancer import Snapshot
+
+WINDOW_S = 30.0
+LOOK_S = 1.0
+"""Counts are kept in steps of this."""
+DOUBT = 0.001
+"""So likely each of the two bounds is wrong. It is asked several times a second, about every server."""
+WELL_ABOVE = 0.01
+"""The bounds must be this far apart: one more failure in 100 requests is worth a word."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Of a server's requests in the window."""
+
+    ended: int
+    """Answered, failed or sent again to another server."""
+    failed: int
+
+    @property
+    def share(self) -> float:
+        return self.failed / self.ended if self.ended else 0.0
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A server whose share of failures is well above its peers'."""
+
+    share: float
+    peers: float
+    """The share of all its peers together."""
+
+
+def failing(counts: Mapping[str, Count]) -> dict[str, Failing]:
+    """Servers that fail well above their peers, by name. No load should be moved to them."""
+    ended = sum(count.ended for count in counts.values())
+    failed = sum(count.failed for count in counts.values())
+    found = {}
+    for server, count in counts.items():
+        peers = Count(ended - count.ended, failed - count.failed)
+        if not peers.ended or count.share <= peers.share + WELL_ABOVE:
+            continue
+        if _bound(count, 0.0) > _bound(peers, 1.0) + WELL_ABOVE:
+            found[server] = Failing(count.share, peers.share)
+    return found
+
+
+def _bound(count: Count, towards: float) -> float:
+    """The share that is the furthest from the counted one, towards 0 or 1, that it does not rule out."""
+    near, far, most = count.share, towards, math.log(1.0 / DOUBT)
+    for _ in range(30):
+        middle = (near + far) / 2.0
+        if count.ended * _divergence(count.share, middle) <= most:
+            near = middle
+        else:
+            far = middle
+    return near
+
+
+def _divergence(counted: float, true: float) -> float:
+    """Kullback and Leibler's, of two shares."""
+    return sum(p * math.log(p / q) for p, q in ((counted, true), (1.0 - counted, 1.0 - true)) if p > 0.0)
+
+
+@dataclass(frozen=True)
+class ErrorWindow:
+    """The balancer's counts over about the last `WINDOW_S`."""
+
+    looks: tuple[tuple[float, Mapping[str, tuple[int, int]]], ...] = ()
+    """(time, (ended, failed) so far by server), oldest first."""
+
+    def after(self, now_s: float, snapshot: Snapshot, restarted: bool) -> ErrorWindow:
+        """With a fresh look; nothing is known where the balancer counts connections. `restarted`: it was made anew."""
+        if snapshot.counts == "connections":
+            return ErrorWindow()
+        now = {server.name: (server.requests - server.in_flight, server.errors) for server in snapshot.servers}
+        looks = () if restarted or self._fell(snapshot) else self.looks
+        while len(looks) > 1 and looks[1][0] <= now_s - WINDOW_S:
+            looks = looks[1:]
+        if len(looks) > 1 and looks[-1][0] - looks[-2][0] < LOOK_S:
+            looks = looks[:-1]
+        return ErrorWindow((*looks, (now_s, now)))
+
+    def _fell(self, snapshot: Snapshot) -> bool:
+        """Some count is lower than it was: a reload."""
+        last = self.looks[-1][1] if self.looks else {}
+        return any(server.name in last and server.errors < last[server.name][1] for server in snapshot.servers)
+
+    def counts(self) -> dict[str, Count]:
+        """Of each server since the window's begin, or since it was first seen."""
+        found = {}
+        for server, (ended, failed) in (self.looks[-1][1] if self.looks else {}).items():
+            first = next(look[server] for _, look in self.looks if server in look)
+            more_failed = max(failed - first[1], 0)
+            found[server] = Count(max(ended - first[0], more_failed), more_failed)
+        return found
