@@ -218,6 +218,12 @@ def test_access_for_the_controllers_user_names_what_is_missing(tmp_path: Path) -
     os.chown(path, 0, 1)
     (said,) = access_of(str(path), configuration, "nobody")
     assert "SupplementaryGroups=daemon" in said
+    drop_ins = tmp_path / "slackwater-controller.service.d"
+    drop_ins.mkdir()
+    (drop_ins / "override.conf").write_text("[Service]\nSupplementaryGroups=daemon audio\n")
+    assert access_of(str(path), configuration, "nobody", tmp_path) == []
+    (drop_ins / "z.conf").write_text("[Service]\nSupplementaryGroups=\n")
+    assert access_of(str(path), configuration, "nobody", tmp_path) == [said]
     os.chown(path, 0, user.pw_gid)
     assert access_of(str(path), configuration, "nobody") == []
     assert access_of(str(path), configuration, "no-such-user") == []

@@ -30,6 +30,7 @@ STARTS_THE_PARTS = {
     "slackwater/supervise/trial.py",
     *(f"slackwater/playback/{name}.py" for name in ("page", "player", "pool", "rounds")),
 }
+HELPERS = ("tests.support.", "tests.site.")
 OURS = PARTS | {"tools", "tests"}
 
 
@@ -114,11 +115,11 @@ def test_the_modules_that_start_the_parts_are_there() -> None:
 
 
 def test_no_test_imports_from_another() -> None:
-    """What several tests need stands in tests/support."""
+    """What several tests need stands in tests/support; the test site, which is a command too, in tests/site."""
     wrong = {
         f"{path.relative_to(ROOT)} imports {name}"
         for path in (ROOT / "tests").rglob("*.py")
         for name in imported_modules(path.read_text())
-        if name.startswith("tests.") and not name.startswith("tests.support.")
+        if name.startswith("tests.") and (not name.startswith(HELPERS) or ".test_" in name)
     }
     assert not wrong, sorted(wrong)

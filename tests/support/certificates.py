@@ -8,10 +8,10 @@ from pathlib import Path
 IN_TIME_S = 60.0
 
 
-def certificates(folder: Path) -> None:
-    """An authority, and a certificate of it for 127.0.0.1."""
+def certificates(folder: Path, address: str = "127.0.0.1") -> None:
+    """An authority, and a certificate of it for an IP address."""
     extensions = folder / "san.txt"
-    extensions.write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    extensions.write_text(f"subjectAltName=IP:{address}\nbasicConstraints=CA:FALSE\n")
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     signed = ["-CAcreateserial", "-days", "2", "-extfile", extensions.name, "-out", "server.pem"]
     for command in (

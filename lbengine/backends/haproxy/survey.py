@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import grp
 import io
@@ -30,6 +31,8 @@ USUAL_SOCKETS = (
     "/var/run/haproxy.sock",
 )
 """Debian's, the one of HAProxy's guides, and Red Hat's."""
+SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.d"
+"""Where a site's own lines for the controller's unit are."""
 INTERNAL = ("<", "MASTER")
 """Beginnings of the names of HAProxy's own proxies."""
 _SECTIONS = ("global", "defaults", "frontend", "backend", "listen")
@@ -203,14 +206,30 @@ def _examined(
     return FoundBackend(name, balance, servers, [], [text.replace(start, f"backend `{name}`{at}") for text in warnings])
 
 
-def access_of(socket: str, configuration: Configuration, user: str = SERVICE_USER) -> list[str]:
+def groups_of_unit(systemd: Path = SYSTEMD) -> set[str]:
+    """The groups that drop-ins of the controller's unit give it (systemd.exec(5): an empty value takes back those
+    before)."""
+    found: set[str] = set()
+    for file in sorted((systemd / DROP_INS).glob("*.conf")):
+        with contextlib.suppress(OSError):
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+                key, _, value = line.partition("=")
+                if key.strip() == "SupplementaryGroups":
+                    found = found | set(value.split()) if value.strip() else set()
+    return found
+
+
+def access_of(
+    socket: str, configuration: Configuration, user: str = SERVICE_USER, systemd: Path = SYSTEMD
+) -> list[str]:
     """What the controller's user lacks to connect to the socket; nothing where there is no such user here."""
     try:
         service = pwd.getpwnam(user)
         found = Path(socket).stat()
     except (KeyError, OSError):
         return []
-    groups = {service.pw_gid, *(one.gr_gid for one in grp.getgrall() if user in one.gr_mem)}
+    given = groups_of_unit(systemd)
+    groups = {service.pw_gid, *(one.gr_gid for one in grp.getgrall() if user in one.gr_mem or one.gr_name in given)}
     if found.st_mode & stat.S_IWOTH or (found.st_uid == service.pw_uid and found.st_mode & stat.S_IWUSR):
         return []
     if found.st_mode & stat.S_IWGRP and found.st_gid in groups:
@@ -223,8 +242,9 @@ def access_of(socket: str, configuration: Configuration, user: str = SERVICE_USE
         ]
     at = next((one.at for one in configuration.sockets if one.path == socket), "its `stats socket` line")
     return [
-        f"user {user} may not write to {socket}: add `mode 660 group haproxy` to {at} and reload HAProxy, then run"
-        " `systemctl edit slackwater-controller` and add `[Service]` and `SupplementaryGroups=haproxy`"
+        f"user {user} may not write to {socket}: add `mode 660 group haproxy` to {at} and restart HAProxy (a"
+        " reload keeps the socket's owner), then run `systemctl edit slackwater-controller` and add `[Service]` and"
+        " `SupplementaryGroups=haproxy`"
     ]
 
 
