@@ -55,6 +55,20 @@ def test_weights_go_through_the_files_and_steer_the_traffic(site: IpvsSite, keep
 
 
 @needs_ipvs
+def test_weights_of_parameters_conditions_and_the_service_are_those_that_keepalived_has(
+    keepalived: RunningKeepalived,
+) -> None:
+    servers = [real_server(1).replace("weight 20", "weight $W"), real_server(2).replace("weight 20", "")]
+    head = "$W=10\n@^other $W=20\n@other $W=30\n"
+    driven = keepalived.start(head + configuration(*servers, more="weight 7"))
+    assert [(one.name, one.weight, one.configured) for one in driven.read().servers] == [(RS1, 20, 20), (RS2, 7, 7)]
+    driven.set_weights({RS1: 5, RS2: 2})
+    assert weights(driven) == {RS1: 5, RS2: 2}
+    driven.set_weights({RS1: 20, RS2: 7})
+    assert keepalived.guest.ok(f"cat {FOLDER}/rs1 {FOLDER}/rs2").split() == ["0", "0"]
+
+
+@needs_ipvs
 def test_a_reload_keeps_our_weight_and_shows_a_new_configured_one(keepalived: RunningKeepalived) -> None:
     driven = keepalived.start(configuration())
     driven.set_weights({RS1: 5})

@@ -11,7 +11,6 @@ from lbengine.backends.keepalived.conf import (
     TrackFile,
     VirtualServer,
     gather,
-    statements,
     virtual_servers,
 )
 
@@ -92,6 +91,7 @@ def test_a_file_check_may_weigh_the_file_otherwise() -> None:
         ),
         ("virtual_server group missing {\n}", []),
         ("virtual_server $VIP 80 {\n}", []),
+        ("virtual_server 10.0.0.1 http {\n}", []),
     ],
 )
 def test_services_are_named_as_ipvsadm_names_them(head: str, services: list[Service]) -> None:
@@ -102,7 +102,7 @@ def test_services_are_named_as_ipvsadm_names_them(head: str, services: list[Serv
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("virtual_server 1.2.3.4 80 {\n", r"k\.conf: `\{` of `virtual_server 1\.2\.3\.4 80` is never closed"),
+        ("virtual_server 1.2.3.4 80 {\n", r"k\.conf:1: `\{` of `virtual_server 1\.2\.3\.4 80` is never closed"),
         ("a b\n}\n", r"k\.conf:2: `\}` without `\{`"),
         ("{\n", r"k\.conf:1: `\{` after nothing"),
         ('file "x\n', r"k\.conf:1: a quote is never closed"),
@@ -111,14 +111,14 @@ def test_services_are_named_as_ipvsadm_names_them(head: str, services: list[Serv
 )
 def test_what_does_not_match_is_reported_with_its_place(text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
-        statements(text, "k.conf")
+        parse(text)
 
 
 def test_included_files_are_followed_from_where_they_are_named() -> None:
     tree = {
         "/etc/k/k.conf": "include d/*.conf\nglobal_defs {\n}\n",
         "/etc/k/d/a.conf": "virtual_server 10.0.0.1 80 {\n include ../rs.conf\n}\n",
-        "/etc/k/d/../rs.conf": "include d/*.conf\n",
+        "/etc/k/d/../rs.conf": "real_server 10.0.1.1 80 {\n weight 20\n}\ninclude d/*.conf\n",
     }
     texts = gather(
         "/etc/k/k.conf",
@@ -130,6 +130,7 @@ def test_included_files_are_followed_from_where_they_are_named() -> None:
         }[pattern],
     )
     assert list(texts) == list(tree)
-    assert len(virtual_servers(texts)) == 1
+    (found,) = virtual_servers(texts)
+    assert found.servers == (RealServer("10.0.1.1:80", 20, ()),)
     with pytest.raises(ConfigurationError, match=r"/nowhere: cannot be read"):
         gather("/nowhere", tree.get, lambda _: [])

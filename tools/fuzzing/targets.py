@@ -159,7 +159,21 @@ def keepalived_configuration(data: bytes) -> None:
 def keepalived_words() -> list[str]:
     blocks = ["virtual_server", "virtual_server_group", "real_server", "track_file", "FILE_CHECK", "MISC_CHECK"]
     lines = ["include other.conf", "weight 1 reverse", "quorum 2", "protocol UDP", "ip_family inet6", "misc_dynamic"]
-    parts = ["{", "}", "\n", "group ", "fwmark 7", "file /f", "10.0.0.1 80"]
+    parts = [
+        "{",
+        "}",
+        "\n",
+        "group ",
+        "fwmark 7",
+        "file /f",
+        "10.0.0.1 80",
+        "$A=",
+        "${A}",
+        "$A ",
+        "@one ",
+        "\\\n",
+        "~SEQ(A,3) ",
+    ]
     return [*(f"{block} a {{\n" for block in blocks), *lines, *parts]
 
 

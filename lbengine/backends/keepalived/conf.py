@@ -1,27 +1,25 @@
 """keepalived's configuration as far as weights go: which virtual servers it has, their real servers, the files that
 steer their weights. Pure (keepalived.conf(5), sections "Track files" and "Virtual servers").
 
-Not followed: `$PARAMETERS`, `@conditions`, `~SEQ` and address ranges of groups. A service that only these make is not
-found, which is an error.
+Not followed: `~LST` and address ranges of groups. A service that only these make is not found, which is an error, and
+so is a value that is not understood: none is taken for the default.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from lbengine.backends.ipvs.table import Service
+from lbengine.backends.keepalived.lines import ConfigurationError, Line, Texts, gather, lines_of, without_comment
 
-DEEPEST_INCLUDE = 20
+__all__ = ["ConfigurationError", "Texts", "gather", "virtual_servers"]
 DEEPEST_BLOCK = 50
 PROTOCOLS = {"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
-
-
-class ConfigurationError(ValueError):
-    """A configuration that cannot be followed; the text names the place."""
+ALWAYS_KNOWN = re.compile(r"[A-Za-z]\w*", re.ASCII)
+"""What a keyword of keepalived looks like. Anything else in a block that matters was not followed."""
 
 
 @dataclass
@@ -29,6 +27,8 @@ class Statement:
     """A keyword with its words, and what stands in the braces behind it."""
 
     words: list[str]
+    where: str = ""
+    """FILE:LINE."""
     inside: list[Statement] = field(default_factory=list)
 
     def all(self, *keywords: str) -> Iterator[Statement]:
@@ -74,84 +74,55 @@ class VirtualServer:
     """The sum of the live servers' weights below which the service counts as down."""
 
 
-def statements(text: str, where: str) -> list[Statement]:
-    """The text as a tree. Raises ConfigurationError for braces and quotes that don't match."""
+def statements(lines: Iterable[Line]) -> list[Statement]:
+    """The lines as a tree. Raises ConfigurationError for braces and quotes that don't match."""
     top = Statement([""])
     open_ones = [top]
-    for number, line in enumerate(text.splitlines(), start=1):
+    for where, line in lines:
         words: list[str] = []
-        for word in [*_words(line, f"{where}:{number}"), "\n"]:
-            if word in ("{", "}", "\n"):
-                if words:
-                    open_ones[-1].inside.append(Statement(words))
-                words = []
+        for word, is_brace in [*_words(line, where), ("\n", True)]:
+            if not is_brace:
+                words.append(word)
+                continue
+            if words:
+                open_ones[-1].inside.append(Statement(words, where))
+            words = []
             if word == "{":
                 if not open_ones[-1].inside:
-                    raise ConfigurationError(f"{where}:{number}: `{{` after nothing")
+                    raise ConfigurationError(f"{where}: `{{` after nothing")
                 if len(open_ones) > DEEPEST_BLOCK:
-                    raise ConfigurationError(f"{where}:{number}: more than {DEEPEST_BLOCK} blocks within each other")
+                    raise ConfigurationError(f"{where}: more than {DEEPEST_BLOCK} blocks within each other")
                 open_ones.append(open_ones[-1].inside[-1])
             elif word == "}":
                 if len(open_ones) == 1:
-                    raise ConfigurationError(f"{where}:{number}: `}}` without `{{`")
+                    raise ConfigurationError(f"{where}: `}}` without `{{`")
                 open_ones.pop()
-            elif word != "\n":
-                words.append(word)
     if len(open_ones) > 1:
-        raise ConfigurationError(f"{where}: `{{` of `{' '.join(open_ones[-1].words)}` is never closed")
+        left = open_ones[-1]
+        raise ConfigurationError(f"{left.where}: `{{` of `{' '.join(left.words)}` is never closed")
     return top.inside
 
 
-def _words(line: str, where: str) -> Iterator[str]:
-    """The words of a line without its comment; quoted ones come without their quotes."""
-    rest = line.strip()
-    while rest and rest[0] not in "#!":
-        if rest[0] in "\"'":
-            word, closed, rest = rest[1:].partition(rest[0])
+def _words(line: str, where: str) -> Iterator[tuple[str, bool]]:
+    """The words of a line without its comment, and whether each is a brace; only double quotes keep words together."""
+    rest = without_comment(line).strip()
+    while rest:
+        if rest[0] == '"':
+            word, closed, rest = rest[1:].partition('"')
             if not closed:
                 raise ConfigurationError(f"{where}: a quote is never closed")
+            yield word, False
         else:
-            found = re.match(r"[{}]|[^\s{}\"'#!]+", rest)
+            found = re.match(r'[{}]|[^\s{}"]+', rest)
             assert found is not None
-            word, rest = found[0], rest[found.end() :]
-        yield word
+            rest = rest[found.end() :]
+            yield found[0], found[0] in "{}"
         rest = rest.lstrip()
-
-
-def gather(path: str, read: Callable[[str], str | None], matching: Callable[[str], list[str]]) -> dict[str, str]:
-    """The texts of a configuration and of all that it includes, by path. `matching` lists the files of a pattern.
-
-    Raises ConfigurationError.
-    """
-    texts: dict[str, str] = {}
-
-    def follow(one: str, depth: int) -> None:
-        text = read(one)
-        if text is None:
-            raise ConfigurationError(f"{one}: cannot be read")
-        if depth > DEEPEST_INCLUDE:
-            raise ConfigurationError(f"{one}: included too deeply")
-        texts[one] = text
-        for statement in _included(statements(text, one)):
-            for pattern in statement.words[1:2]:
-                for other in matching(str(PurePosixPath(one).parent / pattern)):
-                    if other not in texts:
-                        follow(other, depth + 1)
-
-    follow(path, 0)
-    return texts
-
-
-def _included(found: Sequence[Statement]) -> Iterator[Statement]:
-    for statement in found:
-        if statement.words[0].startswith("include"):
-            yield statement
-        yield from _included(statement.inside)
 
 
 def virtual_servers(texts: dict[str, str]) -> list[VirtualServer]:
     """All virtual servers of a configuration (the texts of `gather`). Raises ConfigurationError."""
-    found = [statement for path, text in texts.items() for statement in statements(text, path)]
+    found = statements(lines_of(texts))
     files = {}
     for one in found:
         if one.words[0] in ("track_file", "vrrp_track_file") and len(one.words) > 1 and (path := one.value("file")):
@@ -162,6 +133,10 @@ def virtual_servers(texts: dict[str, str]) -> list[VirtualServer]:
 
 
 def _virtual_server(one: Statement, files: dict[str, TrackFile], groups: dict[str, Statement]) -> VirtualServer:
+    for statement in _below(one):
+        is_undefined = bool(statement.inside) and statement.words[-1].endswith("$")  # `${NAME}`, taken for a block
+        if is_undefined or not ALWAYS_KNOWN.fullmatch(statement.words[0]):
+            raise ConfigurationError(f"{statement.where}: `{' '.join(statement.words)[:80]}` is not understood here")
     option = PROTOCOLS.get((one.value("protocol") or "TCP").upper(), "-t")
     ipv6_mark = one.value("ip_family") == "inet6"
     members = [one.words[1:]]
@@ -172,11 +147,22 @@ def _virtual_server(one: Statement, files: dict[str, TrackFile], groups: dict[st
             else []
         )
     services = [service for words in members if (service := _service(words, option, ipv6_mark)) is not None]
+    usual = _number(one, "weight", 1)
+    servers: dict[str, RealServer] = {}
+    for real in one.all("real_server"):
+        server = _real_server(real, files, usual)
+        servers.setdefault(server.address, server)  # keepalived drops the later ones
     return VirtualServer(
         tuple(services),
-        tuple(server for real in one.all("real_server") if (server := _real_server(real, files)) is not None),
-        _number(one.value("quorum"), 1),
+        tuple(servers.values()),
+        _number(one, "quorum", 1),
     )
+
+
+def _below(one: Statement) -> Iterator[Statement]:
+    for inside in one.inside:
+        yield inside
+        yield from _below(inside)
 
 
 def _service(words: Sequence[str], option: str, ipv6_mark: bool) -> Service | None:
@@ -192,14 +178,18 @@ def _address(words: Sequence[str]) -> str | None:
         host = ipaddress.ip_address(words[0])
     except (ValueError, IndexError):
         return None
-    port = words[1] if len(words) > 1 and words[1].isdigit() else "0"
-    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
+    port = words[1] if len(words) > 1 else "0"
+    if not (port.isascii() and port.isdigit()):
+        return None
+    return f"[{host}]:{int(port)}" if host.version == 6 else f"{host}:{int(port)}"
 
 
-def _real_server(real: Statement, files: dict[str, TrackFile]) -> RealServer | None:
+def _real_server(real: Statement, files: dict[str, TrackFile], usual_weight: int) -> RealServer:
     address = _address(real.words[1:])
     if address is None:
-        return None
+        raise ConfigurationError(
+            f"{real.where}: expected `real_server ADDRESS PORT`, got `{' '.join(real.words)[:80]}`"
+        )
     tracked: list[tuple[str, TrackFile | None]] = []
     for checker in real.all("FILE_CHECK"):
         name = checker.value("track_file") or ""
@@ -207,18 +197,24 @@ def _real_server(real: Statement, files: dict[str, TrackFile]) -> RealServer | N
         own = list(checker.all("weight"))
         tracked.append((name, file and TrackFile(file.path, *_weight(own[-1] if own else None, file))))
     scripts = any(one.words[0] == "misc_dynamic" for check in real.all("MISC_CHECK") for one in check.inside)
-    return RealServer(address, _number(real.value("weight"), 1), tuple(tracked), scripts)
+    return RealServer(address, _number(real, "weight", usual_weight), tuple(tracked), scripts)
 
 
 def _weight(statement: Statement | None, default: TrackFile) -> tuple[int, bool]:
     """A `weight N [reverse]`; a FILE_CHECK's of 0 means the file's own (keepalived 2.2)."""
-    words = [] if statement is None else statement.words
-    weight = _number(words[1] if len(words) > 1 else None, default.weight)
-    return (weight or default.weight, words[2:3] == ["reverse"] if words else default.reverse)
+    if statement is None:
+        return default.weight, default.reverse
+    return _number_of(statement, signed=True) or default.weight, statement.words[2:3] == ["reverse"]
 
 
-def _number(text: str | None, default: int) -> int:
-    try:
-        return default if text is None else int(text)
-    except ValueError:
-        return default
+def _number(block: Statement, keyword: str, default: int) -> int:
+    """Of the last statement of this keyword, as keepalived takes it. Raises ConfigurationError for no number."""
+    found = list(block.all(keyword))
+    return _number_of(found[-1]) if found else default
+
+
+def _number_of(statement: Statement, *, signed: bool = False) -> int:
+    text = statement.words[1] if len(statement.words) > 1 else ""
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}" if signed else r"[+]?[0-9]{1,10}", text):
+        raise ConfigurationError(f"{statement.where}: expected a number in `{' '.join(statement.words)[:80]}`")
+    return int(text)

@@ -11,8 +11,8 @@ import contextlib
 import glob
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from lbengine.backends.ipvs.table import Service
 from lbengine.backends.keepalived.conf import (
     ConfigurationError,
     RealServer,
+    Texts,
     TrackFile,
     VirtualServer,
     gather,
@@ -75,6 +76,8 @@ class Owner:
 
     pid: int
     configuration: str
+    config_id: str | None = field(default=None, compare=False)
+    """What the conditions in its configuration are compared with; None: the first part of this host's name."""
 
 
 def owner(files: Files) -> Owner | None:
@@ -86,19 +89,22 @@ def owner(files: Files) -> Owner | None:
         words = (files.read(f"/proc/{text}/cmdline") or "").split("\0")
         if "-P" in words or "--vrrp" in words:  # no checkers: it leaves IPVS alone
             continue
-        return Owner(int(text), _configuration(words))
+        host = (files.read("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
+        config_id = _option(words, "-i", "--config-id") or host or None
+        return Owner(int(text), _option(words, "-f", "--use-file") or DEFAULT_CONFIGURATION, config_id)
     return None
 
 
-def _configuration(words: list[str]) -> str:
+def _option(words: list[str], short: str, long: str) -> str:
+    """The value of an option, however it is given; empty: it is not."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word in ("-f", "--use-file"):
+        if word in (short, long):
             return following
-        if word.startswith("--use-file="):
+        if word.startswith(f"{long}="):
             return word.partition("=")[2]
-        if word.startswith("-f") and word[2:3] == "/":
+        if word.startswith(short):
             return word[2:]
-    return DEFAULT_CONFIGURATION
+    return ""
 
 
 def owned_by(service: Service, files: Files) -> Owner | None:
@@ -109,16 +115,16 @@ def owned_by(service: Service, files: Files) -> Owner | None:
     return running if _find(service, _gather(running, files)) is not None else None
 
 
-def _gather(running: Owner, files: Files) -> dict[str, str]:
+def _gather(running: Owner, files: Files) -> Texts:
     try:
-        return gather(running.configuration, files.read, files.matching)
+        return gather(running.configuration, files.read, files.matching, running.config_id)
     except ConfigurationError as error:
         raise BalancerError(f"keepalived's configuration {error}") from None
 
 
-def _find(service: Service, texts: Mapping[str, str]) -> VirtualServer | None:
+def _find(service: Service, texts: Texts) -> VirtualServer | None:
     try:
-        found = virtual_servers(dict(texts))
+        found = virtual_servers(texts)
     except ConfigurationError as error:
         raise BalancerError(f"keepalived's configuration {error}") from None
     return next((one for one in found if service in one.services), None)
@@ -144,7 +150,7 @@ class Keepalived(Balancer):
         self._wait_s = wait_s
         self._clock = clock
         self._sleep = sleep
-        self._texts: dict[str, str] = {}
+        self._texts: Texts | None = None
         self._known: VirtualServer | None = None
 
     def read(self) -> LvsSnapshot:
@@ -161,7 +167,9 @@ class Keepalived(Balancer):
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Writes the files and waits until IPVS shows the weights. Raises BalancerError as `Balancer` describes.
 
-        A server that keepalived has taken out gets its weight when it comes back.
+        A server that keepalived has taken out gets its weight when it comes back. No weight but the configured one (the
+        way back, which needs no sum) is written for a server whose weight in IPVS is not what configuration and file
+        ask for: what is added to a number that was not understood is not the weight that is wanted.
         """
         check_bounds(weights, self.where)
         _, known = self.configuration()
@@ -170,6 +178,8 @@ class Keepalived(Balancer):
             raise BalancerError(f"{self.where} has no server {', '.join(gone)}; nothing was changed")
         # All are looked up before the first is written.
         paths = {name: own_file(by_name[name]).path for name in weights}
+        added = [by_name[name] for name, weight in weights.items() if weight != by_name[name].weight]
+        self._wait(lambda: self.misread(added), "before anything was written")
         for name, weight in weights.items():
             try:
                 self._files.replace(paths[name], f"{weight - by_name[name].weight}\n")
@@ -177,12 +187,26 @@ class Keepalived(Balancer):
                 raise BalancerError(
                     f"{self.where}: {paths[name]}: {error.strerror or error}; {name} keeps its weight"
                 ) from None
+        self._wait(lambda: self._not_yet(weights), f"read back {self._wait_s:g} s after the files were written")
+
+    def misread(self, servers: Iterable[RealServer]) -> list[str]:
+        """In words, each of these servers that has another weight in IPVS than the one that configuration and file ask
+        for. Raises BalancerError."""
+        wanted = list(servers)
+        seen = {server.address: server.weight for server in self.lvs.read().servers} if wanted else {}
+        return [
+            f"{server_name(real.address)} has weight {weight} in IPVS, where the configuration and its track_file ask"
+            f" for {self._asked(real)}"
+            for real in wanted
+            if (weight := seen.get(real.address, 0)) > 0 and weight != self._asked(real)
+        ]
+
+    def _wait(self, wrong: Callable[[], list[str]], when: str) -> None:
+        """Until nothing is wrong any more. Raises BalancerError when that takes keepalived too long."""
         until_s = self._clock() + self._wait_s
-        while wrong := self._not_yet(weights):
+        while found := wrong():
             if self._clock() >= until_s:
-                raise BalancerError(
-                    f"{self.where} read back {self._wait_s:g} s after the files were written: {', '.join(wrong)}"
-                )
+                raise BalancerError(f"{self.where} {when}: {', '.join(found)}")
             self._sleep(LOOK_EVERY_S)
 
     def configuration(self) -> tuple[Owner, VirtualServer]:
@@ -196,11 +220,7 @@ class Keepalived(Balancer):
         if self._known is None:
             raise BalancerError(
                 f"{self.where}: not in {running.configuration}"
-                + (
-                    "; parameters (`$NAME`) are not followed there"
-                    if any("$" in text for text in texts.values())
-                    else ""
-                )
+                + ("; `~LST` is not followed there" if any("~LST" in text for text in texts.values()) else "")
             )
         return running, self._known
 

@@ -48,6 +48,10 @@ def check(keepalived: Keepalived, pool: PoolSettings, files: Files) -> list[str]
         raise BalancerError(
             f"{where}: the MISC_CHECK of {', '.join(scripts)} sets weights too (`misc_dynamic`); two would fight"
         )
+    if wrong := keepalived.misread(known.servers):
+        raise BalancerError(
+            f"{where}: {', '.join(wrong)}; was it set with ipvsadm, or is the configuration not understood here?"
+        )
     warnings = check_service(keepalived.lvs, keepalived.read(), pool, keepalived.where)
     if permanent := sorted({path for path in paths.values() if not path.startswith(GONE_AFTER_A_BOOT)}):
         outlived = ", ".join(permanent)
