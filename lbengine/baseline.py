@@ -6,14 +6,14 @@ The file is there exactly while lbengine may have changed something: a clean sto
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from lbengine.balancer import Snapshot
+from lbengine.balancer import Server, Snapshot
 from lbengine.state_file import StateFile, StateFileError
 from slackwater.config import PoolSettings, place_in_words
 from slackwater.control import ServerWeight
@@ -31,7 +31,8 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """One server's baseline."""
 
     weight: ServerWeight
-    """0: it had no weight when it was first seen, so it is left alone until somebody gives it one."""
+    """What it has without us: the configured weight, or on disk the one that somebody else has set. Where none is
+    configured, the weight that it had when it was first seen; with 0 it is left alone until somebody gives it one."""
     configured: ServerWeight
     """The configuration file's weight when `weight` was taken: another one after a reload is the new baseline."""
     maxconn: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -55,6 +56,8 @@ class BaselineStore:
     pool: PoolSettings
     mirror: Callable[[Mapping[str, Baseline] | None], None] = field(default=lambda _: None)
     """Called with what is on disk now (None: nothing any more), before `save` and `remove` return."""
+    saved: Mapping[str, Baseline] | None = field(default=None, init=False)
+    """What was saved or loaded last."""
     _written: tuple[int, int] | None = field(default=None, init=False)
 
     @property
@@ -81,6 +84,7 @@ class BaselineStore:
                 f"{self.path}: it belongs to pool `{file.pool}`, {place}, not to `{self.pool.name}`,"
                 f" {self.pool.place}; put that one's weights back, then remove the file"
             )
+        self.saved = file.servers
         return file.servers
 
     def save(self, servers: Mapping[str, Baseline]) -> None:
@@ -92,6 +96,7 @@ class BaselineStore:
             self._written = self._identity()
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be written: {error.strerror}; no weight is changed") from None
+        self.saved = dict(servers)
         self.mirror(servers)
 
     def is_current(self) -> bool:
@@ -106,7 +111,7 @@ class BaselineStore:
                 force_folder(self.path.parent)
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
-        self._written = None
+        self._written = self.saved = None
         self.mirror(None)
 
     def _identity(self) -> tuple[int, int] | None:
@@ -116,15 +121,26 @@ class BaselineStore:
         return None
 
 
+def configured_weight(server: Server) -> int | None:
+    """The weight that the site's configuration gives a server; None where there is none, or DNS sets it."""
+    return server.configured if server.configured > 0 and not server.srv_record else None
+
+
 def merge(
-    stored: Mapping[str, Baseline] | None, snapshot: Snapshot, limits: Mapping[str, int] | None = None
+    stored: Mapping[str, Baseline] | None,
+    snapshot: Snapshot,
+    limits: Mapping[str, int] | None = None,
+    *,
+    follow: bool = False,
 ) -> tuple[dict[str, Baseline], list[str]]:
     """The baseline after a look at the balancer, and in words what is new in it.
 
-    Servers that came add theirs, ones that went drop out, and one whose configured weight is another than when its
-    baseline was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have
-    set (None: not known, any of them may be ours); one that is not ours is the baseline. While part of the balancer
-    does not answer, no server counts as gone. Everything else stays as stored.
+    The configured weight is the baseline, whatever somebody has set by hand. Where none is configured it is the weight
+    that the server had when it was first seen; with `follow` (nothing of ours is set) the one that it has now. Servers
+    that came add theirs, ones that went drop out, and one whose configured weight is another than when its baseline
+    was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have set (None:
+    not known, any of them may be ours); one that is not ours is the baseline. While part of the balancer does not
+    answer, no server counts as gone. Everything else stays as stored.
     """
     merged: dict[str, Baseline] = {}
     news: list[str] = []
@@ -132,16 +148,23 @@ def merge(
         known = None if stored is None else stored.get(server.name)
         limited = known is not None and (limits is None or limits.get(server.name, 0) == server.maxconn)
         most = known.maxconn if known is not None and limited and server.maxconn is not None else server.maxconn
+        full = configured_weight(server)
         if known is None:
-            merged[server.name] = Baseline(server.weight, server.configured, most)
+            weight = server.weight if full is None else full
+            merged[server.name] = Baseline(weight, server.configured, most)
             if stored is not None:
-                news.append(f"{server.name} is new with weight {server.weight}")
+                news.append(f"{server.name} is new with weight {weight}")
         elif known.configured != server.configured:
             merged[server.name] = Baseline(server.configured, server.configured, most)
             news.append(f"{server.name} is configured with {server.configured} now, it was {known.configured}")
+        elif full is not None:
+            merged[server.name] = Baseline(full, server.configured, most)
         elif known.weight == 0 and server.weight > 0:
             merged[server.name] = Baseline(server.weight, server.configured, most)
             news.append(f"{server.name} was given weight {server.weight}")
+        elif follow and known.weight != server.weight:
+            merged[server.name] = Baseline(server.weight, server.configured, most)
+            news.append(f"{server.name} has weight {server.weight} now, it had {known.weight}, and none is configured")
         else:
             merged[server.name] = Baseline(known.weight, known.configured, most)
     for name, known in (stored or {}).items():
@@ -150,6 +173,27 @@ def merge(
         elif name not in merged:
             news.append(f"{name} is gone")
     return merged, news
+
+
+def set_by_someone(stored: Mapping[str, Baseline], snapshot: Snapshot) -> dict[str, int]:
+    """Servers that somebody else held at another weight than the configured one when this was stored: that weight."""
+    return {
+        server.name: known.weight
+        for server in snapshot.servers
+        if (known := stored.get(server.name)) is not None
+        and configured_weight(server) == known.configured != known.weight
+    }
+
+
+def to_store(
+    baselines: Mapping[str, Baseline], snapshot: Snapshot, externally_controlled: Collection[str]
+) -> dict[str, Baseline]:
+    """What to go back to without us: of servers that somebody else controls the weight that those have now."""
+    theirs = {server.name: server.weight for server in snapshot.servers if server.name in externally_controlled}
+    return {
+        name: msgspec.structs.replace(baseline, weight=theirs.get(name, baseline.weight))
+        for name, baseline in baselines.items()
+    }
 
 
 def diff_from_baseline(

@@ -54,11 +54,16 @@ def cycle(
         weight = decision.position.weight
         if name not in moved and weight < baselines[name]:
             moved.add(name)
-            parts.append(f"{name} stays at {weight} of {baselines[name]} ({decision.short[0]})")
+            if observing:
+                where = f"would be at {weight} of {baselines[name]}, and is at {servers[name].weight}"
+            else:
+                where = f"stays at {weight} of {baselines[name]}"
+            parts.append(f"{name} {where} ({decision.short[0]})")
     for name in sorted(state.externally_controlled):
         if name not in moved:
             moved.add(name)
-            parts.append(f"{name} is held at {servers[name].weight} by someone else")
+            held = f"{name} is held at {servers[name].weight} by someone else"
+            parts.append(f"{held}, its baseline is {baselines[name]}")
     for name, status in left_alone.items():
         if name not in moved:
             moved.add(name)

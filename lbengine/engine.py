@@ -15,7 +15,7 @@ from typing import Any
 from lbengine import describe
 from lbengine.backends.table import balancer_of
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
-from lbengine.baseline import Baseline, BaselineError, BaselineStore
+from lbengine.baseline import Baseline, BaselineError, BaselineStore, to_store
 from lbengine.decision.state import Phase, PoolState, PoolView
 from lbengine.decision.step import Actions, step, without
 from lbengine.outcome.outcomes import ChangeOutcomes
@@ -239,13 +239,15 @@ class Engine:
         remarks = list(actions.findings.remarks)
         self.state = actions.otherwise
         self._writer.forget_unconfirmed()
-        if actions.findings.baselines_changed and self.store.path.exists():
+        stored = to_store(self.state.baselines or {}, view.snapshot, self.state.externally_controlled)
+        if stored != self.store.saved and self.store.path.exists():
             try:
-                self.store.save(self.state.baselines or {})
+                self.store.save(stored)
             except BaselineError as error:
                 remarks.append(str(error))
         for server, (ours, theirs) in actions.findings.external.items():
-            why = "someone else set its weight; left alone until it is back at its baseline, or until pause and resume"
+            baseline = (self.state.baselines or {})[server].weight
+            why = f"someone else set its weight; left alone until it is back at its baseline, {baseline}"
             self._writer.try_record(
                 self._writer.change("weight", server, ours, theirs, why, SOMEONE_ELSE, "someone_else")
             )
@@ -261,7 +263,7 @@ class Engine:
         positions = {name: decision.position for name, decision in actions.decisions.servers.items()}
         changes = [self._writer.pending(value) for value in actions.wanted]
         changes = self._outcomes.forecast(changes, view.snapshot, positions)
-        changes = self._writer.make(changes, after.baselines or {}, remarks)
+        changes = self._writer.make(changes, stored, remarks)
         done = {(made.what, made.target) for made in changes}
         self.state = without(after, [one for one in actions.wanted if (one.what, one.server) not in done])
         remarks += self.commands.overrides.describe()
@@ -314,15 +316,24 @@ class Engine:
         if not takes_effect:
             return f"{self.pool.name}: {done}"
         if self.acting and not was_acting:  # what was imagined in observe mode was never set
-            self.state = replace(self.state, positions={}, externally_controlled=frozenset(), limits={})
+            self.state = replace(self.state, positions={}, limits={})
             self._rescue.forget()
         self._enter_phase()
         try:
             turn = self.cycle(now_s).removeprefix(f"{self.pool.name}: ")
+            turn += self._unconfigured() if request.action in ("resume", "mode") and self.acting else ""
             return f"{self.pool.name}: {turn if done in turn else f'{done}; {turn}'}"
         except BalancerError as error:
             who = self.pool.title
             return f"{self.pool.name}: {done}; {who} does not answer yet, its weights are set when it does ({error})"
+
+    def _unconfigured(self) -> str:
+        """Whose value is the baseline of servers that have no configured weight, in words."""
+        found = [f"{name} {one.weight}" for name, one in (self.state.baselines or {}).items() if not one.configured]
+        if not found:
+            return ""
+        baselines = ", ".join(found)
+        return f"; {self.pool.title} has no configured weight of these, so that of now is their baseline: {baselines}"
 
     def override_temporarily(self, question: Mapping[str, Any], now_s: float) -> str:
         """Sets a temporary override for the second stage; its effect is seen in the cycles. Raises ValueError."""

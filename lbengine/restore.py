@@ -6,11 +6,12 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from lbengine.backends.table import balancer_of
 from lbengine.balancer import BalancerError, BalancerUnreachable
-from lbengine.baseline import BaselineStore, diff_from_baseline, merge
+from lbengine.baseline import BaselineStore, configured_weight, diff_from_baseline, merge, set_by_someone
 from lbengine.writer import change
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, journal_path
@@ -31,11 +32,14 @@ class LeftOutError(BalancerUnreachable):
         self.changes = changes
 
 
-def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str) -> list[Change]:
+def restore(
+    settings: ControllerSettings, pool: PoolSettings, by: str, why: str, say: Callable[[str], None] = log.warning
+) -> list[Change]:
     """Sets every server of the pool to its stored baseline and reads it back; returns what was changed.
 
     Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
-    removed. Where the nodes are asked for the weights, their leases end by themselves: that is waited for. The
+    removed. A server that somebody else held at another weight than the configured one keeps that one, which is told
+    (`say`). Where the nodes are asked for the weights, their leases end by themselves: that is waited for. The
     Changes go to the journal; when that cannot be written, or not soon, the weights are set all the same. Raises
     BaselineError (the file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError
     (part of the balancer does not answer: the rest is set, and the stored baseline stays for the next time).
@@ -50,6 +54,11 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
         return []
     snapshot = balancer.read()
     baselines, _ = merge(stored, snapshot)
+    held = set_by_someone(stored, snapshot)
+    baselines |= {name: stored[name] for name in held}
+    full = {server.name: configured_weight(server) for server in snapshot.servers}
+    for name, weight in held.items():
+        say(f"{name} keeps weight {weight}, which somebody else has set; {full[name]} is configured")
     weights, limits = diff_from_baseline(snapshot, baselines)
     changes = [
         change(pool.name, "restore", name, before, after, text, by, time.time())

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lbengine.balancer import Snapshot
-from lbengine.baseline import Baseline, diff_from_baseline, merge
+from lbengine.baseline import Baseline, diff_from_baseline, merge, set_by_someone
 from lbengine.decision import limits
 from lbengine.decision.ramp import Position
 from lbengine.decision.state import PoolState, PoolView
@@ -25,7 +25,6 @@ class Findings:
     """By server."""
     external: Mapping[str, tuple[int, int]]
     """Weights that someone else has set: server -> (ours, theirs)."""
-    baselines_changed: bool
     remarks: tuple[str, ...]
 
 
@@ -45,8 +44,10 @@ def reconcile(state: PoolState, view: PoolView, pool: PoolSettings) -> tuple[Poo
     )
     external: dict[str, tuple[int, int]] = {}
     if state.phase in ("observing", "paused"):
-        baselines, news = merge(None, snapshot)
-        state = replace(state, positions=_followed(state, snapshot, baselines), externally_controlled=frozenset())
+        baselines, news = merge(state.baselines, snapshot, {}, follow=True)
+        theirs = {one.name for one in snapshot.servers if one.weight != baselines[one.name].weight > 0}
+        positions = _followed(state, snapshot, baselines, theirs)
+        state = replace(state, positions=positions, externally_controlled=frozenset(theirs))
     else:
         state, changed = _reconcile_limits(state, view, restarted)
         remarks += [f"{name}'s maxconn is {most} by someone else" for name, most in changed.items()]
@@ -57,7 +58,7 @@ def reconcile(state: PoolState, view: PoolView, pool: PoolSettings) -> tuple[Poo
     state = replace(state, baselines=baselines)
     remarks += [f"baseline: {text}" for text in news]
     remarks += [f"{name} {ours} -> {theirs} by someone else" for name, (ours, theirs) in external.items()]
-    return state, Findings(verdicts, external, bool(news), tuple(remarks))
+    return state, Findings(verdicts, external, tuple(remarks))
 
 
 def _remarks(state: PoolState, snapshot: Snapshot, restarted: bool, pool: PoolSettings) -> list[str]:
@@ -72,14 +73,17 @@ def _remarks(state: PoolState, snapshot: Snapshot, restarted: bool, pool: PoolSe
     return remarks + [f"{s.name} is in the balancer's slow start" for s in snapshot.servers if s.slow_start]
 
 
-def _followed(state: PoolState, snapshot: Snapshot, baselines: Mapping[str, Baseline]) -> dict[str, Position]:
+def _followed(
+    state: PoolState, snapshot: Snapshot, baselines: Mapping[str, Baseline], theirs: Collection[str]
+) -> dict[str, Position]:
     """While nothing is set the weights are what they are. In `observing` a position is where we would have gone, until
-    the server's baseline changes."""
+    the server's baseline changes or somebody else sets its weight (`theirs`)."""
     known = state.baselines or {}
     return {
         server.name: state.positions[server.name]
         if state.phase == "observing"
         and server.name in state.positions
+        and server.name not in theirs
         and known.get(server.name) == baselines[server.name]
         else Position(server.weight)
         for server in snapshot.servers
@@ -104,9 +108,11 @@ def _reconcile_weights(
 
     After a restart (`forgiving`) our positions stand: they are sent again, adapted to a new baseline; servers that take
     no requests are taken as they are. Otherwise a weight that we did not set is someone else's: theirs until it is at
-    the baseline again and nothing calls for less.
+    the baseline again and nothing calls for less. So is that of a server which we see for the first time, and never
+    drove: a weight that an lbengine before us set has its baseline on disk.
     """
     known = state.baselines or {}
+    held = set_by_someone(known, view.snapshot)
     positions: dict[str, Position] = {}
     theirs = set(state.externally_controlled & {server.name for server in view.snapshot.servers})
     external: dict[str, tuple[int, int]] = {}
@@ -115,6 +121,10 @@ def _reconcile_weights(
         position = state.positions.get(name)
         if position is None or name in theirs:
             positions[name] = Position(server.weight)
+            never_ours = name not in known or held.get(name) == server.weight
+            if name not in theirs and never_ours and server.weight != baseline > 0:
+                theirs.add(name)
+                external[name] = (baseline, server.weight)
         elif server.weight == position.weight:
             positions[name] = position
         elif forgiving and server.available:

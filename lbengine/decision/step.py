@@ -50,6 +50,8 @@ class Actions:
 
 def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> tuple[PoolState, Actions]:
     """The state when everything is carried out, and what that is. Not for the phase `standby`."""
+    restarted = view.snapshot.restarted_since(state.last)
+    lost = f"{pool.title} {'was reloaded or started anew' if restarted else 'was set back by the lbengine before'}"
     state, findings = reconcile(state, view, pool)
     otherwise = state
     restore: tuple[Mapping[str, tuple[int, int]], Mapping[str, tuple[int, int]]] = {}, {}
@@ -65,7 +67,6 @@ def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbengin
             state,
             phase=view.then if is_restored else "restoring",
             positions={**state.positions, **{name: Position(after) for name, (_, after) in restore[0].items()}},
-            externally_controlled=frozenset() if is_restored else state.externally_controlled,
             limits={},
         )
     decisions, wanted = Decisions({}), []
@@ -74,7 +75,7 @@ def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbengin
         shown = {name: position.weight for name, position in state.positions.items()}
         if state.phase == "acting":
             shown = {server.name: server.weight for server in view.snapshot.servers}
-        wanted = _weights(decisions, shown) + _limits(state, decisions)
+        wanted = _weights(decisions, shown, state.positions, lost) + _limits(state, decisions)
         if state.phase == "acting":
             otherwise = without(otherwise, wanted)
         state = _decided(state, decisions, wanted)
@@ -92,12 +93,21 @@ def without(state: PoolState, values: Collection[WantedValue]) -> PoolState:
     return replace(state, positions=positions, limits=limits)
 
 
-def _weights(decisions: Decisions, shown: Mapping[str, int]) -> list[WantedValue]:
-    return [
-        WantedValue("weight", name, shown[name], decision.position.weight, decision.why, decision.cause)
-        for name, decision in decisions.servers.items()
-        if decision.position.weight != shown[name]
-    ]
+def _weights(
+    decisions: Decisions, shown: Mapping[str, int], believed: Mapping[str, Position], lost: str
+) -> list[WantedValue]:
+    """`lost`: in words, why the balancer may show another weight than the one that it was given."""
+    wanted = []
+    for name, decision in decisions.servers.items():
+        before, after = shown[name], decision.position.weight
+        if before == after:
+            continue
+        why, cause = decision.why, decision.cause
+        sent_again = before != believed[name].weight
+        if sent_again:
+            why = f"{lost} and shows {before}; {after} is sent again, as it is wanted: {why}"
+        wanted.append(WantedValue("weight", name, before, after, why, "sent_again" if sent_again else cause))
+    return wanted
 
 
 def _limits(state: PoolState, decisions: Decisions) -> list[WantedValue]:

@@ -194,6 +194,8 @@ class Restored(msgspec.Struct):
     pool: str
     changes: list[Change]
     error: str = ""
+    kept: list[str] = []
+    """In words, servers that keep a weight which somebody else has set."""
 
 
 def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> Restored:
@@ -202,18 +204,21 @@ def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) ->
     from lbengine.restore import LeftOutError
     from lbengine.restore import restore as set_baseline
 
+    kept: list[str] = []
     try:
-        return Restored(pool.name, set_baseline(settings, pool, login_name(), why))
+        return Restored(pool.name, set_baseline(settings, pool, login_name(), why, kept.append), "", kept)
     except LeftOutError as error:
-        return Restored(pool.name, error.changes, str(error))
+        return Restored(pool.name, error.changes, str(error), kept)
     except (BalancerError, BaselineError) as error:
-        return Restored(pool.name, [], str(error))
+        return Restored(pool.name, [], str(error), kept)
 
 
 def _tell_restored(restored: Restored) -> None:
     """For people; an error is told at the end."""
     for change in restored.changes:
         click.echo(f"{restored.pool}: {change.target} {change.before} -> {change.after}")
+    for text in restored.kept:
+        click.echo(f"{restored.pool}: {text}")
     if not restored.changes and not restored.error:
         click.echo(f"{restored.pool}: nothing to put back")
 

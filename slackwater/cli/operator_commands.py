@@ -89,7 +89,11 @@ def pause(client: ControllerClient, pool_name: str | None, every: bool, why: str
 @all_pools_option
 @command_options
 def resume(client: ControllerClient, pool_name: str | None, every: bool, why: str, as_json: bool) -> None:
-    """Balance again after `pause`; the weights of now become the baseline."""
+    """Balance again after `pause`.
+
+    The configured weights are the baseline. A server that was given another weight by hand keeps it, and is left alone
+    until it has its configured weight again. IPVS has no configured weights: those of now are the baseline there.
+    """
     send_to(client, pool_name, every, as_json, "resume", why)
 
 

@@ -32,6 +32,7 @@ fresh one. waiting: for the first one. measured: it keeps its baseline weight wh
 drained, not_drained: by a request of the second stage. pinned: by an operator. bounded: the guard limited it."""
 ChangeCause = Literal[
     DecisionCause,
+    "sent_again",
     "not_set",
     "put_back",
     "someone_else",
@@ -49,11 +50,12 @@ ChangeCause = Literal[
     "engine_died",
     "not_put_back",
 ]
-"""not_set: the balancer did not take it. put_back: lbengine set the baseline again. someone_else: somebody else changed
-it. second_stage, renewed, search_over: an Order for an episode, one that renews a lease, the first one after a search.
-governor: an Order of the governor, or one that it would give.
-ordered: an Order was carried out. refused: it was not. given_back, lease_ended, not_as_ordered, by_hand, engine_ended,
-engine_died: why a wsengine put a knob back, as `someone_else`. not_put_back: it could not, and tries again."""
+"""sent_again: the balancer was made anew and had forgotten it. not_set: the balancer did not take it. put_back:
+lbengine set the baseline again. someone_else: somebody else changed it. second_stage, renewed, search_over: an Order
+for an episode, one that renews a lease, the first one after a search. governor: an Order of the governor, or one
+that it would give. ordered: an Order was carried out. refused: it was not. given_back, lease_ended, not_as_ordered,
+by_hand, engine_ended, engine_died: why a wsengine put a knob back, as `someone_else`. not_put_back: it could not,
+and tries again."""
 PUT_BACK: frozenset[ChangeCause] = frozenset(
     ("given_back", "lease_ended", "not_as_ordered", "by_hand", "engine_ended", "engine_died", "someone_else")
 )

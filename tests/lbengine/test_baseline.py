@@ -14,7 +14,7 @@ from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.balancer import Server, Snapshot
-from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge
+from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge, set_by_someone, to_store
 
 
 def store(folder: Path, **others: object) -> BaselineStore:
@@ -128,16 +128,38 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         store(tmp_path).save({})
 
 
-def test_the_first_baseline_is_the_weight_of_the_moment() -> None:
-    assert merge(None, snapshot(host1=(80, 100), host2=(100, 100))) == (
-        {"host1": Baseline(80, 100), "host2": Baseline(100, 100)},
-        [],
-    )
+def test_the_baseline_is_the_configured_weight_whatever_was_set_by_hand() -> None:
+    expected = {"host1": Baseline(100, 100), "host2": Baseline(100, 100)}, []
+    assert merge(None, snapshot(host1=(80, 100), host2=(100, 100))) == expected
+    assert merge(None, snapshot(host1=(0, 100), host2=(250, 100))) == expected
+
+
+def test_without_a_configured_weight_it_is_that_of_the_moment() -> None:
+    assert merge(None, snapshot(host1=(80, 0))) == ({"host1": Baseline(80, 0)}, [])
+    by_dns = dataclasses.replace(snapshot(host1=(80, 1)).servers[0], srv_record=True)
+    assert merge(None, dataclasses.replace(snapshot(), servers=(by_dns,))) == ({"host1": Baseline(80, 1)}, [])
+
+
+def test_while_nothing_is_set_a_baseline_without_a_configured_weight_follows_and_says_so() -> None:
+    stored = {"host1": Baseline(100, 0), "host2": Baseline(100, 100)}
+    seen = snapshot(host1=(40, 0), host2=(40, 100))
+    assert merge(stored, seen) == (stored, [])
+    merged, news = merge(stored, seen, {}, follow=True)
+    assert merged == {"host1": Baseline(40, 0), "host2": Baseline(100, 100)}
+    assert news == ["host1 has weight 40 now, it had 100, and none is configured"]
 
 
 def test_a_stored_baseline_outlives_what_we_did_to_the_weights() -> None:
-    stored = {"host1": Baseline(80, 100), "host2": Baseline(100, 100)}
-    assert merge(stored, snapshot(host1=(0, 100), host2=(100, 100))) == (stored, [])
+    stored = {"host1": Baseline(100, 100), "host2": Baseline(60, 0)}
+    assert merge(stored, snapshot(host1=(0, 100), host2=(0, 0))) == (stored, [])
+
+
+def test_of_a_server_that_someone_else_controls_their_weight_is_stored_and_known_again() -> None:
+    seen = snapshot(host1=(40, 100), host2=(0, 100), host3=(7, 0))
+    baselines, _ = merge(None, seen)
+    stored = to_store(baselines, seen, {"host1"})
+    assert stored == {"host1": Baseline(40, 100), "host2": Baseline(100, 100), "host3": Baseline(7, 0)}
+    assert set_by_someone(stored, seen) == {"host1": 40}
 
 
 def test_servers_come_and_go() -> None:
@@ -148,7 +170,7 @@ def test_servers_come_and_go() -> None:
 
 
 def test_while_part_of_the_balancer_cannot_be_asked_nobody_is_gone() -> None:
-    stored = {"host1": Baseline(100, 100), "host2": Baseline(40, 50)}
+    stored = {"host1": Baseline(100, 100), "host2": Baseline(50, 50)}
     part = dataclasses.replace(snapshot(host1=(0, 100)), absent=("/b: nobody listens there",))
     assert merge(stored, part) == (stored, [])
 
@@ -160,8 +182,8 @@ def test_a_new_configured_weight_is_the_new_baseline() -> None:
 
 
 def test_a_server_without_weight_gets_a_baseline_when_somebody_gives_it_one() -> None:
-    merged, _ = merge({"host1": Baseline(0, 100)}, snapshot(host1=(0, 100)))
+    merged, _ = merge({"host1": Baseline(0, 0)}, snapshot(host1=(0, 0)))
     assert merged["host1"].weight == 0
-    merged, news = merge(merged, snapshot(host1=(70, 100)))
+    merged, news = merge(merged, snapshot(host1=(70, 0)))
     assert merged["host1"].weight == 70
     assert news == ["host1 was given weight 70"]

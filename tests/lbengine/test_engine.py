@@ -127,7 +127,7 @@ def test_observe_decides_and_records_but_touches_nothing(site: DrivenHAProxy) ->
     assert not any(change.applied for change in site.changes())
 
 
-def test_in_observe_mode_the_baseline_follows_the_operator(site: DrivenHAProxy) -> None:
+def test_in_observe_mode_a_weight_set_by_hand_is_no_baseline(site: DrivenHAProxy) -> None:
     site.start(mode="observe")
     site.cycle()
     site.balancer.send("set server web/host2 weight 40")
@@ -135,7 +135,8 @@ def test_in_observe_mode_the_baseline_follows_the_operator(site: DrivenHAProxy) 
     assert site.changes() == []
     cycle = site.engine.outbox[-1]
     assert isinstance(cycle, Cycle)
-    assert cycle.servers[1].baseline == 40
+    assert (cycle.servers[1].weight, cycle.servers[1].baseline, cycle.servers[1].wanted) == (40, 100, 40)
+    assert "host2 is held at 40 by someone else, its baseline is 100" in cycle.sentence
 
 
 @oldest_and_newest_too
@@ -306,7 +307,7 @@ def test_pause_puts_the_weights_back_and_outlives_a_restart(site: DrivenHAProxy)
     assert cycle.paused
 
 
-def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(site: DrivenHAProxy) -> None:
+def test_in_a_pause_weights_are_the_operators_and_resume_leaves_them_to_them(site: DrivenHAProxy) -> None:
     site.cycle()
     site.engine.command(Request(action="pause", by="alice"), site.now_s)
     site.balancer.send("set server web/host2 weight 50")
@@ -315,6 +316,7 @@ def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(
     assert "already" in site.engine.command(Request(action="pause", by="bob"), site.now_s)
     resumed = site.engine.command(Request(action="resume", by="bob"), site.now_s)
     assert resumed.startswith("web: resumed by bob; host1 100 -> 0")
+    assert "host2 is held at 50 by someone else, its baseline is 100" in resumed
     assert site.weights() == [0, 50, 100]
     assert site.engine.command(Request(action="resume", by="bob"), site.now_s) == "web: not paused"
     assert [change.what for change in site.changes()] == ["pause", "resume", "weight"]

@@ -53,7 +53,8 @@ def test_in_a_pause_nothing_is_decided_and_the_weights_are_what_they_are() -> No
     after, actions = turn("paused", 40)
     assert actions.wanted == []
     assert weights_of(after) == [40, 100, 100]
-    assert after.baselines == {name: Baseline(weight, 100) for name, weight in zip(NAMES, (40, 100, 100), strict=True)}
+    assert after.baselines == {name: Baseline(100, 100) for name in NAMES}
+    assert after.externally_controlled == {"host1"}
 
 
 def test_what_is_restored_is_followed_by_the_pause_or_by_observing() -> None:

@@ -22,7 +22,7 @@ from web.request_fields import new_names
 log = logging.getLogger("slackwater.web")
 CONFIRM = {
     "pause": ("Pause", "The baseline weights are set at once, and Slackwater changes nothing until you resume."),
-    "resume": ("Resume", "Slackwater starts balancing again; the present weights become the baseline."),
+    "resume": ("Resume", "Slackwater starts balancing again; a server that was given another weight by hand keeps it."),
     "act": ("Act", "Slackwater will set weights by itself from now on."),
     "observe": ("Observe", "The baseline weights are set at once; from now on decisions are only recorded."),
 }

@@ -1,0 +1,136 @@
+"""A weight that a person set by hand is theirs: it becomes no baseline, is not changed, and every command says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lbengine.restore import restore
+from slackwater.config import ControllerSettings
+from slackwater.control import Request
+from slackwater.messages import Mode
+from tests.support.engine_site import DrivenHAProxy
+from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
+
+pytestmark = [needs_haproxy, pytest.mark.usefixtures("haproxy_in_full")]
+HELD = "host2 is held at 40 by someone else, its baseline is 100"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[DrivenHAProxy]:
+    with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
+        made = DrivenHAProxy(balancer, ports, tmp_path)
+        yield made
+        made.journal.close()
+
+
+def by_hand(site: DrivenHAProxy, server: str = "host2", weight: int = 40) -> None:
+    site.balancer.send(f"set server web/{server} weight {weight}")
+
+
+def is_lowered(site: DrivenHAProxy, by_hand: int = 40) -> bool:
+    """host1 by us, and host2 as the person left it."""
+    ours, theirs, other = site.weights()
+    return ours < 50 and (theirs, other) == (by_hand, 100)
+
+
+def put_back(site: DrivenHAProxy) -> list[str]:
+    """`slackwater restore --all`, and what it says."""
+    said: list[str] = []
+    settings = ControllerSettings(pool=[site.pool()], state_dir=str(site.folder))
+    restore(settings, site.pool(), "alice", "by hand", said.append)
+    return said
+
+
+def order(site: DrivenHAProxy, action: str, mode: Mode | None = None) -> str:
+    return site.engine.command(Request(action=action, by="alice", mode=mode), site.now_s)  # type: ignore[arg-type]
+
+
+def test_pause_and_resume_do_not_make_it_the_baseline_and_restore_all_lowers_nobody(site: DrivenHAProxy) -> None:
+    site.cycle()
+    by_hand(site)
+    assert order(site, "pause") == f"web: paused by alice; {HELD}"
+    assert HELD in order(site, "resume")
+    site.cycle(host1="interference")
+    site.balancer.send("set server web/host2 weight 100")
+    site.cycle(host1="interference")
+    site.start()  # as after kill -9
+    assert put_back(site) == []
+    assert site.weights() == [100, 100, 100]
+
+
+def test_it_is_left_alone_by_a_start_an_episode_a_stop_and_a_restore(site: DrivenHAProxy) -> None:
+    by_hand(site)
+    site.start()
+    assert "host2 100 -> 40 by someone else" in site.cycle()
+    assert HELD in site.cycle(host1="interference")
+    assert is_lowered(site)
+    site.start()
+    assert HELD in site.cycle(host1="interference")
+    assert is_lowered(site)
+    assert put_back(site) == ["host2 keeps weight 40, which somebody else has set; 100 is configured"]
+    assert site.weights() == [100, 40, 100]
+    site.start()
+    site.cycle(host1="interference")
+    assert "host2" not in site.engine.stop(site.now_s, "it stops")
+    assert site.weights() == [100, 40, 100]
+
+
+def test_one_that_is_set_during_an_episode_is_kept_by_a_restore_after_a_crash(site: DrivenHAProxy) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    by_hand(site)
+    site.cycle(host1="interference")
+    site.start()
+    assert put_back(site) == ["host2 keeps weight 40, which somebody else has set; 100 is configured"]
+    assert site.weights() == [100, 40, 100]
+
+
+def test_from_observe_to_act_it_stays_theirs(site: DrivenHAProxy) -> None:
+    site.start(mode="observe")
+    by_hand(site)
+    assert HELD in site.cycle(host1="interference")
+    assert HELD in order(site, "mode", "act")
+    assert HELD in site.cycle(host1="interference")
+    assert is_lowered(site)
+    assert order(site, "mode", "observe").endswith(HELD + "; 1 other unchanged")
+    assert site.weights() == [100, 40, 100]
+
+
+def test_above_the_configured_weight_it_is_theirs_too(site: DrivenHAProxy) -> None:
+    by_hand(site, weight=150)
+    site.cycle()
+    site.cycle(host1="interference")
+    assert is_lowered(site, 150)
+    put_back(site)
+    assert site.weights() == [100, 150, 100]
+
+
+def test_back_at_its_configured_weight_it_is_driven_again(site: DrivenHAProxy) -> None:
+    by_hand(site)
+    site.cycle()
+    by_hand(site, weight=100)
+    site.cycle()
+    assert "host2 100 -> 0" in site.cycle(host2="interference")
+
+
+def test_observe_says_where_a_server_would_be_and_where_it_is(site: DrivenHAProxy) -> None:
+    site.start(mode="observe")
+    site.cycle()
+    assert "would set host2 100 -> 0" in site.cycle(host2="interference")
+    said = site.cycle(host2="interference")
+    assert "host2 would be at 0 of 100, and is at 100 (interference)" in said
+    assert "stays at" not in said
+
+
+def test_a_reload_during_an_episode_is_the_reason_and_why_the_weight_is_wanted_is_said(site: DrivenHAProxy) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.balancer.reload()
+    site.cycle(host1="interference")
+    change = site.changes()[-1]
+    assert (change.target, change.before, change.cause) == ("host1", 100, "sent_again")
+    reason = f"HAProxy was reloaded or started anew and shows 100; {change.after} is sent again, as it is wanted: "
+    assert change.why.startswith(f"{reason}interference:")
