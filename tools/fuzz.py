@@ -134,6 +134,19 @@ def seeds() -> dict[str, list[bytes]]:
             (0, get), (SERVER, ok[:20]), (SERVER | AHEAD, ok), (SERVER | BACK, ok), (LATER, get), (SERVER, ok)
         ),
     ]
+    line = b"PROXY TCP4 192.0.2.1 192.0.2.2 5 80\r\n"
+    block = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes(12)
+    settings = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+    http += [
+        conversation((0, line[:9]), (0, line[9:] + get), (SERVER, ok)),
+        conversation((0, block[:14]), (0, block[14:]), (0, get), (SERVER, ok)),
+        conversation(
+            (0, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings), (SERVER, settings), (0, settings), (SERVER, settings)
+        ),
+        conversation(
+            (0, b"\x16\x03\x01\0\1x"), (SERVER, b"\x16\x03\x03\0\1x"), (LATER, b"\x17\x03\x03\0\1x"), (SERVER, b"x")
+        ),
+    ]
     memcached = [
         conversation(
             (0, b"set k 0 0 5\r\nhello\r\nget k j\r\n"),

@@ -64,6 +64,7 @@ AbsenceCause = Literal[
     "switched_off",
     "no_interface",
     "no_capture",
+    "other_protocol",
     "lacks_capability",
     "no_libpfm",
     "no_hardware_counters",
@@ -76,7 +77,7 @@ AbsenceCause = Literal[
     "permission_denied",
 ]
 """What is missing where a monitor cannot measure something, and something can be done about it: lacks_capability,
-CAP_NET_RAW as a rule; may_not_count: the kernel forbids hardware counters; container_forbids: a container's seccomp
+CAP_NET_RAW as a rule; other_protocol: a port speaks something else than the settings say; may_not_count: the kernel forbids hardware counters; container_forbids: a container's seccomp
 profile; permission_denied: a file may not be read."""
 KnobCause = Literal["not_read", "unreadable", "ending", "someone_else"]
 """not_read: not yet. unreadable: what it needs is not there. ending: it is being put back. someone_else: somebody else

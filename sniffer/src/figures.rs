@@ -6,6 +6,7 @@ use std::ops::AddAssign;
 
 use serde::Serialize;
 
+use crate::answers::ForeignPort;
 use crate::buckets::Buckets;
 use crate::method::Method;
 
@@ -299,6 +300,9 @@ pub struct Period {
     pub rt_max_ms: Option<f64>,
     /// Everything that was counted in the period.
     pub counts: Counts,
+    /// Ports that speak something else than they are taken for: their requests are not among these figures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub foreign_ports: Vec<ForeignPort>,
     /// Standard error of `exchanges` as an estimate: 0 while all connections are looked at.
     #[serde(skip)]
     pub exchanges_error: f64,
@@ -322,6 +326,9 @@ pub struct Summary {
     pub connections: u64,
     /// Requests whose response has not ended.
     pub in_flight: u64,
+    /// Ports that speak something else than they are taken for: their requests are not among these figures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub foreign_ports: Vec<ForeignPort>,
     /// Last request byte to last response byte.
     pub last_byte_ms: Times,
     /// What a period and a whole run both have.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::answers::Ports;
 use crate::buckets::Buckets;
 use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClass, Summary, Times};
 use crate::link::Unread;
@@ -46,6 +47,8 @@ pub struct Ledger {
     pub waiting: usize,
     /// The first frame behind the last step of the clock.
     pub stepped_at: u64,
+    /// What the servers answered.
+    pub ports: Ports,
     held_bytes: usize,
     budget: Budget,
     not_understood: BTreeMap<Unread, u64>,
@@ -78,6 +81,7 @@ impl Ledger {
             in_flight: 0,
             waiting: 0,
             stepped_at: 0,
+            ports: Ports::default(),
             held_bytes: 0,
             budget,
             not_understood: BTreeMap::new(),
@@ -189,6 +193,7 @@ impl Ledger {
             rt_max_ms: times.max,
             counts,
             exchanges_error: 0.0,
+            foreign_ports: Vec::new(),
             details,
             buckets: self.buckets,
         };
@@ -219,6 +224,7 @@ impl Ledger {
             not_understood_kinds: self.not_understood.iter().map(|(what, count)| (what.to_string(), *count)).collect(),
             connections: self.connections,
             in_flight: self.in_flight,
+            foreign_ports: self.ports.now(),
             last_byte_ms,
             details,
         }

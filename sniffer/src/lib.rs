@@ -8,6 +8,8 @@
 //! - `share`: which connections are looked at when not all can be; `budget`: how many; `sampling`: how much they count;
 //!   `spread`: how sure that is;
 //! - `stream`: order, retransmissions and holes of one connection (`half`: of one direction);
+//! - `preamble`: what a balancer says before the first request; `foreign`: whether the server speaks what its port
+//!   is taken for (`answers`: of all of a port's servers);
 //! - `protocol`: the table of protocols; `piece`: what each gets to see;
 //! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
 //!   have of a connection); `unknown`: turns;
@@ -16,11 +18,13 @@
 //!
 //! Nothing here reads a clock or trusts a byte: packets bring their time, and damaged ones are counted.
 
+mod answers;
 mod buckets;
 mod budget;
 mod capture;
 mod closed;
 mod figures;
+mod foreign;
 mod half;
 mod http1;
 mod key;
@@ -30,6 +34,7 @@ mod memcached;
 mod merge;
 mod method;
 mod piece;
+mod preamble;
 mod privileges;
 mod protocol;
 mod reader;
@@ -45,6 +50,7 @@ mod tracker;
 mod unknown;
 mod waiting;
 
+pub use answers::ForeignPort;
 pub use buckets::{BUCKET_BOUNDS_S, Buckets};
 pub use budget::{CpuBudget, LEAST_CONNECTIONS};
 pub use capture::{CaptureError, Live, LiveSettings, read_file, read_stream};

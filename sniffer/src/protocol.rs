@@ -117,6 +117,15 @@ impl Dialogue {
         }
     }
 
+    /// False when it is not known what the server says: its last bytes were of no message.
+    pub fn is_followed(&self) -> bool {
+        match self {
+            Dialogue::Http1(http) => http.is_followed(),
+            Dialogue::Memcached(memcached) => memcached.is_followed(),
+            Dialogue::Unknown(_) => true,
+        }
+    }
+
     /// How many of the next bytes may be anything: their content needn't be kept.
     pub fn opaque(&self, side: Side) -> u64 {
         each!(self, inner => inner.opaque(side))

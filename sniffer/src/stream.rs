@@ -5,10 +5,12 @@
 
 use std::net::IpAddr;
 
+use crate::foreign::Listening;
 use crate::half::{DISORDER_NS, Half, Held};
 use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::piece::{Context, Moment, Piece, Side};
+use crate::preamble::Preamble;
 use crate::protocol::{Dialogue, Protocol};
 use crate::segment::Segment;
 
@@ -57,6 +59,8 @@ pub struct Connection {
     client: Half,
     server: Half,
     times_upgraded: bool,
+    preamble: Preamble,
+    listening: Listening,
     dialogue: Dialogue,
 }
 
@@ -73,6 +77,8 @@ impl Connection {
             client: Half::default(),
             server: Half::default(),
             times_upgraded,
+            preamble: Preamble::Awaited,
+            listening: Listening::new(),
             dialogue: protocol.start(),
         }
     }
@@ -178,6 +184,9 @@ impl Connection {
         if let (Some(ack), None) = (segment.ack, other.next) {
             other.open(ack.wrapping_sub(1));
             self.dialogue.open(side.other());
+            self.listening.open();
+        } else if side == Side::Server {
+            self.listening.open();
         }
         true
     }
@@ -190,6 +199,10 @@ impl Connection {
         if ahead.min(behind) > FARTHEST {
             ledger.counts.holes += 1;
             self.drop_held(side, ledger);
+            self.listening.lose();
+            if side == Side::Client {
+                self.preamble.lose();
+            }
             self.dialogue.lose(side, ledger);
             self.half(side).advance(piece.seq);
             self.pass_on(side, piece, true, ledger);
@@ -219,7 +232,18 @@ impl Connection {
         self.reset = false;
         let is_late = self.half(side).is_late();
         let mut context = context!(self, is_late, patient, ledger);
-        let taken = self.dialogue.read(side, &piece, &mut context);
+        let taken = match side {
+            Side::Client => {
+                self.listening.ask(&piece);
+                self.preamble.read(&piece, &mut self.dialogue, &mut context)
+            }
+            Side::Server => self.dialogue.read(side, &piece, &mut context),
+        };
+        if side == Side::Server && taken == piece.length() {
+            let (port, protocol) = (context.ends[1].1, context.protocol);
+            let is_message = self.dialogue.is_followed();
+            self.listening.answer(&piece, is_message, port, protocol, &mut ledger.ports);
+        }
         let half = self.half(side);
         half.advance(piece.seq.wrapping_add(taken));
         if taken < piece.length() {
@@ -286,8 +310,12 @@ impl Connection {
             let is_late = half.is_late();
             half.advance(end);
             ledger.counts.holes += 1;
+            self.listening.lose();
+            let ahead = if side == Side::Client { self.preamble.hole(ahead) } else { ahead };
             let mut context = context!(self, is_late, patient, ledger);
-            self.dialogue.hole(side, ahead, &mut context);
+            if ahead > 0 {
+                self.dialogue.hole(side, ahead, &mut context);
+            }
             return true;
         }
         let waited = half.waits_since.map_or(0, |since| now.saturating_sub(since));

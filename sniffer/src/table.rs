@@ -184,6 +184,9 @@ pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String 
         text += &format!("{:<30}{count:>12}\n", format!("not understood: {kind} "));
     }
     text += &format!("{:<30}{:>12}\n\n", "dropped packets", known(drops));
+    for port in &summary.foreign_ports {
+        text += &format!("{port}: its requests are not counted; --port {}:{}\n\n", port.port, port.measure_as);
+    }
     let mut rows = vec![
         Row::new("first byte", "", summary.details.first_byte_ms),
         Row::new("last byte", exchanges.to_string(), summary.last_byte_ms),

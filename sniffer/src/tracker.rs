@@ -148,7 +148,7 @@ impl Tracker {
         self.sweep(now_ns, usize::MAX);
         let oldest_unanswered_ms = self.oldest_unanswered_ms(now_ns);
         let period = self.ledger.take_period(self.in_flight(), oldest_unanswered_ms);
-        Period { exchanges_error: self.spread.take_error(), ..period }
+        Period { exchanges_error: self.spread.take_error(), foreign_ports: self.ledger.ports.take(now_ns), ..period }
     }
 
     /// Everything since the start; closes the period. What is still open stays open.

@@ -124,6 +124,7 @@ impl Collector for Wire {
             }
             return Err(reason);
         };
+        foreign(&taken.period)?;
         sample.traffic = Some(section(sample, taken));
         Ok(())
     }
@@ -148,6 +149,16 @@ impl Collector for Wire {
             self.fail(&error);
         }
     }
+}
+
+/// A port whose answers are no messages has requests that nobody counts: the figures would be too small.
+fn foreign(period: &Period) -> Result<(), Reason> {
+    let described = period.foreign_ports.iter().map(|port| {
+        let (number, measure_as) = (port.port, port.measure_as);
+        format!("{port}: its requests cannot be counted; write \"{number}:{measure_as}\" in sniffer.ports")
+    });
+    let text = described.collect::<Vec<_>>().join("; ");
+    if text.is_empty() { Ok(()) } else { Err(Reason::new(AbsenceCause::OtherProtocol, text)) }
 }
 
 /// The section of the Sample; what is not there goes to `sample.absent`.

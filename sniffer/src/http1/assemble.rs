@@ -104,6 +104,7 @@ impl Http1 {
                 _ if !head::may_start_request(bytes) => Taken::Bad,
                 None if head::is_http2(bytes) => {
                     self.become_opaque(context.ledger);
+                    self.is_http2 = true;
                     Taken::Bytes(bytes.len())
                 }
                 None => Taken::Bad,

@@ -43,6 +43,8 @@ pub struct Http1 {
     gap: Gap,
     /// Responses may have been missed since the last one.
     resync: bool,
+    /// The client went over to HTTP/2.
+    is_http2: bool,
 }
 
 impl Http1 {
@@ -55,6 +57,7 @@ impl Http1 {
             open: false,
             gap: Gap::Loss,
             resync: true,
+            is_http2: false,
         }
     }
 
@@ -77,7 +80,10 @@ impl Http1 {
         while at < length {
             let bytes = &piece.bytes[at..];
             match self.reader(side).state {
-                State::Opaque => at = length,
+                State::Opaque => {
+                    self.is_http2 |= side == Side::Client && head::is_http2(bytes);
+                    at = length;
+                }
                 State::Search if side == Side::Client && at == 0 && head::starts_request(bytes) => {
                     self.open = false;
                     self.readers.client.state = State::Head;
@@ -185,6 +191,11 @@ impl Http1 {
     /// The connection went over to another protocol, and no response is coming in any more.
     pub fn is_over(&self) -> bool {
         self.readers.server.state == State::Opaque && self.answer.is_none()
+    }
+
+    /// False when the server's last bytes were of no message.
+    pub fn is_followed(&self) -> bool {
+        !self.is_http2 && (self.readers.server.state != State::Search || self.answer.is_some())
     }
 
     /// Bytes held back.

@@ -320,6 +320,11 @@ impl Memcached {
         }
     }
 
+    /// False when the server's last bytes were of no message.
+    pub fn is_followed(&self) -> bool {
+        self.readers.server.state != State::Search || self.answer.is_some()
+    }
+
     /// Bytes held back.
     pub fn held_bytes(&self) -> usize {
         self.readers.held_bytes()

@@ -1,0 +1,177 @@
+//! What the servers of each port answered: ports that speak something else than they are taken for.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Answers count half as much after so many nanoseconds in which others came.
+const HALF_LIFE_NS: f64 = 5e9;
+
+/// What a port speaks that is taken for something else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ForeignPort {
+    /// The port.
+    pub port: u16,
+    /// The protocol of the table that it is taken for.
+    pub taken_for: &'static str,
+    /// What it speaks, in words; empty where that is not known.
+    pub speaks: &'static str,
+    /// The protocol of the table by which it could be measured.
+    pub measure_as: &'static str,
+}
+
+/// A protocol that is told by its first bytes, from the client or from the server.
+pub struct Sign {
+    speaks: &'static str,
+    measure_as: &'static str,
+    client: fn(&[u8]) -> bool,
+    server: fn(&[u8]) -> bool,
+}
+
+impl Sign {
+    /// A client that speaks it may begin so.
+    pub fn is_of_client(&self, bytes: &[u8]) -> bool {
+        (self.client)(bytes)
+    }
+
+    /// A server that speaks it may begin so.
+    pub fn is_of_server(&self, bytes: &[u8]) -> bool {
+        (self.server)(bytes)
+    }
+}
+
+fn is_tls(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x14..=0x18, 3, 0..=4, ..])
+}
+
+fn is_http2_frame(bytes: &[u8]) -> bool {
+    // Length below 16 KiB, one of the ten types, no reserved bit in the stream's number.
+    matches!(bytes, [0, 0..=0x40, _, 0..=9, _, 0..=0x7f, _, _, _, ..])
+}
+
+fn is_fastcgi(bytes: &[u8]) -> bool {
+    matches!(bytes, [1, 1..=11, _, _, _, _, _, 0, ..])
+}
+
+fn starts(bytes: &[u8], words: &[&str]) -> bool {
+    words.iter().any(|word| bytes.starts_with(word.as_bytes()))
+}
+
+pub const SIGNS: &[Sign] = &[
+    Sign { speaks: "TLS", measure_as: "unknown", client: is_tls, server: is_tls },
+    Sign {
+        speaks: "HTTP/2 (h2c, as gRPC uses it)",
+        measure_as: "unknown",
+        client: |bytes| bytes.starts_with(b"PRI * HTTP/2") || is_http2_frame(bytes),
+        server: is_http2_frame,
+    },
+    Sign { speaks: "FastCGI", measure_as: "unknown", client: is_fastcgi, server: is_fastcgi },
+    Sign {
+        speaks: "memcached",
+        measure_as: "memcached",
+        client: |bytes| {
+            let is_binary = matches!(bytes, [0x80, 0..=0x22, _, _, _, 0, ..]);
+            is_binary || starts(bytes, &["get ", "gets ", "set ", "add ", "mg ", "ms ", "mn\r\n", "version\r\n"])
+        },
+        server: |bytes| {
+            let is_binary = matches!(bytes, [0x81, 0..=0x22, _, _, _, 0, ..]);
+            is_binary || starts(bytes, &["VALUE ", "END\r\n", "STORED\r\n", "VERSION ", "HD\r\n", "EN\r\n", "MN\r\n"])
+        },
+    },
+    Sign {
+        speaks: "Redis",
+        measure_as: "unknown",
+        client: |bytes| matches!(bytes, [b'*', b'1'..=b'9', ..]) || starts(bytes, &["PING\r\n"]),
+        server: |bytes| {
+            matches!(bytes, [b'$' | b'*' | b':', b'-' | b'0'..=b'9', ..])
+                || starts(bytes, &["+OK\r\n", "+PONG\r\n", "-ERR "])
+        },
+    },
+    Sign {
+        speaks: "SSH",
+        measure_as: "unknown",
+        client: |bytes| starts(bytes, &["SSH-"]),
+        server: |bytes| starts(bytes, &["SSH-"]),
+    },
+];
+
+/// Where nothing is known of it.
+static NAMELESS: Sign = Sign { speaks: "", measure_as: "unknown", client: |_| true, server: |_| true };
+
+/// What the servers of a port answered.
+struct Answers {
+    port: u16,
+    taken_for: &'static str,
+    /// Of the period.
+    understood: f64,
+    strange: f64,
+    /// Of the periods before, those longer ago counting less.
+    before: [f64; 2],
+    sign: &'static Sign,
+}
+
+/// What the servers of all ports answered.
+#[derive(Default)]
+pub struct Ports {
+    answers: Vec<Answers>,
+    taken_ns: u64,
+}
+
+impl Ports {
+    /// A server of the port answered in its protocol.
+    pub fn understood(&mut self, port: u16, taken_for: &'static str) {
+        self.of(port, taken_for).understood += 1.0;
+    }
+
+    /// A server of the port answered in another protocol, whose sign was seen or not.
+    pub fn strange(&mut self, port: u16, taken_for: &'static str, sign: Option<&'static Sign>) {
+        let of = self.of(port, taken_for);
+        of.strange += 1.0;
+        of.sign = sign.unwrap_or(&NAMELESS);
+    }
+
+    fn of(&mut self, port: u16, taken_for: &'static str) -> &mut Answers {
+        let place = match self.answers.iter().position(|of| of.port == port) {
+            Some(place) => place,
+            None => {
+                let (understood, strange, before) = (0.0, 0.0, [0.0; 2]);
+                self.answers.push(Answers { port, taken_for, understood, strange, before, sign: &NAMELESS });
+                self.answers.len() - 1
+            }
+        };
+        &mut self.answers[place]
+    }
+
+    /// The ports whose servers mostly answered something else, of late or when they last answered; closes the period.
+    pub fn take(&mut self, now_ns: u64) -> Vec<ForeignPort> {
+        let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.taken_ns, now_ns));
+        let fades = (-(elapsed_ns as f64) / HALF_LIFE_NS).exp2();
+        for of in &mut self.answers {
+            let period = [std::mem::take(&mut of.understood), std::mem::take(&mut of.strange)];
+            if period != [0.0; 2] {
+                of.before = std::array::from_fn(|place| of.before[place] * fades + period[place]);
+            }
+        }
+        self.now()
+    }
+
+    /// As of the end of the last period.
+    pub fn now(&self) -> Vec<ForeignPort> {
+        let foreign = self.answers.iter().filter(|of| of.before[1] + of.strange > of.before[0] + of.understood);
+        let described = foreign.map(|of| ForeignPort {
+            port: of.port,
+            taken_for: of.taken_for,
+            speaks: of.sign.speaks,
+            measure_as: of.sign.measure_as,
+        });
+        described.collect()
+    }
+}
+
+impl fmt::Display for ForeignPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, taken_for, .. } = self;
+        let speaks = if self.speaks.is_empty() { "something that is not known here" } else { self.speaks };
+        write!(f, "port {port} is taken for {taken_for}, and speaks {speaks}")
+    }
+}
