@@ -9,12 +9,15 @@ import json
 import shutil
 import signal
 import subprocess
+import time
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from lab.cluster.paths import LabError
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change
 from tests.site.machine import Service
 from tests.site.relay import SOCKET, Answer, Relay
 from tests.site.site import BALANCER_ADDRESS, POOL, Site
@@ -151,6 +154,10 @@ class Slackwater:
         """Status and text of the dashboard's answer."""
         return self.site.get("127.0.0.1", WEB_PORT, path)
 
-    def journal(self) -> Journal:
-        """Open for reading."""
-        return Journal.open(journal_path(self.host.place(STATE_DIR)), read_only=True)
+    def changes(self, since_unix_s: float) -> list[Change]:
+        """What `slackwater log` shows since then, the oldest first."""
+        said = self.command(
+            "log", "--json", "--limit", "10000", "--since", f"{max(1.0, time.time() - since_unix_s):.1f}s"
+        )
+        found = (msgspec.json.decode(line, type=Change) for line in said.splitlines())
+        return [change for change in found if change.time_unix_s >= since_unix_s]

@@ -27,7 +27,7 @@ from lab.cluster.paths import LabError
 from tests.site import load
 from tests.site.apps import APPS
 from tests.site.controller import Slackwater
-from tests.site.site import POOL, Shape, Site
+from tests.site.site import Shape, Site
 
 BEFORE_S, AFTER_S = 12.0, 20.0
 LOOK_EVERY_S = 0.1
@@ -93,11 +93,9 @@ class Watch:
         if not self._would:
             self._thread.join()
         elif self._slackwater is not None:
-            with self._slackwater.journal() as journal:
-                changes = journal.changes(POOL, 10_000, self._begin_unix_s, what="weight")
             lag_s = time.time() - time.monotonic()
-            for change in reversed(changes):
-                if change.target in self.tracks:
+            for change in self._slackwater.changes(self._begin_unix_s):
+                if change.what == "weight" and change.target in self.tracks:
                     self._add(change.target, change.time_unix_s - lag_s, int(str(change.after)))
 
     def _add(self, server: str, at_s: float, weight: int) -> None:
