@@ -74,6 +74,8 @@ class Engine:
         self._rescue = Rescue(pool, self._writer, lambda: self.may_lower())
         stored = self.store.load()
         self.state = PoolState("paused", baselines=stored, adopt_limits=stored is not None)
+        self._last_known: list[ServerState] = []
+        self._trouble_since_unix_s: float | None = None
         self._enter_phase()
 
     @property
@@ -149,7 +151,15 @@ class Engine:
     # --- the turn
 
     def cycle(self, now_s: float) -> str:
-        """One turn; returns what it did in a sentence. Raises BalancerError when the balancer is away or refuses."""
+        """One turn; returns what it did in a sentence. Raises BalancerError when the balancer is away or refuses, which
+        its Cycle says too."""
+        try:
+            return self._turn(now_s)
+        except BalancerError as error:
+            self.outbox.append(self._cycle_of_trouble(error))
+            raise
+
+    def _turn(self, now_s: float) -> str:
         self.at_rest = False
         if self.state.phase == "standby":
             return f"{self.pool.name}: standing by, {self.standby}"
@@ -168,24 +178,38 @@ class Engine:
             view.snapshot, actions.decisions, baselines, positions, self.state.rates, actions.findings.verdicts
         )
         self.at_rest = _is_at_rest(view, servers)
-        self.outbox.append(
-            Cycle(
-                v=VERSION,
-                pool=self.pool.name,
-                time_unix_s=self._wall(),
-                mode=self.commands.overrides.mode,
-                paused=self.paused is not None,
-                balance=view.snapshot.balance,
-                law=self.pool.law,
-                sentence=sentence,
-                servers=servers,
-                weights_mean=view.snapshot.weights_mean,
-                controller=self._controller,
-                rescue_timeout_ms=self._rescue.timeout_ms or None,
-                rescue_sent_twice=self._rescue.sent_twice or None,
-            )
-        )
+        self._last_known, self._trouble_since_unix_s = servers, None
+        cycle = self._cycle(view.snapshot, sentence)
+        cycle.servers = servers
+        cycle.rescue_timeout_ms = self._rescue.timeout_ms or None
+        cycle.rescue_sent_twice = self._rescue.sent_twice or None
+        self.outbox.append(cycle)
         return sentence
+
+    def _cycle(self, snapshot: Snapshot | None, sentence: str) -> Cycle:
+        return Cycle(
+            v=VERSION,
+            pool=self.pool.name,
+            time_unix_s=self._wall(),
+            mode=self.commands.overrides.mode,
+            paused=self.paused is not None,
+            balance="" if snapshot is None else snapshot.balance,
+            law=self.pool.law,
+            sentence=sentence,
+            servers=[],
+            weights_mean=None if snapshot is None else snapshot.weights_mean,
+            controller=self._controller,
+        )
+
+    def _cycle_of_trouble(self, error: BalancerError) -> Cycle:
+        """So that readers know that we are there, and that the balancer is not."""
+        cycle = self._cycle(self.state.last, str(error))
+        if self._trouble_since_unix_s is None:
+            self._trouble_since_unix_s = cycle.time_unix_s
+        cycle.trouble = "no_answer" if isinstance(error, BalancerUnreachable) else "refused"
+        cycle.trouble_since_unix_s = self._trouble_since_unix_s
+        cycle.last_known = self._last_known
+        return cycle
 
     def settle(self) -> None:
         """Has the Changes of the last turn on the disk; call it when they have been published."""

@@ -18,6 +18,7 @@ from slackwater.messages import Change
 from slackwater.views.harm import Remembered
 from slackwater.views.pool import PoolView, no_view, pool_view
 from slackwater.views.standing import Standing, standing
+from slackwater.views.usual import Usual
 from slackwater.views.why import Story, episodes
 from web.content.pool import ShownPool, show
 
@@ -94,6 +95,7 @@ class Reader:
         self._path = journal_path(settings.state_dir)
         self.measured_by = Remembered()
         """For `week`."""
+        self._usual = Usual()
         self._lock = threading.Lock()
         self._made: dict[str, _Made] = {}
         self._health: Health | None = None
@@ -115,7 +117,7 @@ class Reader:
             return [self.view(journal, pool) for pool in self.settings.pool]
 
     def view(self, journal: Journal, pool: PoolSettings) -> PoolView:
-        return pool_view(journal, pool.name, self.clock(), pool.servers)
+        return pool_view(journal, pool.name, self.clock(), pool.servers, pool.title, self._usual)
 
     def plots(
         self,

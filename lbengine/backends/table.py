@@ -11,7 +11,7 @@ from lbengine.backends.haproxy.backend import HAPROXY
 from lbengine.backends.ipvs.backend import IPVS
 from lbengine.backends.keepalived.backend import KEEPALIVED
 from lbengine.balancer import Backend, Balancer, BalancerError, Snapshot, Target
-from slackwater.config import LbengineSettings, PoolSettings, declare
+from slackwater.config import LbengineSettings, PoolSettings, ShownServer, declare
 
 _ALL: tuple[Backend[Any], ...] = (
     HAPROXY,
@@ -19,12 +19,22 @@ _ALL: tuple[Backend[Any], ...] = (
     KEEPALIVED,
 )
 BACKENDS = {backend.settings.word(): backend for backend in _ALL}
-declare(backend.settings for backend in _ALL)
 
 
 def balancer_of(pool: PoolSettings, timeout_s: float) -> Balancer:
     """The pool's balancer, which may take `timeout_s` to answer. Opens nothing yet."""
     return BACKENDS[pool.balancer].open(pool, timeout_s)
+
+
+def _look(pool: PoolSettings, timeout_s: float) -> dict[str, ShownServer] | str:
+    try:
+        snapshot = balancer_of(pool, timeout_s).read()
+    except BalancerError as error:
+        return str(error)
+    return {one.name: ShownServer(one.status, one.weight, one.in_flight) for one in snapshot.servers}
+
+
+declare((backend.settings for backend in _ALL), _look)
 
 
 def targets_of(pool: PoolSettings) -> list[Target]:

@@ -81,11 +81,25 @@ class LocalClient:
             yield journal
 
     def views(self, pool: str | None) -> list[PoolView]:
-        from slackwater.views.pool import pool_view
+        from slackwater.config import look_at
+        from slackwater.views.pool import pool_view, without_controller
 
         pools = [self._settings.the_pool(pool)] if pool else self._settings.pool
         with self._journal() as journal:
-            return [pool_view(journal, one.name, time.time(), one.servers) for one in pools]
+            views = [pool_view(journal, one.name, time.time(), one.servers, one.title) for one in pools]
+        if not any(view.stale for view in views) or not self._is_dead():
+            return views
+        timeout_s = self._settings.lbengine.socket_timeout_s
+        return [
+            without_controller(view, look_at(one, timeout_s)) if view.stale else view
+            for view, one in zip(views, pools, strict=True)
+        ]
+
+    def _is_dead(self) -> bool:
+        """Whether it is sure that no controller runs here."""
+        from slackwater.supervise.state_dir import is_surely_not_served
+
+        return is_surely_not_served(self._settings.state_dir)
 
     def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
         name = self._settings.the_pool(pool).name if pool else None
@@ -115,10 +129,24 @@ class LocalClient:
         return self._settings.the_pool(pool).name
 
     def send(self, pool: str | None, **fields: Any) -> str:
+        from slackwater.bus.bus import BusError
         from slackwater.control import Request, send_once
 
         of = self._settings.the_pool(pool)
-        return send_once(self._settings.control_bus, of.name, Request(by=login_name(), **fields))
+        request = Request(by=login_name(), **fields)
+        not_running = (
+            f"{of.name}: the controller does not run, so `{request.action}` reaches nobody;"
+            " `slackwater restore --all` sets the baseline weights without it, `systemctl start"
+            " slackwater-controller` starts it"
+        )
+        if not self._settings.bus.url and self._is_dead():
+            raise ClientError(not_running)
+        try:
+            return send_once(self._settings.control_bus, of.name, request)
+        except BusError as error:
+            if self._is_dead():  # on a bus of the site's own another controller might have answered
+                raise ClientError(f"{not_running} ({error})") from None
+            raise
 
 
 class ApiClient:

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from slackwater import messages
 from slackwater.messages import Change, State
-from slackwater.views.pool import SYMBOLS, WORDS, PoolView, Row, describe_change, duration
+from slackwater.views.pool import PoolView, describe_change
+from slackwater.views.row import SERVING, SYMBOLS, WORDS, Row, duration
 from slackwater.views.standing import standing
 
 __all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "console", "show", "watch"]
@@ -75,7 +76,8 @@ def console() -> Console:
 def _render(views: list[PoolView], now_unix_s: float) -> RenderableType:
     parts: list[RenderableType] = []
     for view in views:
-        parts += [_headline(view), _table(view, now_unix_s), Text(view.sentence, style="dim"), Text()]
+        sentence = f"last cycle: {view.sentence}" if view.stale and view.age_s is not None else view.sentence
+        parts += [_headline(view), _table(view, now_unix_s), Text(sentence, style="dim"), Text()]
     return Group(*parts[:-1])
 
 
@@ -94,6 +96,7 @@ def _headline(view: PoolView) -> Text:
     if view.stale:
         age = "there was no cycle yet" if view.age_s is None else f"nothing new for {duration(view.age_s)}"
         line.append(f"\nSTALE: {age}", style="bold red")
+    line.append(f"\n{view.headline}")
     stands = standing([view])
     line.append(f"\n{stands.symbol} {stands.state}: {stands.sentence} {stands.todo}", style="dim")
     return line
@@ -101,9 +104,9 @@ def _headline(view: PoolView) -> Text:
 
 def _table(view: PoolView, now_unix_s: float) -> Table:
     table = Table(box=None, pad_edge=False, header_style="underline")
-    for heading in ("node", "state", "since"):
+    for heading in ("node", "state", "since", f"in {view.balancer}"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("weight", "rps", "p95 ms", "cpu"):
+    for heading in ("weight", "sessions", "rps", "errors/s", "p95 ms", "cpu"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
     for row in view.rows:
@@ -119,8 +122,11 @@ def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
         node,
         Text(f"{SYMBOLS[row.state]} {WORDS[row.state]}{taken}", style=STYLES[row.state]),
         since,
+        Text(row.status or "-", style="" if row.status.startswith(SERVING) else "bold red"),
         _weight(row),
+        _number(row.in_flight, "{:.0f}") + (f" + {row.queue} queued" if row.queue else ""),
         _number(row.rps, "{:.1f}"),
+        Text(_number(row.errors_per_s, "{:.1f}"), style="bold red" if row.peers_failed_share is not None else ""),
         _number(row.rt_p95_ms, "{:.1f}"),
         _number(row.cpu, "{:.0%}"),
         Text(row.why),

@@ -5,9 +5,9 @@ The balancers are declared above this package, in `lbengine/backends/table.py`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, NamedTuple, Union
 
 import msgspec
 from msgspec import Meta
@@ -23,9 +23,28 @@ BALANCERS: dict[str, type[PoolSettings]] = {}
 PoolTable = dict[str, Any]
 
 
-def declare(kinds: Iterable[type[PoolSettings]]) -> None:
-    """Makes balancers known. Each kind has the tag field `balancer`, and its word as the tag."""
+class ShownServer(NamedTuple):
+    """A server as its balancer shows it now."""
+
+    status: str
+    weight: int
+    in_flight: int
+
+
+Look = Callable[[PoolSettings, float], dict[str, ShownServer] | str]
+"""Asks a pool's balancer, which may take so many seconds: its servers by name, or in words why it does not answer."""
+_LOOKS: list[Look] = []
+
+
+def declare(kinds: Iterable[type[PoolSettings]], look: Look | None = None) -> None:
+    """Makes balancers known, and how they are asked. Each kind has the tag field `balancer`, its word as the tag."""
     BALANCERS.update({kind.word(): kind for kind in kinds})
+    _LOOKS[:] = [look] if look is not None else _LOOKS
+
+
+def look_at(pool: PoolSettings, timeout_s: float) -> dict[str, ShownServer] | str:
+    """What the pool's balancer shows now, without a controller; see `Look`."""
+    return _LOOKS[0](pool, timeout_s) if _LOOKS else "no balancer is declared"
 
 
 def controller_settings() -> type[ControllerSettings]:

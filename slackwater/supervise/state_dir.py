@@ -92,6 +92,18 @@ def running_serve(state_dir: str) -> int | None:
     return None
 
 
+def is_surely_not_served(state_dir: str) -> bool:
+    """Whether no `serve` uses this folder; false where this user cannot see it."""
+    lock = Path(state_dir) / "serve.lock"
+    try:
+        os.close(os.open(lock, os.O_RDONLY | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return os.access(state_dir, os.R_OK | os.X_OK)
+    except OSError:
+        return False
+    return running_serve(state_dir) is None
+
+
 def write_serve(state_dir: Path, description: dict[str, Any]) -> None:
     """Replaces serve.json in one step, so that a reader never sees half of it."""
     with replacing(state_dir / "serve.json") as draft:

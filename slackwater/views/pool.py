@@ -5,36 +5,39 @@ Old data is never shown as current: a silent controller or node is `unknown`, wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from slackwater.config import ShownServer
 from slackwater.journal.journal import Journal, Reading
-from slackwater.messages import GOVERNOR, Change, DecisionCause, Knobs, Mode, Resource, ServerState, State, Verdict
-from slackwater.renamed import old_field
+from slackwater.messages import (
+    GOVERNOR,
+    Change,
+    Cycle,
+    CycleTrouble,
+    DecisionCause,
+    Knobs,
+    Mode,
+    ServerState,
+    State,
+    Verdict,
+)
+from slackwater.views.headline import beside_the_verdict, exceptions, headline
 from slackwater.views.percentile import pooled_ms
+from slackwater.views.row import NOTHING, SERVING, SYMBOLS, WORDS, Row, clock, duration, listed, milliseconds
+from slackwater.views.usual import Medians, Slow, slow, usual
+
+__all__ = ["NOTHING", "SERVING", "SYMBOLS", "WORDS", "Row", "duration", "listed", "milliseconds"]
+"""Beside what is defined here."""
 
 STALE_AFTER_S = 3.0
 """Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
-SERVING = ("UP", "no check")
-"""How HAProxy's status begins for a server that takes requests; `no check` is one without health checks."""
 KNOBS_FRESH_S = 20.0
 """A wsengine publishes its knobs every 5 s; one that is silent for longer may have put everything back."""
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
-NOTHING = "\N{EN DASH}"
-"""Stands for a missing value."""
-SYMBOLS: dict[State, str] = {"calm": "●", "interference": "▲", "overload": "■", "all_slow": "◆", "unknown": "?"}
-"""Beside the word, never instead of it."""
-WORDS: dict[State, str] = {
-    "calm": "calm",
-    "interference": "interference",
-    "overload": "overload",
-    "all_slow": "all slow",
-    "unknown": "unknown",
-}
 _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "not_shown": "interference",
@@ -44,44 +47,6 @@ _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "unknown": "unknown",
 }
 """Causes of lbengine's decisions whose reason includes the Verdict's."""
-_URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
-_HEADLINES: tuple[tuple[State, str], ...] = (("interference", "beside a noisy neighbour"), ("overload", "overloaded"))
-
-
-class Row(msgspec.Struct):
-    """One server of a pool; unknown values are None."""
-
-    node: str
-    server: str
-    """The balancer's name of it; empty for a node that is no server of this backend."""
-    status: str
-    """The balancer's word: UP, DOWN, MAINT, ..."""
-    state: State
-    since_unix_s: float | None
-    weight: int | None
-    baseline: int | None
-    wanted: int | None
-    """The weight that lbengine wants; differs from `weight` in observe mode."""
-    rps: float | None
-    share: float | None
-    """Share of the pool's requests in the last second."""
-    share_wanted: float | None
-    """The share by the wanted weights; None where weights do not set it (least connections, hashes), or unknown."""
-    rt_p95_ms: float | None
-    rt_p99_ms: float | None
-    cpu: float | None
-    """Utilisation: 1.0 is full."""
-    why: str
-    resource: Resource | None = None
-    """What a neighbour takes (`unclear` if that cannot be decided); only in `interference`."""
-    retuned: list[str] = []
-    """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
-    turned: Annotated[list[str], old_field("retuned")] = []
-    governed: list[str] = []
-    """What the governor has changed on the node: `cpu.cores 4 → 2`."""
-
-    def __post_init__(self) -> None:
-        self.turned = self.retuned
 
 
 class PoolView(msgspec.Struct, kw_only=True):
@@ -103,6 +68,15 @@ class PoolView(msgspec.Struct, kw_only=True):
     state: State = "unknown"
     """The pool as one: the most urgent of its servers' states, `unknown` when stale."""
     headline: str
+    balancer: str = "the balancer"
+    """What it is called: HAProxy, IPVS, keepalived."""
+    trouble: CycleTrouble | None = None
+    """The balancer does not answer, or refuses; `sentence` has the reason."""
+    trouble_since_unix_s: float | None = None
+    running: bool | None = None
+    """False: the controller does not run; None: it is not known whether it does."""
+    weights_unix_s: float | None = None
+    """When `weight` was so, where that is not now; None: now."""
     rt_p95_ms: float | None = None
     """Over the requests of all servers; None when stale or without requests."""
     rt_p99_ms: float | None = None
@@ -113,10 +87,17 @@ class PoolView(msgspec.Struct, kw_only=True):
     """Requests so far, since lbengine began; None: none, or stale."""
 
 
-def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[str, str] | None = None) -> PoolView:
+def pool_view(
+    journal: Journal,
+    pool: str,
+    now_unix_s: float,
+    servers: Mapping[str, str] | None = None,
+    title: str = "the balancer",
+    mostly: Callable[[Journal, str, float], Mapping[str, Medians]] = usual,
+) -> PoolView:
     """The pool's table at `now_unix_s`; `servers` maps server names to node names where they differ (settings).
 
-    Raises JournalError.
+    `title` is what the balancer is called, `mostly` may be a `Usual` of this journal. Raises JournalError.
     """
     servers = servers or {}
     cycle = journal.latest_cycle(pool)
@@ -128,7 +109,14 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
     stale = age_s is None or age_s > STALE_AFTER_S
     silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
     by_weight = cycle is not None and cycle.weights_mean == "share"
-    wanted = sum(server.wanted for server in cycle.servers if server.status.startswith(SERVING)) if cycle else 0
+    shown = [] if cycle is None else cycle.servers or cycle.last_known
+    trouble = cycle.trouble if cycle is not None and not stale else None
+    seen = not stale and trouble is None
+    wanted = sum(server.wanted for server in shown if server.status.startswith(SERVING))
+    p95_ms = {
+        node: one.rt_p95_ms for node, one in readings.items() if now_unix_s - one.received_unix_s <= STALE_AFTER_S
+    }
+    slow_now = slow(journal, pool, p95_ms, mostly(journal, pool, now_unix_s)) if seen else {}
 
     served = sum(reading.rps or 0.0 for reading in readings.values())
 
@@ -145,22 +133,22 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         latest, received_unix_s = knobs.get(node, (None, 0.0))
         held = latest if now_unix_s - received_unix_s < KNOBS_FRESH_S else None
         retuned, governed = _held(held, by_governor=False), _held(held, by_governor=True)
-        reasons = _reasons(server, state, why, stale)
+        reasons = _reasons(server, state, why, seen, title)
         for word, values in (("retuned", retuned), ("governed", governed)):
             if values:
                 reasons = f"{reasons}{'; ' if reasons else ''}{word}: {', '.join(values)}"
-        return Row(
+        found = Row(
             node=node,
             server=server.server if server else "",
-            status=server.status if server else "",
+            status=server.status if server and not trouble else "",
             state=state,
             since_unix_s=verdict.since_unix_s if verdict is not None and state == verdict.state else None,
-            weight=server.weight if server else None,
+            weight=server.weight if server and not trouble else None,
             baseline=server.baseline if server else None,
-            wanted=server.wanted if server else None,
-            rps=_first(reading.rps if reading else None, server.rps if server and not stale else None),
-            share=None if stale else _first(server.share if server else None, measured(reading)),
-            share_wanted=server.wanted / wanted if server and wanted and by_weight and not stale else None,
+            wanted=server.wanted if server and not trouble else None,
+            rps=_first(reading.rps if reading else None, server.rps if server and seen else None),
+            share=_first(server.share if server else None, measured(reading)) if seen else None,
+            share_wanted=server.wanted / wanted if server and wanted and by_weight and seen else None,
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             rt_p99_ms=reading.rt_p99_ms if reading else None,
             cpu=reading.cpu if reading else None,
@@ -169,15 +157,21 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             governed=governed,
             resource=verdict.resource if verdict is not None and state == verdict.state else None,
         )
+        if server is not None and seen:
+            _add_balancer(found, server)
+        _add_slow(found, slow_now.get(node))
+        found.exceptions = exceptions(found, title)
+        found.why = "; ".join([*beside_the_verdict(found), *([found.why] if found.why else [])])
+        return found
 
-    known = {servers.get(server.server, server.server): server for server in (cycle.servers if cycle else [])}
+    known = {servers.get(server.server, server.server): server for server in shown}
     rows = [row(node, server) for node, server in known.items()]
     for node, reading in readings.items():
         if node not in known and now_unix_s - reading.received_unix_s < FORGET_AFTER_S:
             rows.append(row(node, None))
-            if cycle is not None:
+            if shown:
                 rows[-1].why = "no server of the backend has this name (see `servers` in the pool's settings)"
-    state, headline = _headline(rows, silence)
+    state, text = _headline(rows, cycle, title, silence, now_unix_s)
     fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]
     measured_now = [(r.rps or 0.0, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
     return PoolView(
@@ -191,7 +185,11 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         stale=stale,
         judged=bool(verdicts),
         state=state,
-        headline=headline,
+        headline=text,
+        balancer=title,
+        trouble=trouble,
+        trouble_since_unix_s=cycle.trouble_since_unix_s if cycle and trouble else None,
+        weights_unix_s=cycle.time_unix_s if cycle and stale else None,
         rt_p95_ms=pooled_ms(measured_now, 0.95),
         rt_p99_ms=pooled_ms(measured_now, 0.99),
         rows=rows,
@@ -216,25 +214,6 @@ def describe_change(change: Change) -> str:
     return f"{change.what} of {change.target}: {_value(change.before)} → {_value(change.after)}"
 
 
-def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`: the two largest units."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
-    first = next(index for index, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
-
-
-def milliseconds(value: float | None) -> str:
-    """`4.5 ms`, `62 ms`, `12.3 s`; a dash for None."""
-    if value is None:
-        return NOTHING
-    if value >= 9995:
-        return f"{value / 1000:.1f} s"
-    return f"{value:.1f} ms" if value < 9.95 else f"{value:,.0f} ms"
-
-
 def _held(knobs: Knobs | None, by_governor: bool) -> list[str]:
     """What the governor, or the second stage, has changed on a node, knob by knob."""
     orders = [knob for knob in knobs.knobs if knob.order] if knobs is not None else []
@@ -254,12 +233,25 @@ def _judged(verdict: Verdict | None, verdict_age_s: float, silence: str) -> tupl
     return verdict.state, "" if verdict.state == "calm" else path
 
 
-def _reasons(server: ServerState | None, state: State, why: str, stale: bool) -> str:
+def _add_balancer(row: Row, server: ServerState) -> None:
+    """What the balancer counts."""
+    row.in_flight, row.queue, row.errors_per_s = server.in_flight, server.queue, server.errors_per_s
+    row.failed_share, row.peers_failed_share = server.failed_share, server.peers_failed_share
+    row.decided = server.cause is not None
+
+
+def _add_slow(row: Row, slow: Slow | None) -> None:
+    if slow is not None:
+        row.rt_p95_now_ms, row.rt_p95_usual_ms = slow.rt_p95_now_ms, slow.rt_p95_usual_ms
+        row.as_in_calm = slow.as_in_calm
+
+
+def _reasons(server: ServerState | None, state: State, why: str, seen: bool, title: str) -> str:
     """The engine's reason, unless it is old; the Verdict's path follows where the engine does not name the state."""
     parts: list[str] = []
-    if server is not None and not stale:
+    if server is not None and seen:
         if not server.status.startswith(SERVING):
-            parts.append(f"{server.status} in the balancer")
+            parts.append(f"{server.status} in {title}")
         rests = server.cause == "calm" and server.wanted == server.baseline
         if server.why and not (rests and state == "calm"):
             parts.append(server.why)
@@ -268,28 +260,34 @@ def _reasons(server: ServerState | None, state: State, why: str, stale: bool) ->
     return "; ".join([*parts, why] if why else parts)
 
 
-def _headline(rows: list[Row], silence: str) -> tuple[State, str]:
+def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, now_unix_s: float) -> tuple[State, str]:
     """The pool in one line, and the most urgent state in it, which colours it."""
     if silence:
-        return "unknown", f"The controller is silent: {silence}"
-    named = {state: [row.node for row in rows if row.state == state] for state in SYMBOLS}
-    parts = [
-        f"{len(named[state])} of {len(rows)} servers {text}: {listed(named[state])}"
-        for state, text in _HEADLINES
-        if named[state]
-    ]
-    if named["all_slow"]:
-        parts.insert(0, "Most servers are slow at once, so no neighbour is the cause")
-    if named["unknown"]:
-        parts.append(f"{len(named['unknown'])} of {len(rows)} servers unknown: {listed(named['unknown'])}")
-    worst: State = next((state for state in _URGENCY if named[state]), "calm")
-    calm = {0: "There are no servers", 1: "The only server is calm"}.get(len(rows), f"All {len(rows)} servers are calm")
-    return worst, "; ".join(parts) or calm
+        of = "" if cycle is None else f"; the weights are those of {clock(cycle.time_unix_s)}"
+        return "unknown", f"The controller is silent: {silence}{of}"
+    if cycle is not None and cycle.trouble is not None:
+        since = cycle.time_unix_s if cycle.trouble_since_unix_s is None else cycle.trouble_since_unix_s
+        verb = "does not answer" if cycle.trouble == "no_answer" else "refuses what is asked of it"
+        age = duration(max(0.0, now_unix_s - since))
+        return "unknown", f"{title} {verb} since {clock(since)} ({age}): {cycle.sentence}"
+    return headline(rows)
 
 
-def listed(names: Sequence[str], most: int = 4) -> str:
-    """`a, b, c, d and 2 more`."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def without_controller(view: PoolView, shown: Mapping[str, ShownServer] | str) -> PoolView:
+    """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing."""
+    since = "" if view.weights_unix_s is None else f" since {clock(view.weights_unix_s)}"
+    view.running, view.state = False, "unknown"
+    if isinstance(shown, str):
+        view.headline = f"The controller does not run{since}, and {view.balancer} does not answer: {shown}"
+        return view
+    for row in view.rows:
+        now = shown.get(row.server)
+        row.weight, row.wanted = (None, None) if now is None else (now.weight, None)
+        row.status, row.in_flight = ("", None) if now is None else (now.status, now.in_flight)
+    weights = [f"{name} {one.weight}" for name, one in shown.items()]
+    view.weights_unix_s = None
+    view.headline = f"The controller does not run{since}; {view.balancer} shows the weights {listed(weights, 6)}"
+    return view
 
 
 def _first(*values: float | None) -> float | None:

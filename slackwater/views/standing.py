@@ -7,11 +7,23 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from slackwater.views.pool import PoolView, listed
+from slackwater.views.pool import PoolView
+from slackwater.views.row import clock, listed
 
 StandingState = Literal["empty", "observing", "acting", "paused", "broken"]
 Kind = Literal[
-    "unreadable", "no_journal", "silent", "no_verdicts", "no_cycle", "no_samples", "paused", "act", "observe"
+    "unreadable",
+    "no_journal",
+    "not_running",
+    "no_answer",
+    "refused",
+    "silent",
+    "no_verdicts",
+    "no_cycle",
+    "no_samples",
+    "paused",
+    "act",
+    "observe",
 ]
 
 
@@ -31,6 +43,22 @@ _WORDS: dict[Kind, _Words] = {
         "empty",
         "Nothing was ever recorded: {error}",
         "Start it on the balancer's host; `slackwater check` names what is missing.",
+    ),
+    "not_running": _Words(
+        "broken",
+        "The controller does not run: nothing is watched or changed in {pools}.",
+        "`systemctl start slackwater-controller` starts it, `journalctl -u slackwater-controller` says why it ended.",
+    ),
+    "no_answer": _Words(
+        "broken",
+        "{balancer} does not answer since {since}, so weights of {pools} are neither known nor set.",
+        "Look at {balancer} on its host; when it answers, what is wanted is set by itself. `slackwater check` asks it"
+        " now.",
+    ),
+    "refused": _Words(
+        "broken",
+        "{balancer} refuses what is asked of it since {since}, so weights of {pools} are not set.",
+        "`slackwater check` says what it lacks; what is wanted is tried again by itself.",
     ),
     "silent": _Words(
         "broken",
@@ -91,7 +119,9 @@ def standing(pools: Sequence[PoolView], error: str = "", has_journal: bool = Tru
         return _said("unreadable" if has_journal else "no_journal", [], error)
     kinds = [_kind(view) for view in pools]
     worst = min(kinds, key=_URGENCY.index)
-    found = _said(worst, [view.pool for view, kind in zip(pools, kinds, strict=True) if kind == worst])
+    found = _said(worst, [view for view, kind in zip(pools, kinds, strict=True) if kind == worst])
+    if worst == "not_running" and any(row.weight != row.baseline for view in pools for row in view.rows):
+        found.todo += " `slackwater restore --all` sets the baseline weights without it."
     others = [_WORDS[kind].state for kind in kinds if kind != worst]
     if others:
         counts = ", ".join(f"{others.count(state)} {state}" for state in SYMBOLS if state in others)
@@ -100,6 +130,10 @@ def standing(pools: Sequence[PoolView], error: str = "", has_journal: bool = Tru
 
 
 def _kind(view: PoolView) -> Kind:
+    if view.running is False:
+        return "not_running"
+    if view.trouble is not None:
+        return view.trouble
     if view.stale:
         return "no_cycle" if view.age_s is None else "silent"
     if view.rows and all(row.state == "unknown" for row in view.rows):
@@ -107,9 +141,12 @@ def _kind(view: PoolView) -> Kind:
     return "paused" if view.paused else view.mode or "observe"
 
 
-def _said(kind: Kind, names: Sequence[str], error: str = "") -> Standing:
-    words = _WORDS[kind]
+def _said(kind: Kind, views: Sequence[PoolView], error: str = "") -> Standing:
+    words, names = _WORDS[kind], [view.pool for view in views]
+    balancer = listed(list(dict.fromkeys(view.balancer for view in views)))
+    since = clock(min((view.trouble_since_unix_s or 0.0 for view in views), default=0.0))
     pools = f"pool{'s' if len(names) != 1 else ''} {listed(names)}"
     have = "has" if len(names) == 1 else "have"
-    sentence = words.sentence.format(pools=pools, Pools=f"P{pools[1:]}", have=have, error=error)
-    return Standing(words.state, SYMBOLS[words.state], sentence, words.todo)
+    known = {"pools": pools, "Pools": f"P{pools[1:]}", "have": have, "error": error}
+    known |= {"balancer": f"{balancer[:1].upper()}{balancer[1:]}", "since": since}
+    return Standing(words.state, SYMBOLS[words.state], words.sentence.format(**known), words.todo.format(**known))

@@ -26,6 +26,7 @@ from slackwater.messages import (
 )
 from slackwater.views import pool as view
 from slackwater.views.pool import describe_change, duration, pool_view
+from slackwater.views.row import clock
 
 T0 = 1_795_000_000.0
 
@@ -117,7 +118,9 @@ def test_a_silent_controller_is_never_calm(pool: Pool) -> None:
     seen = pool.view(after_s=12.0)
     assert seen.stale
     assert seen.state == "unknown"
-    assert seen.headline == "The controller is silent: no data for 12 s"
+    written = clock(T0)
+    assert seen.headline == f"The controller is silent: no data for 12 s; the weights are those of {written}"
+    assert seen.weights_unix_s == T0
     row = seen.rows[0]
     assert (row.state, row.since_unix_s, row.rps, row.cpu) == ("unknown", None, None, None)
     assert row.why == "no data for 12 s; last known: calm"
@@ -204,10 +207,7 @@ def test_the_headline_counts_and_names(pool: Pool) -> None:
     pool.cycle(*(server(f"host{number}") for number in range(1, 5)))
     seen = pool.view()
     assert seen.state == "interference"
-    assert seen.headline == (
-        "1 of 4 servers beside a noisy neighbour: host1; 1 of 4 servers overloaded: host3; "
-        "1 of 4 servers unknown: host4"
-    )
+    assert seen.headline == ("1 of 4 calm; host1 is beside a noisy neighbour; host3 is overloaded; host4 is unknown")
 
 
 def test_all_calm_has_its_own_headline(pool: Pool) -> None:

@@ -25,6 +25,7 @@ from slackwater.messages import (
 )
 from slackwater.views.change_lines import change_lines
 from slackwater.views.pool import NOTHING
+from slackwater.views.row import clock as local
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
@@ -61,7 +62,7 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     answer = client.get("/")
     assert answer.status_code == 200
     page = Texts(answer.text)
-    assert page.fields["headline"] == ["1 of 2 servers beside a noisy neighbour: web1"]
+    assert page.fields["headline"] == ["1 of 2 calm; web1 is beside a noisy neighbour"]
     assert page.fields["node"] == ["web1", "web1", "web2"], "the episode that goes on comes first"
     assert page.fields["done"] == ["weight 100 → 0, it gets 50 % of the requests"]
     assert page.fields["word"] == ["interference", "interference", "calm"]
@@ -94,7 +95,9 @@ def test_a_silent_controller_looks_dead(client: FlaskClient, journal: Journal, c
     journal.record(*story())
     clock.now_unix_s += 12.0
     page = Texts(client.get("/").text)
-    assert page.fields["headline"] == ["The controller is silent: no data for 12 s"]
+    assert page.fields["headline"] == [
+        f"The controller is silent: no data for 12 s; the weights are those of {local(T0)}"
+    ]
     assert (page.stands["state"], page.stands["symbol"]) == ("broken", "✕")
     assert page.stands["sentence"].startswith("The controller is silent about pool web")
     assert "slackwater restore --all" in page.stands["todo"]
@@ -197,7 +200,9 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
         "node": "web1", "server": "web1", "status": "UP", "state": "interference", "since_unix_s": T0 - 42,
         "weight": 0, "baseline": 100, "wanted": 0, "rps": 80.0, "share": 0.5, "share_wanted": 0.0,
         "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "retuned": [], "turned": [],
-        "governed": [], "why": "interference: run delay 14x",
+        "governed": [], "why": "interference: run delay 14x", "in_flight": None, "queue": None, "errors_per_s": None,
+        "failed_share": None, "peers_failed_share": None, "rt_p95_now_ms": None, "rt_p95_usual_ms": None,
+        "as_in_calm": [], "decided": True, "exceptions": ["is beside a noisy neighbour"],
     }  # fmt: skip
 
 

@@ -117,12 +117,12 @@ def show(
     p99_target = settings.target_p99_ms if settings else 0.0
     rows = view.rows
     if not all_rows and len(rows) > FEW:
-        rows = [row for row in rows if row.state != "calm" or share_of(row.weight, row.baseline) < 1.0][:FEW]
+        rows = [row for row in rows if row.exceptions or row.state != "calm"][:FEW]
     left_out = len(view.rows) - len(rows)
     return ShownPool(
         pool=view.pool,
         state=view.state,
-        symbol=SYMBOLS[view.state],
+        symbol="!" if view.state == "calm" and any(row.exceptions for row in view.rows) else SYMBOLS[view.state],
         headline=view.headline,
         sentence=_sentence(view),
         stale=view.stale,

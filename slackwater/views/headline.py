@@ -1,0 +1,104 @@
+"""The pool in one line, from all that is known of it: the one place for these words. Pure.
+
+A server counts as calm when nothing speaks against it: the balancer sends it requests, it answers them as well and as
+quickly as it mostly does, it is judged and found calm, and it has its whole weight. Every other one is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slackwater.messages import State
+from slackwater.views.row import SERVING, Row, listed, milliseconds
+
+URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
+STATES: dict[State, str] = {
+    "interference": "is beside a noisy neighbour",
+    "overload": "is overloaded",
+    "all_slow": "is slow together with the others, so no neighbour is the cause",
+    "unknown": "is unknown",
+}
+PLURALS = {"is": "are", "has": "have", "fails": "fail"}
+MOST = 6
+"""Sentences in a headline."""
+ALIKE = 0.05
+"""From this share of failed requests on a headline speaks of them, also where all servers fail alike."""
+
+
+def exceptions(row: Row, title: str) -> list[str]:
+    """Why a server does not count as calm, each beginning with a verb; `title`: the balancer's name."""
+    if row.status and not row.status.startswith(SERVING):
+        return [f"is {row.status} in {title}"]
+    found = beside_the_verdict(row)
+    if row.state != "calm":
+        found.append(STATES[row.state])
+    if row.weight is not None and row.baseline and row.weight != row.baseline and row.state in ("calm", "unknown"):
+        found.append(f"has weight {row.weight} of {row.baseline}{'' if row.decided else ', set by someone else'}")
+    return found
+
+
+def beside_the_verdict(row: Row) -> list[str]:
+    """What else is wrong with a server, whatever its Verdict says: it fails, or it is slow without a neighbour."""
+    found = []
+    if row.peers_failed_share is not None and row.failed_share is not None:
+        found.append(f"fails {_of_100(row.failed_share)} of 100 requests, its peers {_of_100(row.peers_failed_share)}")
+    if row.state == "calm" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
+        found.append(_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms, row.as_in_calm))
+    return found
+
+
+def headline(rows: Sequence[Row]) -> tuple[State, str]:
+    """The pool in one line, and the most urgent of its servers' states. `Row.exceptions` is filled in."""
+    worst: State = next((state for state in URGENCY if any(row.state == state for row in rows)), "calm")
+    parts = _named(rows)
+    if (alike := _failing_alike(rows)) is not None:
+        parts.append(f"{_of_100(alike)} of 100 requests fail, on all servers alike")
+    if not parts:
+        return worst, {0: "There are no servers", 1: "The only server is calm"}.get(
+            len(rows), f"All {len(rows)} servers are calm"
+        )
+    calm = sum(not row.exceptions for row in rows)
+    left_out = [f"and {len(parts) - MOST} more"] if len(parts) > MOST else []
+    return worst, "; ".join([f"{calm} of {len(rows)} calm", *parts[:MOST], *left_out])
+
+
+def _named(rows: Sequence[Row]) -> list[str]:
+    """Each exception with the servers that it is about, the most urgent first."""
+    order = [STATES[state] for state in URGENCY]
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row.exceptions:
+            names.setdefault(text, []).append(row.node)
+    texts = sorted(names, key=lambda text: order.index(text) if text in order else -1)
+    return [f"{listed(names[text])} {_plural(text) if len(names[text]) > 1 else text}" for text in texts]
+
+
+def _plural(text: str) -> str:
+    verb, _, rest = text.partition(" ")
+    return f"{PLURALS[verb]} {rest}"
+
+
+def _failing_alike(rows: Sequence[Row]) -> float | None:
+    """The share of all requests that fail, where it is worth a word and no server stands out."""
+    known = [(row.rps, row.failed_share) for row in rows if row.rps and row.failed_share is not None]
+    if not known or any(row.peers_failed_share is not None for row in rows):
+        return None
+    share = sum(rps * failed for rps, failed in known) / sum(rps for rps, _ in known)
+    return share if share >= ALIKE else None
+
+
+def _slow(now_ms: float, usual_ms: float, as_in_calm: Sequence[str]) -> str:
+    now, usual = milliseconds(now_ms), milliseconds(usual_ms)
+    if now.endswith(" ms") and usual.endswith(" ms"):
+        usual = f"{usual_ms:.0f}" if usual_ms >= 1.0 else f"{usual_ms:.1f}"
+    start = f"is slow ({now}, usually {usual}), and"
+    if not as_in_calm:
+        return f"{start} no neighbour is found"
+    *most, last = as_in_calm
+    what, verb = (f"{', '.join(most)} and {last}", "are") if most else (last, "is")
+    return f"{start} it is no neighbour: its {what} {verb} as in calm"
+
+
+def _of_100(share: float) -> str:
+    percent = 100.0 * share
+    return f"{percent:.0f}" if percent >= 1.0 or percent == 0.0 else f"{percent:.1f}"

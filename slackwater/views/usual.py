@@ -1,0 +1,103 @@
+"""What a node's response times and signals mostly were in the last days, and which nodes are far slower now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import NamedTuple
+
+from slackwater.journal.journal import Journal
+from slackwater.journal.usual import SIGNALS, recent, rolled
+
+HOURS, MINUTES = 48, 360
+"""Of so many rolled-up hours the median counts; before `LEAST_HOURS` are known, of so many minutes."""
+LEAST_HOURS, LEAST_MINUTES = 6, 5
+TIMES_USUAL = 3.0
+LEAST_MS = 10.0
+"""Slow is a p95 of so many times the usual one, and by so much above it."""
+RECENT_S = 10.0
+LEAST_REQUESTS = 20
+"""In that time."""
+RENEW_S = 60.0
+RESOURCES: dict[str, dict[str, tuple[float, float]]] = {
+    "CPU": {"run_delay_per_cpu_s": (2.0, 0.05), "steal": (1.5, 0.02)},
+    "disk": {"pressure_io": (2.0, 0.03)},
+    "memory": {"pressure_memory": (2.0, 0.03), "cpi": (1.3, 0.0)},
+}
+"""Signals that tell of a resource; they are as usual up to this multiple of the usual value, plus this amount."""
+Medians = Mapping[str, float]
+"""Signal -> median; what was not measured is absent."""
+
+
+class Slow(NamedTuple):
+    """A node that is far slower than it mostly was."""
+
+    rt_p95_now_ms: float
+    rt_p95_usual_ms: float
+    as_in_calm: list[str]
+    """Of the resources those whose signals are as they mostly were."""
+
+
+def usual(journal: Journal, pool: str, now_unix_s: float) -> dict[str, Medians]:
+    """The medians of each node of which enough is known. Raises JournalError."""
+    found: dict[str, Medians] = {}
+    hours = rolled(journal, pool, now_unix_s - HOURS * 3600.0, now_unix_s, by_hours=True)
+    known = {node for node, rows in hours.items() if len(rows) >= LEAST_HOURS}
+    minutes = rolled(journal, pool, now_unix_s - MINUTES * 60.0, now_unix_s, by_hours=False, without=known)
+    for node, rows in {**minutes, **{node: hours[node] for node in known}}.items():
+        if node in known or len(rows) >= LEAST_MINUTES:
+            found[node] = _medians(rows)
+    return found
+
+
+class Usual:
+    """`usual`, renewed once a minute. May be called from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, dict[str, Medians]]] = {}
+
+    def __call__(self, journal: Journal, pool: str, now_unix_s: float) -> dict[str, Medians]:
+        with self._lock:
+            known = self._known.get(pool)
+            if known is None or not 0.0 <= now_unix_s - known[0] < RENEW_S:
+                known = self._known[pool] = (now_unix_s, usual(journal, pool, now_unix_s))
+            return known[1]
+
+
+def slow(
+    journal: Journal, pool: str, p95_ms: Mapping[str, float | None], mostly: Mapping[str, Medians]
+) -> dict[str, Slow]:
+    """Nodes that are far slower than usual; `p95_ms`: of each node now, which tells whom to look at."""
+    suspects = [
+        node for node, now in p95_ms.items() if now is not None and _is_slow(now, mostly.get(node, {}).get("rt_p95_ms"))
+    ]
+    found = {}
+    for node, rows in (recent(journal, pool, suspects, RECENT_S) if suspects else {}).items():
+        now, before = _medians(rows), mostly[node]
+        requests = median([rps for row in rows if (rps := row["rps"]) is not None] or [0.0]) * RECENT_S
+        p95 = now.get("rt_p95_ms", 0.0)
+        if requests >= LEAST_REQUESTS and _is_slow(p95, before.get("rt_p95_ms")):
+            found[node] = Slow(p95, before["rt_p95_ms"], as_in_calm(now, before))
+    return found
+
+
+def as_in_calm(now: Medians, mostly: Medians) -> list[str]:
+    """The resources of which something was measured, and all of that is as it mostly was."""
+    found = []
+    for resource, signals in RESOURCES.items():
+        measured = signals.keys() & now.keys() & mostly.keys()
+        if measured and all(now[name] <= signals[name][0] * mostly[name] + signals[name][1] for name in measured):
+            found.append(resource)
+    return found
+
+
+def _is_slow(now_ms: float, usual_ms: float | None) -> bool:
+    return usual_ms is not None and now_ms >= max(TIMES_USUAL * usual_ms, usual_ms + LEAST_MS)
+
+
+def _medians(rows: Iterable[Mapping[str, float | None]]) -> dict[str, float]:
+    rows = list(rows)
+    known = {name: [value for row in rows if (value := row[name]) is not None] for name in SIGNALS}
+    return {name: median(values) for name, values in known.items() if values}

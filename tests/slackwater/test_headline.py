@@ -1,0 +1,115 @@
+"""The headline of a pool is made of all that is known: it counts no server as calm that is not, and names each one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slackwater.messages import State
+from slackwater.views.headline import exceptions, headline
+from slackwater.views.row import Row
+
+
+def row(node: str, state: State = "calm", status: str = "UP", **more: Any) -> Row:
+    fields = {"weight": 100, "baseline": 100, "wanted": 100, "rps": 20.0, "rt_p95_ms": 9.0, "cpu": 0.2} | more
+    made = Row(node=node, server=node, status=status, state=state, since_unix_s=None, share=None, share_wanted=None,
+               rt_p99_ms=None, why="", **fields)  # fmt: skip
+    made.exceptions = exceptions(made, "HAProxy")
+    return made
+
+
+SLOW: dict[str, Any] = {"rt_p95_now_ms": 155.0, "rt_p95_usual_ms": 9.2}
+SEEN = [
+    ([row("web1"), row("web2"), row("web3")], "All 3 servers are calm"),
+    ([row("web1"), row("web2"), row("web3", status="DOWN")], "2 of 3 calm; web3 is DOWN in HAProxy"),
+    (
+        [row("web1"), row("web2", **SLOW, as_in_calm=["CPU", "disk", "memory"])],
+        "1 of 2 calm; web2 is slow (155 ms, usually 9), and it is no neighbour:"
+        " its CPU, disk and memory are as in calm",
+    ),
+    (
+        [row("web1"), row("web2", **SLOW, as_in_calm=["CPU"])],
+        "1 of 2 calm; web2 is slow (155 ms, usually 9), and it is no neighbour: its CPU is as in calm",
+    ),
+    ([row("web1"), row("web2", **SLOW)], "1 of 2 calm; web2 is slow (155 ms, usually 9), and no neighbour is found"),
+    (
+        [row("web1"), row("web2", failed_share=0.37, peers_failed_share=0.0), row("web3")],
+        "2 of 3 calm; web2 fails 37 of 100 requests, its peers 0",
+    ),
+    (
+        [row("web1", weight=0), row("web2", weight=40, decided=False)],
+        "0 of 2 calm; web1 has weight 0 of 100; web2 has weight 40 of 100, set by someone else",
+    ),
+    ([row("web1", "interference", weight=0), row("web2")], "1 of 2 calm; web1 is beside a noisy neighbour"),
+    ([row("web1", "unknown", status="MAINT"), row("web2")], "1 of 2 calm; web1 is MAINT in HAProxy"),
+    (
+        [row("web1", "all_slow"), row("web2", "all_slow")],
+        "0 of 2 calm; web1, web2 are slow together with the others, so no neighbour is the cause",
+    ),
+    ([row("web1", status="DOWN"), row("web2", status="DOWN")], "0 of 2 calm; web1, web2 are DOWN in HAProxy"),
+    (
+        [row("web1", failed_share=0.12), row("web2", failed_share=0.12)],
+        "2 of 2 calm; 12 of 100 requests fail, on all servers alike",
+    ),
+    ([row(f"web{n}", "unknown") for n in range(9)], "0 of 9 calm; web0, web1, web2, web3 and 5 more are unknown"),
+]
+
+
+@pytest.mark.parametrize(("rows", "expected"), SEEN, ids=[expected for _, expected in SEEN])
+def test_each_exception_is_named_in_plain_words(rows: list[Row], expected: str) -> None:
+    assert headline(rows)[1] == expected
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[Row]:
+    """Servers in all combinations of what can be known of them."""
+    found = []
+    for number in range(draw(st.integers(0, 6))):
+        fails = draw(st.sampled_from([{}, {"failed_share": 0.4, "peers_failed_share": 0.01}, {"failed_share": 0.4}]))
+        slow = draw(st.sampled_from([{}, SLOW]))
+        weight, decided = draw(st.sampled_from([(100, True), (0, True), (0, False), (40, False), (None, True)]))
+        status = draw(st.sampled_from(["UP", "no check", "DOWN", "MAINT", "DRAIN", "UP 1/3", "NOLB"]))
+        state: State = draw(st.sampled_from(["calm", "interference", "overload", "all_slow", "unknown"]))
+        more = {**fails, **slow, "weight": weight, "decided": decided}
+        found.append(row(f"web{number}", state, status, **more))
+    return found
+
+
+def is_calm(one: Row) -> bool:
+    """Told anew, past the code under test."""
+    return (
+        one.status[:2] in ("UP", "no")
+        and one.state == "calm"
+        and one.peers_failed_share is None
+        and one.rt_p95_now_ms is None
+        and one.weight in (None, one.baseline)
+    )
+
+
+@given(rows())
+def test_it_never_claims_more_calm_servers_than_there_are_and_names_every_other(found: list[Row]) -> None:
+    state, text = headline(found)
+    calm = [one for one in found if is_calm(one)]
+    if text.startswith("All"):
+        assert calm == found
+        claimed = len(found)
+    elif text == "The only server is calm":
+        claimed = 1
+    elif text == "There are no servers":
+        claimed = 0
+    else:
+        counted = re.match(r"(\d+) of (\d+) calm; ", text)
+        assert counted is not None
+        claimed = int(counted[1])
+        assert int(counted[2]) == len(found)
+    assert claimed == len(calm)
+    for one in found:
+        if not is_calm(one):
+            assert one.exceptions
+            assert one.node in text or "more" in text
+    if state == "calm":
+        assert all(one.state == "calm" for one in found)

@@ -1,0 +1,115 @@
+"""A server that is far slower than it mostly is, and what else is known of it: from the journal's rolled-up times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slackwater.config import JournalSettings
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.journal.retention import Keeper
+from slackwater.messages import Cpu, Cycle, Pressure, Sample, Sched, ServerState, Traffic, Verdict
+from slackwater.views.pool import PoolView, pool_view
+from slackwater.views.usual import Usual, as_in_calm
+
+T0 = 1_795_000_020.0
+CALM = {"p95_ms": 9.0, "io": 0.01, "delay": 0.05}
+
+
+class Site:
+    """A journal into which two nodes write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_unix_s = T0
+        self.journal = Journal.open(journal_path(folder), clock=lambda: self.now_unix_s)
+
+    def samples(self, seconds: int, **of_web2: float) -> None:
+        """One a second of each node; `of_web2` is what differs from calm."""
+        batch: list[Sample] = []
+        for _ in range(seconds):
+            self.now_unix_s += 1.0
+            for node, values in (("web1", CALM), ("web2", CALM | of_web2)):
+                batch.append(
+                    Sample(
+                        *(1, node, "web", self.now_unix_s, "boot", 0, 0.2),
+                        cpu=Cpu("cgroup", 0.3),
+                        sched=Sched(run_delay_per_cpu_s=values["delay"]),
+                        pressure=Pressure(io_some=values["io"], memory_some=0.0),
+                        traffic=Traffic(rps=values.get("rps", 20.0), rt_p95_ms=values["p95_ms"]),
+                    )
+                )
+        self.journal.record(*batch)
+
+    def view(self) -> PoolView:
+        at = self.now_unix_s
+        for node in ("web1", "web2"):
+            self.journal.record(Verdict(1, node, "web", at, "calm", at - 60.0, 0.0, [], "start"))
+        servers = [ServerState(node, "UP", 100, 100, 100, cause="calm") for node in ("web1", "web2")]
+        self.journal.record(Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 2 unchanged", servers))
+        return pool_view(self.journal, "web", at, {}, "HAProxy")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+
+    def now() -> float:
+        return made.now_unix_s
+
+    keeper = Keeper(made.journal, JournalSettings(), now, now, lambda _: 10**12)
+    keeper.keep()
+    made.samples(400)
+    keeper.keep()
+    yield made
+    made.journal.close()
+
+
+def test_a_slow_database_on_one_server_is_no_neighbour_and_not_calm(site: Site) -> None:
+    assert site.view().headline == "All 2 servers are calm"
+    site.samples(12, p95_ms=155.0)
+    seen = site.view()
+    assert seen.headline == (
+        "1 of 2 calm; web2 is slow (155 ms, usually 9), and it is no neighbour: its CPU, disk and memory are as in calm"
+    )
+    slow = seen.rows[1]
+    assert (slow.rt_p95_now_ms, slow.rt_p95_usual_ms) == (155.0, 9.0)
+    assert slow.why.startswith("is slow (155 ms, usually 9), and it is no neighbour")
+
+
+def test_what_is_not_as_in_calm_is_not_said_to_be(site: Site) -> None:
+    site.samples(12, p95_ms=155.0, io=0.6)
+    assert "its CPU and memory are as in calm" in site.view().headline
+    site.samples(12, p95_ms=155.0, io=0.6, delay=3.0)
+    assert "its memory is as in calm" in site.view().headline
+
+
+def test_one_slow_second_and_a_few_requests_are_not_enough(site: Site) -> None:
+    site.samples(1, p95_ms=500.0)
+    assert site.view().headline == "All 2 servers are calm"
+    site.samples(12, p95_ms=155.0, rps=0.5)
+    assert site.view().headline == "All 2 servers are calm"
+    site.samples(12, p95_ms=18.0)
+    assert site.view().headline == "All 2 servers are calm"
+
+
+def test_before_enough_is_known_nothing_is_usual(tmp_path: Path) -> None:
+    fresh = Site(tmp_path)
+    fresh.samples(30)
+    fresh.samples(12, p95_ms=155.0)
+    assert fresh.view().rows[1].rt_p95_usual_ms is None
+    fresh.journal.close()
+
+
+def test_what_is_usual_is_read_once_a_minute(site: Site) -> None:
+    usual = Usual()
+    first = usual(site.journal, "web", site.now_unix_s)
+    assert first["web2"]["rt_p95_ms"] == 9.0
+    assert usual(site.journal, "web", site.now_unix_s + 59.0) is first
+    assert usual(site.journal, "web", site.now_unix_s + 61.0) is not first
+
+
+def test_a_resource_of_which_nothing_is_measured_is_not_spoken_of() -> None:
+    assert as_in_calm({"steal": 0.0, "cpi": 1.0}, {"steal": 0.0}) == ["CPU"]
+    assert as_in_calm({}, {}) == []
