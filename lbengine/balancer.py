@@ -195,8 +195,9 @@ class Backend(Generic[Pool]):
     """What is set of its pools. The tag is its word in `balancer`."""
     open: Callable[[Pool, float], Balancer]
     """The pool's balancer, which may take so many seconds to answer. Opens nothing yet."""
-    check: Callable[[Pool, LbengineSettings], list[str]]
-    """Looks at a pool's balancer before it is driven; returns warnings. Raises BalancerError."""
+    check: Callable[[Pool, LbengineSettings, Mapping[str, int]], list[str]]
+    """Looks at a pool's balancer before it is driven; returns warnings. The mapping has the weights that servers have
+    without us, where those of now may be ours. Raises BalancerError."""
     targets: Callable[[Pool], list[Target]]
     claim: Callable[[PoolSettings], str] = lambda _: ""
     """Why no other backend may drive this pool, in words; empty where it may. Raises BalancerError."""

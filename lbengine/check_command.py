@@ -13,13 +13,15 @@ import click
 import msgspec
 
 from lbengine.backends.table import advice, balancer_of, check, lacks
-from lbengine.balancer import BalancerError
+from lbengine.balancer import BalancerError, Snapshot
 from slackwater.bus import nats_server
 from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
 from slackwater.journal.journal import Journal, JournalError, journal_path
+from slackwater.messages import Cycle
 from slackwater.options import config_option, seconds_of
 from slackwater.supervise.last_settings import load_or_last
 from slackwater.supervise.state_dir import read_serve, running_serve
+from slackwater.views.headline import fails
 
 HEARD_WITHIN_S = 5.0
 LOOK_EVERY_S = 1.0
@@ -100,7 +102,7 @@ def _balancer(settings: ControllerSettings, pool: PoolSettings) -> Iterator[Line
     about = f"balancer of pool {pool.name}"
     try:
         # As in observe mode: in act mode some balancers can only be asked by setting a weight.
-        warnings = check(msgspec.structs.replace(pool, mode="observe"), settings.lbengine)
+        warnings = check(msgspec.structs.replace(pool, mode="observe"), settings.lbengine, settings.state_dir)
     except BalancerError as error:
         yield Line(about, "missing", str(error))
         return
@@ -136,6 +138,7 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         return  # said above
     if (better := advice(pool, snapshot)) is not None:
         yield Line(f"balance algorithm of pool {pool.name}", "warning", *better)
+    yield from _servers(settings, pool, snapshot)
     may = None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
     heard = _heard(settings, pool) if is_running else {}
     for server in [one.name for one in snapshot.servers if not one.backup]:
@@ -153,6 +156,38 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             yield Line(about, "missing", f"the last Sample came {age_s:.0f} s ago", where)
         else:
             yield Line(about, "ok", "its Samples come")
+
+
+def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapshot) -> Iterator[Line]:
+    """What the controller last said of servers that fail, or whose weight it has lowered."""
+    cycle = _latest_cycle(settings, pool)
+    if cycle is None or time.time() - cycle.time_unix_s > HEARD_WITHIN_S:
+        return
+    errors = [one.errors_per_s for one in cycle.servers if one.errors_per_s is not None]
+    rates = [one.rps for one in cycle.servers if one.rps is not None]
+    if errors and rates:
+        text = f"{sum(rates):.1f} requests/s, {sum(errors):.1f} errors/s"
+        yield Line(f"requests of pool {pool.name}", "ok", text)
+    weights = {server.name: server.weight for server in snapshot.servers}
+    for server in cycle.servers:
+        about = f"server {server.server} of pool {pool.name}"
+        if server.peers_failed_share is not None and server.failed_share is not None:
+            failing = f"it {fails(server.failed_share, server.peers_failed_share)}"
+            where = (
+                f"look at its own error log; {server.errors_per_s or 0.0:.1f} errors/s now, and no load is moved to it"
+            )
+            yield Line(about, "warning", failing, where)
+        weight = weights.get(server.server)
+        if server.cause is not None and weight is not None and weight < server.baseline:
+            yield Line(about, "ok", f"Slackwater has set its weight to {weight} of {server.baseline}: {server.why}")
+
+
+def _latest_cycle(settings: ControllerSettings, pool: PoolSettings) -> Cycle | None:
+    try:
+        with Journal.open(journal_path(settings.state_dir), read_only=True) as journal:
+            return journal.latest_cycle(pool.name)
+    except JournalError:
+        return None
 
 
 def _heard(settings: ControllerSettings, pool: PoolSettings) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from lbengine.balancer import BalancerError, Server, Snapshot
 from slackwater.config import PoolSettings
@@ -10,10 +11,18 @@ from slackwater.messages import is_name
 
 FINE_BASELINE = 20
 """Below this weight a step of 5% cannot be made."""
+NOTHING_SET: Mapping[str, int] = MappingProxyType({})
+"""No weight is ours."""
 
 
-def check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> list[str]:
-    """Looks at names, numbers and weights of the servers; returns warnings. Raises BalancerError."""
+def check_servers(
+    snapshot: Snapshot, pool: PoolSettings, where: str, without_us: Mapping[str, int] = NOTHING_SET
+) -> list[str]:
+    """Looks at names, numbers and weights of the servers; returns warnings. Raises BalancerError.
+
+    `without_us` are the weights that servers have without us, where those of now may be ours.
+    """
+    weights = {server.name: without_us.get(server.name, server.weight) for server in snapshot.servers}
     active = [server for server in snapshot.servers if not server.backup]
     if len(active) < 2:
         raise BalancerError(
@@ -31,14 +40,14 @@ def check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> list[st
             known = ", ".join(server.name for server in snapshot.servers)
             raise BalancerError(f"{where} has no server `{name}`, which `servers` names; it has: {known}")
     warnings = []
-    if coarse := names(server for server in active if 0 < server.weight < FINE_BASELINE):
+    if coarse := names(server for server in active if 0 < weights[server.name] < FINE_BASELINE):
         warnings.append(
             f"{where}: the weights of {coarse} are too small for fine steps, so a slow server is given all of its"
             f" weight or hardly any; give servers {FINE_BASELINE} or more, as much as their sizes call for"
         )
     if away := ", ".join(f"{server.name} ({server.status})" for server in active if not server.available):
         warnings.append(f"{where}: {away} left alone as long as it takes no requests")
-    if nothing := names(server for server in active if server.available and server.weight == 0):
+    if nothing := names(server for server in active if server.available and weights[server.name] == 0):
         warnings.append(f"{where}: {nothing} has weight 0 and is left alone until it is given one")
     return warnings
 

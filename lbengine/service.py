@@ -321,7 +321,7 @@ class Driver:
     async def _may_act(self) -> None:
         """A pool that is only observed was not checked for what acting needs. Raises BalancerError, CommandError."""
         acting = msgspec.structs.replace(self.pool, mode="act")
-        for warning in await self._thread.run(check, acting, self.engine.settings):
+        for warning in await self._thread.run(check, acting, self.engine.settings, self.engine.state_dir):
             log.warning("%s", warning)
         if self._ownership is None and self._bus is not None:
             try:

@@ -5,12 +5,15 @@ Importing it declares the balancers' settings to `slackwater.config`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lbengine.backends.haproxy.backend import HAPROXY
 from lbengine.backends.ipvs.backend import IPVS
 from lbengine.backends.keepalived.backend import KEEPALIVED
 from lbengine.balancer import Backend, Balancer, BalancerError, Snapshot, Target
+from lbengine.baseline import BaselineError, BaselineStore
 from slackwater.config import LbengineSettings, PoolSettings, ShownServer, declare
 
 _ALL: tuple[Backend[Any], ...] = (
@@ -52,16 +55,27 @@ def advice(pool: PoolSettings, snapshot: Snapshot) -> tuple[str, str] | None:
     return BACKENDS[pool.balancer].advice(pool, snapshot)
 
 
-def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+def check(pool: PoolSettings, settings: LbengineSettings, state_dir: str | Path | None = None) -> list[str]:
     """Looks at the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
 
-    Changes nothing, except where the backend's own check names it.
+    `state_dir`: where the weights that it has without us are stored, while those of now may be ours. Changes nothing,
+    except where the backend's own check names it.
     """
     try:
         for name, backend in BACKENDS.items():
             if name != pool.balancer and (claim := backend.claim(pool)):
                 raise BalancerError(claim)
-        warnings = BACKENDS[pool.balancer].check(pool, settings)
+        warnings = BACKENDS[pool.balancer].check(pool, settings, _without_us(pool, state_dir))
     except BalancerError as error:
         raise type(error)(f"pool `{pool.name}`: {error}") from None
     return [f"pool `{pool.name}`: {text}" for text in warnings]
+
+
+def _without_us(pool: PoolSettings, state_dir: str | Path | None) -> Mapping[str, int]:
+    if state_dir is None:
+        return {}
+    try:
+        stored = BaselineStore(Path(state_dir), pool).load()
+    except BaselineError:  # whoever drives the pool says so
+        return {}
+    return {name: one.weight for name, one in (stored or {}).items()}

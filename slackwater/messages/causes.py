@@ -77,8 +77,9 @@ AbsenceCause = Literal[
     "permission_denied",
 ]
 """What is missing where a monitor cannot measure something, and something can be done about it: lacks_capability,
-CAP_NET_RAW as a rule; other_protocol: a port speaks something else than the settings say; may_not_count: the kernel forbids hardware counters; container_forbids: a container's seccomp
-profile; permission_denied: a file may not be read."""
+CAP_NET_RAW as a rule; other_protocol: a port speaks something else than the settings say; may_not_count: the kernel
+forbids hardware counters; container_forbids: a container's seccomp profile; permission_denied: a file may not be
+read."""
 KnobCause = Literal["not_read", "unreadable", "ending", "someone_else"]
 """not_read: not yet. unreadable: what it needs is not there. ending: it is being put back. someone_else: somebody else
 changed it in this episode."""

@@ -78,7 +78,7 @@ def serve(config_path: Path) -> int:
             held.callback(lock.release)
             state_dir.remove_serve(folder)  # of a `serve` that was killed
             for pool in settings.pool:
-                for warning in check(pool, settings.lbengine):
+                for warning in check(pool, settings.lbengine, folder):
                     log.warning("%s", warning)
             # Blocked, and waited for in the loop: no signal interrupts the return to the baseline weights.
             signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR | {signal.SIGCHLD})

@@ -52,5 +52,5 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
 def _try_pool(settings: ControllerSettings, pool: PoolSettings) -> None:
     from lbengine.backends.table import check
 
-    for warning in check(pool, settings.lbengine):
+    for warning in check(pool, settings.lbengine, settings.state_dir):
         log.warning("%s", warning)

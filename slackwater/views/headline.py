@@ -41,10 +41,15 @@ def beside_the_verdict(row: Row) -> list[str]:
     """What else is wrong with a server, whatever its Verdict says: it fails, or it is slow without a neighbour."""
     found = []
     if row.peers_failed_share is not None and row.failed_share is not None:
-        found.append(f"fails {_of_100(row.failed_share)} of 100 requests, its peers {_of_100(row.peers_failed_share)}")
+        found.append(fails(row.failed_share, row.peers_failed_share))
     if row.state == "calm" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
         found.append(_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms, row.as_in_calm))
     return found
+
+
+def fails(share: float, peers: float) -> str:
+    """`fails 37 of 100 requests, its peers 0`."""
+    return f"fails {_of_100(share)} of 100 requests, its peers {_of_100(peers)}"
 
 
 def headline(rows: Sequence[Row]) -> tuple[State, str]:

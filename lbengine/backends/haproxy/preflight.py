@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from lbengine.backends.haproxy import rescue
@@ -10,13 +11,13 @@ from lbengine.backends.haproxy.algorithms import ALGORITHMS
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.balancer import BalancerError, Server, Snapshot
-from lbengine.preflight import check_servers, names
+from lbengine.preflight import NOTHING_SET, check_servers, names
 from slackwater.config import LbengineSettings
 
 NOBODY = "slackwater.asks.for.the.level"
 
 
-def check(pool: HAProxyPool, settings: LbengineSettings) -> list[str]:
+def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str, int] = NOTHING_SET) -> list[str]:
     """Looks at each of the pool's HAProxies; returns warnings. Raises BalancerError when the pool cannot be driven.
 
     Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
@@ -25,7 +26,7 @@ def check(pool: HAProxyPool, settings: LbengineSettings) -> list[str]:
     warnings: list[str] = []
     balances: dict[str, str] = {}
     for path in pool.all_sockets:
-        snapshot, found = _check_one(path, pool, settings)
+        snapshot, found = _check_one(path, pool, settings, without_us)
         warnings += [warning for warning in found if warning not in warnings]
         balances[path] = snapshot.balance
     if len(set(balances.values())) > 1:
@@ -34,7 +35,9 @@ def check(pool: HAProxyPool, settings: LbengineSettings) -> list[str]:
     return warnings
 
 
-def _check_one(path: str, pool: HAProxyPool, settings: LbengineSettings) -> tuple[Snapshot, list[str]]:
+def _check_one(
+    path: str, pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str, int]
+) -> tuple[Snapshot, list[str]]:
     warnings, where = [], path
     if path.startswith(TCP):
         warnings.append(
@@ -52,7 +55,7 @@ def _check_one(path: str, pool: HAProxyPool, settings: LbengineSettings) -> tupl
             )
     snapshot = haproxy.read()
     where = f"{where}: backend `{pool.backend}`"
-    common = check_servers(snapshot, pool, where)
+    common = check_servers(snapshot, pool, where, without_us)
     if pool.weight_delivery == "agent-check":
         _check_agents(snapshot, where)
     if pool.rescue and (lacks := rescue.lacks(haproxy)):

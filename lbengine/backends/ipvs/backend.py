@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lbengine.backends.ipvs.ipvs import Lvs, run_here
 from lbengine.backends.ipvs.preflight import check
 from lbengine.backends.ipvs.settings import IpvsPool, ServicePool
@@ -14,8 +16,8 @@ def _open(pool: IpvsPool, timeout_s: float) -> Lvs:
     return Lvs(pool.service, run_here(timeout_s))
 
 
-def _check(pool: IpvsPool, settings: LbengineSettings) -> list[str]:
-    return check(_open(pool, settings.socket_timeout_s), pool)
+def _check(pool: IpvsPool, settings: LbengineSettings, without_us: Mapping[str, int]) -> list[str]:
+    return check(_open(pool, settings.socket_timeout_s), pool, without_us)
 
 
 def targets(pool: ServicePool) -> list[Target]:

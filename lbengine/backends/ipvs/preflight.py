@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lbengine.backends.ipvs import schedulers
 from lbengine.backends.ipvs.ipvs import Lvs, LvsSnapshot
 from lbengine.balancer import BalancerError
 from lbengine.laws.rounding import grain
-from lbengine.preflight import check_servers, names
+from lbengine.preflight import NOTHING_SET, check_servers, names
 from slackwater.config import PoolSettings
 
 SHORT_RUNS = 40
 """Above so many steps `wrr` serves a lowered server in long runs: nothing, then its full share."""
 
 
-def check(lvs: Lvs, pool: PoolSettings) -> list[str]:
+def check(lvs: Lvs, pool: PoolSettings, without_us: Mapping[str, int] = NOTHING_SET) -> list[str]:
     """Looks at a service; returns warnings. Raises BalancerError. Changes nothing: who may read the kernel's table may
     write it."""
-    return check_service(lvs, lvs.read(), pool, lvs.where)
+    return check_service(lvs, lvs.read(), pool, lvs.where, without_us)
 
 
-def check_service(lvs: Lvs, snapshot: LvsSnapshot, pool: PoolSettings, where: str) -> list[str]:
+def check_service(
+    lvs: Lvs, snapshot: LvsSnapshot, pool: PoolSettings, where: str, without_us: Mapping[str, int] = NOTHING_SET
+) -> list[str]:
     """The part of `check` that holds for whoever owns the service. `where` stands in front of the messages."""
     servers = snapshot.servers
-    common = check_servers(snapshot, pool, where)
+    common = check_servers(snapshot, pool, where, without_us)
     for server in servers:
         if server.weight > snapshot.most_weight:
             raise BalancerError(

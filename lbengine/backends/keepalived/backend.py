@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lbengine.backends.ipvs.backend import targets
 from lbengine.backends.ipvs.ipvs import run_here
 from lbengine.backends.ipvs.settings import ServicePool
@@ -17,8 +19,8 @@ def _open(pool: KeepalivedPool, timeout_s: float) -> Keepalived:
     return Keepalived(pool.service, run_here(timeout_s), LocalFiles(), timeout_s)
 
 
-def _check(pool: KeepalivedPool, settings: LbengineSettings) -> list[str]:
-    return check(_open(pool, settings.socket_timeout_s), pool, LocalFiles())
+def _check(pool: KeepalivedPool, settings: LbengineSettings, without_us: Mapping[str, int]) -> list[str]:
+    return check(_open(pool, settings.socket_timeout_s), pool, LocalFiles(), without_us)
 
 
 def _claim(pool: PoolSettings) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from lbengine.backends.ipvs.preflight import check_service
 from lbengine.backends.ipvs.table import Service
 from lbengine.backends.keepalived.keepalived import Files, Keepalived, own_file, owned_by
 from lbengine.balancer import BalancerError
+from lbengine.preflight import NOTHING_SET
 from slackwater.config import PoolSettings
 
 GONE_AFTER_A_BOOT = ("/run/", "/dev/shm/")
@@ -28,7 +30,9 @@ def claim(service: Service, files: Files) -> str:
     )
 
 
-def check(keepalived: Keepalived, pool: PoolSettings, files: Files) -> list[str]:
+def check(
+    keepalived: Keepalived, pool: PoolSettings, files: Files, without_us: Mapping[str, int] = NOTHING_SET
+) -> list[str]:
     """Looks at a service and its configuration; returns warnings. Raises BalancerError. Changes nothing."""
     running, known = keepalived.configuration()
     where = f"{keepalived.where} ({running.configuration})"
@@ -52,7 +56,7 @@ def check(keepalived: Keepalived, pool: PoolSettings, files: Files) -> list[str]
         raise BalancerError(
             f"{where}: {', '.join(wrong)}; was it set with ipvsadm, or is the configuration not understood here?"
         )
-    warnings = check_service(keepalived.lvs, keepalived.read(), pool, keepalived.where)
+    warnings = check_service(keepalived.lvs, keepalived.read(), pool, keepalived.where, without_us)
     if permanent := sorted({path for path in paths.values() if not path.startswith(GONE_AFTER_A_BOOT)}):
         outlived = ", ".join(permanent)
         warnings.append(f"{where}: {outlived} outlive a boot, and with them lowered weights; use files in /run")
