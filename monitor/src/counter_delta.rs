@@ -1,28 +1,92 @@
 //! Counters of the kernel: the difference between two readings.
 //!
 //! They go back when what they count is made anew (a cgroup, an interface, a disk that was plugged in again) or when they
-//! wrap, and leap when it has become another thing: then there is no figure for that period.
+//! wrap, and leap when it has become another thing, or when the kernel or what stands in for it has a fault: then there is
+//! no figure for that period. This is the only place where counters are subtracted.
 
-/// No counter of a machine grows faster per second: bytes, nanoseconds and events stay far below.
-const MOST_PER_S: f64 = 1e12;
+use crate::reason::Reason;
 
 /// Why there is no rate when no time passed between two readings.
 pub(crate) const NO_TIME: &str = "no time passed since the last reading";
 const NO_EARLIER: &str = "there was no earlier reading";
 const NOT_COUNTED: &str = "this kernel does not count it";
 const WENT_BACK: &str = "the counter went back: it wrapped or began anew";
-const LEAPT: &str = "the counter leapt: it counts something else now";
+const LEAPT: &str = "the counter leapt: it grew by more than the time that passed allows";
+
+/// Clocks are read a moment apart, and what happened in a time is booked up to so many seconds later.
+const BOOKED_LATE_S: f64 = 0.25;
+/// Some kernels book stolen time twice: as such, and as idle.
+const BOOKED_TWICE: f64 = 1.5;
+
+/// A reading of a counter, or why there is none.
+pub type Count = Result<u64, Reason>;
+
+/// A counter that the kernel may have: without it there is no value, and nothing is wrong.
+pub fn if_counted(counter: Option<u64>) -> Count {
+    counter.ok_or_else(|| NOT_COUNTED.into())
+}
+
+/// The most that a counter grows by in a second. Each counter is declared with it: a difference is always compared with
+/// the time that passed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Most {
+    per_s: f64,
+    falls_a_little: bool,
+}
+
+impl Most {
+    /// Of anything that is counted one by one.
+    pub const EVENTS: Most = Most { per_s: 1e10, falls_a_little: false };
+    /// Of bytes.
+    pub const BYTES: Most = Most { per_s: 1e12, falls_a_little: false };
+
+    /// Of a time, in units of which so many are a second: it grows by no more than the time that passed.
+    pub const fn time(units: f64) -> Most {
+        Most { per_s: units, falls_a_little: false }
+    }
+
+    /// Of so many together: CPUs, tasks that wait at once.
+    pub const fn of(self, many: f64) -> Most {
+        Most { per_s: self.per_s * many, ..self }
+    }
+
+    /// The kernel's documentation warns that it goes back by a little; that is no growth.
+    pub const fn falling_a_little(self) -> Most {
+        Most { falls_a_little: true, ..self }
+    }
+
+    fn allows(self, by: f64, elapsed_s: f64) -> bool {
+        by <= self.per_s * (BOOKED_TWICE * elapsed_s + BOOKED_LATE_S)
+    }
+
+    /// By how much a counter grew in a time.
+    ///
+    /// # Errors
+    /// It went back or leapt.
+    pub fn grown(self, last: u64, now: u64, elapsed_s: f64) -> Result<u64, &'static str> {
+        match now.checked_sub(last) {
+            Some(by) if self.allows(by as f64, elapsed_s) => Ok(by),
+            Some(_) => Err(LEAPT),
+            None if self.falls_a_little && (last - now) as f64 <= self.per_s * BOOKED_LATE_S => Ok(0),
+            None => Err(WENT_BACK),
+        }
+    }
+
+    /// The same of the sum of several that grew by so much.
+    ///
+    /// # Errors
+    /// They leapt.
+    pub fn sum_of(self, grown: &[u64], elapsed_s: f64) -> Result<f64, &'static str> {
+        let sum = grown.iter().map(|by| *by as f64).sum();
+        if self.allows(sum, elapsed_s) { Ok(sum) } else { Err(LEAPT) }
+    }
+}
 
 /// The last reading of `N` counters that are read together.
 #[derive(Debug, Clone)]
 pub struct CounterDelta<const N: usize> {
+    most: [Most; N],
     last: Option<(u64, [Option<u64>; N])>,
-}
-
-impl<const N: usize> Default for CounterDelta<N> {
-    fn default() -> CounterDelta<N> {
-        CounterDelta { last: None }
-    }
 }
 
 /// The time between two readings.
@@ -36,26 +100,34 @@ pub struct Delta<const N: usize> {
     /// The time between the readings; 0 when there was only one.
     pub elapsed_s: f64,
     /// By how much.
-    pub by: [Result<u64, &'static str>; N],
+    pub by: [Count; N],
 }
 
 impl<const N: usize> CounterDelta<N> {
-    /// Takes a reading; `None` is a counter that is not there.
-    pub fn advance(&mut self, now_ns: u64, now: [Option<u64>; N]) -> Delta<N> {
-        let Some((last_ns, last)) = self.last.replace((now_ns, now)) else {
-            return Delta { elapsed_s: 0.0, by: now.map(|counter| Err(counter.map_or(NOT_COUNTED, |_| NO_EARLIER))) };
-        };
-        let elapsed_s = seconds_between(last_ns, now_ns);
-        let delta = |last: Option<u64>, now: Option<u64>| {
-            let now = now.ok_or(NOT_COUNTED)?;
-            let delta = now.checked_sub(last.ok_or(NO_EARLIER)?).ok_or(WENT_BACK)?;
-            if now_ns <= last_ns {
-                return Err(NO_TIME);
-            }
-            // Short periods may end a little later than their clock shows.
-            if delta as f64 > MOST_PER_S * elapsed_s.max(1.0) { Err(LEAPT) } else { Ok(delta) }
-        };
-        Delta { elapsed_s, by: std::array::from_fn(|place| delta(last[place], now[place])) }
+    /// Nothing was read yet.
+    pub fn new(most: [Most; N]) -> CounterDelta<N> {
+        CounterDelta { most, last: None }
+    }
+
+    /// From now on they grow by no more than this: the number of CPUs changed.
+    pub fn bound(&mut self, most: [Most; N]) {
+        self.most = most;
+    }
+
+    /// Takes a reading.
+    pub fn advance(&mut self, now_ns: u64, now: [Count; N]) -> Delta<N> {
+        let read = std::array::from_fn(|place| now[place].as_ref().ok().copied());
+        let before = self.last.replace((now_ns, read));
+        let elapsed_s = before.map_or(0.0, |(last_ns, _)| seconds_between(last_ns, now_ns));
+        let mut place = 0;
+        let by = now.map(|now| {
+            let (most, last) = (self.most[place], before.and_then(|(_, last)| last[place]));
+            place += 1;
+            let (now, last) = (now?, last.ok_or(NO_EARLIER)?);
+            let grown = if elapsed_s > 0.0 { most.grown(last, now, elapsed_s) } else { Err(NO_TIME) };
+            grown.map_err(Reason::from)
+        });
+        Delta { elapsed_s, by }
     }
 
     /// False before the first reading, and after a gap.
@@ -70,19 +142,27 @@ impl<const N: usize> CounterDelta<N> {
 }
 
 impl<const N: usize> Delta<N> {
-    /// CounterDelta per second.
+    /// By how much one of them grew.
     ///
     /// # Errors
     /// Why it is not known.
-    pub fn per_s(&self, place: usize) -> Result<f64, &'static str> {
-        self.by[place].map(|by| by as f64 / self.elapsed_s)
+    pub fn by(&self, place: usize) -> Count {
+        self.by[place].clone()
+    }
+
+    /// The same per second.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub fn per_s(&self, place: usize) -> Result<f64, Reason> {
+        Ok(self.by(place)? as f64 / self.elapsed_s)
     }
 
     /// A time in milliseconds as a number of those that passed: 1 is the whole time, 2 two things at once.
     ///
     /// # Errors
     /// Why it is not known.
-    pub fn ms_share(&self, place: usize) -> Result<f64, &'static str> {
+    pub fn ms_share(&self, place: usize) -> Result<f64, Reason> {
         Ok(self.per_s(place)? / 1e3)
     }
 }
@@ -93,31 +173,57 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
+    fn deltas<const N: usize>() -> CounterDelta<N> {
+        CounterDelta::new([Most::EVENTS; N])
+    }
+
+    fn read<const N: usize>(counters: [Option<u64>; N]) -> [Count; N] {
+        counters.map(if_counted)
+    }
+
+    fn because(reason: &str) -> Count {
+        Err(reason.into())
+    }
+
     #[test]
     fn growth_is_of_the_time_between_two_readings() {
-        let mut deltas = CounterDelta::default();
-        assert_eq!(deltas.advance(0, [Some(5), None]).by, [Err(NO_EARLIER), Err(NOT_COUNTED)]);
-        let delta = deltas.advance(S / 2, [Some(15), Some(3)]);
-        assert_eq!((delta.by, delta.elapsed_s), ([Ok(10), Err(NO_EARLIER)], 0.5));
-        assert_eq!(deltas.advance(S, [Some(15), Some(4)]).per_s(1), Ok(2.0));
+        let mut deltas = deltas();
+        assert_eq!(deltas.advance(0, read([Some(5), None])).by, [because(NO_EARLIER), because(NOT_COUNTED)]);
+        let delta = deltas.advance(S / 2, read([Some(15), Some(3)]));
+        assert_eq!((delta.by, delta.elapsed_s), ([Ok(10), because(NO_EARLIER)], 0.5));
+        assert_eq!(deltas.advance(S, read([Some(15), Some(4)])).per_s(1), Ok(2.0));
         deltas.forget();
-        assert_eq!(deltas.advance(2 * S, [Some(16), None]).by, [Err(NO_EARLIER), Err(NOT_COUNTED)]);
+        let delta = deltas.advance(2 * S, [Ok(16), because("a strange line")]);
+        assert_eq!(delta.by, [because(NO_EARLIER), because("a strange line")]);
     }
 
     #[test]
     fn counters_that_go_back_wrap_or_leap_give_no_number() {
-        let mut deltas = CounterDelta::default();
-        deltas.advance(0, [Some(100), Some(u64::from(u32::MAX)), Some(0)]);
-        let delta = deltas.advance(S / 5, [Some(1), Some(0), Some(u64::MAX)]);
-        assert_eq!(delta.by, [Err(WENT_BACK), Err(WENT_BACK), Err(LEAPT)]);
-        assert_eq!(deltas.advance(2 * S / 5, [Some(3), Some(1), None]).by, [Ok(2), Ok(1), Err(NOT_COUNTED)]);
+        let mut deltas = deltas();
+        deltas.advance(0, read([Some(100), Some(u64::from(u32::MAX)), Some(0)]));
+        let delta = deltas.advance(S / 5, read([Some(1), Some(0), Some(u64::MAX)]));
+        assert_eq!(delta.by, [because(WENT_BACK), because(WENT_BACK), because(LEAPT)]);
+        let delta = deltas.advance(2 * S / 5, read([Some(3), Some(1), None]));
+        assert_eq!(delta.by, [Ok(2), Ok(1), because(NOT_COUNTED)]);
+    }
+
+    #[test]
+    fn a_time_grows_by_no_more_than_the_time_that_passed() {
+        let of_two_cpus = Most::time(100.0).of(2.0);
+        assert_eq!(of_two_cpus.grown(0, 400, 2.0), Ok(400));
+        assert_eq!(of_two_cpus.grown(0, 700, 2.0), Err(LEAPT));
+        assert_eq!(of_two_cpus.grown(0, 50, 0.05), Ok(50), "booked late");
+        assert_eq!(of_two_cpus.sum_of(&[400, 300], 2.0), Err(LEAPT));
+        assert_eq!(of_two_cpus.grown(9, 8, 2.0), Err(WENT_BACK));
+        let idle = of_two_cpus.falling_a_little();
+        assert_eq!((idle.grown(900, 899, 2.0), idle.grown(900, 800, 2.0)), (Ok(0), Err(WENT_BACK)));
     }
 
     #[test]
     fn without_time_there_is_no_rate() {
-        let mut deltas = CounterDelta::default();
-        deltas.advance(S, [Some(1)]);
-        assert_eq!(deltas.advance(S, [Some(2)]).by, [Err(NO_TIME)]);
-        assert_eq!(deltas.advance(0, [Some(3)]).by, [Err(NO_TIME)]);
+        let mut deltas = deltas();
+        deltas.advance(S, [Ok(1)]);
+        assert_eq!(deltas.advance(S, [Ok(2)]).by, [because(NO_TIME)]);
+        assert_eq!(deltas.advance(0, [Ok(3)]).by, [because(NO_TIME)]);
     }
 }

@@ -8,12 +8,15 @@
 use std::fs::File;
 use std::path::Path;
 
+use crate::counter_delta::Most;
 use crate::system::Reader;
 
 /// Threads whose kinds of switches are looked at in one period.
 pub const MOST_LOOKS: usize = 4;
 /// New threads of which the first look is taken when they are found; the others' comes with their first turn.
 pub const MOST_FIRST_LOOKS: usize = 64;
+/// Between two looks at one thread.
+const LONGEST_S: f64 = 3600.0;
 
 /// What a thread has had since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -61,7 +64,9 @@ impl Split {
     /// Counts what one thread had between two looks, if both succeeded and it is still the same thread.
     pub fn add(&mut self, last: Option<Switches>, now: Option<Switches>) {
         let Some((last, now)) = last.zip(now) else { return };
-        let grown = now.voluntary.checked_sub(last.voluntary).zip(now.involuntary.checked_sub(last.involuntary));
+        // When it was looked at last is not kept: the time that passed was an hour at most.
+        let grown = |last, now| Most::EVENTS.grown(last, now, LONGEST_S).ok();
+        let grown = grown(last.voluntary, now.voluntary).zip(grown(last.involuntary, now.involuntary));
         if let Some((voluntary, involuntary)) = grown {
             self.voluntary = self.voluntary.saturating_add(voluntary);
             self.involuntary = self.involuntary.saturating_add(involuntary);

@@ -111,6 +111,9 @@ impl Reader {
     }
 }
 
+/// What is wrong with a text that says nothing more exact.
+pub const UNEXPECTED: &str = "not in the expected form";
+
 /// A file that stays open between reads; it is opened again when reading fails (its cgroup was made anew).
 pub struct KeptFile {
     path: PathBuf,
@@ -139,10 +142,18 @@ impl KeptFile {
     /// # Errors
     /// Why the file cannot be used.
     pub fn parse<T>(&mut self, reader: &mut Reader, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Reason> {
+        self.read(reader, |text| parse(text).ok_or_else(|| UNEXPECTED.to_owned()))
+    }
+
+    /// What `parse` makes of the whole file; its error is what is wrong with the text.
+    ///
+    /// # Errors
+    /// Why the file cannot be used.
+    pub fn read<T>(&mut self, reader: &mut Reader, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Reason> {
         let read = if self.is_list { Reader::read_list } else { Reader::read };
         if let Some(file) = &self.file {
             match read(reader, file) {
-                Ok(text) => return parse(text).ok_or_else(|| self.unexpected()),
+                Ok(text) => return parse(text).map_err(|fault| self.fault(&fault)),
                 Err(_) => self.file = None,
             }
         }
@@ -152,11 +163,11 @@ impl KeptFile {
             Err(error) => return Err(Reason::of_file(&self.path, &error)),
         };
         self.file = Some(file);
-        parsed.ok_or_else(|| self.unexpected())
+        parsed.map_err(|fault| self.fault(&fault))
     }
 
-    fn unexpected(&self) -> Reason {
-        Reason::from(format!("{}: not in the expected form", self.path.display()))
+    fn fault(&self, fault: &str) -> Reason {
+        Reason::from(format!("{}: {fault}", self.path.display()))
     }
 }
 

@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::counter_delta::Most;
 use crate::switches::{self, Switches};
 use crate::system::{Reader, System};
 
@@ -20,7 +21,7 @@ use crate::system::{Reader, System};
 const KEPT_FILES: usize = 512;
 
 /// A thread's run delay comes all at once when its wait ends; a longer one means another thread.
-const LONGEST_WAIT_NS: u64 = 60_000_000_000;
+const LONGEST_WAIT_S: f64 = 60.0;
 
 /// While nothing comes in, a process that stood still for so long is asked for its CPU time that often.
 const RESTS_NS: u64 = 950_000_000;
@@ -118,7 +119,7 @@ impl Thread {
         &mut self,
         reader: &mut Reader,
         path: impl FnOnce() -> PathBuf,
-        longest_ns: u64,
+        elapsed_s: f64,
     ) -> Result<Option<Times>, ()> {
         let text = match &self.file {
             Some(file) => reader.read(file),
@@ -127,11 +128,12 @@ impl Thread {
         let now = text.ok().and_then(parse_schedstat).ok_or(())?;
         let last = self.last.replace(now);
         Ok(last.and_then(|last| {
-            let cpu_ns = now.cpu_ns.checked_sub(last.cpu_ns)?;
-            let run_delay_ns = now.run_delay_ns.checked_sub(last.run_delay_ns)?;
-            let turns = now.turns.checked_sub(last.turns)?;
-            let plausible = cpu_ns <= longest_ns && run_delay_ns <= longest_ns + LONGEST_WAIT_NS;
-            plausible.then_some(Times { cpu_ns, run_delay_ns, turns })
+            let time = Most::time(1e9);
+            Some(Times {
+                cpu_ns: time.grown(last.cpu_ns, now.cpu_ns, elapsed_s).ok()?,
+                run_delay_ns: time.grown(last.run_delay_ns, now.run_delay_ns, elapsed_s + LONGEST_WAIT_S).ok()?,
+                turns: Most::EVENTS.grown(last.turns, now.turns, elapsed_s).ok()?,
+            })
         }))
     }
 }
@@ -205,9 +207,9 @@ impl Threads {
         alive
     }
 
-    /// What they had since the last call. A thread whose CPU time grew by more than `longest_ns` is another one now. While
+    /// What they had since the last call, `elapsed_s` ago. A thread whose CPU time grew by more is another one now. While
     /// it `is_quiet`, what a process that stood still for a second has had is counted up to a second late.
-    pub fn read(&mut self, now_ns: u64, longest_ns: u64, is_quiet: bool) -> &Had {
+    pub fn read(&mut self, now_ns: u64, elapsed_s: f64, is_quiet: bool) -> &Had {
         let (reader, proc) = (&mut self.reader, &self.proc);
         let Had { mut turns, mut turns_new, .. } = std::mem::take(&mut self.had);
         turns.clear();
@@ -223,7 +225,7 @@ impl Threads {
             }
             process.threads.retain(|tid, thread| {
                 let id = (*pid, *tid);
-                let Ok(advance) = thread.advance(reader, || schedstat(proc, id), longest_ns) else {
+                let Ok(advance) = thread.advance(reader, || schedstat(proc, id), elapsed_s) else {
                     had.one_ended = true;
                     return false;
                 };
@@ -262,7 +264,7 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    const LONGEST_NS: u64 = 1_000_000_000;
+    const LONGEST_S: f64 = 1.0;
 
     #[test]
     fn schedstat_is_three_numbers() {
@@ -286,23 +288,23 @@ mod tests {
         let system = System { cpu_ns_of: Rc::new(move |_| Some(shown.get())), ..fixture.system() };
         let mut threads = Threads::new(&system);
         assert_eq!(threads.scan(&[10, 20], 1), 1);
-        assert_eq!(threads.read(1, LONGEST_NS, false), &Had { is_kept: true, ..Had::default() });
+        assert_eq!(threads.read(1, LONGEST_S, false), &Had { is_kept: true, ..Had::default() });
 
         write(&fixture, 11, "5 3 2\n");
         let asleep = Had { measured: 2, is_kept: true, ..Had::default() };
-        assert_eq!(threads.read(1, LONGEST_NS, false), &asleep, "its clock stands still: not looked at");
+        assert_eq!(threads.read(1, LONGEST_S, false), &asleep, "its clock stands still: not looked at");
         clock.set(6);
-        let Had { sum, measured, turns_new, .. } = threads.read(1, LONGEST_NS, false);
+        let Had { sum, measured, turns_new, .. } = threads.read(1, LONGEST_S, false);
         assert_eq!((sum, *measured), (&Times { cpu_ns: 4, run_delay_ns: 2, turns: 1 }, 2));
         assert_eq!(turns_new, &[(10, 11)]);
-        assert_eq!(threads.read(1, LONGEST_NS, false), &asleep);
+        assert_eq!(threads.read(1, LONGEST_S, false), &asleep);
 
         write(&fixture, 12, "9 9 9\n");
         threads.scan(&[10], 2);
-        assert_eq!(threads.read(1, LONGEST_NS, false).measured, 2, "the new one is read at once");
+        assert_eq!(threads.read(1, LONGEST_S, false).measured, 2, "the new one is read at once");
         write(&fixture, 12, "10 9 10\n");
         clock.set(7);
-        assert_eq!(threads.read(1, LONGEST_NS, false).sum.cpu_ns, 1);
+        assert_eq!(threads.read(1, LONGEST_S, false).sum.cpu_ns, 1);
     }
 
     #[test]
@@ -318,7 +320,7 @@ mod tests {
         let mut threads = Threads::new(&System { cpu_ns_of: Rc::new(cpu_ns_of), ..fixture.system() });
         threads.scan(&[10], 1);
         let mut read = |tenths: u64, is_quiet| {
-            let had = threads.read(tenths * 100_000_000, LONGEST_NS, is_quiet);
+            let had = threads.read(tenths * 100_000_000, LONGEST_S, is_quiet);
             (asked.take(), had.measured, had.sum.cpu_ns)
         };
         assert_eq!(read(1, true), (1, 0, 0), "its first reading");
@@ -356,14 +358,14 @@ mod tests {
         let (tid, first_ns) = turn();
         let mut threads = Threads::new(&system);
         assert_eq!(threads.scan(&[pid], 1), 1);
-        threads.read(1, u64::MAX / 4, false);
+        threads.read(1, 1e9, false);
         let of_worker = |threads: &Threads| threads.processes[&pid].threads[&tid].last.expect("read").cpu_ns;
         for number in 0..4 {
             let now_ns = if number == 0 { first_ns } else { turn().1 };
             // Until the kernel has counted the turn, which it does at its end or at a clock tick.
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
             while of_worker(&threads) < now_ns && std::time::Instant::now() < deadline {
-                threads.read(1, u64::MAX / 4, false);
+                threads.read(1, 1e9, false);
             }
             assert!(of_worker(&threads) >= now_ns);
         }

@@ -2,8 +2,14 @@
 //!
 //! Form: the kernel's Documentation/filesystems/proc.rst.
 
+use std::collections::HashSet;
+
+use crate::counter_delta::{CounterDelta, Most};
+use crate::reason::Reason;
+
 /// The kinds that are counted, in the order of the file. Guest time stands within user time.
-const KINDS: usize = 8;
+pub const KINDS: usize = 8;
+const KIND_NAMES: [&str; KINDS] = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
 const IDLE: usize = 3;
 const IOWAIT: usize = 4;
 
@@ -14,14 +20,6 @@ pub struct Ticks {
     pub by_kind: [u64; KINDS],
     /// CPUs that are online.
     pub cores: u32,
-}
-
-impl Ticks {
-    /// In user and kernel mode and in interrupts.
-    pub fn running(&self) -> u64 {
-        let [user, nice, system, _idle, _iowait, irq, softirq, _steal] = self.by_kind;
-        user + nice + system + irq + softirq
-    }
 }
 
 /// Shares of a period's ticks.
@@ -43,32 +41,85 @@ pub struct Kinds {
 }
 
 /// Reads /proc/stat.
-pub fn parse_stat(text: &str) -> Option<Ticks> {
-    let mut fields = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().map(str::parse::<u64>);
-    let mut ticks = Ticks::default();
-    for kind in &mut ticks.by_kind {
-        *kind = fields.next()?.ok()?;
+///
+/// # Errors
+/// What is wrong with it: a line that is there twice, as in some containers, is counted by nobody.
+pub fn parse_stat(text: &str) -> Result<Ticks, String> {
+    let mut all = None;
+    let mut seen = HashSet::new();
+    for line in text.lines().take_while(|line| line.starts_with("cpu")) {
+        let (name, numbers) = line.split_once(' ').unwrap_or((line, ""));
+        let is_core = name[3..].parse::<u32>().is_ok();
+        if !is_core && name != "cpu" {
+            continue;
+        }
+        if !seen.insert(name) {
+            return Err(format!("two `{name}` lines"));
+        }
+        if !is_core {
+            all = Some(numbers);
+        }
     }
-    let cores = text.lines().skip(1).take_while(|line| line.starts_with("cpu")).count();
-    ticks.cores = u32::try_from(cores).ok().filter(|cores| *cores > 0)?;
-    Some(ticks)
+    let mut fields = all.ok_or("no `cpu` line")?.split_ascii_whitespace();
+    let mut ticks = Ticks::default();
+    for (kind, name) in ticks.by_kind.iter_mut().zip(KIND_NAMES) {
+        let field = fields.next().ok_or_else(|| format!("the `cpu` line has no {name}"))?;
+        *kind = field.parse().map_err(|_| format!("{name} of the `cpu` line is {field:?}, no number of ticks"))?;
+    }
+    ticks.cores = u32::try_from(seen.len() - 1).unwrap_or(u32::MAX);
+    if ticks.cores == 0 { Err("no line of a single CPU".to_owned()) } else { Ok(ticks) }
+}
+
+/// What is between two readings of /proc/stat.
+pub struct TickDelta {
+    deltas: CounterDelta<KINDS>,
+    cores: u32,
+}
+
+/// The most ticks in a second on so many CPUs.
+fn most(cores: u32) -> Most {
+    Most::time(rustix::param::clock_ticks_per_second() as f64).of(f64::from(cores))
+}
+
+impl Default for TickDelta {
+    fn default() -> TickDelta {
+        TickDelta { deltas: CounterDelta::new([most(0); KINDS]), cores: 0 }
+    }
+}
+
+impl TickDelta {
+    /// Takes a reading: by how much each kind grew, or why that is not known.
+    ///
+    /// # Errors
+    /// Which kind cannot be true.
+    pub fn advance(&mut self, now_ns: u64, now: &Ticks) -> Result<[u64; KINDS], Reason> {
+        // CPUs may have come or gone since the last reading.
+        let most = most(now.cores.max(self.cores));
+        self.cores = now.cores;
+        // These two can go back by a little, as the kernel's documentation warns.
+        let falls = |kind: usize| matches!(kind, IDLE | IOWAIT);
+        let bound = |kind| if falls(kind) { most.falling_a_little() } else { most };
+        self.deltas.bound(std::array::from_fn(bound));
+        let delta = self.deltas.advance(now_ns, now.by_kind.map(Ok));
+        let mut grown = [0; KINDS];
+        for ((kind, by), name) in grown.iter_mut().zip(&delta.by).zip(KIND_NAMES) {
+            *kind = by.clone().map_err(|reason| Reason::from(format!("{name} in /proc/stat: {reason}")))?;
+        }
+        most.sum_of(&grown, delta.elapsed_s).map_err(|reason| format!("all ticks of /proc/stat: {reason}"))?;
+        Ok(grown)
+    }
+
+    /// The next reading is the first again: there was a gap.
+    pub fn forget(&mut self) {
+        self.deltas.forget();
+    }
 }
 
 /// The shares of the ticks between two readings.
 ///
 /// # Errors
 /// Why they are not known.
-pub fn kinds(last: &Ticks, now: &Ticks) -> Result<Kinds, &'static str> {
-    let mut grown = [0_u64; KINDS];
-    for (kind, grown) in grown.iter_mut().enumerate() {
-        let (last, now) = (last.by_kind[kind], now.by_kind[kind]);
-        *grown = match now.checked_sub(last) {
-            Some(grown) => grown,
-            // These two can go back by a little, as the kernel's documentation warns.
-            None if matches!(kind, IDLE | IOWAIT) => 0,
-            None => return Err("the ticks of /proc/stat went back"),
-        };
-    }
+pub fn kinds(grown: [u64; KINDS]) -> Result<Kinds, &'static str> {
     let total: f64 = grown.iter().map(|ticks| *ticks as f64).sum();
     if total == 0.0 {
         return Err("no tick of /proc/stat passed since the last reading");
@@ -84,31 +135,41 @@ pub fn kinds(last: &Ticks, now: &Ticks) -> Result<Kinds, &'static str> {
     })
 }
 
+/// The ticks in which CPUs ran something: in user and kernel mode and in interrupts.
+pub fn running([user, nice, system, _idle, _iowait, irq, softirq, _steal]: [u64; KINDS]) -> u64 {
+    user + nice + system + irq + softirq
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const STAT: &str = "cpu  100 5 50 1000 20 3 2 10 7 0\ncpu0 50 0 0\ncpu1 1 0 0\nintr 5\n";
+    const S: u64 = 1_000_000_000;
 
     #[test]
     fn ticks_are_read_with_steal_and_without_counting_guests_twice() {
         let ticks = parse_stat(STAT).expect("read");
         assert_eq!(ticks, Ticks { by_kind: [100, 5, 50, 1000, 20, 3, 2, 10], cores: 2 });
-        for bad in ["", "cpu  1 2 3\ncpu0 1\n", "cpu  a b c d e f g h\ncpu0 1\n", "intr 5\n", "cpu  1 1 1 1 1 1 1 1\n"]
-        {
-            assert_eq!(parse_stat(bad), None, "{bad:?}");
+        for (bad, fault) in [
+            ("", "no `cpu` line"),
+            ("intr 5\n", "no `cpu` line"),
+            ("cpu  1 2 3\ncpu0 1\n", "the `cpu` line has no idle"),
+            ("cpu  1 2 x 4 5 6 7 8\ncpu0 1\n", "system of the `cpu` line is \"x\", no number of ticks"),
+            ("cpu  1 2 -3 4 5 6 7 8\ncpu0 1\n", "system of the `cpu` line is \"-3\", no number of ticks"),
+            ("cpu  1 1 1 1 1 1 1 1\n", "no line of a single CPU"),
+            ("cpu  1 1 1 1 1 1 1 1\ncpufreq 1\n", "no line of a single CPU"),
+            ("cpu  0 0 0 0 0 0 0 0\ncpu  1 1 1 1 1 1 1 1\ncpu0 1\n", "two `cpu` lines"),
+            ("cpu  1 1 1 1 1 1 1 1\ncpu0 1\ncpu0 1\n", "two `cpu0` lines"),
+        ] {
+            assert_eq!(parse_stat(bad), Err(fault.to_owned()), "{bad:?}");
         }
     }
 
     #[test]
     fn the_kinds_are_shares_that_add_up_to_one() {
-        let last = parse_stat(STAT).expect("read");
-        let mut now = last;
-        for (kind, more) in [(0, 30), (1, 10), (2, 20), (3, 5), (4, 15), (5, 4), (6, 6), (7, 10)] {
-            now.by_kind[kind] += more;
-        }
         let expected = Kinds { user: 0.4, system: 0.2, irq: 0.1, iowait: 0.15, steal: 0.1, used: 0.8 };
-        let found = kinds(&last, &now).expect("there");
+        let found = kinds([30, 10, 20, 5, 15, 4, 6, 10]).expect("there");
         for (found, expected) in [
             (found.user, expected.user),
             (found.system, expected.system),
@@ -119,18 +180,36 @@ mod tests {
         ] {
             assert!((found - expected).abs() < 1e-9, "{found} {expected}");
         }
+        assert_eq!(kinds([0; KINDS]), Err("no tick of /proc/stat passed since the last reading"));
+        assert_eq!(running([1, 2, 4, 8, 16, 32, 64, 128]), 1 + 2 + 4 + 32 + 64);
+    }
+
+    /// What becomes of these ticks of 2 CPUs after two seconds, each kind more by so much.
+    fn after_2_s(more: [i64; KINDS]) -> Result<[u64; KINDS], String> {
+        let first = parse_stat(STAT).expect("read");
+        let mut deltas = TickDelta::default();
+        let _ = deltas.advance(S, &first);
+        let mut now = first;
+        for (ticks, more) in now.by_kind.iter_mut().zip(more) {
+            *ticks = ticks.saturating_add_signed(more);
+        }
+        deltas.advance(3 * S, &now).map_err(|reason| reason.text)
     }
 
     #[test]
-    fn idle_ticks_may_go_back_and_others_may_not() {
-        let last = parse_stat(STAT).expect("read");
-        let mut now = last;
-        now.by_kind[IDLE] -= 1;
-        assert_eq!(kinds(&last, &now), Err("no tick of /proc/stat passed since the last reading"));
-        now.by_kind[0] += 4;
-        assert_eq!(kinds(&last, &now).map(|kinds| kinds.used), Ok(1.0));
-        // As after a live migration.
-        now.by_kind[7] -= 5;
-        assert_eq!(kinds(&last, &now), Err("the ticks of /proc/stat went back"));
+    fn ticks_are_compared_with_the_time_that_passed() {
+        assert_eq!(after_2_s([100, 0, 0, 300, 0, 0, 0, 0]), Ok([100, 0, 0, 300, 0, 0, 0, 0]));
+        for (more, which) in [
+            ([100, 0, 0, 300, 0, 0, 0, 1_000_000_000], "steal in /proc/stat: the counter leapt: it grew by more than"),
+            ([100, 0, 0, 4000, 0, 0, 0, 0], "idle in /proc/stat: the counter leapt"),
+            ([400, 0, 300, 300, 0, 0, 0, 0], "all ticks of /proc/stat: the counter leapt"),
+            // As after a live migration.
+            ([100, 0, 0, 300, 0, 0, 0, -5], "steal in /proc/stat: the counter went back"),
+            ([100, 0, 0, -900, 0, 0, 0, 0], "idle in /proc/stat: the counter went back"),
+        ] {
+            let fault = after_2_s(more).expect_err("not believed");
+            assert!(fault.starts_with(which), "{fault}");
+        }
+        assert_eq!(after_2_s([100, 0, 0, -1, -1, 0, 0, 0]), Ok([100, 0, 0, 0, 0, 0, 0, 0]), "by a little");
     }
 }

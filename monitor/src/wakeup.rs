@@ -5,7 +5,9 @@
 //! counted from when the kernel puts the thread into the queue (`sched_info` of the kernel's kernel/sched/stats.h).
 
 use std::path::Path;
+use std::time::Instant;
 
+use crate::counter_delta::Most;
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader};
 use crate::threads::{Times, parse_schedstat};
@@ -16,7 +18,7 @@ const NO_SCHEDSTAT: &str = "the kernel keeps no schedstat (CONFIG_SCHED_INFO)";
 pub struct Wakeups {
     file: KeptFile,
     reader: Reader,
-    last: Option<Times>,
+    last: Option<(Times, Instant)>,
 }
 
 /// What the scheduler counted between two readings, in nanoseconds.
@@ -47,10 +49,12 @@ impl Wakeups {
         if now.turns == 0 {
             return Err(NO_SCHEDSTAT.into());
         }
-        let last = self.last.replace(now).unwrap_or(now);
+        let (last, then) = self.last.replace((now, Instant::now())).unwrap_or((now, Instant::now()));
+        let elapsed_s = then.elapsed().as_secs_f64();
+        let grown = |last, now| Most::time(1e9).grown(last, now, elapsed_s);
         Ok(Scheduled {
-            queued_ns: now.run_delay_ns.saturating_sub(last.run_delay_ns),
-            cpu_ns: now.cpu_ns.saturating_sub(last.cpu_ns),
+            queued_ns: grown(last.run_delay_ns, now.run_delay_ns)?,
+            cpu_ns: grown(last.cpu_ns, now.cpu_ns)?,
         })
     }
 }

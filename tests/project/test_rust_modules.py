@@ -70,3 +70,21 @@ mod tests {
 }
 """
     assert imports(source) == {"a", "d", "e", "g"}
+
+
+SUBTRACTS = {
+    "counter_delta.rs": "the place for it",
+    "pmu/group.rs": "counts of perf_event, which wrap",
+    "collectors/memory.rs": "two counters of one reading",
+}
+
+
+def test_only_one_place_subtracts_readings_of_counters() -> None:
+    """There a difference is compared with the time that passed, so no collector can forget it."""
+    source = ROOT / "monitor/src"
+    found = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.rs")
+        if re.search(r"\.(checked|wrapping|overflowing)_sub\(", path.read_text())
+    }
+    assert found == set(SUBTRACTS)

@@ -12,13 +12,18 @@ use slackwater_node::list::parse_list;
 use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, first_read, put};
 use crate::config::Settings;
-use crate::counter_delta::CounterDelta;
+use crate::counter_delta::{CounterDelta, Most, if_counted};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
-use crate::ticks::{self, Kinds, Ticks};
+use crate::ticks::{self, Kinds, TickDelta};
 
 /// Quotas change seldom: they are read again after this time.
 const QUOTA_FRESH_NS: u64 = 1_000_000_000;
+
+/// CPU time, where the number of CPUs is not known; throttled time is booked when it is over.
+const NS_OF_ALL_CPUS: Most = Most::time(1e9).of(8192.0);
+/// The shortest period of a quota is a millisecond.
+const PERIODS: Most = Most::time(1e3);
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -45,7 +50,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         stat: KeptFile::new(system.proc.join("stat")),
         system: system.clone(),
         reader: Reader::default(),
-        last: None,
+        ticks: TickDelta::default(),
         group: (!settings.cpu.cgroup.is_empty()).then(|| Group::new(&settings.cpu.cgroup)),
     })
 }
@@ -54,40 +59,34 @@ struct Use {
     system: System,
     stat: KeptFile,
     reader: Reader,
-    last: Option<Ticks>,
+    ticks: TickDelta,
     /// Whose utilisation is measured, instead of the VM's.
     group: Option<Group>,
 }
 
 /// From /proc/stat: the shares of this period, and the cores that are online.
 struct Vm {
-    kinds: Result<Kinds, &'static str>,
+    kinds: Result<Kinds, Reason>,
     cores: f64,
 }
 
 impl Use {
-    fn vm(&mut self) -> Result<Vm, Reason> {
-        let now = match self.stat.parse(&mut self.reader, ticks::parse_stat) {
-            Ok(now) => now,
-            Err(reason) => {
-                self.last = None;
-                return Err(reason);
-            }
-        };
-        let last = self.last.replace(now).ok_or("there was no earlier reading");
-        Ok(Vm { kinds: last.and_then(|last| ticks::kinds(&last, &now)), cores: f64::from(now.cores) })
+    fn vm(&mut self, now_ns: u64) -> Result<Vm, Reason> {
+        let now = self.stat.read(&mut self.reader, ticks::parse_stat).inspect_err(|_| self.ticks.forget())?;
+        let grown = self.ticks.advance(now_ns, &now);
+        Ok(Vm { kinds: grown.and_then(|grown| Ok(ticks::kinds(grown)?)), cores: f64::from(now.cores) })
     }
 }
 
 impl Collector for Use {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let now_ns = (self.system.monotonic_ns)();
-        let vm = self.vm();
+        let vm = self.vm(now_ns);
         let mut cpu = match &mut self.group {
             Some(group) => group.section(sample, &self.system, &mut self.reader, now_ns, &vm)?,
             None => whole(sample, vm.as_ref().map_err(Reason::clone)?),
         };
-        let kinds = vm.and_then(|vm| vm.kinds.map_err(Reason::from));
+        let kinds = vm.and_then(|vm| vm.kinds);
         let share = |of: fn(&Kinds) -> f64| kinds.as_ref().map(of).map_err(Reason::clone);
         put!(sample, cpu.user, share(|kinds| kinds.user));
         put!(sample, cpu.system, share(|kinds| kinds.system));
@@ -101,8 +100,8 @@ impl Collector for Use {
 /// The section of the whole VM, but for the kinds.
 fn whole(sample: &mut Sample, vm: &Vm) -> Cpu {
     let mut cpu = Cpu { scope: "system".to_owned(), cores: Some(vm.cores), ..Cpu::default() };
-    put!(sample, cpu.utilisation, vm.kinds.map(|kinds| kinds.used));
-    put!(sample, cpu.steal, vm.kinds.map(|kinds| kinds.steal));
+    put!(sample, cpu.utilisation, vm.kinds.as_ref().map(|kinds| kinds.used));
+    put!(sample, cpu.steal, vm.kinds.as_ref().map(|kinds| kinds.steal));
     for name in ["cpu.throttled", "cpu.throttled_s_per_s"] {
         absent(sample, name, "`cpu.cgroup` names no cgroup");
     }
@@ -134,7 +133,7 @@ struct Throttling {
 
 impl Group {
     fn new(cgroup: &str) -> Group {
-        Group { cgroup: cgroup.to_owned(), files: None, usage: CounterDelta::default(), limit: None }
+        Group { cgroup: cgroup.to_owned(), files: None, usage: CounterDelta::new([NS_OF_ALL_CPUS]), limit: None }
     }
 
     /// The cgroup's section, but for the kinds.
@@ -156,7 +155,10 @@ impl Group {
         };
         let mut cpu = Cpu { scope: "cgroup".to_owned(), ..Cpu::default() };
         absent(sample, "cpu.steal", "a cgroup has no steal time; it is the whole VM's");
-        let used = self.usage.advance(now_ns, [Some(usage_ns)]).per_s(0).map(|ns_per_s| ns_per_s / 1e9);
+        if let Ok(vm) = vm {
+            self.usage.bound([Most::time(1e9).of(vm.cores)]);
+        }
+        let used = self.usage.advance(now_ns, [Ok(usage_ns)]).per_s(0).map(|ns_per_s| ns_per_s / 1e9);
         match self.limit(system, now_ns, vm) {
             Ok(limit) => {
                 cpu.cores = Some(limit.cores);
@@ -206,7 +208,7 @@ impl Group {
                         counted.filter(|counted| counted.directory == directory).unwrap_or_else(|| Throttling {
                             directory: directory.to_owned(),
                             stat: KeptFile::new(directory.join("cpu.stat")),
-                            deltas: CounterDelta::default(),
+                            deltas: CounterDelta::new([PERIODS, PERIODS, NS_OF_ALL_CPUS]),
                         })
                     }),
                 }
@@ -223,16 +225,19 @@ impl Limit {
             Some(Throttling { stat, deltas, .. }) => stat
                 .parse(reader, cgroup::parse_throttling)
                 .inspect_err(|_| deltas.forget())
-                .map(|counters| deltas.advance(now_ns, counters)),
+                .map(|counters| deltas.advance(now_ns, counters.map(if_counted))),
         };
         let (share, s_per_s) = match delta {
             Ok(delta) => {
-                let share = match (delta.by[0], delta.by[1]) {
+                let share = match (delta.by(0), delta.by(1)) {
                     (Ok(0), Ok(0)) => Err(Reason::from("no period of the quota ended: the cgroup was idle")),
-                    (Ok(periods), Ok(throttled)) => Ok((throttled as f64 / periods as f64).min(1.0)),
-                    (Err(reason), _) | (_, Err(reason)) => Err(reason.into()),
+                    (Ok(periods), Ok(throttled)) if throttled > periods => {
+                        Err(format!("{throttled} periods were throttled of {periods} that ended").into())
+                    }
+                    (Ok(periods), Ok(throttled)) => Ok(throttled as f64 / periods as f64),
+                    (Err(reason), _) | (_, Err(reason)) => Err(reason),
                 };
-                (share, delta.per_s(2).map(|ns_per_s| ns_per_s / 1e9).map_err(Reason::from))
+                (share, delta.per_s(2).map(|ns_per_s| ns_per_s / 1e9))
             }
             Err(reason) => (Err(reason.clone()), Err(reason)),
         };
@@ -248,154 +253,4 @@ fn vm_cpu(sample: &Sample, share: fn(&Cpu) -> Option<f64>) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use slackwater_messages::AbsenceCause;
-
-    use super::*;
-    use crate::collectors::Active;
-    use crate::system::fixture::Fixture;
-
-    const STAT: &str =
-        "cpu  100 5 50 1000 20 3 2 10 7 0\ncpu0 50 0 0 0 0 0 0 0 0 0\ncpu1 1 0 0 0 0 0 0 0 0 0\nintr 5\n";
-
-    fn group(fixture: &Fixture) -> Active {
-        let mut settings = Settings::default();
-        settings.cpu.cgroup = "web/h1".to_owned();
-        COLLECTOR.open(&settings, &fixture.system())
-    }
-
-    #[test]
-    fn the_vm_is_full_when_nothing_is_idle_also_beside_a_thief() {
-        let fixture = Fixture::new(&[("proc/stat", STAT)]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
-        fixture.write("proc/stat", &STAT.replace("cpu  100 5 50 1000 20 3 2 10", "cpu  120 5 60 1000 20 3 2 20"));
-        let cpu = collector.sample().cpu.expect("there");
-        assert_eq!((cpu.utilisation, cpu.steal, cpu.cores), (Some(1.0), Some(0.25), Some(2.0)));
-        assert_eq!((cpu.user, cpu.system, cpu.irq, cpu.iowait), (Some(0.5), Some(0.25), Some(0.0), Some(0.0)));
-    }
-
-    #[test]
-    fn ticks_that_stand_still_or_go_back_are_no_zero() {
-        let fixture = Fixture::new(&[("proc/stat", STAT)]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
-        for text in [STAT.to_owned(), STAT.replace("cpu  100", "cpu  50")] {
-            fixture.write("proc/stat", &text);
-            let sample = collector.sample();
-            assert_eq!(sample.cpu.expect("there").utilisation, None);
-            assert!(sample.absent.contains_key("cpu.utilisation") && sample.absent.contains_key("cpu.steal"));
-        }
-        fixture.remove("proc/stat");
-        fixture.write("proc/stat", "");
-        let mut fresh = COLLECTOR.open(&Settings::default(), &fixture.system());
-        let sample = fresh.sample();
-        assert!(sample.cpu.is_none() && sample.absent["cpu"].ends_with("stat: not in the expected form"));
-    }
-
-    #[test]
-    fn a_cgroup_of_version_1_is_measured_against_its_quota() {
-        let fixture = Fixture::new(&[
-            ("proc/stat", STAT),
-            ("cgroup/cpuacct/web/h1/cpuacct.usage", "1000000000\n"),
-            ("cgroup/cpu/web/h1/cpu.cfs_quota_us", "40000\n"),
-            ("cgroup/cpu/web/h1/cpu.cfs_period_us", "100000\n"),
-            ("cgroup/cpu/web/h1/cpu.stat", "nr_periods 10\nnr_throttled 2\nthrottled_time 1000000\n"),
-        ]);
-        let mut collector = group(&fixture);
-        fixture.advance_s(0.25);
-        fixture.write("proc/stat", &STAT.replace("cpu  100 5 50", "cpu  110 5 80"));
-        fixture.write("cgroup/cpu/web/h1/cpu.stat", "nr_periods 14\nnr_throttled 3\nthrottled_time 51000000\n");
-        fixture.write("cgroup/cpuacct/web/h1/cpuacct.usage", "1050000000\n");
-        let sample = collector.sample();
-        let cpu = sample.cpu.expect("there");
-        assert_eq!((cpu.scope.as_str(), cpu.cores, cpu.steal), ("cgroup", Some(0.4), None));
-        assert!((cpu.utilisation.expect("there") - 0.5).abs() < 1e-9);
-        assert!(sample.absent.contains_key("cpu.steal"));
-        assert_eq!((cpu.throttled, cpu.throttled_s_per_s), (Some(0.25), Some(0.2)));
-        assert_eq!((cpu.user, cpu.system), (Some(0.25), Some(0.75)));
-    }
-
-    #[test]
-    fn throttling_is_that_of_the_cgroup_above_which_sets_the_tightest_quota() {
-        let stat = |throttled: u64| {
-            format!("usage_usec 9\nnr_periods {}\nnr_throttled {throttled}\nthrottled_usec 50000\n", throttled + 2)
-        };
-        let fixture = Fixture::new(&[
-            ("proc/stat", STAT),
-            ("cgroup/cgroup.controllers", "cpu\n"),
-            ("cgroup/web/cpu.max", "40000 100000\n"),
-            ("cgroup/web/cpu.stat", &stat(5)),
-            ("cgroup/web/h1/cpu.max", "max 100000\n"),
-            ("cgroup/web/h1/cpu.stat", &stat(0)),
-        ]);
-        let mut collector = group(&fixture);
-        fixture.advance_s(0.5);
-        let sample = collector.sample();
-        assert_eq!(sample.absent["cpu.throttled"], "no period of the quota ended: the cgroup was idle");
-        assert_eq!(sample.cpu.expect("there").throttled_s_per_s, Some(0.0));
-        fixture.advance_s(1.5);
-        fixture.write("cgroup/web/cpu.stat", &stat(9));
-        assert_eq!(collector.sample().cpu.expect("there").throttled, Some(1.0));
-        fixture.advance_s(1.5);
-        fixture.write("cgroup/web/cpu.stat", &stat(3));
-        let sample = collector.sample();
-        assert_eq!(sample.cpu.expect("there").throttled, None);
-        assert!(sample.absent["cpu.throttled"].starts_with("the counter went back"));
-    }
-
-    #[test]
-    fn a_cgroup_of_version_2_without_quota_may_use_all_cores() {
-        let fixture = Fixture::new(&[
-            ("proc/stat", STAT),
-            ("cgroup/cgroup.controllers", "cpu\n"),
-            ("cgroup/web/h1/cpu.stat", "usage_usec 1000000\n"),
-            ("cgroup/web/h1/cpu.max", "max 100000\n"),
-        ]);
-        let mut collector = group(&fixture);
-        fixture.advance_s(1.0);
-        fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 1500000\n");
-        let cpu = collector.sample().cpu.expect("there");
-        assert_eq!((cpu.cores, cpu.utilisation, cpu.throttled), (Some(2.0), Some(0.25), None));
-    }
-
-    #[test]
-    fn a_cgroup_may_use_the_cores_of_its_cpuset() {
-        let fixture = Fixture::new(&[
-            ("proc/stat", STAT),
-            ("cgroup/cpuacct/web/h1/cpuacct.usage", "1000000000\n"),
-            ("cgroup/cpuset/web/h1/cpuset.cpus", "0-1\n"),
-        ]);
-        let mut collector = group(&fixture);
-        fixture.advance_s(1.5);
-        fixture.write("cgroup/cpuacct/web/h1/cpuacct.usage", "1750000000\n");
-        let cpu = collector.sample().cpu.expect("there");
-        assert_eq!((cpu.cores, cpu.utilisation), (Some(2.0), Some(0.25)));
-        fixture.write("cgroup/cpuset/web/h1/cpuset.cpus", "1\n");
-        fixture.advance_s(1.5);
-        fixture.write("cgroup/cpuacct/web/h1/cpuacct.usage", "2500000000\n");
-        let cpu = collector.sample().cpu.expect("there");
-        assert_eq!((cpu.cores, cpu.utilisation), (Some(1.0), Some(0.5)));
-    }
-
-    #[test]
-    fn a_cgroup_that_is_removed_and_made_again_gives_reasons_and_then_values() {
-        let fixture = Fixture::new(&[
-            ("proc/stat", STAT),
-            ("cgroup/cgroup.controllers", "cpu\n"),
-            ("cgroup/web/h1/cpu.stat", "usage_usec 1000000\n"),
-        ]);
-        let mut collector = group(&fixture);
-        fixture.advance_s(1.0);
-        fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 10\n");
-        let sample = collector.sample();
-        assert_eq!(sample.cpu.expect("there").utilisation, None);
-        assert_eq!(sample.absent["cpu.utilisation"], "the counter went back: it wrapped or began anew");
-        fixture.advance_s(1.0);
-        fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 200010\n");
-        assert_eq!(collector.sample().cpu.expect("there").utilisation, Some(0.1));
-
-        let mut late = group(&Fixture::new(&[("proc/stat", STAT)]));
-        let sample = late.sample();
-        assert!(sample.cpu.is_none() && sample.absent["cpu"].starts_with("cgroup web/h1: neither cpu.stat"));
-        assert_eq!(sample.absence_causes["cpu"], AbsenceCause::NoCgroup);
-    }
-}
+mod tests;

@@ -5,20 +5,25 @@
 //! (/sys/block/NAME/device): partitions, loops, RAM disks and the layers of LVM and RAID, which repeat their disks'
 //! work, do not.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use slackwater_messages::{Disk, Sample};
 
 use super::metric::metrics;
 use super::slow::Slow;
-use super::{Collector, CollectorKind, put};
+use super::{Collector, CollectorKind, absent, put};
 use crate::config::Settings;
-use crate::counter_delta::{CounterDelta, Delta};
+use crate::counter_delta::{Count, CounterDelta, Delta, Most};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
 
 const SECTOR_BYTES: u64 = 512;
+/// The times of requests are booked when these end, of many at once.
+const REQUEST_MS: Most = Most::time(1e3).of(1e6);
+const MOST: [Most; 6] = [Most::EVENTS, REQUEST_MS, Most::BYTES, Most::BYTES, Most::time(1e3), REQUEST_MS];
+/// Disks whose lines are not understood that are named.
+const MOST_FAULTS: usize = 4;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -44,28 +49,37 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
 
 /// Since boot: requests ended, milliseconds that they took, bytes read, bytes written, milliseconds with a request,
 /// and the same times the number of requests.
-type Counters = [Option<u64>; 6];
+type Counters = [Count; 6];
 
-/// Name and counters of one line of /proc/diskstats.
-pub fn parse_line(line: &str) -> Option<(&str, Counters)> {
-    let mut fields = line.split_ascii_whitespace().skip(2);
-    let name = fields.next()?;
+/// The name in a line of /proc/diskstats; none where it is no such line.
+pub fn name_in(line: &str) -> Option<&str> {
+    line.split_ascii_whitespace().nth(2)
+}
+
+/// The counters of a line.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_line(line: &str) -> Result<Counters, String> {
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let count = fields.clone().count();
+    if !matches!(count, 11 | 15 | 17..) {
+        return Err(format!("its line has {count} numbers, and kernels give 11, 15 or 17"));
+    }
     let mut values = [0_u64; 11];
-    for value in &mut values {
-        *value = fields.next()?.parse().ok()?;
+    for (value, field) in values.iter_mut().zip(&mut fields) {
+        *value = field.parse().map_err(|_| format!("{field:?} in its line is no number"))?;
     }
     let [reads, _, sectors_read, read_ms, writes, _, sectors_written, write_ms, _, busy_ms, queue_ms] = values;
-    Some((
-        name,
-        [
-            reads.checked_add(writes),
-            read_ms.checked_add(write_ms),
-            sectors_read.checked_mul(SECTOR_BYTES),
-            sectors_written.checked_mul(SECTOR_BYTES),
-            Some(busy_ms),
-            Some(queue_ms),
-        ],
-    ))
+    let fitting = |number: Option<u64>| number.ok_or_else(|| Reason::from("the numbers of its line are too large"));
+    Ok([
+        fitting(reads.checked_add(writes)),
+        fitting(read_ms.checked_add(write_ms)),
+        fitting(sectors_read.checked_mul(SECTOR_BYTES)),
+        fitting(sectors_written.checked_mul(SECTOR_BYTES)),
+        Ok(busy_ms),
+        Ok(queue_ms),
+    ])
 }
 
 /// True for a disk with a device behind it; optical drives are none that a web server waits for.
@@ -86,50 +100,80 @@ struct Disks {
     known: HashMap<String, Known>,
 }
 
+/// The busiest disk, and what is wrong with the lines of others.
+struct Found {
+    busiest: Option<(String, Delta<6>)>,
+    faults: BTreeMap<String, String>,
+}
+
 impl Disks {
-    /// The disk that had requests for the longest time; of equals the one that moved most bytes, then the first.
-    fn busiest(&mut self) -> Result<(String, Delta<6>), Reason> {
+    /// The disk that had requests for the longest time; of equals the one that moved most bytes, then the first. A line that
+    /// is not understood hides its own disk.
+    fn look(&mut self) -> Result<Found, Reason> {
         let now_ns = (self.system.monotonic_ns)();
         let (known, sys) = (&mut self.known, &self.system.sys);
-        let busiest = self.stats.parse(&mut self.reader, |text| {
-            let mut busiest: Option<((u64, u64), &str, Delta<6>)> = None;
+        let found = self.stats.read(&mut self.reader, |text| {
+            let (mut faults, mut seen) = (BTreeMap::new(), HashSet::new());
+            let mut lines: Vec<(&str, Delta<6>)> = Vec::new();
             for line in text.lines() {
-                let (name, counters) = parse_line(line)?;
+                let Some(name) = name_in(line) else { continue };
                 if !known.contains_key(name) {
-                    let new = Known { is_disk: is_disk(sys, name), seen_ns: now_ns, deltas: CounterDelta::default() };
+                    let new = Known { is_disk: is_disk(sys, name), seen_ns: now_ns, deltas: CounterDelta::new(MOST) };
                     known.insert(name.to_owned(), new);
                 }
                 let Some(disk) = known.get_mut(name) else { continue };
                 disk.seen_ns = now_ns;
+                let is_twice = !seen.insert(name);
                 if !disk.is_disk {
                     continue;
                 }
-                let delta = disk.deltas.advance(now_ns, counters);
-                let bytes = delta.by[2].unwrap_or_default().saturating_add(delta.by[3].unwrap_or_default());
-                let rank = (delta.by[4].unwrap_or_default(), bytes);
+                let counters = if is_twice { Err("two lines have its name".to_owned()) } else { parse_line(line) };
+                match counters {
+                    Ok(counters) => lines.push((name, disk.deltas.advance(now_ns, counters))),
+                    Err(fault) => {
+                        disk.deltas.forget();
+                        faults.insert(name.to_owned(), fault);
+                    }
+                }
+            }
+            let mut busiest: Option<((u64, u64), &str, Delta<6>)> = None;
+            for (name, delta) in lines.into_iter().filter(|(name, _)| !faults.contains_key(*name)) {
+                let by = |place| delta.by(place).unwrap_or_default();
+                let rank = (by(4), by(2).saturating_add(by(3)));
                 if busiest.as_ref().is_none_or(|(highest, ..)| rank > *highest) {
                     busiest = Some((rank, name, delta));
                 }
             }
-            Some(busiest.map(|(_, name, delta)| (name.to_owned(), delta)))
+            Ok(Found { busiest: busiest.map(|(_, name, delta)| (name.to_owned(), delta)), faults })
         });
         // One that was unplugged may come back as another.
         self.known.retain(|_, disk| disk.seen_ns == now_ns);
-        busiest?.ok_or_else(|| format!("{}: no disk with a device behind it", self.stats.path().display()).into())
+        found
     }
 }
 
 impl Collector for Disks {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
-        let (device, delta) = self.busiest().inspect_err(|_| self.known.clear())?;
+        let Found { busiest, faults } = self.look().inspect_err(|_| self.known.clear())?;
+        let path = self.stats.path().display();
+        let described: Vec<String> =
+            faults.iter().take(MOST_FAULTS).map(|(name, fault)| format!("{name}: {fault}")).collect();
+        let (device, delta) = match busiest {
+            Some(busiest) => busiest,
+            None if faults.is_empty() => return Err(format!("{path}: no disk with a device behind it").into()),
+            None => return Err(format!("{path}: {}", described.join("; ")).into()),
+        };
+        if !described.is_empty() {
+            absent(sample, "disk.others", format!("{path}: {}", described.join("; ")));
+        }
         let mut disk = Disk { device, ..Disk::default() };
         // The kernel's clock and ours are read a moment apart: a full period can seem longer than itself.
         put!(sample, disk.busy, delta.ms_share(4).map(|share| share.min(1.0)));
         put!(sample, disk.queue, delta.ms_share(5));
         put!(sample, disk.read_bytes_per_s, delta.per_s(2));
         put!(sample, disk.written_bytes_per_s, delta.per_s(3));
-        let wait_ms = match (delta.by[0], delta.by[1]) {
-            (Ok(0), _) => Err("no request ended in this period"),
+        let wait_ms = match (delta.by(0), delta.by(1)) {
+            (Ok(0), _) => Err("no request ended in this period".into()),
             (Ok(requests), Ok(ms)) => Ok(ms as f64 / requests as f64),
             (Err(reason), _) | (_, Err(reason)) => Err(reason),
         };
@@ -212,6 +256,45 @@ mod tests {
         assert!(sample.absent["disk"].ends_with("diskstats: no disk with a device behind it"), "{:?}", sample.absent);
         let odd = fixture(" 8 0 vda 1 2 3\n");
         let sample = COLLECTOR.open(&Settings::default(), &odd.system()).sample();
-        assert!(sample.absent["disk"].ends_with("diskstats: not in the expected form"));
+        assert!(
+            sample.absent["disk"].ends_with("diskstats: vda: its line has 3 numbers, and kernels give 11, 15 or 17"),
+            "{sample:?}"
+        );
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_hides_its_own_disk_only() {
+        let good = stats([1; 6], [1; 6]);
+        for (odd, fault) in [
+            (good.replace("sdb 1 0", "sdb x 0"), "sdb: \"x\" in its line is no number"),
+            (good.replace("sdb 1 0", "sdb -1 0"), "sdb: \"-1\" in its line is no number"),
+            (format!("{good} 8 1 sdb 7 0 0 0 0 0 0 0 0 0 0\n"), "sdb: two lines have its name"),
+            (
+                good.replace("loop0 9000000", "loop0 ?").replace("sdb 1 0", "sdb"),
+                "sdb: its line has 13 numbers, and kernels give 11, 15 or 17",
+            ),
+        ] {
+            let fixture = fixture(&good);
+            let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
+            fixture.advance_s(0.2);
+            fixture.write("proc/diskstats", &odd);
+            let sample = collector.sample();
+            assert_eq!(
+                sample.disk.as_ref().map(|disk| (disk.device.as_str(), disk.busy)),
+                Some(("vda", Some(0.0))),
+                "{odd}"
+            );
+            assert!(sample.absent["disk.others"].ends_with(fault), "{sample:?}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_busy_for_longer_than_the_time_that_passed_is_not_believed() {
+        let fixture = fixture(&stats([1; 6], [1; 6]));
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
+        fixture.advance_s(1.0);
+        fixture.write("proc/diskstats", &stats([2, 2, 2, 2, 60_001, 2], [1; 6]));
+        let sample = collector.sample();
+        assert!(sample.absent["disk.busy"].starts_with("the counter leapt"), "{sample:?}");
     }
 }

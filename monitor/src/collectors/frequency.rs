@@ -12,12 +12,15 @@ use slackwater_messages::{Frequency, Sample};
 use super::metric::metrics;
 use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
-use crate::counter_delta::CounterDelta;
+use crate::counter_delta::{Count, CounterDelta, Most};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
 
 /// On bigger machines so many cores are looked at, evenly spread: each costs a file kept open and some microseconds.
 const MOST_CORES: usize = 16;
+
+/// Clocks that a core can have.
+const KHZ: std::ops::RangeInclusive<u64> = 1..=20_000_000;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -39,7 +42,7 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
         cpus: cpus.display().to_string(),
         system: system.clone(),
         reader: Reader::default(),
-        deltas: CounterDelta::default(),
+        deltas: CounterDelta::new([Most::EVENTS]),
     })
 }
 
@@ -79,7 +82,7 @@ impl Clock {
         let (mut sum, mut lowest, mut cores) = (0.0, f64::INFINITY, 0);
         let mut failed = None;
         for file in &mut self.clocks {
-            match file.parse(&mut self.reader, |text| text.trim().parse::<u64>().ok().filter(|khz| *khz > 0)) {
+            match file.parse(&mut self.reader, |text| text.trim().parse::<u64>().ok().filter(|khz| KHZ.contains(khz))) {
                 Ok(khz) => {
                     sum += khz as f64 / 1e3;
                     lowest = lowest.min(khz as f64 / 1e3);
@@ -96,14 +99,14 @@ impl Clock {
         Ok((sum / f64::from(cores), lowest))
     }
 
-    fn throttles(&mut self) -> Result<Option<u64>, Reason> {
+    fn throttles(&mut self) -> Count {
         if self.throttles.is_empty() {
             return Err(format!("{}: no thermal_throttle; the hypervisor or the CPU shows none", self.cpus).into());
         }
-        let mut sum = Some(0_u64);
+        let mut sum = 0_u64;
         for file in &mut self.throttles {
-            let count = file.parse(&mut self.reader, |text| text.trim().parse::<u64>().ok());
-            sum = sum.zip(count.ok()).and_then(|(sum, count)| sum.checked_add(count));
+            let count = file.parse(&mut self.reader, |text| text.trim().parse::<u64>().ok())?;
+            sum = sum.checked_add(count).ok_or("the counts of the cores are too large")?;
         }
         Ok(sum)
     }
@@ -119,7 +122,7 @@ impl Collector for Clock {
         put!(sample, frequency.mean_mhz, mhz.as_ref().map(|(mean, _)| *mean));
         put!(sample, frequency.lowest_mhz, mhz.as_ref().map(|(_, lowest)| *lowest));
         let now_ns = (self.system.monotonic_ns)();
-        let per_s = throttles.and_then(|sum| Ok(self.deltas.advance(now_ns, [sum]).per_s(0)?));
+        let per_s = self.deltas.advance(now_ns, [throttles]).per_s(0);
         put!(sample, frequency.throttles_per_s, per_s);
         sample.frequency = Some(frequency);
         Ok(())

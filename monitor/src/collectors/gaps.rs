@@ -133,13 +133,16 @@ fn sleep_and_wake(shared: &Weak<Mutex<Result<Tally, Reason>>>, proc: &Path, inte
         let (woke_ns, scheduled) = (now_ns(), wakeups.since_last());
         let Some(shared) = shared.upgrade() else { return };
         let mut found = lock(&shared);
-        match (scheduled, found.as_mut()) {
-            (Ok(scheduled), Ok(tally)) => tally.add(due_ns, woke_ns, scheduled, draws.passed(woke_ns)),
-            (Err(reason), _) => {
-                *found = Err(reason);
-                return;
+        match scheduled {
+            Ok(scheduled) => {
+                let mut tally = found.clone().unwrap_or_default();
+                tally.add(due_ns, woke_ns, scheduled, draws.passed(woke_ns));
+                *found = Ok(tally);
             }
-            (Ok(_), Err(_)) => return,
+            Err(reason) => {
+                draws.passed(woke_ns).for_each(drop);
+                *found = Err(reason);
+            }
         }
     }
 }

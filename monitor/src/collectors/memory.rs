@@ -9,7 +9,7 @@ use super::metric::{count, metrics};
 use super::slow::{Reading, Slow};
 use super::{Collector, CollectorKind, absent, put};
 use crate::config::Settings;
-use crate::counter_delta::CounterDelta;
+use crate::counter_delta::{Count, CounterDelta, Most, if_counted};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
 
@@ -35,7 +35,7 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
         vmstat: KeptFile::list(system.proc.join("vmstat")),
         system: system.clone(),
         reader: Reader::default(),
-        deltas: CounterDelta::default(),
+        deltas: CounterDelta::new([Most::EVENTS; 5]),
     };
     Slow::open(collector, system, |from, to, reading| {
         to.memory.clone_from(&from.memory);
@@ -49,32 +49,58 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
 }
 
 /// Share of memory that is available, from /proc/meminfo.
-pub fn parse_available(text: &str) -> Option<f64> {
-    let kib = |name: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_available(text: &str) -> Result<f64, String> {
+    let kib = |name: &str| -> Result<u64, String> {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let line = lines.next().ok_or_else(|| format!("no {name}"))?.trim();
+        if lines.next().is_some() {
+            return Err(format!("two lines of {name}"));
+        }
+        let number = line.split_ascii_whitespace().next().unwrap_or_default();
+        number.parse().map_err(|_| format!("{name} is {number:?}, no number"))
     };
-    let (total, available) = (kib("MemTotal:")?, kib("MemAvailable:")?);
-    (total > 0).then(|| (available as f64 / total as f64).min(1.0))
+    match (kib("MemTotal")?, kib("MemAvailable")?) {
+        (total, available) if total == 0 || available > total => {
+            Err(format!("{available} KiB of {total} are available"))
+        }
+        (total, available) => Ok(available as f64 / total as f64),
+    }
 }
 
-/// Minor faults, major faults, pages swapped, direct reclaims, OOM kills since boot, from /proc/vmstat.
-pub fn parse_vmstat(text: &str) -> Option<[Option<u64>; 5]> {
-    let [mut faults, mut major, mut swapped, mut reclaims, mut kills] = [None; 5];
+/// Minor faults, major faults, pages swapped, direct reclaims, OOM kills since boot, from /proc/vmstat. A line that is not
+/// understood hides what it counts.
+pub fn parse_vmstat(text: &str) -> [Count; 5] {
+    let mut found: [(Option<Count>, &str); 5] = [const { (None, "") }; 5];
     for line in text.lines() {
-        let place = match line.split_once(' ').map(|(name, _)| name) {
-            Some("pgfault") => &mut faults,
-            Some("pgmajfault") => &mut major,
-            Some("pswpin" | "pswpout") => &mut swapped,
-            Some("oom_kill") => &mut kills,
-            Some(name) if name.starts_with("allocstall") => &mut reclaims,
+        let (name, number) = line.split_once(' ').unwrap_or((line, ""));
+        let place = match name {
+            "pgfault" => 0,
+            "pgmajfault" => 1,
+            "pswpin" | "pswpout" => 2,
+            "oom_kill" => 4,
+            _ if name.starts_with("allocstall") => 3,
             _ => continue,
         };
-        let value: u64 = line.rsplit_once(' ')?.1.parse().ok()?;
-        *place = Some(place.unwrap_or(0_u64).checked_add(value)?);
+        let (sum, last) = &mut found[place];
+        let value = number.trim().parse::<u64>().map_err(|_| Reason::from(format!("{name} is {number:?}, no number")));
+        let added = match (sum.take(), value) {
+            (None, value) => value,
+            (Some(_), Ok(_)) if *last == name => Err(format!("two lines of {name} in /proc/vmstat").into()),
+            (Some(Ok(sum)), Ok(value)) => sum.checked_add(value).ok_or_else(|| format!("{name} is too large").into()),
+            (Some(Err(reason)), _) | (_, Err(reason)) => Err(reason),
+        };
+        (*sum, *last) = (Some(added), name);
     }
+    let [faults, major, swapped, reclaims, kills] = found.map(|(count, _)| count.unwrap_or_else(|| if_counted(None)));
     // `pgfault` counts the major ones too.
-    let minor = faults.zip(major).and_then(|(faults, major)| faults.checked_sub(major));
-    faults.map(|_| [minor, major, swapped, reclaims, kills])
+    let minor = faults.and_then(|faults| {
+        let too_many = || Reason::from("more major faults than faults");
+        faults.checked_sub(major.clone()?).ok_or_else(too_many)
+    });
+    [minor, major, swapped, reclaims, kills]
 }
 
 struct Pages {
@@ -87,9 +113,10 @@ struct Pages {
 
 impl Collector for Pages {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
-        let available = self.meminfo.parse(&mut self.reader, parse_available);
-        let counters = self.vmstat.parse(&mut self.reader, parse_vmstat);
-        if let (Err(reason), Err(_)) = (&available, &counters) {
+        let available = self.meminfo.read(&mut self.reader, parse_available);
+        let counters = self.vmstat.read(&mut self.reader, |text| Ok(parse_vmstat(text)));
+        let nothing = counters.as_ref().map_or(true, |counters| counters.iter().all(Result::is_err));
+        if let (Err(reason), true) = (&available, nothing) {
             self.deltas.forget();
             return Err(reason.clone());
         }
@@ -103,12 +130,12 @@ impl Collector for Pages {
             }
         };
         let delta = delta.as_ref().map_err(Reason::clone);
-        let per_s = |place| delta.clone()?.per_s(place).map_err(Reason::from);
+        let per_s = |place| delta.clone()?.per_s(place);
         put!(sample, memory.minor_faults_per_s, per_s(0));
         put!(sample, memory.major_faults_per_s, per_s(1));
         put!(sample, memory.swapped_pages_per_s, per_s(2));
         put!(sample, memory.direct_reclaims_per_s, per_s(3));
-        put!(sample, memory.oom_kills, delta.and_then(|delta| delta.by[4].map_err(Reason::from)));
+        put!(sample, memory.oom_kills, delta.and_then(|delta| delta.by(4)));
         sample.memory = Some(memory);
         Ok(())
     }
@@ -164,16 +191,31 @@ mod tests {
         assert_eq!(memory, Memory { direct_reclaims_per_s: Some(0.0), ..Memory::default() });
         assert_eq!(sample.absent["memory.oom_kills"], "this kernel does not count it");
         assert!(sample.absent["memory.minor_faults_per_s"].starts_with("the counter went back"));
-        assert!(sample.absent["memory.available"].ends_with("meminfo: not in the expected form"));
+        assert!(sample.absent["memory.available"].ends_with("meminfo: no MemAvailable"));
     }
 
     #[test]
     fn strange_text_is_refused() {
         for bad in ["", "pgfault\n", "pgfault x\n", "pgfault -1\n", "nr_free_pages 1\n"] {
-            assert_eq!(parse_vmstat(bad), None, "{bad:?}");
+            assert!(parse_vmstat(bad).iter().all(Result::is_err), "{bad:?}");
         }
-        for bad in ["", "MemTotal: 0 kB\nMemAvailable: 0 kB\n", "MemTotal: kB\nMemAvailable: 1 kB\n"] {
-            assert_eq!(parse_available(bad), None, "{bad:?}");
+        for (bad, fault) in [
+            ("", "no MemTotal"),
+            ("MemTotal: 0 kB\nMemAvailable: 0 kB\n", "0 KiB of 0 are available"),
+            ("MemTotal: 5 kB\nMemAvailable: 6 kB\n", "6 KiB of 5 are available"),
+            ("MemTotal: kB\nMemAvailable: 1 kB\n", "MemTotal is \"kB\", no number"),
+            ("MemTotal: 5 kB\nMemTotal: 9 kB\nMemAvailable: 1 kB\n", "two lines of MemTotal"),
+        ] {
+            assert_eq!(parse_available(bad), Err(fault.to_owned()), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_hides_what_it_counts() {
+        let [minor, major, swapped, reclaims, kills] = parse_vmstat(&VMSTAT.replace("pswpin 10", "pswpin ten"));
+        assert_eq!((minor, major, reclaims, kills), (Ok(4960), Ok(40), Ok(7), Ok(1)));
+        assert_eq!(swapped, Err("pswpin is \"ten\", no number".into()));
+        let [minor, major, ..] = parse_vmstat(&VMSTAT.replace("pgfault 5000\n", "pgfault 5000\npgfault 9000\n"));
+        assert_eq!((minor, major), (Err("two lines of pgfault in /proc/vmstat".into()), Ok(40)));
     }
 }

@@ -10,12 +10,18 @@ use super::metric::metrics;
 use super::slow::Slow;
 use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
-use crate::counter_delta::CounterDelta;
+use crate::counter_delta::{CounterDelta, Most};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
+use crate::system::{KeptFile, Reader, System, UNEXPECTED};
 
 /// The link's speed changes seldom, and asking a driver may take a while.
 const SPEED_FRESH_NS: u64 = 10_000_000_000;
+
+/// Bytes received and sent, packets, drops of the interface and of the CPUs, segments sent again, connections turned away.
+const MOST: [Most; 7] = {
+    let events = Most::EVENTS;
+    [Most::BYTES, Most::BYTES, events, events, events, events, events]
+};
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -46,41 +52,71 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         interface,
         system: system.clone(),
         reader: Reader::default(),
-        deltas: CounterDelta::default(),
+        deltas: CounterDelta::new(MOST),
     };
     Slow::open(collector, system, |from, to, _| to.network.clone_from(&from.network))
 }
 
-/// Bytes in, bytes out, packets in and out, drops and errors of an interface, from /proc/net/dev; the outer `None` is a
-/// strange form, the inner an interface that is not listed.
-pub fn parse_dev(text: &str, interface: &str) -> Option<Option<[u64; 4]>> {
-    let mut lines = text.lines().skip(2);
-    let Some(line) = lines.find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':')) else {
-        return text.starts_with("Inter-|").then_some(None);
-    };
+/// Bytes in, bytes out, packets in and out, drops and errors of an interface, from /proc/net/dev; `None`: it is not listed.
+///
+/// # Errors
+/// What is wrong with the interface's line, or that this is no such file.
+pub fn parse_dev(text: &str, interface: &str) -> Result<Option<[u64; 4]>, String> {
+    if !text.starts_with("Inter-|") {
+        return Err(UNEXPECTED.to_owned());
+    }
+    let of_interface = |line: &'_ str| line.trim_start().strip_prefix(interface)?.strip_prefix(':').map(str::to_owned);
+    let mut lines = text.lines().skip(2).filter_map(of_interface);
+    let Some(line) = lines.next() else { return Ok(None) };
+    if lines.next().is_some() {
+        return Err(format!("two lines of {interface}"));
+    }
     let mut values = [0_u64; 16];
     let mut fields = line.split_ascii_whitespace();
     for value in &mut values {
-        *value = fields.next()?.parse().ok()?;
+        let field = fields.next().ok_or_else(|| format!("the line of {interface} has too few numbers"))?;
+        *value = field.parse().map_err(|_| format!("{field:?} in the line of {interface} is no number"))?;
     }
     let [bytes_in, packets_in, errors_in, drops_in, ..] = values;
     let [bytes_out, packets_out, errors_out, drops_out] = [values[8], values[9], values[10], values[11]];
-    let lost = [errors_in, drops_in, errors_out, drops_out].into_iter().try_fold(0_u64, u64::checked_add)?;
-    Some(Some([bytes_in, bytes_out, packets_in.checked_add(packets_out)?, lost]))
+    let lost = [errors_in, drops_in, errors_out, drops_out].into_iter().try_fold(0_u64, u64::checked_add);
+    let sums = lost.zip(packets_in.checked_add(packets_out));
+    let (lost, packets) = sums.ok_or_else(|| format!("the numbers in the line of {interface} are too large"))?;
+    Ok(Some([bytes_in, bytes_out, packets, lost]))
 }
 
 /// Packets that the CPUs' receive queues dropped, from /proc/net/softnet_stat.
-pub fn parse_softnet_drops(text: &str) -> Option<u64> {
-    // The kernel's counters have 32 bits each.
-    let drops = |line: &str| u32::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok().map(u64::from);
-    text.lines().map(drops).sum::<Option<u64>>().filter(|_| !text.is_empty())
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_softnet_drops(text: &str) -> Result<u64, String> {
+    let mut sum = 0;
+    for (cpu, line) in text.lines().enumerate() {
+        let field = line.split_ascii_whitespace().nth(1).unwrap_or_default();
+        // The kernel's counters have 32 bits each.
+        let drops = u32::from_str_radix(field, 16).map_err(|_| format!("{field:?} in line {} is no count", cpu + 1))?;
+        sum += u64::from(drops);
+    }
+    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(sum) }
 }
 
 /// A counter from a table of names and values with the same word in front, as in /proc/net/snmp and netstat.
-pub fn parse_table(text: &str, word: &str, name: &str) -> Option<u64> {
+///
+/// # Errors
+/// What is wrong with it; a kernel that does not count it has no such name.
+pub fn parse_table(text: &str, word: &str, name: &str) -> Result<u64, String> {
     let mut rows = text.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(": "));
-    let column = rows.next()?.split_ascii_whitespace().position(|column| column == name)?;
-    rows.next()?.split_ascii_whitespace().nth(column)?.parse().ok()
+    let names = rows.next().ok_or_else(|| format!("no line of {word}"))?;
+    let values = rows.next().ok_or_else(|| format!("no second line of {word}"))?;
+    if rows.next().is_some() {
+        return Err(format!("more than two lines of {word}"));
+    }
+    if names.split_ascii_whitespace().count() != values.split_ascii_whitespace().count() {
+        return Err(format!("the lines of {word} have different lengths"));
+    }
+    let mut columns = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
+    let (_, value) = columns.find(|(column, _)| *column == name).ok_or_else(|| format!("no {name}"))?;
+    value.parse().map_err(|_| format!("{name} is {value:?}, no number"))
 }
 
 struct Link {
@@ -122,20 +158,34 @@ impl Collector for Link {
         }
         let now_ns = (self.system.monotonic_ns)();
         let (reader, interface) = (&mut self.reader, &self.interface);
-        let dev = self
-            .dev
-            .parse(reader, |text| parse_dev(text, interface))
-            .and_then(|found| found.ok_or_else(|| format!("no interface is named {interface}").into()));
-        let softnet = self.softnet.parse(reader, parse_softnet_drops);
-        let retransmits = self.snmp.parse(reader, |text| parse_table(text, "Tcp", "RetransSegs"));
-        let overflows = self.netstat.parse(reader, |text| parse_table(text, "TcpExt", "ListenOverflows"));
-        let [received, sent, packets, lost] = dev.inspect_err(|_| self.deltas.forget())?.map(Some);
-        let counters = [received, sent, packets, lost, softnet.ok(), retransmits.ok(), overflows.ok()];
+        let dev = match self.dev.read(reader, |text| Ok(parse_dev(text, interface))) {
+            Ok(Ok(Some(counters))) => Ok(counters),
+            Ok(Ok(None)) => {
+                self.deltas.forget();
+                return Err(format!("no interface is named {interface}").into());
+            }
+            Ok(Err(fault)) => Err(Reason::from(format!("{}: {fault}", self.dev.path().display()))),
+            Err(reason) => Err(reason),
+        };
+        let of_dev = |place: usize| dev.as_ref().map(|counters| counters[place]).map_err(Reason::clone);
+        let counters = [
+            of_dev(0),
+            of_dev(1),
+            of_dev(2),
+            of_dev(3),
+            self.softnet.read(reader, parse_softnet_drops),
+            self.snmp.read(reader, |text| parse_table(text, "Tcp", "RetransSegs")),
+            self.netstat.read(reader, |text| parse_table(text, "TcpExt", "ListenOverflows")),
+        ];
+        if counters.iter().all(Result::is_err) {
+            self.deltas.forget();
+            return dev.map(drop);
+        }
         let delta = self.deltas.advance(now_ns, counters);
         let mut network = Network { interface: self.interface.clone(), ..Network::default() };
         let busier = delta.per_s(0).and_then(|received| Ok(received.max(delta.per_s(1)?)));
         let saturation = match self.speed(now_ns) {
-            Ok(speed) => busier.map(|bytes_per_s| bytes_per_s / speed).map_err(Reason::from),
+            Ok(speed) => busier.map(|bytes_per_s| bytes_per_s / speed),
             Err(reason) => Err(reason),
         };
         put!(sample, network.saturation, saturation);
@@ -177,8 +227,9 @@ mod tests {
 
     #[test]
     fn drops_of_more_than_a_counter_holds_are_none_of_the_kernels() {
-        assert_eq!(parse_softnet_drops("0 ffffffff\n0 ffffffff\n"), Some(2 * u64::from(u32::MAX)));
-        assert_eq!(parse_softnet_drops("0 ffffffffffffffff\n0 1\n"), None);
+        assert_eq!(parse_softnet_drops("0 ffffffff\n0 ffffffff\n"), Ok(2 * u64::from(u32::MAX)));
+        let fault = "\"ffffffffffffffff\" in line 2 is no count";
+        assert_eq!(parse_softnet_drops("0 1\n0 ffffffffffffffff\n"), Err(fault.to_owned()));
     }
 
     #[test]
@@ -213,11 +264,37 @@ mod tests {
         fixture.write("sys/class/net/eth0/speed", "-1\n");
         fixture.write("proc/net/softnet_stat", "");
         let sample = collector.sample();
-        let network = sample.network.expect("there");
+        let network = sample.network.clone().expect("there");
         assert_eq!((network.received_bytes_per_s, network.retransmits_per_s), (None, Some(0.0)));
         assert!(sample.absent["network.received_bytes_per_s"].starts_with("the counter went back"));
         assert_eq!(sample.absent["network.saturation"], "the driver of eth0 names no speed");
-        assert_eq!(sample.absent["network.drops_per_s"], "this kernel does not count it");
+        assert!(sample.absent["network.drops_per_s"].ends_with("softnet_stat: it is empty"), "{sample:?}");
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_hides_only_what_it_counts() {
+        let fixture = fixture();
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
+        let good = dev(2000, 2000, 0);
+        for (odd, fault) in [
+            (good.replace("eth0:2000", "eth0:x"), "dev: \"x\" in the line of eth0 is no number"),
+            (format!("{good}  eth0: 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n"), "dev: two lines of eth0"),
+            (good.replace(" 5 0 0 0 0 0 0\n", "\n"), "dev: the line of eth0 has too few numbers"),
+        ] {
+            fixture.advance_s(1.0);
+            fixture.write("proc/net/dev", &odd);
+            let sample = collector.sample();
+            assert_eq!(sample.network.as_ref().and_then(|network| network.retransmits_per_s), Some(0.0));
+            assert!(sample.absent["network.received_bytes_per_s"].ends_with(fault), "{sample:?}");
+        }
+        fixture.advance_s(1.0);
+        fixture.write("proc/net/dev", &good.replace("    lo: 9", "    lo: x"));
+        collector.sample();
+        fixture.write("proc/net/snmp", "Tcp: MaxConn InSegs RetransSegs\nTcp: -1 5\n");
+        fixture.advance_s(1.0);
+        let sample = collector.sample();
+        assert_eq!(sample.network.expect("there").received_bytes_per_s, Some(0.0), "another interface's line");
+        assert!(sample.absent["network.retransmits_per_s"].ends_with("snmp: the lines of Tcp have different lengths"));
     }
 
     #[test]
@@ -235,6 +312,7 @@ mod tests {
         }
         fixture.write("proc/net/dev", "nonsense\n");
         let sample = COLLECTOR.open(&Settings::default(), &fixture.system()).sample();
-        assert!(sample.absent["network"].ends_with("dev: not in the expected form"));
+        let why = &sample.absent["network.received_bytes_per_s"];
+        assert!(why.ends_with("dev: not in the expected form"), "{why}");
     }
 }

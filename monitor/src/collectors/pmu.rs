@@ -12,7 +12,7 @@ use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Event};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
-use crate::ticks;
+use crate::ticks::{self, TickDelta};
 
 /// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is counted in clock ticks.
 const LEAST_BUSY_S: f64 = 0.5;
@@ -122,7 +122,7 @@ fn own_frequency_mhz(tally: &Tally) -> Result<f64, &'static str> {
 struct Clock {
     stat: KeptFile,
     reader: Reader,
-    last_ticks: Option<u64>,
+    ticks: TickDelta,
     cycles: f64,
     busy_s: f64,
     known: Option<(f64, u64)>,
@@ -130,14 +130,13 @@ struct Clock {
 
 impl Clock {
     fn new(stat: KeptFile) -> Clock {
-        Clock { stat, reader: Reader::default(), last_ticks: None, cycles: 0.0, busy_s: 0.0, known: None }
+        Clock { stat, reader: Reader::default(), ticks: TickDelta::default(), cycles: 0.0, busy_s: 0.0, known: None }
     }
 
     fn frequency_mhz(&mut self, tally: &Tally, now_ns: u64) -> Result<f64, &'static str> {
-        let ticks = self.stat.parse(&mut self.reader, ticks::parse_stat).map_err(|_| "/proc/stat cannot be read")?;
-        let ticks = ticks.running();
-        if let Some(last) = self.last_ticks.replace(ticks) {
-            self.busy_s += ticks.saturating_sub(last) as f64 / rustix::param::clock_ticks_per_second() as f64;
+        let ticks = self.stat.read(&mut self.reader, ticks::parse_stat).map_err(|_| "/proc/stat cannot be read")?;
+        if let Ok(grown) = self.ticks.advance(now_ns, &ticks) {
+            self.busy_s += ticks::running(grown) as f64 / rustix::param::clock_ticks_per_second() as f64;
             self.cycles += tally.sums[Event::Cycles as usize].count;
         }
         if tally.silent > 0 {
@@ -198,18 +197,19 @@ mod tests {
 
     #[test]
     fn the_frequency_is_that_of_enough_cpu_time() {
+        const S: u64 = 1_000_000_000;
         let fixture = Fixture::new(&[("proc/stat", "cpu  100 0 0 500 0 0 0 9 0 0\ncpu0 1\n")]);
         let mut clock = Clock::new(KeptFile::new(fixture.path("proc/stat")));
         let mut tally = Tally::default();
         tally.sums[Event::Cycles as usize] = Sum { count: 1e9, targets: 1 };
         assert_eq!(clock.frequency_mhz(&tally, 0), Err("too little ran to tell"));
         fixture.write("proc/stat", "cpu  110 5 5 500 0 3 2 9 0 0\ncpu0 1\n");
-        assert_eq!(clock.frequency_mhz(&tally, 1), Err("too little ran to tell"));
+        assert_eq!(clock.frequency_mhz(&tally, S), Err("too little ran to tell"));
         fixture.write("proc/stat", "cpu  135 5 5 500 9 3 2 9 0 0\ncpu0 1\n");
         // 2e9 cycles in 50 ticks of 10 ms.
-        assert_eq!(clock.frequency_mhz(&tally, 2), Ok(4000.0));
-        assert_eq!(clock.frequency_mhz(&tally, 3), Ok(4000.0));
-        assert!(clock.frequency_mhz(&tally, FREQUENCY_FRESH_NS + 2).is_err());
+        assert_eq!(clock.frequency_mhz(&tally, 2 * S), Ok(4000.0));
+        assert_eq!(clock.frequency_mhz(&tally, 3 * S), Ok(4000.0));
+        assert!(clock.frequency_mhz(&tally, FREQUENCY_FRESH_NS + 2 * S).is_err());
         fixture.write("proc/stat", "none\n");
         assert!(clock.frequency_mhz(&tally, 3).is_err());
     }

@@ -11,7 +11,7 @@ use slackwater_node::cgroup;
 use super::metric::metrics;
 use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
-use crate::counter_delta::{CounterDelta, Delta};
+use crate::counter_delta::{CounterDelta, Delta, Most, if_counted};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
 
@@ -62,7 +62,7 @@ type Shares = [Result<f64, Reason>; 2];
 
 impl Stall {
     fn new(file: KeptFile) -> Stall {
-        Stall { file, deltas: CounterDelta::default() }
+        Stall { file, deltas: CounterDelta::new([Most::time(1e6); 2]) }
     }
 
     fn shares(&mut self, reader: &mut Reader, now_ns: u64) -> Shares {
@@ -74,7 +74,7 @@ impl Stall {
                 return [Err(reason.clone()), Err(reason)];
             }
         };
-        let delta: Delta<2> = self.deltas.advance(now_ns, totals);
+        let delta: Delta<2> = self.deltas.advance(now_ns, totals.map(if_counted));
         // The kernel's clock and ours are read a moment apart: a full stall can seem longer than the period.
         [0, 1].map(|place| Ok((delta.per_s(place)? / 1e6).min(1.0)))
     }

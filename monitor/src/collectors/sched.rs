@@ -88,9 +88,9 @@ impl Collector for RunDelay {
         self.scan((self.system.monotonic_ns)());
         let read_ns = (self.system.monotonic_ns)();
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
-        // A thread has one core at most. Much more means that its number went to another thread.
-        let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
-        let had = self.threads.read(read_ns, longest_ns, is_quiet(sample));
+        // One that rested was read up to a second before.
+        let longest_s = seconds_between(last_ns, read_ns) + 1.0;
+        let had = self.threads.read(read_ns, longest_s, is_quiet(sample));
         let (sum, measured, is_kept) = (had.sum, had.measured, had.is_kept);
         let looks = self.split.choose(&had.turns, &had.turns_new);
         if had.one_ended {
