@@ -57,6 +57,8 @@ class Server:
     """Most requests that it gets at a time; None: no limit, or none that can be set."""
     queue_mean_ms: float | None = None
     """Mean time in its queue over the last requests; absent before the first."""
+    placeholder: str = ""
+    """Why no machine stands behind it, in words: an empty slot that somebody may fill later; empty: one does."""
     slow_start: bool = False
     """It came back from a failed check, and the balancer's own slow start holds its weight down."""
 

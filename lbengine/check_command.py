@@ -59,14 +59,14 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     """
     logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line says so
     until_s = time.monotonic() + (wait_s or 0.0)
-    shown: list[Line] = []
+    shown: set[Line] = set()
     while True:
         lines = list(_looked_at(config_path))
         if not as_json:
             for line in lines:
                 if line not in shown:
                     click.echo(str(line))
-        shown = lines
+        shown = set(lines)
         missing = [line for line in lines if line.state == "missing"]
         if not missing or time.monotonic() >= until_s:
             break
@@ -141,8 +141,8 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     yield from _servers(settings, pool, snapshot)
     may = None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
     heard = _heard(settings, pool) if is_running else {}
-    for server in [one.name for one in snapshot.servers if not one.backup]:
-        node = pool.servers.get(server, server)
+    servers = [one.name for one in snapshot.servers if not one.backup and not one.placeholder]
+    for node in dict.fromkeys(pool.servers.get(server, server) for server in servers):
         about = f"node {node} of pool {pool.name}"
         if may is not None and node not in may:
             yield Line(about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}")

@@ -13,6 +13,8 @@ FINE_BASELINE = 20
 """Below this weight a step of 5% cannot be made."""
 NOTHING_SET: Mapping[str, int] = MappingProxyType({})
 """No weight is ours."""
+MOST_NAMES = 20
+"""In one message."""
 
 
 def check_servers(
@@ -40,6 +42,10 @@ def check_servers(
             known = ", ".join(server.name for server in snapshot.servers)
             raise BalancerError(f"{where} has no server `{name}`, which `servers` names; it has: {known}")
     warnings = []
+    for reason, slots in _by_placeholder(server for server in active if server.placeholder).items():
+        what = "is an empty slot" if len(slots) == 1 else "are empty slots"
+        warnings.append(f"{where}: {names(slots)} {what} ({reason}): no machine is looked for there until it is filled")
+    active = [server for server in active if not server.placeholder]
     if coarse := names(server for server in active if 0 < weights[server.name] < FINE_BASELINE):
         warnings.append(
             f"{where}: the weights of {coarse} are too small for fine steps, so a slow server is given all of its"
@@ -52,6 +58,16 @@ def check_servers(
     return warnings
 
 
+def _by_placeholder(servers: Iterable[Server]) -> dict[str, list[Server]]:
+    found: dict[str, list[Server]] = {}
+    for server in servers:
+        found.setdefault(server.placeholder, []).append(server)
+    return found
+
+
 def names(servers: Iterable[Server]) -> str:
-    """The servers' names for a message."""
-    return ", ".join(server.name for server in servers)
+    """The servers' names for a message; of very many the first ones."""
+    all_names = [server.name for server in servers]
+    few = all_names if len(all_names) <= MOST_NAMES + 1 else all_names[:MOST_NAMES]
+    more = len(all_names) - len(few)
+    return ", ".join(few) + (f" and {more} more" if more else "")

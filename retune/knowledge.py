@@ -49,7 +49,7 @@ def load(path: str = "") -> Knowledge:
     """Reads a knowledge base; an empty path means the shipped one. Raises KnowledgeError."""
     file = Path(path) if path else SHIPPED
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise KnowledgeError(f"{file}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

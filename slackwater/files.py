@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def text_of(path: Path) -> str:
+    """The text of a file that a person wrote: UTF-8, with a byte order mark or without. Raises OSError, for another
+    encoding too."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, f"not UTF-8 at byte {error.start}", str(path)) from None
 
 
 @contextmanager

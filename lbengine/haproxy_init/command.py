@@ -11,13 +11,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from lbengine.backends.haproxy.site import Configuration, read_configuration
 from lbengine.backends.haproxy.survey import (
     SERVICE_USER,
-    Configuration,
     FoundBackend,
     Survey,
     find_socket,
-    read_configuration,
     survey,
 )
 from lbengine.haproxy_init.first_settings import (
@@ -25,10 +24,12 @@ from lbengine.haproxy_init.first_settings import (
     NewPool,
     Wishes,
     choose,
+    is_local,
     lines_for,
     reached_from_outside,
     settings_text,
 )
+from lbengine.preflight import MOST_NAMES
 from slackwater.bus import nats_server
 from slackwater.bus.config import Node, parse_nodes
 from slackwater.config import ControllerSettings, is_loopback, parse
@@ -39,6 +40,8 @@ from slackwater.supervise.state_dir import running_serve
 ASK_WITHIN_S = 3.0
 USUAL_CONFIGURATION = Path("/etc/haproxy/haproxy.cfg")
 SERVICE = "slackwater-controller"
+MANY = 1000
+"""So many servers take so long that a person wonders."""
 
 
 class InitError(Exception):
@@ -113,6 +116,8 @@ def init(
         raise InitError(f"{config_path} is there already; --force replaces it, --dry-run shows what would be written")
     configuration = _configuration(haproxy_cfg)
     found = survey(*find_socket(socket, configuration), configuration, ASK_WITHIN_S)
+    if (count := sum(len(one.servers) for one in found.backends)) >= MANY:
+        click.echo(f"{count:,} servers in {len(found.backends):,} backends: this takes some seconds", err=True)
     unknown = set(backends) - {one.name for one in found.backends}
     if unknown:
         known = ", ".join(one.name for one in found.backends) or "none with servers"
@@ -149,7 +154,7 @@ def init(
 
 def _with(nodes: list[Node], new: list[Node]) -> list[Node]:
     """Raises ConfigError where two have the same name."""
-    together = [*nodes, *(node for node in new if node not in nodes)]
+    together = dict.fromkeys([*nodes, *new])
     return parse_nodes("".join(f"{node.pool} {node.name}\n" for node in together), "the list of nodes")
 
 
@@ -223,8 +228,25 @@ def _as_text(result: Result, settings: ControllerSettings) -> str:
 
 
 def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
-    servers = ", ".join(f"{server.name} {server.address} weight {server.weight}" for server in backend.servers)
+    shown = [
+        f"{server.name} {server.address or server.fqdn} weight {server.weight}"
+        for server in backend.servers
+        if not server.placeholder
+    ]
+    more = len(shown) - MOST_NAMES
+    servers = ", ".join(shown[:MOST_NAMES] if more > 1 else shown) + (f" and {more} more" if more > 1 else "")
     head = f"backend {backend.name}: balance {backend.balance or '?'}; {servers}"
     if is_pool:
-        return [head, "  ✓ can be driven", *(f"  ! {text}" for text in backend.warnings)]
+        warnings = list(backend.warnings)
+        if is_local(backend):
+            warnings.append(
+                "all its servers are on this host, and each is taken for a machine of its own, as in a laboratory;"
+                " where they share this one, give all of them one node in `servers`"
+            )
+        if unseen := [server.name for server in backend.servers if server.on_unix_socket]:
+            warnings.append(
+                f"HAProxy reaches {', '.join(unseen)} over a Unix socket, so on this host; its monitor sees no requests"
+                " there, and no response times"
+            )
+        return [head, "  ✓ can be driven", *(f"  ! {text}" for text in warnings)]
     return [head, f"  ✕ left out: {why_not or 'not asked for'}"]

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import ipaddress
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
 
 from lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey
 from slackwater.bus.node_settings import AUTHORITY, GROUP, PASSWORD, SETTINGS, toml_text
+from slackwater.bus.ports import port_of
+from slackwater.messages import is_name
 
 
 class NewNode(msgspec.Struct, frozen=True):
-    """A web server that is to have a monitor."""
+    """A web server's machine, which is to have a monitor."""
 
     name: str
     pool: str
-    server: str
+    servers: list[str]
+    """Those of the backend that are on it."""
     host: str
-    port: int
+    """Empty: the name of its server is all that HAProxy shows of it."""
+    ports: list[str]
+    """With what they speak, where that is not usual there."""
+    is_here: bool = False
+    """It is this host: HAProxy reaches its servers over Unix sockets."""
+
+    @property
+    def server(self) -> str:
+        return self.servers[0]
 
 
 class NewPool(msgspec.Struct, frozen=True):
@@ -59,31 +72,44 @@ def choose(found: Survey, wishes: Wishes) -> tuple[list[NewPool], list[LeftOut]]
     left_out: list[LeftOut] = []
     wanted = [one for one in found.backends if not wishes.backends or one.name in wishes.backends]
     order = {name: number for number, name in enumerate(wishes.backends)}
+    machines: dict[tuple[str, str], str] = {}
+    taken: set[str] = set()
     for one in sorted(wanted, key=lambda one: (order.get(one.name, 0), -len(one.servers))):
-        machines = {
-            (node.host, node.server if not node.host else ""): node.pool for pool in pools for node in pool.nodes
-        }
-        found_again = [_machine(server.host, server.name) for server in one.servers]
-        same = [machines[machine] for machine in found_again if machine in machines]
+        on_machines = _by_machine(one)
+        same = [machines[machine] for machine in on_machines if machine in machines]
         if one.lacks:
             left_out.append(LeftOut(one.name, one.lacks[0]))
-        elif same and not _is_local(one):
+        elif not on_machines:
+            why = "none of its servers has an address yet; run this again when HAProxy has found them"
+            left_out.append(LeftOut(one.name, why))
+        elif same and not is_local(one):
             why = f"its servers are machines of pool `{same[0]}` too, and a machine's monitor belongs to one pool"
             left_out.append(LeftOut(one.name, f"{why}; choose with --backend"))
         else:
-            taken = {node.name for pool in pools for node in pool.nodes}
-            pools.append(NewPool(one.name, [_node(one, server, taken) for server in one.servers]))
+            nodes = _nodes(one, list(on_machines.values()), taken)
+            pools.append(NewPool(one.name, nodes))
+            taken |= {node.name for node in nodes}
+            machines |= dict.fromkeys(on_machines, one.name)
     return pools, left_out
 
 
-def _machine(host: str, server: str) -> tuple[str, str]:
-    """By its address; by the server's name where HAProxy shows none."""
-    return host, "" if host else server
+def _by_machine(backend: FoundBackend) -> dict[tuple[str, str], list[FoundServer]]:
+    """The servers of each machine: by address, by name where HAProxy shows none. Those on Unix sockets are on this one.
+
+    Where all are on this machine, as in a laboratory, addresses do not tell machines apart: each server is one.
+    """
+    found: dict[tuple[str, str], list[FoundServer]] = {}
+    each_is_one = is_local(backend)
+    for server in backend.servers:
+        if not server.placeholder:
+            name = server.name if each_is_one or not (server.host or server.on_unix_socket) else ""
+            found.setdefault((server.host, name), []).append(server)
+    return found
 
 
-def _is_local(backend: FoundBackend) -> bool:
-    """All servers are on this machine, as in a laboratory: their addresses do not tell machines apart."""
-    return all(_is_loopback(server.host) for server in backend.servers)
+def is_local(backend: FoundBackend) -> bool:
+    """All servers are on this machine, at addresses: as in a laboratory, where each stands for a machine."""
+    return all(_is_loopback(server.host) for server in backend.servers if not server.placeholder)
 
 
 def _is_loopback(host: str) -> bool:
@@ -93,9 +119,28 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _node(backend: FoundBackend, server: FoundServer, taken: set[str]) -> NewNode:
-    name = server.name if server.name not in taken else f"{backend.name}-{server.name}"
-    return NewNode(name, backend.name, server.name, server.host, server.port or 80)
+def _nodes(backend: FoundBackend, machines: Sequence[list[FoundServer]], taken: Set[str]) -> list[NewNode]:
+    """One for each machine. With several servers it has what their names have in common, if no other has that."""
+    common = [_in_common([server.name for server in servers]) for servers in machines]
+    others = {server.name for server in backend.servers} | set(taken)
+    counts = Counter(common)
+    found = []
+    for servers, name in zip(machines, common, strict=True):
+        first = servers[0]
+        own = name if len(servers) > 1 and counts[name] == 1 and name not in others and is_name(name) else first.name
+        named = own if own not in taken else f"{backend.name}-{own}"
+        ports = [str(port_of(one.port or 80, one.protocol)) for one in servers if not one.on_unix_socket]
+        on_unix = not first.host and first.on_unix_socket
+        names = [one.name for one in servers]
+        found.append(NewNode(named, backend.name, names, first.host, list(dict.fromkeys(ports)), on_unix))
+    return found
+
+
+def _in_common(names: Sequence[str]) -> str:
+    """`vm1` of `vm1-3001` and `vm1-3002`: what all begin with, up to a separator."""
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    start = "".join(letters[0] for letters in alike)
+    return start[: max(0, *(start.rfind(sign) for sign in "-_.:"))]
 
 
 def settings_text(found: Survey, pools: Sequence[NewPool], wishes: Wishes) -> str:
@@ -111,8 +156,8 @@ def settings_text(found: Survey, pools: Sequence[NewPool], wishes: Wishes) -> st
         lines += [f"socket = {toml_text(found.socket)}"]
         lines += ['mode = "observe"                # decides and records, and sets no weight; "act" sets them']
         lines += ["# rescue = true                 # with HAProxy 3.0; `slackwater config check` prints its lines"]
-        if renamed := [node for node in pool.nodes if node.name != node.server]:
-            pairs = ", ".join(f"{toml_text(node.server)} = {toml_text(node.name)}" for node in renamed)
+        if renamed := [(one, node.name) for node in pool.nodes for one in node.servers if one != node.name]:
+            pairs = ", ".join(f"{toml_text(server)} = {toml_text(name)}" for server, name in renamed)
             lines += [f"servers = {{ {pairs} }}"]
     return "\n".join(lines) + "\n"
 
@@ -122,18 +167,22 @@ def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "") -> 
     site's own its certificate comes first. `config`: the controller's file, unless it is at its usual place."""
     to = shlex.quote(f"root@{node.host or node.server}")
     password = shlex.quote(str(passwords / f"{node.name}.password"))
-    options = f" --port {node.port}" if node.port != 80 else ""
+    options = "" if node.ports in ([], ["80"]) else "".join(f" --port {port}" for port in node.ports)
     options += f" --config {shlex.quote(config)}" if config else ""
+
+    def there(command: str) -> str:
+        return command if node.is_here else f"ssh {to} '{command}'"
+
+    install = there(f"install -m 644 /dev/stdin {SETTINGS} && systemctl enable --now slackwater-monitor")
     lines = [
-        f"ssh {to} 'install -D -m 640 -g {GROUP} /dev/stdin {PASSWORD}' < {password}",
-        f"slackwater bus node settings {node.name}{options} | ssh {to} 'install -m 644 /dev/stdin {SETTINGS}"
-        " && systemctl enable --now slackwater-monitor'",
+        f"{there(f'install -D -m 640 -g {GROUP} /dev/stdin {PASSWORD}')} < {password}",
+        f"slackwater bus node settings {node.name}{options} | {install}",
     ]
     if tls_ca:
-        lines.insert(0, f"ssh {to} 'install -D -m 644 /dev/stdin {AUTHORITY}' < {shlex.quote(tls_ca)}")
+        lines.insert(0, f"{there(f'install -D -m 644 /dev/stdin {AUTHORITY}')} < {shlex.quote(tls_ca)}")
     return lines
 
 
 def reached_from_outside(pools: Sequence[NewPool]) -> bool:
     """Whether a web server is another machine."""
-    return any(not _is_loopback(node.host) for pool in pools for node in pool.nodes)
+    return any(not node.is_here and not _is_loopback(node.host) for pool in pools for node in pool.nodes)

@@ -33,6 +33,7 @@ from nats.js.kv import KeyValue
 from slackwater import messages, tasks
 from slackwater.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
 from slackwater.config import BusSettings
+from slackwater.files import text_of
 from slackwater.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine
 
 log = logging.getLogger("slackwater.bus")
@@ -93,7 +94,7 @@ def _access(settings: BusSettings) -> dict[str, Any]:
                 raise BusError(
                     f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
                 )
-            access |= {"user": settings.user, "password": path.read_text(encoding="utf-8").strip()}
+            access |= {"user": settings.user, "password": text_of(path).strip()}
         except PermissionError:
             raise BusError(f"bus.password_file: {path}: may not be read; run this as root or as its owner") from None
         except FileNotFoundError:

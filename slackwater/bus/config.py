@@ -65,6 +65,7 @@ def read_nodes(text: str, where: str) -> list[Node]:
 def parse_nodes(text: str, where: str) -> list[Node]:
     """As `read_nodes`; there may be no line."""
     nodes: list[Node] = []
+    names, subjects = {CONTROLLER, CONTROL}, set[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
@@ -77,14 +78,15 @@ def parse_nodes(text: str, where: str) -> list[Node]:
         node = Node(*words)
         if node.name.startswith(WSENGINE):
             raise ConfigError(f"{where}:{number}: names that begin with {WSENGINE} are those of wsengines")
-        same_subject = any(node.subject("sample") == other.subject("sample") for other in nodes)
-        if same_subject:
+        if node.subject("sample") in subjects:
             raise ConfigError(f"{where}:{number}: {node.subject('sample')} is the subject of another node too")
-        if node.name in (CONTROLLER, CONTROL) or any(node.name == other.name for other in nodes):
+        if node.name in names:
             raise ConfigError(
                 f"{where}:{number}: the name {node.name} is taken; each node has its own, also across pools"
             )
         nodes.append(node)
+        names.add(node.name)
+        subjects.add(node.subject("sample"))
     return nodes
 
 

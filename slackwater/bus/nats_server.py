@@ -17,6 +17,7 @@ from pathlib import Path
 from slackwater.bus.bus import BusError
 from slackwater.bus.config import Node, Tls, config_text, make_private, parse_nodes, passwords_in, users, write_secret
 from slackwater.config import ControllerSettings, host_and_port
+from slackwater.files import text_of
 
 START_WITHIN_S = 30.0
 
@@ -40,7 +41,7 @@ def log_file(settings: ControllerSettings) -> Path:
 def nodes_of(settings: ControllerSettings) -> list[Node]:
     """The nodes that may log in. Raises ConfigError for a list that somebody broke."""
     path = settings.bus_folder / "nodes"
-    return parse_nodes(path.read_text(encoding="utf-8"), str(path)) if path.exists() else []
+    return parse_nodes(text_of(path), str(path)) if path.exists() else []
 
 
 @contextlib.contextmanager

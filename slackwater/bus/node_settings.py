@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from slackwater.bus.ports import Port
+
 PASSWORD = "/etc/slackwater/bus.password"
 AUTHORITY = "/etc/slackwater/authority.pem"
 SETTINGS = "/etc/slackwater/node.toml"
@@ -12,7 +14,7 @@ GROUP = "slackwater-node"
 """Of the monitor; the package makes it."""
 
 
-def node_text(node: str, pool: str, url: str, ports: Sequence[int], *, has_authority: bool) -> str:
+def node_text(node: str, pool: str, url: str, ports: Sequence[Port], *, has_authority: bool) -> str:
     """node.toml of a web server."""
     lines = [
         "# Written by `slackwater bus node settings`.",
@@ -26,7 +28,7 @@ def node_text(node: str, pool: str, url: str, ports: Sequence[int], *, has_autho
         *([f"tls_ca = {toml_text(AUTHORITY)}"] if has_authority else []),
         "",
         "[sniffer]",
-        f"ports = [{', '.join(map(str, ports))}]",
+        f"ports = [{', '.join(toml_text(str(port)) if port.protocol else str(port) for port in ports)}]",
     ]
     return "\n".join(lines) + "\n"
 

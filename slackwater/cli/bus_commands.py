@@ -6,13 +6,16 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 
 from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users, write_secret
 from slackwater.bus.node_settings import node_text
+from slackwater.bus.ports import Port, parse_port
 from slackwater.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
+from slackwater.files import text_of
 from slackwater.options import config_option, json_option, tell
 from slackwater.renamed import RenamedOption
 from slackwater.supervise.state_dir import read_serve, running_serve
@@ -64,7 +67,7 @@ def config(
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key belong together")
     tls = Tls(tls_cert.absolute(), tls_key.absolute()) if tls_cert and tls_key else None
-    nodes = read_nodes(nodes_file.read_text(encoding="utf-8"), str(nodes_file))
+    nodes = read_nodes(text_of(nodes_file), str(nodes_file))
     dummy = dict.fromkeys(users(nodes), "")
     config_text(nodes, dummy, listen, tls)  # refuses before anything is written
     passwords = passwords_in(folder / "passwords", list(dummy))
@@ -117,20 +120,33 @@ def list_nodes(config_path: Path, as_json: bool) -> None:
     tell({"nodes": nodes}, "\n".join(f"{one.pool} {one.name}" for one in nodes), as_json)
 
 
-@node.command(epilog="Example: slackwater bus node settings web1 --port 80 --port 11211")
+class PortType(click.ParamType[Port]):
+    """As `80` or `8443:unknown`."""
+
+    name = "port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Port:
+        try:
+            return value if isinstance(value, Port) else parse_port(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@node.command(epilog="Example: slackwater bus node settings web1 --port 80 --port 8443:unknown")
 @click.argument("name", metavar="NODE")
 @click.option(
     "--port",
     "ports",
-    type=click.IntRange(1, 65535),
+    type=PortType(),
+    metavar="PORT[:PROTOCOL]",
     multiple=True,
-    default=[80],
+    default=["80"],
     show_default=True,
-    help="A port of its web server; may be given several times.",
+    help="A port of its web server, and what it speaks (unknown for TLS) unless it is usual there; may be repeated.",
 )
 @config_option
 @json_option
-def settings(name: str, ports: tuple[int, ...], config_path: Path, as_json: bool) -> None:
+def settings(name: str, ports: tuple[Port, ...], config_path: Path, as_json: bool) -> None:
     """Print the settings of NODE's monitor, for its /etc/slackwater/node.toml. There is no secret in them."""
     controller = private(config_path)
     for one in nats_server.nodes_of(controller):

@@ -18,6 +18,7 @@ import click
 import msgspec
 
 from slackwater.config import ControllerSettings
+from slackwater.files import text_of
 from slackwater.messages import plain_json
 from slackwater.options import Command, config_option
 from slackwater.supervise.last_settings import load_or_last
@@ -297,6 +298,6 @@ def _token(file: Path | None) -> str:
     if file is None:
         return os.environ.get("SLACKWATER_TOKEN", "").strip()
     try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ClientError(f"{file}: the token cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return text_of(file).strip()
+    except OSError as error:
+        raise ClientError(f"{file}: the token cannot be read: {error.strerror or error}") from None

@@ -8,8 +8,12 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.util
+import io
+import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -98,6 +102,8 @@ HIDDEN = {
     "run": ("slackwater.cli.commands:run", "One child of `serve`."),
     "try-settings": ("slackwater.cli.commands:try_settings", "Examine settings for `serve`'s reload."),
 }
+TRACEBACK = "SLACKWATER_TRACEBACK"
+"""Environment: where it is set, an error that nobody expected shows its traceback."""
 OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "governor", "web", "lab"}
 
 
@@ -112,6 +118,18 @@ def is_expected(error: Exception) -> bool:
     """Errors whose text is enough for the user: our own, and the system's about files and sockets."""
     ours = type(error).__module__.partition(".")[0] in OUR_PACKAGES
     return ours or (isinstance(error, OSError) and error.errno != errno.EPIPE)
+
+
+def unexpected(error: Exception) -> str:
+    """A fault of ours in a sentence, with the place in our code."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if OUR_PACKAGES & set(Path(frame.filename).parts)
+    ]
+    place = f" at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
+    return (
+        f"this is a fault of Slackwater's own: {type(error).__name__}{place}: {error}; for a bug report run it again"
+        f" with {TRACEBACK}=1, which prints where it comes from"
+    )
 
 
 def incomplete(name: str, missing: Sequence[str]) -> click.Command:
@@ -153,7 +171,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except click.ClickException:
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
@@ -161,9 +179,12 @@ class LazyGroup(click.Group):
                 raise
             raise Failure(f"this needs {package}: {installed_by('lab')}") from error
         except Exception as error:
-            if not is_expected(error):
+            if is_expected(error):
+                raise Failure(str(error) or type(error).__name__) from error
+            # A part of `serve` writes its traceback to the log; a pipe that was closed is no fault.
+            if ctx.invoked_subcommand in HIDDEN or isinstance(error, BrokenPipeError) or os.environ.get(TRACEBACK):
                 raise
-            raise Failure(str(error)) from error
+            raise Failure(unexpected(error)) from error
 
 
 @click.group(
@@ -178,6 +199,9 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point of the console command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the terminal's encoding lacks is written as \\x.., not refused
+            stream.reconfigure(errors="backslashreplace")
     cli(prog_name="slackwater")
 
 

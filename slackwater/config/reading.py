@@ -39,7 +39,7 @@ def read(path: str | Path) -> str:
     """The text of a controller's file. Raises ConfigError."""
     path = Path(path)
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # with a byte order mark, which some editors write, or without
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

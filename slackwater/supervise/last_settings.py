@@ -66,7 +66,7 @@ def state_dirs_of(config: Path) -> list[Path]:
     the usual folder."""
     named: object = None
     try:
-        text = config.read_text(encoding="utf-8")
+        text = config.read_text(encoding="utf-8-sig")
         named = tomllib.loads(text).get("state_dir")
     except tomllib.TOMLDecodeError:
         line = re.search(r'^state_dir\s*=\s*"([^"\\]+)"', text, re.MULTILINE)

@@ -91,7 +91,7 @@ def _settings(site: Site, bundle: Bundle) -> None:
     for path in (site.config, *(NODE_FOLDER / name for name in NODE_FILES)):
         known = declared if path == site.config else None
         try:
-            given[str(path)] = scrubber.settings(tomllib.loads(path.read_text(encoding="utf-8")), known=known)
+            given[str(path)] = scrubber.settings(tomllib.loads(path.read_text(encoding="utf-8-sig")), known=known)
         except (OSError, UnicodeDecodeError) as error:
             if path == site.config:
                 bundle.left_out(str(path), getattr(error, "strerror", None) or "not UTF-8")

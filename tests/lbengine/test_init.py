@@ -14,17 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lbengine.backends.haproxy.survey import (
-    Configuration,
-    FoundBackend,
-    FoundServer,
-    StatsSocket,
-    Survey,
-    SurveyError,
-    access_of,
-    find_socket,
-    read_configuration,
-)
+from lbengine.backends.haproxy.site import Configuration, StatsSocket, SurveyError, read_configuration
+from lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey, access_of, find_socket
 from lbengine.haproxy_init.first_settings import Wishes, choose, lines_for, settings_text
 from slackwater.bus import nats_server
 from slackwater.cli.main import cli

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -150,6 +151,25 @@ def test_only_errors_that_explain_themselves_lose_their_traceback() -> None:
     assert is_expected(PermissionError(13, "denied"))
     assert not is_expected(BrokenPipeError(32, "pipe"))
     assert not is_expected(KeyError("a fault of ours"))
+
+
+def test_a_fault_of_ours_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def faulty() -> None:
+        raise ValueError("no such luck")
+
+    monkeypatch.setitem(COMMANDS, "faulty", (f"{__name__}:faulty", "Fails."))
+    monkeypatch.setattr(sys.modules[__name__], "faulty", faulty, raising=False)
+    done = run("faulty")
+    assert done.exit_code == 1
+    (line,) = done.output.splitlines()
+    assert re.fullmatch(
+        r"error: this is a fault of Slackwater's own: ValueError at slackwater/test_cli\.py:\d+: no such luck; for a"
+        r" bug report run it again with SLACKWATER_TRACEBACK=1, which prints where it comes from",
+        line,
+    )
+    monkeypatch.setenv("SLACKWATER_TRACEBACK", "1")
+    assert isinstance(run("faulty").exception, ValueError)
 
 
 def test_console_command_prints_one_line_and_no_traceback(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from lbengine.backends.ipvs.settings import ServicePool
 from slackwater import config
 from slackwater.config import ConfigError, host_and_port, load, parse
 from tests.support.paths import ROOT
+from tests.support.placed_case import CASES
 
 POOL = '[[pool]]\nname = "web"\nbackend = "be"\nsocket = "/run/haproxy.sock"\n'
 
@@ -172,3 +173,12 @@ def test_the_reference_is_up_to_date() -> None:
     command = [sys.executable, "-m", "tools.reference_docs", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    """As node.toml is read; some editors write one, and lines that end in CR LF."""
+    assert load(CASES / "controller-bom.toml").pool[0].name == "app"
+    file = tmp_path / "other.toml"
+    file.write_bytes('\ufeffpool = "€"'.encode("utf-16"))
+    with pytest.raises(ConfigError, match=f"^{file}: not TOML: not UTF-8 at byte 0"):
+        load(file)

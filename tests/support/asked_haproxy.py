@@ -14,12 +14,17 @@ from tests.support.real_haproxy import PATIENCE_S, haproxy_program, until
 
 @contextmanager
 def started(
-    files: Sequence[Path], admin: Path, program: str = "haproxy", environ: Mapping[str, str] | None = None
+    files: Sequence[Path],
+    admin: Path,
+    program: str = "haproxy",
+    environ: Mapping[str, str] | None = None,
+    *,
+    master: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """HAProxy with these files, from when its admin socket answers; ended afterwards."""
     command = haproxy_program(program)
     assert command is not None
-    words = [command, "-db", *(word for file in files for word in ("-f", str(file)))]
+    words = [command, *(["-W"] if master else []), "-db", *(word for file in files for word in ("-f", str(file)))]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, env=None if environ is None else dict(environ))
     try:
         until(lambda: asked(admin, "show info") or process.poll() is not None, "HAProxy answers")

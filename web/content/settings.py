@@ -48,7 +48,7 @@ def settings_page(settings: ControllerSettings) -> SettingsPage:
     text = ""
     if path:
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError):
             path = ""
     changed = bool(text) and _parsed(text, path) != settings

@@ -14,10 +14,15 @@ from functools import partial
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
 
-MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20
+MAINTENANCE = 0x01 | 0x02 | 0x20
 DRAINED = 0x08 | 0x10
-"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status is not enough. The bit
-0x40 (`SRV_ADMF_HMAINT`) is no maintenance: its name is from the socket or from a SRV record."""
+DISABLED = 0x01 | 0x04
+"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status is not enough. Two bits
+are no maintenance: 0x40 (`SRV_ADMF_HMAINT`), as its name is from the socket or from a SRV record, and 0x04 (`CMAINT`),
+as its line has `disabled`, which stays when somebody has enabled it."""
+NOWHERE = ("0.0.0.0", "::")
+"""srv_addr of a server without an address, beside `-`, which a Unix socket has too (`show stat` tells them apart)."""
+NO_ADDRESS = "no address"
 STARTING, RUNNING = 1, 2
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""
@@ -76,6 +81,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
                 maxconn=count("slim") or None,
                 queue_mean_ms=float(count("qtime")) if count("stot") else None,
                 slow_start=bool(counts.get("throttle")),
+                placeholder=placeholder(row.admin, row.address, counts.get("addr") or ""),
             )
         )
     return Snapshot(
@@ -89,9 +95,9 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
     )
 
 
-COLUMNS = frozenset(
-    "svname status bck algo cookie scur qcur slim stot rtime qtime econ eresp wretr wredis hrsp_5xx throttle".split()  # noqa: SIM905
-)
+COLUMNS = {"svname", "status", "bck", "algo", "cookie", "addr", "scur", "qcur", "slim", "stot", "rtime", "qtime"} | {
+    *("econ", "eresp", "wretr", "wredis", "hrsp_5xx", "throttle"),
+}
 """Of `show stat`'s hundred columns, those that are read here."""
 
 
@@ -123,7 +129,7 @@ def count_of(row: Mapping[str, str], column: str, where: str) -> int:
 
 
 STATE_COLUMNS = frozenset(
-    "srv_name srv_op_state srv_admin_state srv_uweight srv_iweight srv_agent_state srvrecord".split()  # noqa: SIM905
+    "srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight srv_agent_state srvrecord".split()  # noqa: SIM905
 )
 """Of `show servers state`'s thirty, those that are read here."""
 ALWAYS_SHOWN = ("srv_name", "srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight")
@@ -147,6 +153,36 @@ class ServerState:
     agent: int
     """srv_agent_state"""
     srv_record: bool
+    address: str = ""
+    """srv_addr"""
+
+
+def backend_id(state: str) -> str:
+    """HAProxy's number of the backend whose servers are shown; empty where none are. Numbers are unique, while a
+    frontend may have the backend's name, and `show stat` takes a name that begins with digits for a number."""
+    lines = state.splitlines()[1:3]
+    columns = lines[0][2:].split() if lines else []
+    values = dict(zip(columns, lines[1].split(), strict=False)) if len(lines) == 2 else {}
+    return values.get("be_id", "")
+
+
+def is_of(stat: str, number: str) -> bool:
+    """Whether lines of `show stat` are those of the backend of this number, and not another proxy's."""
+    head, _, lines = stat.removeprefix("# ").partition("\n")
+    last = lines.rstrip("\n").rpartition("\n")[2]  # all are of one proxy, and the backend's own stands last
+    try:
+        names, values = csv.reader([head]), csv.reader([last])
+        row = dict(zip(next(names, []), next(values, []), strict=False))
+    except csv.Error:
+        return False
+    return row.get("iid") == number
+
+
+def placeholder(admin: int, address: str, shown: str) -> str:
+    """As `Server.placeholder`, from srv_admin_state, srv_addr and `addr` of `show stat`."""
+    if admin & DISABLED == DISABLED:
+        return "`disabled` in the configuration"
+    return NO_ADDRESS if address in NOWHERE or (address == "-" and not shown) else ""
 
 
 def states(text: str, where: str) -> list[ServerState]:
@@ -165,5 +201,6 @@ def states(text: str, where: str) -> list[ServerState]:
         columns = ("srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight", "srv_agent_state")
         running, admin, weight, configured, agent = (count_of(row, column, where) for column in columns)
         srv_record = row.get("srvrecord", "-") != "-"
-        found.append(ServerState(row["srv_name"], running, admin, weight, configured, agent, srv_record))
+        address = row.get("srv_addr", "")
+        found.append(ServerState(row["srv_name"], running, admin, weight, configured, agent, srv_record, address))
     return found

@@ -9,7 +9,8 @@ from lbengine.backends.haproxy.agent_check import AgentCheck
 from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
-from lbengine.backends.haproxy.survey import Configuration, access_of
+from lbengine.backends.haproxy.site import Configuration
+from lbengine.backends.haproxy.survey import access_of
 from lbengine.balancer import Backend, Balancer, Snapshot, Target
 from slackwater.machine import machine_id
 

@@ -63,7 +63,7 @@ def words(line: str, environ: Mapping[str, str]) -> list[str]:
         elif letter == "\\" and re.match(r"x[0-9A-Fa-f]{2}", line[at:]):
             letter = chr(int(line[at + 1 : at + 3], 16))
             at += 3
-        elif letter == "\\" and after in ESCAPED:
+        elif letter == "\\" and after in ESCAPED and (quote or after != "$"):
             letter = ESCAPED[after]
             at += 1
         elif letter == "$" and quote and (name := VARIABLE.match(line, at)):

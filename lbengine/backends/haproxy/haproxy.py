@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lbengine.backends.haproxy import rescue
-from lbengine.backends.haproxy.answers import facts_of, parse, states
+from lbengine.backends.haproxy.answers import backend_id, facts_of, is_of, parse, states
 from lbengine.backends.haproxy.settings import TCP
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, RescueCounts, Snapshot
 from slackwater.config import host_and_port
@@ -46,16 +46,30 @@ class HAProxy(Balancer):
         self.backend = backend
         self.timeout_s = timeout_s
         self._show_state = f"show servers state {backend}"
-        self._show = ("show info", f"show stat {backend} 6 -1", self._show_state)
+        self.proxy = backend
+        """What `show stat` finds the backend by: its name, or its number where another proxy is found by the name."""
         self._read_pid: int | None = None
         """The process that answered `read` last."""
 
     def read(self) -> Snapshot:
         """The process, the algorithm and all servers, of one moment. Raises BalancerError."""
-        info, stat, state = self.ask(*self._show)
+        info, stat, state = self._looked()
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._read_pid = snapshot.pid
         return snapshot
+
+    def _looked(self, *commands: str) -> list[str]:
+        """The answers to commands, then `show info`, the backend's `show stat` and its `show servers state`."""
+        *answers, info, stat, state = self.ask(*commands, *self._show)
+        number = backend_id(state)
+        if number and not is_of(stat, number):
+            self.proxy = number
+            info, stat, state = self.ask(*self._show)
+        return [*answers, info, stat, state]
+
+    @property
+    def _show(self) -> tuple[str, ...]:
+        return ("show info", f"show stat {self.proxy} 6 -1", self._show_state)
 
     def expect(self, weights: Mapping[str, int]) -> None:
         """Weights that HAProxy is about to show, whoever sets them: nothing is remembered of them here."""
@@ -79,7 +93,7 @@ class HAProxy(Balancer):
         """As `set_weights`, for the most requests that a server gets at a time; never 0, which means no limit."""
         self._check(maxconns, 1, MOST_CONNECTIONS, "maxconn")
         commands = [f"set maxconn server {self.backend}/{server} {most}" for server, most in maxconns.items()]
-        *answers, info, stat, state = self.ask(*commands, *self._show)
+        *answers, info, stat, state = self._looked(*commands)
         self._check_process(info)
         self._raise_refused(maxconns, answers)
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")

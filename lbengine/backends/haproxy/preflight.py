@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from lbengine.backends.haproxy import rescue
 from lbengine.backends.haproxy.algorithms import ALGORITHMS
+from lbengine.backends.haproxy.answers import facts_of
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.balancer import BalancerError, Server, Snapshot
@@ -25,6 +27,7 @@ def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str
     """
     warnings: list[str] = []
     balances: dict[str, str] = {}
+    _check_processes(pool, settings)
     for path in pool.all_sockets:
         snapshot, found = _check_one(path, pool, settings, without_us)
         warnings += [warning for warning in found if warning not in warnings]
@@ -33,6 +36,35 @@ def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str
         used = ", ".join(f"`{balance}` behind {path}" for path, balance in balances.items())
         raise BalancerError(f"the HAProxies of a pool must use the same algorithm, these use {used}")
     return warnings
+
+
+def of_several(facts: Mapping[str, str]) -> str:
+    """What it means that this HAProxy is one of several processes, in words; empty where it is the only one."""
+    count, number = facts.get("Nbproc", "1"), facts.get("Process_num", "1")
+    if count == "1":
+        return ""
+    return (
+        f"HAProxy runs {count} processes (`nbproc {count}`), each with weights of its own, and this socket is that of"
+        f" process {number} alone; use threads instead (`nbthread`, and no `nbproc`), or name the admin sockets of all"
+        " processes: one in `socket`, the others in `sockets`"
+    )
+
+
+def _check_processes(pool: HAProxyPool, settings: LbengineSettings) -> None:
+    """Raises BalancerError where one of an HAProxy's processes is not driven (`nbproc`, before HAProxy 2.5)."""
+    problem, count = "", "1"
+    numbers: list[str] = []
+    for path in pool.all_sockets:
+        if not path.startswith(TCP):
+            _check_path(path, path)
+        (info,) = HAProxy(path, pool.backend, settings.socket_timeout_s).ask("show info")
+        facts = facts_of(info, path)
+        if several := of_several(facts):
+            problem, count = problem or f"{path}: {several}", facts["Nbproc"]
+            numbers.append(facts.get("Process_num", "1"))
+    times = Counter(numbers).values()  # each process of each host once
+    if problem and not (str(len(times)) == count and len(set(times)) == 1):
+        raise BalancerError(problem)
 
 
 def _check_one(
@@ -127,7 +159,7 @@ def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
     by_socket = pool.weight_delivery == "socket"
     warnings = []
 
-    active = [server for server in snapshot.servers if not server.backup]
+    active = [server for server in snapshot.servers if not server.backup and not server.placeholder]
     if by_socket and (agents := [server for server in active if server.agent_check]):
         warnings.append(
             f"{where}: the agent-check of {names(agents)} sets weights too; two writers would fight, so what it sets is"

@@ -36,6 +36,8 @@ class Asks(Protocol):
 
     path: str
     backend: str
+    proxy: str
+    """What `show stat` finds the backend by."""
 
     def ask(self, *commands: str) -> list[str]: ...
 
@@ -90,7 +92,7 @@ def arm(haproxy: Asks, timeout_ms: int) -> RescueCounts:
     """Sets the time-out until it is set again, at most `KEPT_S`; 0: none. Raises BalancerError."""
     where = f"{haproxy.path}: backend `{haproxy.backend}`"
     answer, stat = haproxy.ask(
-        f"set table {TABLE} key {haproxy.backend} data.gpt0 {timeout_ms}", f"show stat {haproxy.backend} 2 -1"
+        f"set table {TABLE} key {haproxy.backend} data.gpt0 {timeout_ms}", f"show stat {haproxy.proxy} 2 -1"
     )
     if answer.strip() and timeout_ms:
         raise BalancerError(f"{where}: the rescue is not armed: {answer.strip()}")

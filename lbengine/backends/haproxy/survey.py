@@ -8,15 +8,17 @@ import grp
 import io
 import pwd
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from lbengine.backends.haproxy.answers import NO_ADDRESS, facts_of, placeholder
 from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.preflight import check
+from lbengine.backends.haproxy.preflight import check, of_several
 from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.backends.haproxy.site import Configuration, SurveyError, find_in, socket_named, spoken
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from slackwater.config import LbengineSettings
 from slackwater.messages import is_name
@@ -35,32 +37,8 @@ SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.
 """Where a site's own lines for the controller's unit are."""
 INTERNAL = ("<", "MASTER")
 """Beginnings of the names of HAProxy's own proxies."""
-_SECTIONS = ("global", "defaults", "frontend", "backend", "listen")
 _BACKEND_AND_SERVER = 2 | 4
 """Types of lines in `show stat`."""
-
-
-class SurveyError(Exception):
-    """No HAProxy was found that could be driven; the text says where was looked, and what to do."""
-
-
-@dataclass(frozen=True)
-class StatsSocket:
-    """A line `stats socket` of a haproxy.cfg."""
-
-    path: str
-    level: str
-    at: str
-    """FILE:LINE."""
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """What a haproxy.cfg says of sockets, and where its backends begin."""
-
-    sockets: list[StatsSocket] = field(default_factory=list)
-    backends: dict[str, str] = field(default_factory=dict)
-    """Backend -> FILE:LINE of its first line."""
 
 
 class FoundServer(msgspec.Struct, frozen=True):
@@ -68,17 +46,27 @@ class FoundServer(msgspec.Struct, frozen=True):
 
     name: str
     address: str
-    """HOST:PORT, or a path; empty where HAProxy does not show it."""
+    """HOST:PORT, or `unix` for a Unix socket; empty where it has none."""
     weight: int
+    protocol: str = "http1"
+    """What a monitor sees on its port, in the sniffer's words."""
+    placeholder: str = ""
+    """Why no machine stands behind it; empty: one does."""
+    fqdn: str = ""
+    """The name that HAProxy resolves to its address."""
 
     @property
     def host(self) -> str:
-        return self.address.rpartition(":")[0].strip("[]")
+        return self.address.rpartition(":")[0].strip("[]") or ("" if self.placeholder else self.fqdn)
 
     @property
     def port(self) -> int | None:
         port = self.address.rpartition(":")[2]
         return int(port) if port.isdigit() and int(port) else None
+
+    @property
+    def on_unix_socket(self) -> bool:
+        return bool(self.address) and not self.host
 
 
 class FoundBackend(msgspec.Struct, frozen=True):
@@ -104,41 +92,15 @@ class Survey(msgspec.Struct, frozen=True):
     """What the controller's user lacks to use the socket, with the remedy."""
 
 
-def read_configuration(path: Path) -> Configuration:
-    """Raises SurveyError for a file that cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise SurveyError(f"{path}: cannot be read: {error.strerror}") from None
-    found = Configuration()
-    section = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
-        if words and words[0] in _SECTIONS:
-            section = words[0]
-            if section in ("backend", "listen") and len(words) > 1:
-                found.backends[words[1]] = f"{path}:{number}"
-        elif section == "global" and words[:2] == ["stats", "socket"] and len(words) > 2:
-            level = words[words.index("level") + 1] if "level" in words[:-1] else "operator"
-            found.sockets.append(StatsSocket(words[2].removeprefix("unix@"), level, f"{path}:{number}"))
-    return found
-
-
 def find_socket(named: str, configuration: Configuration, usual: Sequence[str] = USUAL_SOCKETS) -> tuple[str, str]:
     """The admin socket, and how it was found: the one that is named, of the configuration, or at a usual place.
 
     Raises SurveyError.
     """
     if named:
-        return named, "as given"
-    local = [one for one in configuration.sockets if one.path.startswith("/")]
-    for one in [one for one in local if one.level == "admin"]:
-        return one.path, f"from {one.at}"
-    if local:
-        raise SurveyError(
-            f"{local[0].at}: `stats socket {local[0].path}` has level {local[0].level}; add `level admin` to this line"
-            " and reload HAProxy"
-        )
+        return socket_named(named), "as given"
+    if (found := find_in(configuration)) is not None:
+        return found
     for path in usual:
         if _is_socket(path):
             return path, "at a usual place"
@@ -151,36 +113,79 @@ def find_socket(named: str, configuration: Configuration, usual: Sequence[str] =
 def survey(socket: str, found_by: str, configuration: Configuration, timeout_s: float) -> Survey:
     """Asks the HAProxy behind the socket. Raises SurveyError when it cannot be asked; changes nothing."""
     haproxy = HAProxy(socket, "none", timeout_s)
+    questions = ("show info", f"show stat -1 {_BACKEND_AND_SERVER} -1", "show servers state", "set server none/none")
     try:
-        info, stats, tried = haproxy.ask("show info", f"show stat -1 {_BACKEND_AND_SERVER} -1", "set server none/none")
+        info, stats, state, tried = haproxy.ask(*questions)
+        facts = facts_of(info, socket)
     except BalancerError as error:
         raise SurveyError(str(error)) from None
     if "Permission denied" in tried:
         raise SurveyError(
             f"{socket}: this socket has no admin level; add `level admin` to its `stats socket` line and reload HAProxy"
         )
-    facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
+    if one_of_many := of_several(facts):
+        raise SurveyError(f"{socket}: {one_of_many}")
     backends = [
         _examined(name, balance, servers, socket, configuration, timeout_s)
-        for name, balance, servers in _backends(stats)
+        for name, balance, servers in _backends(stats, state, configuration)
     ]
     return Survey(socket, found_by, facts.get("Version", "?"), backends, access_of(socket, configuration))
 
 
-def _backends(stats: str) -> Iterator[tuple[str, str, list[FoundServer]]]:
+def _backends(stats: str, state: str, configuration: Configuration) -> Iterator[tuple[str, str, list[FoundServer]]]:
     """Name, algorithm and servers of each, in HAProxy's order."""
     found: dict[str, tuple[str, list[FoundServer]]] = {}
     rows = list(csv.DictReader(io.StringIO(stats.removeprefix("# "))))
     for row in rows:
         if row["svname"] == "BACKEND":
             found[row["pxname"]] = row.get("algo") or "", []
+    states = _states(state)
     for row in rows:
         if row["svname"] not in ("BACKEND", "FRONTEND") and row["pxname"] in found:
-            weight = int(row["weight"]) if row["weight"].isdigit() else 0
-            found[row["pxname"]][1].append(FoundServer(row["svname"], row.get("addr") or "", weight))
+            shown = states.get((row["pxname"], row["svname"]), {})
+            found[row["pxname"]][1].append(_server(row, shown, configuration))
     for name, (balance, servers) in found.items():
         if not name.startswith(INTERNAL) and servers:
-            yield name, balance, servers
+            yield name, balance, _with_names(servers)
+
+
+def _states(state: str) -> dict[tuple[str, str], dict[str, str]]:
+    """By backend and server, the line of `show servers state`."""
+    lines = state.splitlines()[1:]
+    columns = lines[0][2:].split() if lines else []
+    rows = [dict(zip(columns, line.split(), strict=False)) for line in lines[1:]]
+    return {(row["be_name"], row["srv_name"]): row for row in rows if "be_name" in row and "srv_name" in row}
+
+
+def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Configuration) -> FoundServer:
+    address = row.get("addr") or ""
+    number = address.rpartition(":")[2]
+    protocol = spoken(
+        configuration.protocol(row["pxname"], row["svname"]),
+        row.get("mode") or "",
+        int(number) if number.isdigit() else 0,
+        uses_ssl=shown.get("srv_use_ssl") == "1",
+    )
+    admin = shown.get("srv_admin_state", "0")
+    return FoundServer(
+        row["svname"],
+        address,
+        int(row["weight"]) if row["weight"].isdigit() else 0,
+        protocol,
+        placeholder(int(admin) if admin.isdigit() else 0, shown.get("srv_addr", ""), address),
+        shown.get("srv_fqdn", "-").removeprefix("-"),
+    )
+
+
+def _with_names(servers: list[FoundServer]) -> list[FoundServer]:
+    """A server without an address that has a name of its own is that machine; several of one name are empty slots."""
+    counts = Counter(server.fqdn for server in servers)
+    return [
+        msgspec.structs.replace(server, placeholder="")
+        if server.placeholder == NO_ADDRESS and server.fqdn and counts[server.fqdn] == 1
+        else server
+        for server in servers
+    ]
 
 
 def _examined(

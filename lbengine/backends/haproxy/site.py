@@ -1,0 +1,176 @@
+"""What a site's own haproxy.cfg, with the other files that HAProxy runs with, says beyond what the socket shows: where
+its sockets are, where its backends begin, and what its servers speak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from lbengine.backends.haproxy.configuration import (
+    UNKNOWN,
+    in_folder,
+    lines_of,
+    rows_of,
+    sections,
+    started_with,
+    text_of,
+)
+
+SERVERS = {"server": 3, "server-template": 4}
+"""Keyword -> the index of the first option of its line."""
+TCP_ADDRESS = re.compile(r"(?:(?:ipv[46]|tcp[46]?|mptcp[46]?)@)?(\S*:\d+)")
+MEMCACHED = 11211
+OTHER_FAMILIES = ("abns@", "abnsz@", "fd@", "sockpair@", "rhttp@", "uxst@", "uxdg@", "udp@", "udp4@", "udp6@")
+
+
+class SurveyError(Exception):
+    """No HAProxy was found that could be driven; the text says where was looked, and what to do."""
+
+
+@dataclass(frozen=True)
+class StatsSocket:
+    """A line `stats socket` of a haproxy.cfg."""
+
+    path: str
+    """As a pool's `socket` has it: a path, or `tcp://HOST:PORT`; for other families as HAProxy has it."""
+    level: str
+    at: str
+    """FILE:LINE."""
+
+    @property
+    def is_tcp(self) -> bool:
+        return self.path.startswith("tcp://")
+
+    @property
+    def is_local(self) -> bool:
+        return self.path.startswith("/") and UNKNOWN not in self.path
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the files say."""
+
+    sockets: list[StatsSocket] = field(default_factory=list)
+    backends: dict[str, str] = field(default_factory=dict)
+    """Backend -> FILE:LINE of its first line."""
+    protocols: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Backend -> server, without the number of a `server-template` -> its `proto`, if it has one."""
+
+    def protocol(self, backend: str, server: str) -> str:
+        """The server's `proto`; empty where none is said."""
+        said = self.protocols.get(backend, {})
+        return said.get(server) or said.get(server.rstrip("0123456789"), "")
+
+
+def read_configuration(path: Path) -> Configuration:
+    """The file, with all others that a running HAProxy was started with beside it. Raises SurveyError for one that
+    cannot be read."""
+    started = started_with(str(path.resolve()))
+    files = [Path(one) for one in started[0].files] if started else list(in_folder(path))
+    lines: list[tuple[str, str]] = []
+    for file in files:
+        shown = path if file == path.resolve() else file
+        try:
+            text = text_of(file)
+        except OSError as error:
+            raise SurveyError(f"{shown}: cannot be read: {error.strerror}") from None
+        lines += [(f"{shown}:{number}", line) for number, line in enumerate(lines_of(text), start=1)]
+    rows = rows_of([line for _, line in lines], started[0].environ if started else {})
+    return _configuration(rows, [at for at, _ in lines])
+
+
+def _configuration(rows: Sequence[Sequence[str]], at: Sequence[str]) -> Configuration:
+    found = Configuration()
+    prefix = ""
+    of_defaults: dict[str, list[str]] = {}
+    last: list[str] = []
+    for kind, name, start, end in sections(rows):
+        parent = rows[start][-1] if rows[start][-2:-1] == ["from"] else ""
+        usual = list(of_defaults.get(parent, [] if kind == "defaults" else last))
+        if kind in ("backend", "listen"):
+            found.backends.setdefault(name, at[start])
+        for number in range(start + 1, end):
+            row = rows[number]
+            if kind == "global" and row[:2] == ["unix-bind", "prefix"]:
+                prefix = "".join(row[2:3])
+            elif kind == "global" and row[:2] == ["stats", "socket"] and len(row) > 2:
+                level = row[len(row) - row[::-1].index("level")] if "level" in row[3:-1] else "operator"
+                found.sockets.append(StatsSocket(_place(row[2], prefix), level, at[number]))
+            elif row[:1] == ["default-server"]:
+                usual += row[1:]
+            elif kind in ("backend", "listen") and row and row[0] in SERVERS:
+                options = [*usual, *row[SERVERS[row[0]] :]]
+                for key, value in pairwise(options):
+                    if key == "proto":
+                        found.protocols.setdefault(name, {})[row[1]] = value
+        if kind == "defaults":
+            last = of_defaults[name] = usual
+    return found
+
+
+def _place(address: str, prefix: str) -> str:
+    address = address.removeprefix("unix@")
+    if address.startswith("/"):
+        return prefix + address
+    tcp = None if address.startswith(OTHER_FAMILIES) else TCP_ADDRESS.fullmatch(address)
+    return f"tcp://{tcp[1]}" if tcp else address
+
+
+def socket_named(name: str) -> str:
+    """The path of a socket that a person names, in HAProxy's words too. Raises SurveyError where it cannot be used."""
+    place = name if name.startswith("tcp://") else _place(name, "")
+    if place.startswith("tcp://"):
+        raise SurveyError(f"{name}: {_on_tcp(place)}")
+    if place.startswith(OTHER_FAMILIES):
+        raise SurveyError(f"{name}: expected the path of a Unix socket, as in /run/haproxy/admin.sock")
+    return place
+
+
+def find_in(configuration: Configuration) -> tuple[str, str] | None:
+    """The first admin socket of the configuration that can be used, and where it stands; None where it names none.
+
+    Raises SurveyError where it has only such that cannot be used.
+    """
+    sockets = configuration.sockets
+    for one in sockets:
+        if one.is_local and one.level == "admin":
+            return one.path, f"from {one.at}"
+    for one in sockets:
+        if one.is_local:
+            raise SurveyError(
+                f"{one.at}: `stats socket {one.path}` has level {one.level}; add `level admin` to this line and reload"
+                " HAProxy"
+            )
+    for one in sockets:
+        if UNKNOWN in one.path:
+            raise SurveyError(
+                f"{one.at}: the address of this `stats socket` has a variable whose value only HAProxy knows; name the"
+                " socket with --socket"
+            )
+    for one in sockets:
+        if one.is_tcp:
+            raise SurveyError(f"{one.at}: {_on_tcp(one.path)}")
+    return None
+
+
+def _on_tcp(place: str) -> str:
+    return (
+        "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy; add `stats socket"
+        " /run/haproxy/admin.sock mode 660 level admin` to the section `global` and restart HAProxy, or write the"
+        f' configuration by hand, with `socket = "{place}"` and `allow_tcp_socket = true`'
+    )
+
+
+def spoken(protocol: str, mode: str, port: int, *, uses_ssl: bool) -> str:
+    """What a monitor sees on a server's port, in the sniffer's words: what is not HTTP/1 in the clear it can only time.
+
+    `protocol`: the server's `proto`; `mode`: the backend's.
+    """
+    if uses_ssl or protocol not in ("", "h1"):
+        return "unknown"
+    if mode == "tcp":
+        return "memcached" if port == MEMCACHED else "unknown"
+    return "http1"

@@ -1,0 +1,36 @@
+"""A port of a web server, and what it speaks: as in the monitor's `sniffer.ports`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+PROTOCOLS = ("http1", "memcached", "unknown")
+USUAL = {443: "unknown", 11211: "memcached"}
+"""What the monitor takes a port for that says nothing; all others: HTTP/1."""
+
+
+class Port(NamedTuple):
+    """One port; `protocol` is empty where it speaks what is usual there."""
+
+    number: int
+    protocol: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.protocol}" if self.protocol else str(self.number)
+
+
+def port_of(number: int, protocol: str) -> Port:
+    """Says what is spoken only where it is not what is usual there."""
+    return Port(number, "" if protocol == USUAL.get(number, "http1") else protocol)
+
+
+def parse_port(text: str) -> Port:
+    """`80`, `8443:unknown`. Raises ValueError."""
+    found = re.fullmatch(r"([0-9]{1,5})(?::(\w+))?", text, re.ASCII)
+    if not found or not 1 <= int(found[1]) <= 65535 or (found[2] or "http1") not in PROTOCOLS:
+        raise ValueError(
+            f"{text!r}: expected a port from 1 to 65535, with what it speaks if that is not usual there, as in"
+            f" 8443:unknown ({', '.join(PROTOCOLS)})"
+        )
+    return Port(int(found[1]), found[2] or "")

@@ -1,0 +1,252 @@
+"""`slackwater init` and `check` beside HAProxies as sites have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from lbengine.backends.haproxy.fleet import haproxy_of
+from lbengine.backends.haproxy.preflight import check
+from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.balancer import BalancerError
+from slackwater.bus import nats_server
+from slackwater.cli.main import cli
+from slackwater.config import LbengineSettings, load
+from tests.support.asked_haproxy import asked, started
+from tests.support.certificates import certificates
+from tests.support.placed_case import placed_case
+from tests.support.real_haproxy import haproxy_program, needs_haproxy
+
+pytestmark = needs_haproxy
+PROXIES = "defaults\n mode http\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n"
+
+
+class Case:
+    """A site's files, and a controller's beside them."""
+
+    def __init__(self, folder: Path, tls: Path) -> None:
+        self.folder = folder
+        self.config = folder / "controller.toml"
+        certificates(tls)
+        self.words = ["--haproxy-cfg", str(folder / "haproxy.cfg"), "--config", str(self.config)]
+        self.words += ["--state-dir", str(folder / "state"), "--listen", "127.0.0.1:14222"]
+        self.words += ["--tls-cert", str(tls / "server.pem"), "--tls-key", str(tls / "server.key")]
+
+    @contextmanager
+    def running(self, program: str = "haproxy", *more: Path) -> Iterator[None]:
+        with started([self.folder / "haproxy.cfg", *more], self.folder / "admin.sock", program):
+            yield
+
+    def init(self, *words: str) -> dict[str, Any]:
+        done = CliRunner().invoke(cli, ["init", *self.words, "--json", *words])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert isinstance(found, dict)
+        return found
+
+    def said(self, *words: str) -> str:
+        """One line that says why nothing was written."""
+        done = CliRunner().invoke(cli, ["init", *self.words, *words])
+        assert done.exit_code == 1, done.output
+        assert not self.config.exists()
+        (line,) = done.output.splitlines()
+        return line
+
+    def nodes_checked(self) -> list[str]:
+        done = CliRunner().invoke(cli, ["check", "--config", str(self.config), "--json"])
+        return [line["about"] for line in json.loads(done.stdout) if line["about"].startswith("node ")]
+
+
+@pytest.fixture
+def case(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Case:
+    short = tmp_path_factory.mktemp("s")  # a socket's path may have 97 bytes
+    tls = short / "tls"
+    tls.mkdir()
+    return Case(placed_case(request.param, short), tls)
+
+
+def with_case(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", [name], indirect=True)
+
+
+def commands(found: dict[str, Any]) -> list[str]:
+    return [command for node in found["nodes"] for command in node["commands"]]
+
+
+@with_case("same-name")
+@pytest.mark.parametrize("program", ["haproxy-2.2", "haproxy", "haproxy-3.2"])
+def test_a_frontend_and_a_backend_may_share_a_name(case: Case, program: str) -> None:
+    if haproxy_program(program) is None:
+        pytest.skip(f"needs {program}")
+    with case.running(program):
+        assert [pool["name"] for pool in case.init()["pools"]] == ["shop"]
+        driven = haproxy_of("shop", [str(case.folder / "admin.sock")], 5.0)
+        assert [(server.name, server.weight) for server in driven.read().servers] == [("shop1", 100), ("shop2", 100)]
+        driven.set_weights({"shop1": 5})
+        assert driven.read().servers[0].weight == 5
+
+
+def test_a_name_that_begins_with_digits_is_no_proxy_s_number(tmp_path: Path) -> None:
+    file, admin = tmp_path / "haproxy.cfg", tmp_path / "admin.sock"
+    servers = "".join(f" server {name} 192.0.2.1:80 weight 10\n" for name in ("a", "b"))
+    file.write_text(
+        f"global\n stats socket {admin} level admin\n{PROXIES}frontend in\n bind unix@{tmp_path}/in.sock\n"
+        f"backend other\n server x 192.0.2.9:80\nbackend 3web\n{servers}"
+    )
+    with started([file], admin):
+        assert [server.name for server in haproxy_of("3web", [str(admin)], 5.0).read().servers] == ["a", "b"]
+
+
+@with_case("several-servers-a-machine")
+def test_a_machine_with_several_servers_has_one_monitor(case: Case) -> None:
+    with case.running():
+        found = case.init()
+        pool = load(case.config).pool[0]
+        assert pool.servers == {"vm1-3001": "vm1", "vm1-3002": "vm1", "vm2-3001": "vm2", "vm2-3002": "vm2"}
+        assert [node.name for node in nats_server.nodes_of(load(case.config))] == ["vm1", "vm2"]
+        assert [line.count("--port 3001 --port 3002") for line in commands(found)] == [0, 1, 0, 1]
+        assert case.nodes_checked() == ["node vm1 of pool app", "node vm2 of pool app"]
+
+
+@with_case("server-template")
+def test_a_slot_without_an_address_is_no_machine_and_is_named_once(case: Case) -> None:
+    with case.running():
+        found = case.init()
+        assert [node.name for node in nats_server.nodes_of(load(case.config))] == ["fixed1", "fixed2"]
+        warnings = found["haproxy"]["backends"][0]["warnings"]
+        named = [text for text in warnings if "app1" in text]
+        assert len(named) == 1
+        said = "are empty slots (no address): no machine is looked for there until it is filled"
+        assert named[0].endswith(f"app1, app2, app3, app4, app5, app6 {said}")
+        assert case.nodes_checked() == ["node fixed1 of pool app", "node fixed2 of pool app"]
+
+
+@with_case("nbproc-socket-each")
+@pytest.mark.skipif(haproxy_program("haproxy-2.2") is None, reason="needs haproxy-2.2")
+def test_one_of_several_processes_is_refused_and_all_of_them_are_driven(case: Case) -> None:
+    sockets = [str(case.folder / f"admin{n}.sock") for n in (1, 2)]
+    with started([case.folder / "haproxy.cfg"], Path(sockets[0]), "haproxy-2.2", master=True):
+        said = case.said()
+        assert "HAProxy runs 2 processes (`nbproc 2`), each with weights of its own" in said
+        settings = LbengineSettings(socket_timeout_s=5.0)
+        with pytest.raises(BalancerError, match="this socket is that of process 2 alone"):
+            check(HAProxyPool(name="app", backend="app", socket=sockets[1]), settings)
+        check(HAProxyPool(name="app", backend="app", socket=sockets[0], sockets=sockets[1:]), settings)
+        haproxy_of("app", sockets, 5.0).read()
+
+
+@with_case("tls-8443")
+def test_a_server_with_tls_is_of_an_unknown_protocol(case: Case) -> None:
+    with case.running():
+        lines = commands(case.init())
+        assert [line.partition(" --port ")[2].partition(" ")[0] for line in lines[1::2]] == [
+            "8443:unknown",
+            "8444:unknown",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("server", "more", "port"),
+    [
+        ("192.0.2.1:80", "", ""),
+        ("192.0.2.1:8080", "", "8080"),
+        ("192.0.2.1:8080", " proto h2", "8080:unknown"),
+        ("192.0.2.1:443", "", "443:http1"),
+        ("192.0.2.1:443", " ssl verify none", "443"),
+        ("192.0.2.1:11211", "", "11211:http1"),
+        ("[2001:db8::1]:8080", "", "8080"),
+    ],
+)
+def test_what_haproxy_knows_of_a_server_s_protocol_is_written(
+    tmp_path: Path, server: str, more: str, port: str
+) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        f"backend app\n default-server weight 100{more}\n server web1 {server}\n server web2 192.0.2.2:80\n"
+    )
+    case = Case(folder, tmp_path)
+    with case.running():
+        line = commands(case.init())[1]
+        assert line.partition(" --port ")[2].partition(" ")[0] == port
+        assert f"ssh root@{server.rpartition(':')[0].strip('[]')} " in line
+
+
+def test_unix_sockets_names_and_disabled_servers_are_what_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}"
+        f"resolvers dns\n nameserver here 127.0.0.1:5399\nfrontend in\n bind unix@{folder}/in.sock\n"
+        "backend app\n default-server weight 100\n server one 192.0.2.1:80\n"
+        f" server local unix@{folder}/a.sock\n server local2 {folder}/b.sock\n"
+        " server named web9.internal:80 resolvers dns init-addr none\n"
+        " server slot 127.0.0.1:80 disabled\n server nowhere 0.0.0.0:80\n"
+    )
+    case = Case(folder, tmp_path)
+    with case.running():
+        found = case.init()
+        nodes = {node["name"]: (node["servers"], node["host"]) for pool in found["pools"] for node in pool["nodes"]}
+        assert nodes == {
+            "one": (["one"], "192.0.2.1"),
+            "local": (["local", "local2"], ""),
+            "named": (["named"], "web9.internal"),
+        }
+        lines = commands(found)
+        assert not [line for line in lines if "ssh root@unix" in line or "ssh root@local" in line]
+        assert any(line.startswith("install -D -m 640") for line in lines), "on this host, without ssh"
+        # The site enables the slot: what `disabled` left in its state is no maintenance any more.
+        driven = haproxy_of("app", [str(folder / "admin.sock")], 5.0)
+        slot = {server.name: server for server in driven.read().servers}["slot"]
+        assert (slot.available, slot.placeholder) == (False, "`disabled` in the configuration")
+        asked(folder / "admin.sock", "set server app/slot state ready")
+        slot = {server.name: server for server in driven.read().servers}["slot"]
+        assert (slot.available, slot.placeholder) == (True, "")
+
+
+@with_case("quoted-socket")
+def test_a_quoted_socket_is_found(case: Case) -> None:
+    with case.running():
+        assert case.init()["haproxy"]["socket"] == str(case.folder / "admin.sock")
+
+
+@with_case("tcp-admin-socket")
+def test_an_admin_socket_on_tcp_is_named_with_what_to_write_instead(case: Case) -> None:
+    why = (
+        "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy; add `stats socket"
+        " /run/haproxy/admin.sock mode 660 level admin` to the section `global` and restart HAProxy, or write the"
+        ' configuration by hand, with `socket = "tcp://127.0.0.1:19991"` and `allow_tcp_socket = true`'
+    )
+    assert case.said() == f"error: {case.folder}/haproxy.cfg:2: {why}"
+    for named in ("tcp://127.0.0.1:19991", "ipv4@127.0.0.1:19991", "127.0.0.1:19991"):
+        assert case.said("--socket", named) == f"error: {named}: {why}"
+
+
+def test_the_socket_may_stand_in_another_file_and_after_others(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"{PROXIES}frontend in\n bind unix@{folder}/in.sock\nbackend app\n"
+        " default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
+    )
+    second = folder / "second.cfg"
+    second.write_text(
+        f"global\n setenv FOLDER {folder}\n stats socket ipv4@127.0.0.1:19992 level admin\n"
+        f" stats socket {folder}/operator.sock level operator\n"
+        ' stats socket "unix@${FOLDER}/admin.sock" mode 600 level admin # x\n'
+    )
+    case = Case(folder, tmp_path)
+    with case.running("haproxy", second):
+        found = case.init()["haproxy"]
+        assert (found["socket"], found["found_by"]) == (f"{folder}/admin.sock", f"from {second}:5")
+    case.config.unlink()
+    second.write_text('global\n stats socket "$NOBODY_KNOWS" level admin\n')
+    (folder / "haproxy.cfg").write_text(second.read_text())
+    assert "has a variable whose value only HAProxy knows; name the socket with --socket" in case.said()

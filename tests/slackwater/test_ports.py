@@ -1,0 +1,28 @@
+"""A web server's ports, with what they speak."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from slackwater.bus.node_settings import node_text
+from slackwater.bus.ports import Port, parse_port, port_of
+
+
+def test_what_is_spoken_stands_behind_a_port_where_it_is_not_usual_there() -> None:
+    assert [str(port_of(*one)) for one in ((80, "http1"), (443, "unknown"), (443, "http1"), (8443, "unknown"))] == [
+        "80",
+        "443",
+        "443:http1",
+        "8443:unknown",
+    ]
+    text = node_text("web1", "web", "nats://b:1", [parse_port("80"), parse_port("8443:unknown")], has_authority=False)
+    assert tomllib.loads(text)["sniffer"]["ports"] == [80, "8443:unknown"]
+    assert parse_port("11211:http1") == Port(11211, "http1")
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "http", "80:", "80:tls", "80:http1:x", "-1", "٨٠"])
+def test_another_port_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a port from 1 to 65535, with what it speaks"):
+        parse_port(text)
