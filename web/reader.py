@@ -20,7 +20,7 @@ from slackwater.views.pool import PoolView, no_view, pool_view
 from slackwater.views.standing import Standing, standing
 from slackwater.views.usual import Usual
 from slackwater.views.why import Story, episodes
-from web.content.pool import ShownPool, show
+from web.content.pool import ShownPool, drawn, show
 
 CHANGES = 200
 """As many Changes are read for the list of a pool, before the steps of ramps are episode in one line."""
@@ -30,8 +30,6 @@ TAIL_S = 10.0
 """Each event repeats this much of the plots, for viewers who missed an event."""
 FRESH_S = 0.9
 WAIT_S = 2.0
-MOST_DRAWN = 24
-"""Most servers drawn of a pool; those that are not calm come first."""
 
 
 class Mark(msgspec.Struct):
@@ -217,19 +215,13 @@ class Reader:
                     shown.append(show(view, changes, now_unix_s, pool, going_on, all_rows=only is not None))
                     del shown[-1].changes[LINES if only else FEW_LINES :]
                     if only is not None:
-                        tails[pool.name] = self.plots(journal, pool, TAIL_S, 1.0, drawn(view))
+                        tails[pool.name] = self.plots(journal, pool, TAIL_S, 1.0, drawn(view) or None)
         except JournalError as failed:
             error = str(failed)
             shown = [show(no_view(pool.name, error), [], now_unix_s, pool) for pool in pools]
             tails = {}
         stands = self._standing(views, error)
         return Event(time_unix_s=now_unix_s, error=error, standing=stands, pools=shown, tails=tails)
-
-
-def drawn(view: PoolView) -> list[str]:
-    """The nodes that are drawn, in the table's order: all, or of many those that are not calm and then the first."""
-    urgent: Sequence[str] = [row.node for row in sorted(view.rows, key=lambda row: row.state == "calm")][:MOST_DRAWN]
-    return [row.node for row in view.rows if row.node in urgent]
 
 
 def _goes_on(episode: Story, view: PoolView) -> bool:

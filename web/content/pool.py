@@ -17,6 +17,9 @@ from slackwater.views.why import Story
 FEW = 12
 """The overview shows all servers of a pool up to this number, beyond it only those that are not calm or reduced."""
 
+MOST_DRAWN = 24
+"""Most servers drawn on a pool's page; on the overview `FEW`. Those that are not calm come first."""
+
 
 class ShownRow(msgspec.Struct):
     """The cells of one server."""
@@ -91,6 +94,8 @@ class ShownPool(msgspec.Struct):
     """Each server's symbol, in the order of the balancer."""
     calm_note: str
     """What the rows leave out."""
+    drawn: list[str]
+    """The nodes whose series are drawn, in the table's order; empty: all."""
     rows: list[ShownRow]
     episodes: list[ShownEpisode]
     changes: list[ChangeLine]
@@ -142,10 +147,19 @@ def show(
         moved_note="" if view.stale or not reduced else ", ".join(reduced[:3]) + ("…" if len(reduced) > 3 else ""),
         strip="".join(SYMBOLS[row.state] for row in view.rows) if not all_rows and len(view.rows) > FEW else "",
         calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
+        drawn=drawn(view, MOST_DRAWN if all_rows else FEW),
         rows=[_row(row, view, now_unix_s) for row in rows],
         episodes=[_episode(one, view, changes, now_unix_s) for one in episodes],
         changes=change_lines(changes),
     )
+
+
+def drawn(view: PoolView, most: int = MOST_DRAWN) -> list[str]:
+    """The nodes that are drawn: none where all are, or of many those that are not calm and then the first."""
+    if len(view.rows) <= most:
+        return []
+    urgent = [row.node for row in sorted(view.rows, key=lambda row: row.state == "calm")][:most]
+    return [row.node for row in view.rows if row.node in urgent]
 
 
 def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:

@@ -5,19 +5,11 @@ import { showPool, showStanding } from "./table.js";
 import { setTime } from "./times.js";
 
 const GAP_S = 8; // each event mends a little more than this
-const MOST_DRAWN = 24;
 
 const events = document.body.dataset.events;
 const sections = new Map([...document.querySelectorAll("section[data-pool]")].map((section) => [section.dataset.pool, section]));
-const place = document.querySelector(".stack");
-const stack = place && new Stack(place);
+const stacks = [...document.querySelectorAll(".stack")].map((section) => new Stack(section));
 let lastUnixS = 0;
-
-// The servers that are drawn, those that are not calm first.
-function drawn(rows) {
-  const urgent = [...rows.filter((row) => row.state !== "calm"), ...rows.filter((row) => row.state === "calm")];
-  return urgent.slice(0, MOST_DRAWN).map((row) => row.node);
-}
 
 function onEvent(event) {
   const gap = event.time_unix_s - lastUnixS;
@@ -31,15 +23,20 @@ function onEvent(event) {
   showStanding(event.standing);
   for (const pool of event.pools) showPool(sections.get(pool.pool), pool);
   document.title = [...event.pools.slice(0, 3).map((pool) => `${pool.symbol} ${pool.pool}`), "Slackwater"].join(" · ");
-  const [{ pool, rows }] = event.pools;
-  const tail = event.tails[pool];
-  if (stack && tail) {
-    stack.update(tail, rows);
-    if (first || gap > GAP_S) stack.load(rows.length > MOST_DRAWN ? drawn(rows) : []);
+  for (const stack of stacks) {
+    const pool = event.pools.find((one) => one.pool === stack.section.dataset.of);
+    if (!pool) continue;
+    stack.update(pool, event.tails[pool.pool]);
+    if (first || gap > GAP_S) stack.renew();
   }
   return event.error !== "" || event.pools.every((one) => one.stale);
 }
 
+// On a narrow screen what is secondary is folded; on paper nothing is.
+const foldAll = (open) => document.querySelectorAll("details.fold").forEach((fold) => { fold.open = open; });
+if (matchMedia("(max-width: 820px)").matches) foldAll(false);
+addEventListener("beforeprint", () => foldAll(true));
+
 for (const time of document.querySelectorAll("time[data-unix]")) setTime(time, Number(time.dataset.unix));
 if (events) follow(events, onEvent);
-else stack?.load();
+else for (const stack of stacks) stack.load();

@@ -1,0 +1,46 @@
+"""A journal with a quarter of an hour of three servers: one beside a neighbour for a while, one with a single spike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slackwater.messages import Change, Counters, Cpu, Cycle, Message, Sample, Sched, ServerState, Traffic, Verdict
+from tests.support.web_story import T0
+
+BACK_S = 900
+BESIDE = range(240, 280)
+"""Seconds ago in which web2 had a neighbour, and weight 0."""
+SPIKE = 120
+"""Seconds ago at which one request to web3 took very long, and its probe stood still."""
+SPIKE_P95_MS, SPIKE_CPI = 97_000.0, 100_000.0
+
+
+def plotted_story() -> Iterator[Message]:
+    """Of pool `web`: a Sample a second of web1, web2 and web3, calm now. web3 is DOWN in the balancer."""
+    for ago in range(BACK_S, -1, -1):
+        at = T0 - ago
+        for node in ("web1", "web2", "web3"):
+            noisy, spike = node == "web2" and ago in BESIDE, node == "web3" and ago == SPIKE
+            p95 = SPIKE_P95_MS if spike else 120.0 if noisy else 4.0 + ago % 3
+            traffic = Traffic(rps=80.0 + ago % 5, rt_p50_ms=2.0, rt_p95_ms=p95, rt_p99_ms=2 * p95)
+            yield Sample(
+                1, node, "web", at, "boot", BACK_S - ago, 1.0, cpu=Cpu("cgroup", 0.4), traffic=traffic,
+                sched=Sched(run_delay_per_cpu_s=20.0 if noisy else 0.2),
+                counters=Counters("canary", cpi=SPIKE_CPI if spike else 40.0),
+            )  # fmt: skip
+        weights = {"web1": 100, "web2": 0 if ago in BESIDE else 100, "web3": 100}
+        servers = [ServerState(node, "UP", weight, 100, weight) for node, weight in weights.items()]
+        servers[0].errors_per_s, servers[0].in_flight = 12.5, 3
+        servers[2].status = "DOWN"
+        yield Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 3 unchanged", servers, "share")
+    began, ended = T0 - BESIDE[-1], T0 - BESIDE[0]
+    for node in ("web1", "web2", "web3"):
+        yield Verdict(1, node, "web", T0 - BACK_S, "calm", T0 - BACK_S, 0.0, [], "start")
+        if node == "web2":
+            path = ["run delay is 20 times its calm baseline"]
+            yield Verdict(1, node, "web", began, "interference", began, 0.6, path, "start", resource="cpu")
+            yield Verdict(1, node, "web", ended, "interference", began, 0.6, path, "start", resource="cpu")
+        yield Verdict(1, node, "web", T0, "calm", ended if node == "web2" else T0 - BACK_S, 0.0, [], "start")
+    why = "interference: run delay is 20 times its calm baseline"
+    yield Change(1, "p1", "web", began, "weight", "web2", 100, 0, why, "lbengine", True, cause="interference")
+    yield Change(1, "p2", "web", ended, "weight", "web2", 0, 100, "calm", "lbengine", True, cause="calm")
