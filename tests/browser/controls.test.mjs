@@ -63,6 +63,17 @@ async function fits(page, path, width) {
 
 const rows = (page) => page.locator("table.fleet [data-field=node], table.fleet [data-field=title]").allTextContents();
 
+// On a narrow screen what is secondary is folded.
+async function unfold(page) {
+  const folded = page.locator("details.fold:not([open]) > summary");
+  while ((await folded.count()) > 0) await folded.first().click();
+}
+
+async function unfolded(page, path) {
+  await page.goto(path);
+  await unfold(page);
+}
+
 async function live(page, path) {
   await page.goto(path);
   await page.waitForSelector('#link[data-link="live"]');
@@ -207,6 +218,7 @@ for (const width of WIDTHS) {
     await page.getByText("No change matches.").waitFor();
     await page.getByLabel("Text").fill("");
     await page.getByRole("button", { name: "Show" }).click();
+    await page.locator("tbody tr").nth(99).waitFor();
     assert.equal(await page.locator("tbody tr").count(), 100);
     for (const name of ["CSV", "JSON"]) {
       const file = await page.request.get(await page.getByRole("link", { name, exact: true }).getAttribute("href"));
@@ -224,16 +236,16 @@ for (const width of WIDTHS) {
     await page.locator("select.focus").selectOption("web2");
     await page.locator(".readout", { hasText: "web2" }).first().waitFor();
     for (const [word, done] of [["Pause", "pause"], ["Resume", "resume"], ["Observe", "mode"], ["Act", "mode"]]) {
-      await page.goto("/pools/web");
+      await unfolded(page, "/pools/web");
       await page.locator(".controls").getByRole("link", { name: word }).click();
       await page.getByRole("link", { name: "Cancel" }).click();
-      await page.goto("/pools/web");
+      await unfolded(page, "/pools/web");
       await page.locator(".controls").getByRole("link", { name: word }).click();
       await page.getByLabel("Why, for the log").fill("a test");
       await page.getByRole("button", { name: `${word} now` }).click();
       await page.getByText(`web: ${done} is done`).waitFor();
     }
-    await page.goto("/pools/web");
+    await unfolded(page, "/pools/web");
     const pin = page.locator("form.control", { has: page.getByRole("button", { name: "Pin", exact: true }) });
     await pin.getByLabel("Server (the balancer’s name)").fill("web1");
     await pin.getByLabel("Weight").fill("40");
@@ -241,13 +253,14 @@ for (const width of WIDTHS) {
     await pin.getByLabel("Why").fill("a test");
     await pin.getByRole("button").click();
     await page.getByText("web: pin web1 is done").waitFor();
+    await unfold(page);
     const unpin = page.locator("form.control", { has: page.getByRole("button", { name: "Unpin" }) });
     await unpin.getByLabel("Server").fill("web1");
     await unpin.getByRole("button").click();
     await page.getByText("web: unpin web1 is done").waitFor();
     await page.getByRole("link", { name: "All changes of web" }).click();
     await page.waitForURL("**/changes?pool=web");
-    await page.goto("/pools/web");
+    await unfolded(page, "/pools/web");
     await page.locator(`.listed a[href="${EPISODE}"]`).click();
     const seen = page.locator("form.control", { has: page.getByRole("button", { name: "I have seen it" }) });
     await seen.getByLabel("Note").fill("a test");

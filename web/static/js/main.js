@@ -32,10 +32,10 @@ function onEvent(event) {
   return event.error !== "" || event.pools.every((one) => one.stale);
 }
 
-// On a narrow screen what is secondary is folded; on paper nothing is.
-const foldAll = (open) => document.querySelectorAll("details.fold").forEach((fold) => { fold.open = open; });
-if (matchMedia("(max-width: 820px)").matches) foldAll(false);
-addEventListener("beforeprint", () => foldAll(true));
+// What is secondary is folded on a narrow screen alone, and never on paper.
+const unfold = () => document.querySelectorAll("details.fold").forEach((fold) => { fold.open = true; });
+if (!matchMedia("(max-width: 820px)").matches) unfold();
+addEventListener("beforeprint", unfold);
 
 for (const time of document.querySelectorAll("time[data-unix]")) setTime(time, Number(time.dataset.unix));
 if (events) follow(events, onEvent);
