@@ -1,4 +1,5 @@
-"""A journal with a quarter of an hour of three servers: one beside a neighbour for a while, one with a single spike."""
+"""A journal with a quarter of an hour of three servers: one beside a neighbour for a while, one with a single spike.
+One fails, and one is DOWN in the balancer."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ SPIKE_P95_MS, SPIKE_CPI = 97_000.0, 100_000.0
 
 
 def plotted_story() -> Iterator[Message]:
-    """Of pool `web`: a Sample a second of web1, web2 and web3, calm now. web3 is DOWN in the balancer."""
+    """Of pool `web`: a Sample a second of web1, web2 and web3, calm now.
+
+    web1 fails 37 of 100 requests, web3 is DOWN in the balancer.
+    """
     for ago in range(BACK_S, -1, -1):
         at = T0 - ago
         for node in ("web1", "web2", "web3"):
@@ -30,7 +34,9 @@ def plotted_story() -> Iterator[Message]:
             )  # fmt: skip
         weights = {"web1": 100, "web2": 0 if ago in BESIDE else 100, "web3": 100}
         servers = [ServerState(node, "UP", weight, 100, weight) for node, weight in weights.items()]
-        servers[0].errors_per_s, servers[0].in_flight = 12.5, 3
+        for server, in_flight, errors_per_s in zip(servers, (3, 2, 0), (12.5, 0.0, 0.0), strict=True):
+            server.in_flight, server.errors_per_s, server.queue = in_flight, errors_per_s, 0
+        servers[0].failed_share, servers[0].peers_failed_share = 0.37, 0.0
         servers[2].status = "DOWN"
         yield Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 3 unchanged", servers, "share")
     began, ended = T0 - BESIDE[-1], T0 - BESIDE[0]

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from slackwater.config import PoolSettings
-from slackwater.messages import State
-from slackwater.views.pool import NOTHING, SERVING, SYMBOLS, WORDS, PoolView, Row, duration, milliseconds
+from slackwater.views.pool import PoolView
+from slackwater.views.row import NOTHING, SERVING, Row, duration, milliseconds
 from web.content.harm import RANGES, ServerHarm
+from web.content.looks import NAMES, URGENCY, Look, badge
 from web.content.pool import number, percent
 
 GROUPS = {"none": "", "pool": "pool", "zone": "zone", "type": "machine_type"}
 """What the rows may be grouped by, and the field that has it."""
 SORTS = ("harm", "name", "state", "load", "p95")
 LONGEST = 200
-URGENCY: tuple[State, ...] = ("interference", "overload", "all_slow", "unknown", "calm")
 
 
 class FilterError(ValueError):
@@ -44,7 +44,7 @@ class Server(msgspec.Struct):
     node: str
     zone: str
     machine_type: str
-    state: State
+    state: Look
     symbol: str
     word: str
     rank: int
@@ -91,6 +91,7 @@ def servers_of(view: PoolView, pool: PoolSettings, now_unix_s: float) -> list[Se
 
 
 def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> Server:
+    look, symbol, word = badge(row)
     share = None
     if row.share is not None and row.baseline and baseline:
         share = row.share * baseline / row.baseline
@@ -100,10 +101,10 @@ def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> S
         node=row.node,
         zone=pool.zones.get(row.node, ""),
         machine_type=pool.machine_types.get(row.node, ""),
-        state=row.state,
-        symbol=SYMBOLS[row.state],
-        word=f"{WORDS[row.state]}: {row.resource}" if row.resource not in (None, "unclear") else WORDS[row.state],
-        rank=URGENCY.index(row.state),
+        state=look,
+        symbol=symbol,
+        word=word,
+        rank=URGENCY.index(look),
         since=duration(max(0.0, now_unix_s - row.since_unix_s)) if row.since_unix_s is not None else NOTHING,
         load=percent(share),
         load_share=share,
@@ -136,9 +137,10 @@ def arrange(servers: Iterable[Server], harm: Mapping[str, ServerHarm], chosen: F
 
 
 def summary(servers: Sequence[Server]) -> str:
-    """How many servers are in each state: `▲ 2 interference, ● 298 calm`."""
-    counts = [(state, sum(one.state == state for one in servers)) for state in URGENCY]
-    return ", ".join(f"{SYMBOLS[state]} {count} {WORDS[state]}" for state, count in counts if count)
+    """How many servers look how: `▲ 2 interference, ● 298 calm`."""
+    symbols = {one.state: one.symbol for one in servers}
+    counts = [(look, sum(one.state == look for one in servers)) for look in URGENCY if look in symbols]
+    return ", ".join(f"{symbols[look]} {count} {NAMES[look]}" for look, count in counts)
 
 
 def _searched(server: Server) -> str:

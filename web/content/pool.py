@@ -10,9 +10,11 @@ import msgspec
 from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
-from slackwater.views.pool import NOTHING, SERVING, SYMBOLS, WORDS, PoolView, Row, duration, milliseconds
+from slackwater.views.pool import PoolView
+from slackwater.views.row import NOTHING, SYMBOLS, WORDS, Row, duration, listed, milliseconds
 from slackwater.views.week import WeekEpisode
 from slackwater.views.why import Story
+from web.content.looks import Look, badge, of_pool
 
 FEW = 12
 """The overview shows all servers of a pool up to this number, beyond it only those that are not calm or reduced."""
@@ -26,12 +28,17 @@ class ShownRow(msgspec.Struct):
 
     node: str
     note: str
-    """The balancer's name and status, if they differ from the usual."""
-    state: State
+    """The balancer's name, if it differs."""
+    state: Look
     symbol: str
     word: str
     since: str
+    """How long it has been in its Verdict's state; empty where something else is shown."""
     since_unix_s: float | None
+    status: str
+    """The balancer's word."""
+    sessions: str
+    """Requests that the balancer has sent it and that are not answered; those that wait for it."""
     weight: str
     weight_share: float
     """Weight over baseline, 0 to 1, for the bar."""
@@ -39,6 +46,10 @@ class ShownRow(msgspec.Struct):
     share: str
     """Share of the requests: wanted and achieved."""
     rps: str
+    errors: str
+    """Requests per second that failed."""
+    fails: bool
+    """Well more than its peers."""
     p95: str
     cpu: str
     cpu_share: float
@@ -69,7 +80,7 @@ class ShownPool(msgspec.Struct):
     """One pool's part of the page."""
 
     pool: str
-    state: State
+    state: Look
     symbol: str
     headline: str
     sentence: str
@@ -77,6 +88,8 @@ class ShownPool(msgspec.Struct):
     mode: str
     paused: bool
     law: str
+    balancer: str
+    """What it is called."""
     balance: str
     age: str
     p95: str
@@ -88,6 +101,9 @@ class ShownPool(msgspec.Struct):
     """Whether a target of response time is missed."""
     total_rps: str
     slowest: str
+    total_errors: str
+    failing: str
+    """The servers that fail well more than their peers."""
     moved: str
     moved_note: str
     strip: str
@@ -124,16 +140,20 @@ def show(
     if not all_rows and len(rows) > FEW:
         rows = [row for row in rows if row.exceptions or row.state != "calm"][:FEW]
     left_out = len(view.rows) - len(rows)
+    look = of_pool(view)
+    errors = [row.errors_per_s for row in view.rows if row.errors_per_s is not None]
+    failing = [row.node for row in view.rows if row.peers_failed_share is not None]
     return ShownPool(
         pool=view.pool,
-        state=view.state,
-        symbol="!" if view.state == "calm" and any(row.exceptions for row in view.rows) else SYMBOLS[view.state],
+        state=look.look,
+        symbol=look.symbol,
         headline=view.headline,
         sentence=_sentence(view),
         stale=view.stale,
         mode=view.mode or "",
         paused=view.paused,
         law=view.law or NOTHING,
+        balancer=view.balancer[:1].upper() + view.balancer[1:],
         balance=view.balance or NOTHING,
         age=f"{duration(view.age_s)} ago" if view.age_s is not None else "never",
         p95=milliseconds(view.rt_p95_ms),
@@ -143,9 +163,11 @@ def show(
         hurt=_beyond(view.rt_p95_ms, p95_target) or _beyond(view.rt_p99_ms, p99_target),
         total_rps=number(sum(rps) if rps else None),
         slowest=slowest,
+        total_errors="0" if errors and not any(errors) else number(sum(errors) if errors else None),
+        failing=f"failing: {listed(failing, 3)}" if failing else "",
         moved=NOTHING if view.stale else f"{len(reduced)} of {len(view.rows)}",
         moved_note="" if view.stale or not reduced else ", ".join(reduced[:3]) + ("…" if len(reduced) > 3 else ""),
-        strip="".join(SYMBOLS[row.state] for row in view.rows) if not all_rows and len(view.rows) > FEW else "",
+        strip="".join(badge(row).symbol for row in view.rows) if not all_rows and len(view.rows) > FEW else "",
         calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
         drawn=drawn(view, MOST_DRAWN if all_rows else FEW),
         rows=[_row(row, view, now_unix_s) for row in rows],
@@ -158,27 +180,34 @@ def drawn(view: PoolView, most: int = MOST_DRAWN) -> list[str]:
     """The nodes that are drawn: none where all are, or of many those that are not calm and then the first."""
     if len(view.rows) <= most:
         return []
-    urgent = [row.node for row in sorted(view.rows, key=lambda row: row.state == "calm")][:most]
+    urgent = [row.node for row in sorted(view.rows, key=lambda row: badge(row).look == "calm")][:most]
     return [row.node for row in view.rows if row.node in urgent]
 
 
 def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
     notes = [row.server] if row.server not in ("", row.node) else []
-    notes += [row.status] if row.status not in ("", *SERVING) else []
+    look, symbol, word = badge(row)
+    since = row.since_unix_s if look == row.state else None
     differs = view.mode == "observe" and not view.stale and row.wanted is not None and row.wanted != row.weight
     return ShownRow(
         node=row.node,
         note=" · ".join(notes),
-        state=row.state,
-        symbol=SYMBOLS[row.state],
-        word=f"{WORDS[row.state]}: {row.resource}" if row.resource not in (None, "unclear") else WORDS[row.state],
-        since=duration(max(0.0, now_unix_s - row.since_unix_s)) if row.since_unix_s is not None else NOTHING,
-        since_unix_s=row.since_unix_s,
+        state=look,
+        symbol=symbol,
+        word=word,
+        since="" if since is None else duration(max(0.0, now_unix_s - since)),
+        since_unix_s=since,
+        status=row.status or NOTHING,
+        sessions=NOTHING
+        if row.in_flight is None
+        else f"{row.in_flight}{f' + {row.queue} queued' if row.queue else ''}",
         weight=NOTHING if row.weight is None else f"{row.weight} / {row.baseline}",
         weight_share=0.0 if row.weight is None else share_of(row.weight, row.baseline),
         wanted=f"would be {row.wanted}" if differs else "",
         share=f"{percent(row.share_wanted)} / {percent(row.share)}" if row.share is not None else NOTHING,
         rps=number(row.rps),
+        errors="0" if row.errors_per_s == 0.0 else number(row.errors_per_s),
+        fails=row.peers_failed_share is not None,
         p95=milliseconds(row.rt_p95_ms),
         cpu=percent(row.cpu),
         cpu_share=min(1.0, row.cpu or 0.0),

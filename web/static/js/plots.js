@@ -28,6 +28,12 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+function svg(name, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
 // Episodes behind the lines: a tinted band with the state's symbol and the node's name.
 function drawSpans(plot, spans) {
   const { ctx, bbox } = plot;
@@ -318,10 +324,9 @@ export class Stack {
   legendOf(node) {
     const look = this.lookOf(node);
     const item = document.createElement("li");
-    item.innerHTML = '<svg viewBox="0 0 24 6" aria-hidden="true"><line x1="0" y1="3" x2="24" y2="3"></line></svg>';
-    item.querySelector("line").setAttribute("class", look.colour);
-    item.querySelector("line").setAttribute("stroke-dasharray", look.dash.join(" "));
-    item.append(node);
+    const piece = svg("svg", { viewBox: "0 0 24 6", "aria-hidden": "true" });
+    piece.append(svg("line", { x1: 0, y1: 3, x2: 24, y2: 3, class: look.colour, "stroke-dasharray": look.dash.join(" ") }));
+    item.append(piece, node);
     item.classList.toggle("front", this.focus.includes(node));
     return item;
   }

@@ -33,6 +33,7 @@ function fill(root, item) {
   }
   for (const element of root.querySelectorAll("[data-time]")) setTime(element, item[element.dataset.time]);
   if (item.state) root.dataset.state = item.state;
+  root.toggleAttribute("data-fails", Boolean(item.fails));
 }
 
 // Only the pool's own fields, not those of the rows in its lists.
@@ -59,6 +60,7 @@ export function showPool(section, pool) {
   section.dataset.state = pool.state;
   section.toggleAttribute("data-stale", pool.stale);
   section.querySelector(".tiles").toggleAttribute("data-hurt", pool.hurt);
+  section.querySelector(".tiles .errors").toggleAttribute("data-hurt", pool.failing !== "");
   fillHead(section, pool);
   const mode = section.querySelector('[data-field="mode"]');
   mode.dataset.mode = pool.mode;
