@@ -226,7 +226,7 @@ class Reader:
 
 def _goes_on(episode: Story, view: PoolView) -> bool:
     return episode.until_unix_s is None and any(
-        row.node == episode.node and row.since_unix_s == episode.since_unix_s for row in view.rows
+        row.since_unix_s is not None and episode.began(row.node, round(row.since_unix_s * 1000)) for row in view.rows
     )
 
 

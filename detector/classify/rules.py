@@ -163,7 +163,7 @@ class Rules(SlotArrays):
             slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[classification[row]]
             path = paths[row]
             if looks == "overload":
-                path = [*path, _own_load(frame, row)]
+                path = [_own_load(frame, row)]
             elif looks == "all_slow":
                 path = [describe(FELT, frame, row), correlation.why(row)]
             reason = steps.describe(row, lambda row: _loud(frame, loud, row))

@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("slackwater.cli.status_commands:status", "Show each server's state, weight and load."),
         "log": ("slackwater.cli.status_commands:log", "Show what was changed, and why."),
         "why": ("slackwater.cli.status_commands:why", "Show a node's last episode and what was done about it."),
-        "week": ("slackwater.cli.status_commands:week", "Show what it would have done, and the harm avoided."),
+        "week": ("slackwater.cli.status_commands:week", "Show what it did, or would have done, and the harm avoided."),
         "support-bundle": (
             "slackwater.cli.support_command:support_bundle",
             "Write one archive for a bug report, with secrets removed.",

@@ -25,6 +25,8 @@ def show(week: Week) -> None:
             out.print(f"  {line}")
         if pool.episodes:
             out.print(_table(pool.episodes))
+            if _acted(pool):
+                out.print("  what acting avoided is not measured; `slackwater why NODE` has each change's outcome")
             for text in dict.fromkeys(_reasons(pool.episodes)):
                 out.print(f"  not known: {text}")
 
@@ -32,7 +34,8 @@ def show(week: Week) -> None:
 def _totals(pool: PoolWeek) -> list[str]:
     totals = pool.totals
     avoided = _amount(totals.avoided_s, totals, totals.avoided_unknown)
-    if totals.least_avoided_s is not None and totals.most_avoided_s is not None:
+    is_known = totals.avoided_unknown < totals.episodes
+    if is_known and totals.least_avoided_s is not None and totals.most_avoided_s is not None:
         avoided += f", {duration(totals.least_avoided_s)} to {duration(totals.most_avoided_s)} as predictions went here"
     marks = [f"{count} {MARKS[mark]}" for mark, count in totals.marks.items() if count]
     return [
@@ -40,8 +43,13 @@ def _totals(pool: PoolWeek) -> list[str]:
         f" marked: {', '.join([*marks, f'{totals.unmarked} not'])}; false alarms: {totals.false_alarms}",
         f"users' p95 above the limit: {_amount(totals.slow_s, totals, totals.slow_unknown)},"
         f" {totals.slow_requests:,.0f} requests took longer",
-        f"avoided, had it acted (predicted): {avoided}",
+        *([f"avoided, had it acted (predicted): {avoided}"] if is_known or not _acted(pool) else []),
     ]
+
+
+def _acted(pool: PoolWeek) -> bool:
+    """Weights were set: of what users would have felt without that nothing was measured."""
+    return pool.acting is not None and pool.acting.made > 0
 
 
 def _amount(seconds: float, totals: Totals, unknown: int) -> str:
@@ -75,7 +83,7 @@ def _table(episodes: list[WeekEpisode]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="underline")
     for heading in ("began", "node", "state", "lasted", "slow", "avoided"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("would have been done", "it was"):
+    for heading in ("done, or would have been", "it was"):
         table.add_column(heading, overflow="fold")
     for one in episodes:
         table.add_row(*_cells(one))
@@ -99,4 +107,6 @@ def _cells(one: WeekEpisode) -> list[str]:
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since_unix_s))
     state = f"{SYMBOLS[one.state]} {WORDS[one.state]}"
     marked = "" if one.marked is None else MARKS[one.marked.mark]
-    return [began, one.node, state, lasted, slow, avoided, done or "nothing", marked]
+    if done and not one.applied:
+        done = f"would: {done}"
+    return [began, one.who or one.node, state, lasted, slow, avoided, done or "nothing", marked]

@@ -13,11 +13,13 @@ Requests = tuple[float, float | None, float | None, float | None]
 
 
 class Begin(NamedTuple):
-    """An episode, in short."""
+    """A time that a node spent in a state of an episode, in short."""
 
     node: str
     state: State
     since_unix_s: float
+    until_unix_s: float | None
+    """When its next state began; None: there was none yet."""
 
 
 def requests(
@@ -46,7 +48,7 @@ def observed_s(journal: Journal, pool: str, since_unix_s: float, until_unix_s: f
 
 
 def begins(journal: Journal, pool: str, since_unix_s: float) -> list[Begin]:
-    """All episodes of a pool that went on since then, in order of their beginning. Raises JournalError."""
+    """The times of all episodes of a pool that went on since then, in order of their beginning. Raises JournalError."""
     with journal.reading() as database:
         rows = database.execute(schema.EPISODES, {"pool": pool, "since": since_unix_s})
         return [Begin(*row) for row in rows]

@@ -38,6 +38,7 @@ KNOBS_FRESH_S = 20.0
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
+TROUBLES: dict[CycleTrouble, str] = {"no_answer": "does not answer", "refused": "refuses what is asked of it"}
 _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "not_shown": "interference",
@@ -267,9 +268,8 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
         return "unknown", f"The controller is silent: {silence}{of}"
     if cycle is not None and cycle.trouble is not None:
         since = cycle.time_unix_s if cycle.trouble_since_unix_s is None else cycle.trouble_since_unix_s
-        verb = "does not answer" if cycle.trouble == "no_answer" else "refuses what is asked of it"
         age = duration(max(0.0, now_unix_s - since))
-        return "unknown", f"{title} {verb} since {clock(since)} ({age}): {cycle.sentence}"
+        return "unknown", f"{title} {TROUBLES[cycle.trouble]} since {clock(since)} ({age}): {cycle.sentence}"
     return headline(rows)
 
 

@@ -12,9 +12,10 @@ import msgspec
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal
 from slackwater.journal.pool_totals import Begin, begins, observed_s
-from slackwater.messages import Change, Cycle, EpisodeMark, Mode, Resource, State
+from slackwater.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
 from slackwater.views.change_lines import change_lines
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
+from slackwater.views.together import leading, together
 from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes, mark_key, marks
 
 DAYS = (1, 7, 30, 90)
@@ -24,6 +25,8 @@ WEEK_DAYS = 7
 MOST_EPISODES = 100
 """The newest of a pool are measured and listed."""
 MOST_CHANGES = 20_000
+NOT_DECIDED: frozenset[ChangeCause | None] = frozenset(("not_set", "put_back", "sent_again"))
+"""Causes of weight changes that no decision of then brought."""
 FALSE: frozenset[EpisodeMark] = frozenset(("deploy", "backup", "false_alarm"))
 """Marks of episodes in which no neighbour was at work."""
 OUTCOMES_S = 90 * DAY_S
@@ -34,6 +37,7 @@ class WeekEpisode(msgspec.Struct):
 
     pool: str
     node: str
+    """Of several the first."""
     state: State
     resource: Resource | None
     since_unix_s: float
@@ -50,6 +54,8 @@ class WeekEpisode(msgspec.Struct):
     """What it was predicted to become."""
     harm: Harm
     marked: Marked | None
+    who: str = ""
+    """Whom it is about: the node, or all servers that were slow at once."""
 
 
 class Totals(msgspec.Struct, kw_only=True):
@@ -152,15 +158,15 @@ def _of_pool(
 ) -> PoolWeek:
     since = now_unix_s - days * DAY_S
     cycle = journal.latest_cycle(pool.name)
-    every = begins(journal, pool.name, since)
+    every = together(begins(journal, pool.name, since))
     newest = every[-MOST_EPISODES:]
-    listed = episodes(journal, pool.name, newest[0].since_unix_s)[-MOST_EPISODES:] if newest else []
+    listed = episodes(journal, pool.name, newest[0][0].since_unix_s)[-MOST_EPISODES:] if newest else []
     begin = min([since, *(one.since_unix_s - BEFORE_S for one in listed)])
     changes = journal.changes(pool.name, MOST_CHANGES, begin, what="weight")[::-1]
-    decided = [made for made in changes if made.by == "lbengine" and made.cause not in ("not_set", "put_back")]
+    decided = [made for made in changes if made.by == "lbengine" and made.cause not in NOT_DECIDED]
     off = off_by(journal.changes(pool.name, MOST_CHANGES, now_unix_s - OUTCOMES_S, what="outcome"))
     keep_samples_s = settings.journal.keep_samples_h * HOUR_S
-    totals = _count(every, marks(journal, pool.name, every[0].since_unix_s) if every else {})
+    totals = _count(every, marks(journal, pool.name, every[0][0].since_unix_s) if every else {})
     servers = len(journal.received("sample", pool.name))
     shown: list[WeekEpisode] = []
     found = runs(listed, now_unix_s)
@@ -175,7 +181,7 @@ def _of_pool(
         totals.slow_unknown += len(run) if whole.slow_s is None else 0
         totals.avoided_s += whole.avoided_s or 0.0
         totals.avoided_unknown += len(run) if whole.avoided_s is None else 0
-        if off is not None:
+        if off is not None and whole.avoided_s is not None:
             totals.least_avoided_s = (totals.least_avoided_s or 0.0) + (whole.least_avoided_s or 0.0)
             totals.most_avoided_s = (totals.most_avoided_s or 0.0) + (whole.most_avoided_s or 0.0)
         for one in run:
@@ -194,16 +200,18 @@ def _of_pool(
         totals=totals,
         acting=None if cycle is None else _acting(journal, pool, cycle, decided, since),
         episodes=shown[::-1],
-        not_listed=len(every) - len(listed),
+        not_listed=max(len(every) - len(listed), 0),
     )
 
 
-def _count(every: Sequence[Begin], marked: Mapping[tuple[str, int], Marked]) -> Totals:
-    keys = [mark_key(one.node, one.since_unix_s) for one in every] if marked else []
-    words = [marked[key].mark for key in keys if key in marked]
+def _count(every: Sequence[Sequence[Begin]], marked: Mapping[tuple[str, int], Marked]) -> Totals:
+    words = []
+    for group in every if marked else []:
+        said = [marked[key] for one in group if (key := mark_key(one.node, one.since_unix_s)) in marked]
+        words += [max(said, key=lambda mark: mark.time_unix_s).mark] if said else []
     return Totals(
         episodes=len(every),
-        interference=sum(one.state == "interference" for one in every),
+        interference=sum(leading(group).state == "interference" for group in every),
         marks={mark: words.count(mark) for mark in get_args(EpisodeMark)},
         unmarked=len(every) - len(words),
         false_alarms=sum(mark in FALSE for mark in words),
@@ -224,12 +232,13 @@ def _about(
     episode: Story, run: Sequence[Story], changes: Iterable[Change], pool: PoolSettings, now_unix_s: float
 ) -> list[Change]:
     """The changes of the episode's server, until its next one begins."""
-    later = [one.since_unix_s for one in run if one.node == episode.node and one.since_unix_s > episode.since_unix_s]
+    nodes = set(episode.nodes)
+    later = [one.since_unix_s for one in run if nodes & set(one.nodes) and one.since_unix_s > episode.since_unix_s]
     until = min([end_of(episode, now_unix_s) + AFTER_S, *(since - BEFORE_S for since in later)])
     return [
         made
         for made in changes
-        if pool.servers.get(made.target, made.target) == episode.node
+        if pool.servers.get(made.target, made.target) in nodes
         and episode.since_unix_s - BEFORE_S <= made.time_unix_s < until
     ]
 
@@ -251,6 +260,7 @@ def _episode(episode: Story, about: Sequence[Change], felt: Harm) -> WeekEpisode
         rt_p95_predicted_ms=first.rt_p95_predicted_ms if first else None,
         harm=felt,
         marked=episode.marked,
+        who=episode.who,
     )
 
 
@@ -258,7 +268,7 @@ def _acting(
     journal: Journal, pool: PoolSettings, cycle: Cycle, decided: Sequence[Change], since_unix_s: float
 ) -> Acting:
     """Plays the recorded changes over the baselines. A change of mode, and a pause, begin again at the baselines."""
-    baselines = {server.server: server.baseline for server in cycle.servers}
+    baselines = {server.server: server.baseline for server in cycle.servers or cycle.last_known}
     weights = dict(baselines)
     commands = [
         made for what in ("mode", "pause") for made in journal.changes(pool.name, what=what, since_unix_s=since_unix_s)

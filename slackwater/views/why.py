@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from slackwater.journal.journal import Journal
 from slackwater.messages import Change, EpisodeMark, Resource, State
 from slackwater.views.change_lines import change_lines
+from slackwater.views.row import listed
+from slackwater.views.together import end, leading, together
 
 LOOK_BACK_S = 7 * 86400.0
 SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
@@ -26,6 +28,14 @@ MARKS: dict[EpisodeMark, str] = {
 }
 """What a person may say an episode was, in words."""
 MOST_MARKS = 10_000
+SETS = ("weight", "maxconn", "restore")
+"""What is changed about a server's load."""
+UNDONE: dict[State, str] = {
+    "interference": "no other split of the requests was surely better, or its weight was not Slackwater's to set",
+    "overload": "its own load fills it, and for load no server is relieved",
+    "all_slow": "all servers were slow alike, so none was a better place for requests",
+}
+"""Why no weight is changed in an episode of this state, where nothing more is known of it."""
 
 
 class Marked(msgspec.Struct):
@@ -37,11 +47,25 @@ class Marked(msgspec.Struct):
     time_unix_s: float
 
 
+class Part(msgspec.Struct, frozen=True):
+    """A time that a node spent in one state of an episode."""
+
+    node: str
+    state: State
+    since_unix_s: float
+    until_unix_s: float | None
+    """None: it goes on."""
+    severity: float
+    path: list[str]
+    resource: Resource | None
+
+
 class Story(msgspec.Struct):
-    """An episode of one node."""
+    """An episode of one node, or of all servers of a pool that were slow at once."""
 
     pool: str
     node: str
+    """Of several the first."""
     state: State
     since_unix_s: float
     until_unix_s: float | None
@@ -57,6 +81,24 @@ class Story(msgspec.Struct):
     now: str = ""
     """The first reason of its last Verdict, while it goes on."""
     marked: Marked | None = None
+    parts: list[Part] = []
+    """The times that it is made of, oldest first."""
+    undone: str = ""
+    """Why no weight was changed; empty where one was."""
+
+    @property
+    def nodes(self) -> list[str]:
+        """All that it is about."""
+        return list(dict.fromkeys(part.node for part in self.parts)) or [self.node]
+
+    @property
+    def who(self) -> str:
+        """Whom it is about, in words."""
+        return self.node if self.state != "all_slow" else f"pool {self.pool} ({listed(self.nodes)})"
+
+    def began(self, node: str, since_ms: int) -> bool:
+        """Whether it, or a time of it, began then."""
+        return any((part.node, round(part.since_unix_s * 1000)) == (node, since_ms) for part in self.parts)
 
 
 def story(
@@ -74,7 +116,7 @@ def story(
     found = [
         one
         for one in episodes(journal, pool, now_unix_s - LOOK_BACK_S if at_unix_s is None else at_unix_s)
-        if one.node == node and (at_unix_s is None or _went_on(one, at_unix_s))
+        if node in one.nodes and (at_unix_s is None or _went_on(one, at_unix_s))
     ]
     if not found:
         return None
@@ -88,28 +130,35 @@ def story(
 def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
     """All episodes of a pool that went on since then, the oldest first, without their Changes."""
     following: dict[str, float] = {}
-    found = []
+    parts = []
     spans = journal.states(pool, since_unix_s)
     marked = marks(journal, pool, spans[0].since_unix_s) if spans else {}
     for span in reversed(spans):
         ended = following.get(span.node)
         following[span.node] = span.since_unix_s
         if span.state in SLOW:
-            found.append(
-                Story(
-                    pool=pool,
-                    node=span.node,
-                    state=span.state,
-                    since_unix_s=span.since_unix_s,
-                    until_unix_s=ended,
-                    severity=span.severity,
-                    path=span.path,
-                    resource=span.resource,
-                    changes=[],
-                    marked=marked.get(mark_key(span.node, span.since_unix_s)),
-                )
-            )
-    return found[::-1]
+            fields = (span.node, span.state, span.since_unix_s, ended, span.severity, span.path, span.resource)
+            parts.append(Part(*fields))
+    return [_story(pool, group, marked) for group in together(reversed(parts))]
+
+
+def _story(pool: str, parts: list[Part], marked: Mapping[tuple[str, int], Marked]) -> Story:
+    first = leading(parts)
+    named = [part.resource for part in parts if part.resource not in (None, "unclear")]
+    said = [marked[key] for part in parts if (key := mark_key(part.node, part.since_unix_s)) in marked]
+    return Story(
+        pool=pool,
+        node=first.node,
+        state=first.state,
+        since_unix_s=parts[0].since_unix_s,
+        until_unix_s=end(parts),
+        severity=max(part.severity for part in parts),
+        path=first.path,
+        resource=named[-1] if named else first.resource,
+        changes=[],
+        marked=max(said, key=lambda one: one.time_unix_s, default=None),
+        parts=parts,
+    )
 
 
 def marks(journal: Journal, pool: str, since_unix_s: float) -> dict[tuple[str, int], Marked]:
@@ -137,12 +186,35 @@ def _went_on(episode: Story, at_unix_s: float) -> bool:
 
 def with_changes(journal: Journal, episode: Story, servers: Mapping[str, str]) -> Story:
     """The episode with what was done about it."""
-    names = {server for server, node in servers.items() if node == episode.node} | ({episode.node} - servers.keys())
-    until = None if episode.until_unix_s is None else episode.until_unix_s + AFTER_S
-    found = journal.changes(episode.pool, 10_000, episode.since_unix_s - BEFORE_S, until_unix_s=until)
+    nodes = set(episode.nodes)
+    names = {server for server, node in servers.items() if node in nodes} | (nodes - servers.keys())
+    since, until = episode.since_unix_s - BEFORE_S, _until(journal, episode)
+    found = journal.changes(episode.pool, 10_000, since, until_unix_s=until)
     targets = {*names, episode.pool}
     changes = [one for one in reversed(found) if one.target in targets and one.what != "mark_episode"]
-    return msgspec.structs.replace(episode, changes=changes)
+    ids = {one.id for one in changes}
+    changes = [one for one in changes if one.what != "outcome" or not one.follows or one.follows in ids]
+    undone = "" if any(one.what in SETS for one in changes) else _undone(journal, episode, names)
+    return msgspec.structs.replace(episode, changes=changes, undone=undone)
+
+
+def _until(journal: Journal, episode: Story) -> float | None:
+    """Changes from then on do not belong to it: some time after its end, or when its nodes' next one begins."""
+    if episode.until_unix_s is None:
+        return None
+    later = [
+        one.since_unix_s - BEFORE_S
+        for one in episodes(journal, episode.pool, episode.until_unix_s)
+        if one.since_unix_s > episode.until_unix_s and set(one.nodes) & set(episode.nodes)
+    ]
+    return min([episode.until_unix_s + AFTER_S, *later])
+
+
+def _undone(journal: Journal, episode: Story, servers: Collection[str]) -> str:
+    """Why no weight was changed: while it goes on as lbengine says, later by its state."""
+    cycle = journal.latest_cycle(episode.pool) if episode.until_unix_s is None else None
+    said = [one.why for one in cycle.servers if one.server in servers and one.why] if cycle is not None else []
+    return said[0] if said else UNDONE.get(episode.state, "")
 
 
 def as_text(episode: Story) -> str:
@@ -150,8 +222,9 @@ def as_text(episode: Story) -> str:
     since = episode.since_unix_s
     lasted = "it goes on" if episode.until_unix_s is None else f"{episode.until_unix_s - since:.1f} s"
     resource = f" ({episode.resource})" if episode.resource not in (None, "unclear") else ""
+    who = f"{episode.node} ({episode.pool})" if episode.state != "all_slow" else episode.who
     lines = [
-        f"{episode.node} ({episode.pool}): {episode.state}{resource} since {_clock(since, '%Y-%m-%d %H:%M:%S')},"
+        f"{who}: {episode.state}{resource} since {_clock(since, '%Y-%m-%d %H:%M:%S')},"
         f" {lasted}, {episode.severity:.0%} of its capacity lost at most",
         *(f"  because {reason}" for reason in episode.path),
         *([f"  now: {episode.now}"] if episode.now and episode.now not in episode.path else []),
@@ -163,6 +236,8 @@ def as_text(episode: Story) -> str:
         would = "" if line.applied else "would have been: "
         text = line.why if line.id in outcomes else f"{would}{line.what}: {line.why} (by {line.by})"
         lines.append(f"  {_clock(line.time_unix_s, '%H:%M:%S')}  {text}")
+    if episode.undone:
+        lines.append(f"  no weight was changed: {episode.undone}")
     if renewals:
         lines.append(f"  Orders were renewed {renewals} times")
     return "\n".join(lines)

@@ -161,7 +161,8 @@ def test_own_load_explains_an_overload() -> None:
     verdicts = play(judge, cluster, 6.0)
     assert "interference" not in states(verdicts)
     assert states(verdicts[-15:])["overload"] == 15
-    assert any("its own load explains it" in line for line in verdicts[-1].path)
+    assert verdicts[-1].path[0].startswith("its own load explains it: its requests cost ")
+    assert not any("no signal is beyond what is usual" in line for line in verdicts[-1].path)
 
 
 def test_one_server_that_gets_far_more_than_its_peers_is_overloaded_not_interfered_with() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slackwater.cli import week_text
 from slackwater.config import ControllerSettings, parse
 from slackwater.journal import pool_totals
 from slackwater.journal.journal import Journal, journal_path
@@ -301,3 +302,37 @@ def test_of_a_large_pool_only_the_newest_episodes_are_read_in_seconds(journal: J
     assert finest_steps(found, int(MOST_SERVER_S / each_s / 2), T0, day_s) == [MINUTE_S, 1.0, 1.0]
     assert finest_steps(found, int(MOST_SERVER_S), T0, day_s) == [MINUTE_S] * 3
     assert finest_steps(found, 3, T0, 2500.0) == [MINUTE_S, 1.0, 1.0], "Samples of the first are not kept any more"
+
+
+def told(journal: Journal, capsys: pytest.CaptureFixture[str]) -> str:
+    week_text.show(seen(journal))
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_in_act_the_text_says_what_was_done_and_no_range_of_what_is_not_known(
+    journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acting = msgspec.structs.replace(cycle(), mode="act")
+    done = weight(-199, 100, 0, predicted_ms=5.0, applied=True)
+    journal.record(*slow_neighbour(), done, acting, *outcomes([1.0, 0.5, 2.0, 2.0, 2.0]))
+    text = told(journal, capsys)
+    assert "not known, 0.0 s to 0.0 s" not in text
+    assert "had it acted" not in text
+    assert "would: " not in text
+    assert "weight changes that were made: 1" in text
+    assert "what acting avoided is not measured" in text
+
+
+def test_in_observe_each_line_is_what_would_have_been(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.record(*slow_neighbour(), weight(-198, 100, 0, predicted_ms=5.0))
+    text = told(journal, capsys)
+    assert "avoided, had it acted (predicted): 28 s" in text
+    assert "would: weight of s1: 100 → 0" in text
+
+
+def test_a_saw_is_counted_and_listed_as_one_episode(journal: Journal) -> None:
+    for begin_s in (-200.0, -197.0, -194.0, -190.0):
+        journal.record(*episode(begin_s, begin_s + 2.0))
+    (pool,) = seen(journal).pools
+    assert (pool.totals.episodes, pool.totals.interference, len(pool.episodes), pool.not_listed) == (1, 1, 1, 0)
+    assert (pool.episodes[0].since_unix_s, pool.episodes[0].until_unix_s) == (T0 - 200.0, T0 - 188.0)

@@ -95,7 +95,7 @@ def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, 
     return [
         Listed(
             pool=pool,
-            node=one.node,
+            node=one.who,
             url=episode_url(one),
             symbol=SYMBOLS[one.state],
             word=WORDS[one.state],
@@ -112,7 +112,7 @@ def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, 
 def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Story | None:
     """The episode of a node that began then, with its Changes; None if there was none."""
     for one in episodes(journal, pool.name, since_ms / 1000.0 - 1.0):
-        if one.node == node and round(one.since_unix_s * 1000) == since_ms:
+        if one.began(node, since_ms):
             return with_changes(journal, one, pool.servers)
     return None
 

@@ -234,7 +234,7 @@ def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix
             done = "nothing: the pool is paused"
     return ShownEpisode(
         id=f"{episode.node}@{episode.since_unix_s:.3f}",
-        node=episode.node,
+        node=episode.who,
         url=episode_url(episode),
         state=episode.state,
         symbol=SYMBOLS[episode.state],

@@ -1,0 +1,64 @@
+"""Which times of trouble are one episode: those of a server with only a little calm between them, and those of all
+servers that are slow at once. One neighbour is one episode, however often its signals waver. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from slackwater.messages import State
+
+LEAST_S, MOST_S = 3.0, 15.0
+PART = 0.25
+"""Two of them are one episode if the calm between them is shorter than this part of what was before, and than `MOST_S`;
+less than `LEAST_S` of calm ends none."""
+
+
+class Span(Protocol):
+    """A time that a node spent in a state other than calm and unknown."""
+
+    @property
+    def node(self) -> str: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def since_unix_s(self) -> float: ...
+    @property
+    def until_unix_s(self) -> float | None: ...
+
+
+S = TypeVar("S", bound=Span)
+
+
+def together(spans: Iterable[S]) -> list[list[S]]:
+    """Groups of spans that are one episode each, in order of their beginnings."""
+    groups: list[list[S]] = []
+    latest: dict[str, list[S]] = {}
+    for span in sorted(spans, key=lambda one: (one.since_unix_s, one.node)):
+        key = "" if span.state == "all_slow" else span.node
+        group = latest.get(key)
+        if group is not None and _follows(group, span):
+            group.append(span)
+        else:
+            latest[key] = [span]
+            groups.append(latest[key])
+    return groups
+
+
+def leading(group: Sequence[S]) -> S:
+    """The span whose state and reasons are the episode's: the first one beside a neighbour, else the first."""
+    return next((span for span in group if span.state == "interference"), group[0])
+
+
+def end(group: Sequence[Span]) -> float | None:
+    """When the last of them ended; None: it goes on."""
+    ends = [span.until_unix_s for span in group]
+    return None if None in ends else max(one for one in ends if one is not None)
+
+
+def _follows(group: Sequence[Span], span: Span) -> bool:
+    until = end(group)
+    if until is None:
+        return True
+    most_s = min(max(LEAST_S, PART * (until - group[0].since_unix_s)), MOST_S)
+    return span.since_unix_s - until < most_s
