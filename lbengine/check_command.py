@@ -17,7 +17,7 @@ from lbengine.balancer import BalancerError, Snapshot
 from slackwater.bus import nats_server
 from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
 from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.messages import Cycle
+from slackwater.messages import Cycle, Sample
 from slackwater.options import config_option, seconds_of
 from slackwater.supervise.last_settings import load_or_last
 from slackwater.supervise.state_dir import read_serve, running_serve
@@ -25,6 +25,8 @@ from slackwater.views.headline import fails
 
 HEARD_WITHIN_S = 5.0
 LOOK_EVERY_S = 1.0
+SURELY_SEEN_PER_S = 2.0
+"""At so many requests per second a monitor sees some in each of its periods."""
 SIGNS = {"ok": "✓", "warning": "!", "missing": "✕"}
 START = "systemctl enable --now slackwater-controller"
 LOG = "journalctl -u slackwater-controller"
@@ -140,7 +142,12 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         yield Line(f"balance algorithm of pool {pool.name}", "warning", *better)
     yield from _servers(settings, pool, snapshot)
     may = None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
-    heard = _heard(settings, pool) if is_running else {}
+    heard, samples = _heard(settings, pool) if is_running else ({}, {})
+    sent: dict[str, float] = {}
+    cycle = _latest_cycle(settings, pool) if is_running else None
+    for one in () if cycle is None else cycle.servers:
+        node = pool.servers.get(one.server, one.server)
+        sent[node] = sent.get(node, 0.0) + (one.rps or 0.0)
     servers = [one.name for one in snapshot.servers if not one.backup and not one.placeholder]
     for node in dict.fromkeys(pool.servers.get(server, server) for server in servers):
         about = f"node {node} of pool {pool.name}"
@@ -154,8 +161,23 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         elif (age_s := time.time() - at) > HEARD_WITHIN_S:
             where = "run `systemctl status slackwater-monitor` and `slackwater-monitor check` there"
             yield Line(about, "missing", f"the last Sample came {age_s:.0f} s ago", where)
+        elif why := unseen(samples.get(node), sent.get(node, 0.0)):
+            where = f"run `slackwater-monitor check` on {node}"
+            yield Line(about, "warning", f"its Samples come, but its requests are not known: {why}", where)
         else:
             yield Line(about, "ok", "its Samples come")
+
+
+def unseen(sample: Sample | None, sent_per_s: float) -> str:
+    """Why a node's monitor knows nothing of the requests that the balancer sends it; empty: it does."""
+    if sample is None:
+        return ""
+    if sample.traffic is None or sample.traffic.rps is None:
+        return sample.absent.get("traffic") or sample.absent.get("traffic.rps") or ""
+    if sample.traffic.rps == 0.0 and sent_per_s >= SURELY_SEEN_PER_S:
+        sent = f"the balancer sends it {sent_per_s:.1f} requests/s"
+        return f"{sent}, and its monitor sees none; do they come on `sniffer.ports`?"
+    return ""
 
 
 def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapshot) -> Iterator[Line]:
@@ -190,10 +212,10 @@ def _latest_cycle(settings: ControllerSettings, pool: PoolSettings) -> Cycle | N
         return None
 
 
-def _heard(settings: ControllerSettings, pool: PoolSettings) -> dict[str, float]:
-    """When the last Sample of each node came."""
+def _heard(settings: ControllerSettings, pool: PoolSettings) -> tuple[dict[str, float], dict[str, Sample]]:
+    """When the last Sample of each node came, and the last ones."""
     try:
         with Journal.open(journal_path(settings.state_dir), read_only=True) as journal:
-            return dict(journal.received("sample", pool.name))
+            return dict(journal.received("sample", pool.name)), journal.latest_samples(pool.name)
     except JournalError:
-        return {}
+        return {}, {}

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from lbengine.backends.haproxy.configuration import started
 from lbengine.backends.haproxy.site import Configuration, read_configuration
 from lbengine.backends.haproxy.survey import (
     SERVICE_USER,
@@ -78,8 +79,9 @@ class Result(msgspec.Struct, frozen=True):
 @click.option("--socket", default="", metavar="PATH", help="HAProxy's admin socket; otherwise it is searched for.")
 @click.option(
     "--haproxy-cfg",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help=f"HAProxy's configuration, to find the socket in.  [default: {USUAL_CONFIGURATION}, if it is there]",
+    type=click.Path(path_type=Path),
+    help=f"HAProxy's configuration, a file or a folder, to find the socket in.  [default: {USUAL_CONFIGURATION}, else"
+    " what a running HAProxy was started with]",
 )
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this backend; may be given again.")
 @click.option("--listen", default="", metavar="HOST:PORT", help="Where the web servers reach the bus.")
@@ -160,7 +162,8 @@ def _with(nodes: list[Node], new: list[Node]) -> list[Node]:
 
 def _configuration(named: Path | None) -> Configuration:
     if named is None and not USUAL_CONFIGURATION.exists():
-        return Configuration()
+        running = started()
+        return read_configuration(Path(running[0].files[0])) if len(running) == 1 else Configuration()
     return read_configuration(named or USUAL_CONFIGURATION)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lbengine.backends.haproxy.configuration import started as haproxies
 from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
 from lbengine.backends.haproxy.settings import HAProxyPool
@@ -250,3 +251,32 @@ def test_the_socket_may_stand_in_another_file_and_after_others(tmp_path: Path) -
     second.write_text('global\n stats socket "$NOBODY_KNOWS" level admin\n')
     (folder / "haproxy.cfg").write_text(second.read_text())
     assert "has a variable whose value only HAProxy knows; name the socket with --socket" in case.said()
+
+
+def test_a_server_that_was_added_at_runtime_without_a_weight_is_named(tmp_path: Path) -> None:
+    file, admin = tmp_path / "haproxy.cfg", tmp_path / "admin.sock"
+    file.write_text(
+        f"global\n stats socket {admin} level admin\n{PROXIES}frontend in\n bind unix@{tmp_path}/in.sock\n"
+        "backend web\n balance roundrobin\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
+    )
+    pool = HAProxyPool(name="web", backend="web", socket=str(admin))
+    settings = LbengineSettings(socket_timeout_s=5.0)
+    with started([file], admin):
+        assert not any("HAProxy's own" in text for text in check(pool, settings))
+        asked(admin, "add server web/new 192.0.2.3:80")
+        asked(admin, "set server web/new state ready")
+        said = "new has weight 1, HAProxy's own for a server without one, beside 100 of a, and gets next to nothing"
+        assert any(said in text for text in check(pool, settings))
+
+
+@with_case("several-config-files")
+def test_the_files_are_those_that_haproxy_was_started_with(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word of where they are, when only one HAProxy runs."""
+    monkeypatch.setattr("lbengine.haproxy_init.command.USUAL_CONFIGURATION", case.folder / "none.cfg")
+    case.words = case.words[2:]
+    with case.running("haproxy", case.folder / "second.cfg"):
+        (ours,) = [one for one in haproxies() if str(case.folder / "haproxy.cfg") in one.files]
+        monkeypatch.setattr("lbengine.haproxy_init.command.started", lambda: [ours])
+        found = case.init()
+        assert found["haproxy"]["found_by"] == f"from {case.folder}/haproxy.cfg:2"
+        assert [one["name"] for one in found["haproxy"]["backends"]] == ["web", "api"]

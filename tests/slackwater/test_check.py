@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from lbengine.backends.haproxy import measured
+from lbengine.check_command import unseen
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from slackwater.messages import Sample, decode
@@ -112,3 +113,17 @@ def test_a_balancer_that_is_away_and_a_file_that_is_not_there(site: Site) -> Non
     assert str(site.balancer.socket) in line["text"]
     site.config.unlink()
     assert [(line["about"], line["remedy"]) for line in looked(site).values()] == [("configuration", "slackwater init")]
+
+
+def test_a_node_whose_requests_are_not_known_is_not_all_well() -> None:
+    sample = decode("sample", (ROOT / "schema/examples/sample-full.json").read_bytes())
+    assert isinstance(sample, Sample)
+    assert sample.traffic is not None
+    reason = '8443: its requests cannot be counted; write "8443:unknown" in sniffer.ports'
+    absent = msgspec.structs.replace(sample, traffic=None, absent={"traffic": reason})
+    assert unseen(absent, 0.0) == reason
+    silent = msgspec.structs.replace(sample, traffic=msgspec.structs.replace(sample.traffic, rps=0.0))
+    assert unseen(silent, 20.0) == (
+        "the balancer sends it 20.0 requests/s, and its monitor sees none; do they come on `sniffer.ports`?"
+    )
+    assert (unseen(silent, 0.5), unseen(sample, 20.0), unseen(None, 20.0)) == ("", "", "")

@@ -115,7 +115,12 @@ def lines_of(text: str) -> list[str]:
 
 
 def started_with(path: str, proc: Path = PROC) -> list[Started]:
-    """How the running HAProxies that read this file were started, each way once. Needs root to see all of them."""
+    """How the running HAProxies that read this file were started, each way once."""
+    return [one for one in started(proc) if path in one.files]
+
+
+def started(proc: Path = PROC) -> list[Started]:
+    """How the running HAProxies of this host were started, each way once. Needs root to see all of them."""
     found: list[Started] = []
     for folder in sorted(proc.glob("[0-9]*")):
         with contextlib.suppress(OSError, ValueError):
@@ -131,7 +136,7 @@ def started_with(path: str, proc: Path = PROC) -> list[Started]:
             environ = {name: value for name, _, value in variables if not name.startswith("HAPROXY_MWORKER")}
             one = Started(files, str(cwd), environ)
             # Another container's file may have the same path.
-            is_ours = path in files and Path(f"{folder}/root{path}").samefile(path)
+            is_ours = bool(files) and all(Path(f"{folder}/root{file}").samefile(file) for file in files)
             if is_ours and one not in found:
                 found.append(one)
     return found

@@ -166,6 +166,8 @@ class HAProxy(Balancer):
             ) from None
         except OSError as error:
             raise BalancerUnreachable(f"{self.path}: {self._why_not(error)}") from None
+        except UnicodeError:
+            raise BalancerUnreachable(f"{self.path}: that is no name of a host") from None
         if len(answers) != len(commands):
             raise BalancerUnreachable(
                 f"{self.path}: {len(answers)} of {len(commands)} answers came, then HAProxy closed the connection;"

@@ -13,9 +13,10 @@ from lbengine.backends.haproxy.answers import facts_of
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.balancer import BalancerError, Server, Snapshot
-from lbengine.preflight import NOTHING_SET, check_servers, names
+from lbengine.preflight import FINE_BASELINE, NOTHING_SET, check_servers, names
 from slackwater.config import LbengineSettings
 
+OWN_WEIGHT = 1
 NOBODY = "slackwater.asks.for.the.level"
 
 
@@ -172,6 +173,13 @@ def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
     if snapshot.cookie or any(server.cookie for server in active):
         warnings.append(
             f"{where}: cookie persistence sends known clients to their server even at weight 0, so less load moves"
+        )
+    fine = [server for server in active if server.configured >= FINE_BASELINE]
+    if fine and (usual := [server for server in active if server.configured == OWN_WEIGHT]):
+        warnings.append(
+            f"{where}: {names(usual)} has weight {OWN_WEIGHT}, HAProxy's own for a server without one, beside"
+            f" {fine[0].configured} of {fine[0].name}, and gets next to nothing; one added at runtime has nothing of"
+            " `default-server`: say its weight in `add server`"
         )
     if slow_starters := [server for server in active if server.slow_start]:
         warnings.append(

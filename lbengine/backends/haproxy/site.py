@@ -135,9 +135,10 @@ def find_in(configuration: Configuration) -> tuple[str, str] | None:
     Raises SurveyError where it has only such that cannot be used.
     """
     sockets = configuration.sockets
-    for one in sockets:
-        if one.is_local and one.level == "admin":
-            return one.path, f"from {one.at}"
+    admin = [one for one in sockets if one.is_local and one.level == "admin"]
+    there = [one for one in admin if Path(one.path).is_socket()]  # a line may be in a branch that is not taken
+    for one in there or admin:
+        return one.path, f"from {one.at}"
     for one in sockets:
         if one.is_local:
             raise SurveyError(
