@@ -75,7 +75,7 @@ class Engine:
         stored = self.store.load()
         self.state = PoolState("paused", baselines=stored, adopt_limits=stored is not None)
         self._last_known: list[ServerState] = []
-        self._trouble_since_unix_s: float | None = None
+        self._outage_since_unix_s: float | None = None
         self._enter_phase()
 
     @property
@@ -156,7 +156,7 @@ class Engine:
         try:
             return self._turn(now_s)
         except BalancerError as error:
-            self.outbox.append(self._cycle_of_trouble(error))
+            self.outbox.append(self._cycle_of_outage(error))
             raise
 
     def _turn(self, now_s: float) -> str:
@@ -178,7 +178,7 @@ class Engine:
             view.snapshot, actions.decisions, baselines, positions, self.state.rates, actions.findings.verdicts
         )
         self.at_rest = _is_at_rest(view, servers)
-        self._last_known, self._trouble_since_unix_s = servers, None
+        self._last_known, self._outage_since_unix_s = servers, None
         cycle = self._cycle(view.snapshot, sentence)
         cycle.servers = servers
         cycle.rescue_timeout_ms = self._rescue.timeout_ms or None
@@ -201,13 +201,13 @@ class Engine:
             controller=self._controller,
         )
 
-    def _cycle_of_trouble(self, error: BalancerError) -> Cycle:
+    def _cycle_of_outage(self, error: BalancerError) -> Cycle:
         """So that readers know that we are there, and that the balancer is not."""
         cycle = self._cycle(self.state.last, str(error))
-        if self._trouble_since_unix_s is None:
-            self._trouble_since_unix_s = cycle.time_unix_s
-        cycle.trouble = "no_answer" if isinstance(error, BalancerUnreachable) else "refused"
-        cycle.trouble_since_unix_s = self._trouble_since_unix_s
+        if self._outage_since_unix_s is None:
+            self._outage_since_unix_s = cycle.time_unix_s
+        cycle.outage = "no_answer" if isinstance(error, BalancerUnreachable) else "refused"
+        cycle.outage_since_unix_s = self._outage_since_unix_s
         cycle.last_known = self._last_known
         return cycle
 

@@ -109,6 +109,15 @@ def _access(settings: BusSettings) -> dict[str, Any]:
     return access
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """nats-py upgrades a plain connection to TLS by hand, of which asyncio's stream does not know: at each end asyncio
+    complains of the answer that a plain one gives."""
+    return (record.module, record.funcName) != ("sslproto", "_call_eof_received")
+
+
+logging.getLogger("asyncio").addFilter(_is_news)
+
+
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 

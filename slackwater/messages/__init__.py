@@ -14,7 +14,7 @@ from slackwater.messages.balancing import LONGEST_ASK_S, Ask, Cycle, ServerState
 from slackwater.messages.causes import (
     PUT_BACK,
     ChangeCause,
-    CycleTrouble,
+    CycleOutage,
     DecisionCause,
     EpisodeMark,
     Mode,

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages.causes import CycleTrouble, DecisionCause, Mode, WeightsMean
+from slackwater.messages.causes import CycleOutage, DecisionCause, Mode, WeightsMean
 from slackwater.messages.fields import Count, Name, NonNegative, Share, Version
 
 
@@ -98,8 +98,8 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     what would be."""
     rescue_sent_twice: Count | None = None
     """Requests so far, since lbengine began; absent: none."""
-    trouble: CycleTrouble | None = None
+    outage: CycleOutage | None = None
     """Why there is nothing to show: `servers` is empty then, and `sentence` has the reason."""
-    trouble_since_unix_s: NonNegative | None = None
+    outage_since_unix_s: NonNegative | None = None
     last_known: list[ServerState] = []
     """What the balancer showed before that."""

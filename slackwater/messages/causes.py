@@ -83,7 +83,7 @@ read."""
 KnobCause = Literal["not_read", "unreadable", "ending", "someone_else"]
 """not_read: not yet. unreadable: what it needs is not there. ending: it is being put back. someone_else: somebody else
 changed it in this episode."""
-CycleTrouble = Literal["no_answer", "refused"]
+CycleOutage = Literal["no_answer", "refused"]
 """no_answer: the balancer does not answer. refused: it answers, and refused what was asked of it."""
 EpisodeMark = Literal["neighbour", "deploy", "backup", "false_alarm", "other"]
 """What a person says an episode was. neighbour: it was right. deploy, backup: the server competed with itself.

@@ -15,7 +15,7 @@ from slackwater.messages import (
     GOVERNOR,
     Change,
     Cycle,
-    CycleTrouble,
+    CycleOutage,
     DecisionCause,
     Knobs,
     Mode,
@@ -38,7 +38,7 @@ KNOBS_FRESH_S = 20.0
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
-TROUBLES: dict[CycleTrouble, str] = {"no_answer": "does not answer", "refused": "refuses what is asked of it"}
+OUTAGES: dict[CycleOutage, str] = {"no_answer": "does not answer", "refused": "refuses what is asked of it"}
 _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "not_shown": "interference",
@@ -71,9 +71,9 @@ class PoolView(msgspec.Struct, kw_only=True):
     headline: str
     balancer: str = "the balancer"
     """What it is called: HAProxy, IPVS, keepalived."""
-    trouble: CycleTrouble | None = None
+    outage: CycleOutage | None = None
     """The balancer does not answer, or refuses; `sentence` has the reason."""
-    trouble_since_unix_s: float | None = None
+    outage_since_unix_s: float | None = None
     running: bool | None = None
     """False: the controller does not run; None: it is not known whether it does."""
     weights_unix_s: float | None = None
@@ -111,8 +111,8 @@ def pool_view(
     silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
     by_weight = cycle is not None and cycle.weights_mean == "share"
     shown = [] if cycle is None else cycle.servers or cycle.last_known
-    trouble = cycle.trouble if cycle is not None and not stale else None
-    seen = not stale and trouble is None
+    outage = cycle.outage if cycle is not None and not stale else None
+    seen = not stale and outage is None
     wanted = sum(server.wanted for server in shown if server.status.startswith(SERVING))
     p95_ms = {
         node: one.rt_p95_ms for node, one in readings.items() if now_unix_s - one.received_unix_s <= STALE_AFTER_S
@@ -141,12 +141,12 @@ def pool_view(
         found = Row(
             node=node,
             server=server.server if server else "",
-            status=server.status if server and not trouble else "",
+            status=server.status if server and not outage else "",
             state=state,
             since_unix_s=verdict.since_unix_s if verdict is not None and state == verdict.state else None,
-            weight=server.weight if server and not trouble else None,
+            weight=server.weight if server and not outage else None,
             baseline=server.baseline if server else None,
-            wanted=server.wanted if server and not trouble else None,
+            wanted=server.wanted if server and not outage else None,
             rps=_first(reading.rps if reading else None, server.rps if server and seen else None),
             share=_first(server.share if server else None, measured(reading)) if seen else None,
             share_wanted=server.wanted / wanted if server and wanted and by_weight and seen else None,
@@ -188,8 +188,8 @@ def pool_view(
         state=state,
         headline=text,
         balancer=title,
-        trouble=trouble,
-        trouble_since_unix_s=cycle.trouble_since_unix_s if cycle and trouble else None,
+        outage=outage,
+        outage_since_unix_s=cycle.outage_since_unix_s if cycle and outage else None,
         weights_unix_s=cycle.time_unix_s if cycle and stale else None,
         rt_p95_ms=pooled_ms(measured_now, 0.95),
         rt_p99_ms=pooled_ms(measured_now, 0.99),
@@ -266,10 +266,10 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
     if silence:
         of = "" if cycle is None else f"; the weights are those of {clock(cycle.time_unix_s)}"
         return "unknown", f"The controller is silent: {silence}{of}"
-    if cycle is not None and cycle.trouble is not None:
-        since = cycle.time_unix_s if cycle.trouble_since_unix_s is None else cycle.trouble_since_unix_s
+    if cycle is not None and cycle.outage is not None:
+        since = cycle.time_unix_s if cycle.outage_since_unix_s is None else cycle.outage_since_unix_s
         age = duration(max(0.0, now_unix_s - since))
-        return "unknown", f"{title} {TROUBLES[cycle.trouble]} since {clock(since)} ({age}): {cycle.sentence}"
+        return "unknown", f"{title} {OUTAGES[cycle.outage]} since {clock(since)} ({age}): {cycle.sentence}"
     return headline(rows)
 
 

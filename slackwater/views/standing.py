@@ -132,8 +132,8 @@ def standing(pools: Sequence[PoolView], error: str = "", has_journal: bool = Tru
 def _kind(view: PoolView) -> Kind:
     if view.running is False:
         return "not_running"
-    if view.trouble is not None:
-        return view.trouble
+    if view.outage is not None:
+        return view.outage
     if view.stale:
         return "no_cycle" if view.age_s is None else "silent"
     if view.rows and all(row.state == "unknown" for row in view.rows):
@@ -144,7 +144,7 @@ def _kind(view: PoolView) -> Kind:
 def _said(kind: Kind, views: Sequence[PoolView], error: str = "") -> Standing:
     words, names = _WORDS[kind], [view.pool for view in views]
     balancer = listed(list(dict.fromkeys(view.balancer for view in views)))
-    since = clock(min((view.trouble_since_unix_s or 0.0 for view in views), default=0.0))
+    since = clock(min((view.outage_since_unix_s or 0.0 for view in views), default=0.0))
     pools = f"pool{'s' if len(names) != 1 else ''} {listed(names)}"
     have = "has" if len(names) == 1 else "have"
     known = {"pools": pools, "Pools": f"P{pools[1:]}", "have": have, "error": error}

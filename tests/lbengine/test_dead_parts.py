@@ -41,15 +41,15 @@ def shown(site: DrivenHAProxy) -> PoolView:
 
 def test_a_dead_haproxy_is_said_to_be_silent_since_when_and_the_controller_is_not(site: DrivenHAProxy) -> None:
     site.cycle()
-    assert shown(site).trouble is None
+    assert shown(site).outage is None
     site.balancer.stop()
     for _ in range(3):
         with pytest.raises(BalancerUnreachable):
             site.cycle()
     view = shown(site)
-    assert (view.trouble, view.stale, view.state) == ("no_answer", False, "unknown")
-    assert view.trouble_since_unix_s is not None
-    since = clock(view.trouble_since_unix_s)
+    assert (view.outage, view.stale, view.state) == ("no_answer", False, "unknown")
+    assert view.outage_since_unix_s is not None
+    since = clock(view.outage_since_unix_s)
     assert view.headline.startswith(f"HAProxy does not answer since {since} (")
     assert "expected" in view.headline, "it says why"
     assert [(row.node, row.weight, row.baseline) for row in view.rows] == [

@@ -29,8 +29,9 @@ from tests.support.real_wsengine import make_keys
 class Site:
     """A running server, and what its users need."""
 
-    def __init__(self, folder: Path, listen: str) -> None:
+    def __init__(self, folder: Path, listen: str, server: subprocess.Popen[bytes]) -> None:
         self.folder = folder
+        self.server = server
         self.listen = listen
         self.url = f"tls://{listen}"
 
@@ -63,7 +64,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     ):
         try:
             nats_server.wait_until_it_answers(listen, log)
-            yield Site(tmp_path, listen)
+            yield Site(tmp_path, listen, server)
         finally:
             server.terminate()
 
@@ -273,3 +274,24 @@ def test_passwords_in_the_clear_stay_on_this_machine(tmp_path: Path) -> None:
         config_text([Node("web", "a")], {CONTROLLER: "x", "a": "y", f"{WSENGINE}a": "z"}, "0.0.0.0:4222", None)
     assert write(tmp_path, "--listen", "0.0.0.0:4222").exit_code == 1
     assert not (tmp_path / "bus").exists()
+
+
+def test_nothing_of_the_library_is_told_on_the_terminal_when_the_bus_ends(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """nats-py has asyncio take a stream for a plain one that is over TLS by then."""
+    caplog.set_level("DEBUG", "asyncio")
+
+    async def come_and_go() -> None:
+        for user in (CONTROL, CONTROLLER):
+            bus = await Bus.connect(site.settings(user), user)
+            await bus.flush()
+            await bus.close()
+        bus = await Bus.connect(site.settings(CONTROL), CONTROL)
+        site.server.terminate()
+        await asyncio.to_thread(site.server.wait)
+        await asyncio.sleep(0)
+        await bus.close()
+
+    asyncio.run(come_and_go())
+    assert not [record for record in caplog.records if "eof_received" in record.getMessage()]

@@ -47,7 +47,7 @@ def badge(row: Row) -> Badge:
 def of_pool(view: PoolView) -> Badge:
     """The pool's: the most urgent of its servers', and never calm while one of them is not."""
     whole = Badge(view.state, SYMBOLS[view.state], WORDS[view.state])
-    if view.stale or view.trouble is not None:
+    if view.stale or view.outage is not None:
         return whole
     worst = min([whole, *map(badge, view.rows)], key=lambda one: URGENCY.index(one.look))
     if worst.look == "calm" and any(row.exceptions for row in view.rows):
