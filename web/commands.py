@@ -29,7 +29,8 @@ def users_of(config_path: Path) -> Users:
 def web() -> None:
     """Manage logins to the dashboard, and programs' tokens.
 
-    Run it as the user that `slackwater serve` runs as: the file `web-users.json` in `state_dir` is closed to others.
+    Run it as root or as the user that `slackwater serve` runs as: the file `web-users.json` in `state_dir` is closed to
+    others.
     """
 
 

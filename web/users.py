@@ -148,8 +148,16 @@ class Users:
 
 @contextmanager
 def open_closed(path: Path) -> Iterator[int]:
-    """A file for writing that only its owner may read, made if it is not there."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """A file for writing that only its owner may read, made if it is not there. What root makes belongs to the folder's
+    owner, since the dashboard reads it; what is there already keeps its owner."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags | os.O_EXCL, 0o600)
+        if os.geteuid() == 0:
+            folder = path.parent.stat()
+            os.fchown(fd, folder.st_uid, folder.st_gid)
+    except FileExistsError:
+        fd = os.open(path, flags, 0o600)
     try:
         yield fd
     finally:

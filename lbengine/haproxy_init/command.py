@@ -6,6 +6,7 @@ import contextlib
 import grp
 import os
 import pwd
+import shlex
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from lbengine.backends.haproxy.survey import (
     find_socket,
     survey,
 )
+from lbengine.haproxy_init.bus_address import make_certificate, own_address, with_certificate
 from lbengine.haproxy_init.first_settings import (
     LeftOut,
     NewPool,
@@ -66,15 +68,17 @@ class Result(msgspec.Struct, frozen=True):
     haproxy: Survey
     pools: list[NewPool]
     left_out: list[LeftOut]
+    certificate: list[str]
+    """What was made for the bus where other machines reach it and no certificate was named."""
+    login: list[str]
+    """The command that lets a person use the dashboard's buttons, where nobody may yet."""
     missing: list[str]
     """What is to be done on this host, each with its remedy."""
     nodes: list[NodeLines]
     """What is to be run for each web server."""
 
 
-@click.command(
-    epilog="Example: slackwater init --listen 10.0.0.5:14222 --tls-cert bus.pem --tls-key bus.key --tls-ca ca.pem"
-)
+@click.command(epilog="Example: slackwater init --listen 10.0.0.5:14222")
 @config_option
 @click.option("--socket", default="", metavar="PATH", help="HAProxy's admin socket; otherwise it is searched for.")
 @click.option(
@@ -84,8 +88,10 @@ class Result(msgspec.Struct, frozen=True):
     " what a running HAProxy was started with]",
 )
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this backend; may be given again.")
-@click.option("--listen", default="", metavar="HOST:PORT", help="Where the web servers reach the bus.")
-@click.option("--tls-cert", default="", metavar="FILE", help="The bus's certificate (PEM), for the host in --listen.")
+@click.option(
+    "--listen", default="", metavar="HOST:PORT", help="Where the web servers reach the bus; a certificate is made."
+)
+@click.option("--tls-cert", default="", metavar="FILE", help="A certificate of yours (PEM), for the host in --listen.")
 @click.option("--tls-key", default="", metavar="FILE", help="The certificate's key (PEM).")
 @click.option("--tls-ca", default="", metavar="FILE", help="The authority that signed it, unless the machines know it.")
 @click.option("--state-dir", default="", metavar="DIR", help="The controller's folder, if it is not the usual one.")
@@ -109,11 +115,13 @@ def init(
     """Find HAProxy's admin socket, backends and servers, and write a configuration in observe mode.
 
     Prints what each backend lacks to be driven, lets the web servers log in to the bus, and prints the commands that
-    set each of them up. HAProxy itself is not changed. A configuration that is there is left alone. The exit status is
-    1, and nothing is written, if no backend can be driven.
+    set each of them up. Where --listen is an address that other machines reach and no certificate is named, it makes
+    one beside the configuration, and the authority that signs it. HAProxy itself is not changed. A configuration that
+    is there is left alone. The exit status is 1, and nothing is written, if no backend can be driven.
     """
     files = [str(Path(one).absolute()) if one else "" for one in (tls_cert, tls_key, tls_ca)]
-    wishes = Wishes(backends, str(Path(state_dir).absolute()) if state_dir else "", listen, *files)
+    asked = Wishes(backends, str(Path(state_dir).absolute()) if state_dir else "", listen, *files)
+    wishes = with_certificate(asked, config_path.parent)
     if config_path.exists() and not (force or dry_run):
         raise InitError(f"{config_path} is there already; --force replaces it, --dry-run shows what would be written")
     configuration = _configuration(haproxy_cfg)
@@ -133,10 +141,13 @@ def init(
     named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
     new = [Node(pool.name, node.name) for pool in pools for node in pool.nodes]
     _with(nats_server.nodes_of(settings), new)  # refuses before anything is written
+    certificate: list[str] = []
     if not dry_run:
         _make_state_dir(Path(settings.state_dir))
+        if wishes != asked:
+            certificate = make_certificate(settings, config_path.parent, _write)
         nats_server.change_nodes(settings, lambda nodes: _with(nodes, new))
-        _write(config_path, text)
+        _write(config_path, text, 0o640)
     result = Result(
         config=str(config_path),
         written=not dry_run,
@@ -144,6 +155,8 @@ def init(
         haproxy=found,
         pools=pools,
         left_out=left_out,
+        certificate=certificate,
+        login=[] if (Path(settings.state_dir) / "web-users.json").exists() else [_login_command(named)],
         missing=_missing(found, pools, settings),
         nodes=[
             NodeLines(node.name, pool.name, lines_for(node, settings.bus_folder / "passwords", wishes.tls_ca, named))
@@ -178,25 +191,37 @@ def _make_state_dir(folder: Path) -> None:
             os.chown(folder, service.pw_uid, service.pw_gid)
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all; readable for the service's group, if there is one, and no other."""
+def _write(path: Path, text: str, mode: int) -> None:
+    """Whole or not at all. What a group may read belongs to the service's, if there is one, or is for nobody else."""
     with replacing(path) as draft:
         draft.touch(mode=0o600)
-        if os.geteuid() == 0:
+        if mode & 0o077 == 0o040 and os.geteuid() == 0:
             with contextlib.suppress(KeyError):  # without the package
                 os.chown(draft, 0, grp.getgrnam(SERVICE_USER).gr_gid)
-                draft.chmod(0o640)
+                draft.chmod(mode)
         draft.write_text(text, encoding="utf-8")
+        if mode & 0o004:
+            draft.chmod(mode)
+
+
+def _login_command(config: str) -> str:
+    return f"slackwater web user add NAME --role operator{f' --config {shlex.quote(config)}' if config else ''}"
 
 
 def _missing(found: Survey, pools: list[NewPool], settings: ControllerSettings) -> list[str]:
     missing = list(found.access)
     if _is_cut_off(pools, settings):
+        here = f"{own_address(_hosts(pools))}:14222"
         missing.append(
             f"the web servers cannot reach the bus, which listens on {settings.bus.listen} for this machine alone: run"
-            " this again with --force, --listen ADDRESS:14222, --tls-cert, --tls-key and --tls-ca"
+            f" this again with --force --listen {here}, the address at which they reach this host; it makes a"
+            " certificate too, unless --tls-cert, --tls-key and --tls-ca name yours"
         )
     return missing
+
+
+def _hosts(pools: list[NewPool]) -> list[str]:
+    return [node.host for pool in pools for node in pool.nodes if node.host]
 
 
 def _is_cut_off(pools: list[NewPool], settings: ControllerSettings) -> bool:
@@ -213,6 +238,7 @@ def _as_text(result: Result, settings: ControllerSettings) -> str:
     if result.written:
         lines.append(f"wrote {result.config}: observe mode, which sets no weight")
         lines.append(f"users of the bus: {len(result.nodes)} web servers, passwords in {settings.bus_folder}/passwords")
+        lines += result.certificate
     else:
         lines += [f"would write {result.config}:", "", result.text.rstrip()]
     lines += ["", "On this host:"]
@@ -220,6 +246,7 @@ def _as_text(result: Result, settings: ControllerSettings) -> str:
     start = "systemctl reload" if running_serve(settings.state_dir) else "systemctl enable --now"
     lines += [
         f"  {start} {SERVICE}",
+        *(f"  {command}   # the dashboard's buttons, such as pause, need a login" for command in result.login),
         "",
         "For each web server, from this host, after slackwater-node is installed there:",
     ]

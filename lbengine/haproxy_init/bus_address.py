@@ -1,0 +1,56 @@
+"""The address at which web servers reach the bus, and a certificate for it where a person brings none."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from lbengine.haproxy_init.first_settings import Wishes
+from slackwater.bus import authority
+from slackwater.bus.authority import Files, Write
+from slackwater.config import ADDRESS_PATTERN, ControllerSettings, host_and_port, is_loopback
+
+ANY_PORT = 9
+"""Nothing is sent: the kernel only looks for the way."""
+
+
+def with_certificate(wishes: Wishes, folder: Path) -> Wishes:
+    """The wishes with the files of a certificate of our own, where the bus is for others and none is named."""
+    named = wishes.tls_cert or wishes.tls_key or wishes.tls_ca
+    if named or not re.search(ADDRESS_PATTERN, wishes.listen) or is_loopback(wishes.listen):
+        return wishes
+    files = Files(folder.absolute())
+    authority.name_of(host_and_port(wishes.listen)[0])  # refuses before anything is written
+    return replace(wishes, tls_cert=str(files.certificate), tls_key=str(files.key), tls_ca=str(files.authority))
+
+
+def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -> list[str]:
+    """Makes what `with_certificate` has named; what was done, in words."""
+    files, host = Files(folder.absolute()), host_and_port(settings.bus.listen)[0]
+    made, until = authority.ensure(files, host, write, datetime.datetime.now(datetime.UTC))
+    what = f"{files.certificate}: a certificate of {files.authority} for {host}, valid until {until:%Y-%m-%d}"
+    if not made:
+        return [f"{what}, was there"]
+    told = [f"made {what}; `slackwater init` with --force signs the next one"]
+    if files.authority_key in made:
+        told.append(f"made {files.authority_key}, which signs it: keep it, and let nobody read it")
+    return told
+
+
+def own_address(towards: Iterable[str]) -> str:
+    """The address from which this machine reaches the first of these hosts that is an address; else `ADDRESS`."""
+    for host in towards:
+        try:
+            version = ipaddress.ip_address(host).version
+            with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as way:
+                way.connect((host, ANY_PORT))
+                found: str = way.getsockname()[0]
+        except (ValueError, OSError):  # a name, which may take long to look up; or no way there
+            continue
+        return found if version == 4 else f"[{found}]"
+    return "ADDRESS"
