@@ -4,7 +4,7 @@ import { after, before, test } from "node:test";
 import { launch, login, open } from "./kit.mjs";
 
 const { URL: url, PASSWORD: password } = process.env;
-const WIDTHS = [1600, 1280, 1024, 390];
+const WIDTHS = [1600, 1280, 1140, 1024, 390];
 const SCREEN_PX = 844;
 let browser;
 
@@ -124,6 +124,8 @@ for (const dark of [false, true]) {
           })
           .map((cell) => cell.textContent.trim().slice(0, 60)));
         assert.deepEqual(wide, [], `${path} at ${width} pixels`);
+        const over = await page.evaluate(() => [document.documentElement, ...document.querySelectorAll(".card")].filter((one) => one.scrollWidth > one.clientWidth + 1).length);
+        assert.equal(over, 0, `${path} at ${width} pixels: nothing is to be scrolled sideways`);
       }
     }
   });
