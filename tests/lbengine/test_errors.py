@@ -6,18 +6,26 @@ import http.client
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.played_verdict import verdict
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.balancer import Server, Snapshot
 from lbengine.decision.rates import Rates
 from lbengine.errors import WINDOW_S, Count, ErrorWindow, failing
-from tests.support.real_haproxy import haproxy, needs_haproxy, web_servers
+from slackwater.cli.main import cli
+from slackwater.messages import Cycle
+from slackwater.views.pool import pool_view
+from tests.support.engine_site import HOSTS, DrivenHAProxy
+from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 from tests.support.real_processes import free_port
 
 TIMEOUT_S = 20.0
@@ -149,3 +157,32 @@ def test_every_kind_of_failure_that_haproxy_counts_names_the_server(kind: str) -
     assert rates.failing["web2"].share == 1.0
     assert rates.errors is not None
     assert rates.errors["web1"] == rates.errors["web3"] == 0.0 < rates.errors["web2"]
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+def test_one_server_that_answers_500_at_once_is_named_by_status_and_the_api(tmp_path: Path) -> None:
+    reply, _, _ = FAILURES["status 500"]
+    assert reply is not None
+    with web_servers(2) as good, answering(reply) as bad, haproxy(backend([good[0], bad, good[1]])) as running:
+        site = DrivenHAProxy(running, [good[0], bad, good[1]], tmp_path)
+        (tmp_path / "controller.toml").write_text(
+            f'state_dir = "{tmp_path}"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{running.socket}"\n'
+        )
+        site.cycle()
+        assert sorted(running.request_any() for _ in range(60)) == [200] * 40 + [500] * 20
+        site.cycle(after_s=1.0)
+        cycle = site.engine.outbox[-1]
+        assert isinstance(cycle, Cycle)
+        now = cycle.time_unix_s = time.time()
+        calm = [verdict(host, "calm", time_unix_s=now, since_unix_s=now - 60.0) for host in HOSTS]
+        site.journal.record(cycle, *calm)
+        said = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "controller.toml")]).stdout
+        view = pool_view(site.journal, "web", now, {}, "HAProxy")
+        site.journal.close()
+    assert "2 of 3 calm; host2 fails 100 of 100 requests, its peers 0" in " ".join(said.split())
+    assert "errors/s" in said
+    failing = view.rows[1]
+    assert (failing.failed_share, failing.peers_failed_share) == (1.0, 0.0)
+    assert failing.errors_per_s == pytest.approx(20.0 / 1.0, rel=0.2)
+    assert [row.exceptions for row in view.rows] == [[], ["fails 100 of 100 requests, its peers 0"], []]

@@ -10,8 +10,8 @@ from tests.support.paths import ROOT
 
 LOGS = (ROOT / "docs/operations/observability.md").read_text().partition("## Logs")[2]
 PRODUCTION = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
-OF_OTHERS = {"opentelemetry", "waitress.queue"}
-"""Names of libraries whose lines are not shown."""
+OF_OTHERS = {"asyncio", "opentelemetry", "waitress.queue"}
+"""Names of libraries of which some lines are not shown."""
 
 
 def row(field: str) -> str:

@@ -23,7 +23,10 @@ log = logging.getLogger("slackwater.web")
 CONFIRM = {
     "pause": ("Pause", "The baseline weights are set at once, and Slackwater changes nothing until you resume."),
     "resume": ("Resume", "Slackwater starts balancing again; a server that was given another weight by hand keeps it."),
-    "act": ("Act", "Slackwater will set weights by itself from now on."),
+    "act": (
+        "Act",
+        "Slackwater will set weights, and under leastconn a limit of requests at a time, by itself from now on.",
+    ),
     "observe": ("Observe", "The baseline weights are set at once; from now on decisions are only recorded."),
 }
 PINS_MIN = (10, 30, 60, 240)
