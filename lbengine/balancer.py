@@ -16,6 +16,10 @@ from slackwater.messages import WeightsMean
 Pool = TypeVar("Pool", bound=PoolSettings)
 
 
+NO_ADDRESS = "no address"
+"""A `Server.placeholder`: a slot that the balancer fills when it finds a server; until then nobody wants to see it."""
+
+
 class BalancerError(Exception):
     """A balancer cannot be used or refused something; the text has which one, what, and what was expected."""
 

@@ -30,7 +30,7 @@ class NewNode(msgspec.Struct, frozen=True):
     ports: list[str]
     """With what they speak, where that is not usual there."""
     is_here: bool = False
-    """It is this host: HAProxy reaches its servers over Unix sockets."""
+    """It is this host: HAProxy reaches its servers over Unix sockets, or at an address that only this host has."""
 
     @property
     def server(self) -> str:
@@ -49,6 +49,10 @@ class LeftOut(msgspec.Struct, frozen=True):
 
     backend: str
     why: str
+
+
+HERE = "", ""
+"""This machine, where others are told apart by address or name."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,15 @@ def _by_machine(backend: FoundBackend) -> dict[tuple[str, str], list[FoundServer
     found: dict[tuple[str, str], list[FoundServer]] = {}
     each_is_one = is_local(backend)
     for server in backend.servers:
-        if not server.placeholder:
-            name = server.name if each_is_one or not (server.host or server.on_unix_socket) else ""
-            found.setdefault((server.host, name), []).append(server)
+        if server.placeholder:
+            continue
+        if each_is_one:
+            machine = server.host, server.name
+        elif server.on_unix_socket or _is_loopback(server.host):
+            machine = HERE
+        else:
+            machine = server.host, "" if server.host else server.name
+        found.setdefault(machine, []).append(server)
     return found
 
 
@@ -125,14 +135,16 @@ def _nodes(backend: FoundBackend, machines: Sequence[list[FoundServer]], taken: 
     others = {server.name for server in backend.servers} | set(taken)
     counts = Counter(common)
     found = []
+    each_is_one = is_local(backend)
     for servers, name in zip(machines, common, strict=True):
         first = servers[0]
         own = name if len(servers) > 1 and counts[name] == 1 and name not in others and is_name(name) else first.name
         named = own if own not in taken else f"{backend.name}-{own}"
         ports = [str(port_of(one.port or 80, one.protocol)) for one in servers if not one.on_unix_socket]
-        on_unix = not first.host and first.on_unix_socket
+        is_here = not each_is_one and (first.on_unix_socket or _is_loopback(first.host))
+        host = "" if is_here else first.host
         names = [one.name for one in servers]
-        found.append(NewNode(named, backend.name, names, first.host, list(dict.fromkeys(ports)), on_unix))
+        found.append(NewNode(named, backend.name, names, host, list(dict.fromkeys(ports)), is_here))
     return found
 
 

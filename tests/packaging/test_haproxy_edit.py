@@ -136,6 +136,20 @@ def test_servers_that_were_added_at_runtime_keep_their_share(tmp_path: Path) -> 
 
 
 @needs_haproxy
+def test_weights_that_were_set_at_runtime_and_that_a_reload_loses_are_named(tmp_path: Path) -> None:
+    file = written(tmp_path, " server a 192.0.2.1:80\n server b 192.0.2.2:80\n")
+    with started([file], tmp_path / "admin.sock"):
+        asked(tmp_path / "admin.sock", "set server web/a weight 0")
+        answer = edit(tmp_path)
+        assert answer["changed"]
+        assert answer["left"] == [
+            "HAProxy must reload for this, and then forgets the weights that were set at runtime in backend `web`: a 0,"
+            " not 1"
+        ]
+        assert edit(tmp_path)["left"] == []
+
+
+@needs_haproxy
 def test_a_weight_that_the_site_has_added_since_keeps_our_line_with_it(tmp_path: Path) -> None:
     file = written(tmp_path, " server a 192.0.2.1:80\n server b 192.0.2.2:80\n")
     bare = file.read_text()

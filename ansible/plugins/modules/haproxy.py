@@ -150,7 +150,7 @@ def without_ours(lines: list[str], site: Site | None = None) -> list[str]:
 
 
 def base_weights(
-    lines: list[str], site: Site, given: dict, running: Mapping[str, set[str]]
+    lines: list[str], site: Site, given: dict, running: Mapping[str, Mapping[str, object]]
 ) -> tuple[list[str], list[str], list[str]]:
     """The file with none of our lines but base weights, where no share changes by them: also reasons, and why backends
     are left as they are.
@@ -162,7 +162,7 @@ def base_weights(
     for name in given["backends"]:
         fresh = with_weight(kept, site, name, given["weight"])
         own, after = site.weights(kept)[name], site.weights(fresh)[name]
-        at_runtime = running.get(name, set()) - each_server(own)
+        at_runtime = set(running.get(name, {})) - each_server(own)
         if all(one.said for one in own.values()):
             continue
         if not same_shares(now[name], after):
@@ -183,7 +183,7 @@ def base_weights(
 
 
 def wanted(
-    lines: list[str], given: dict, site: Site | None = None, running: Mapping[str, set[str]] | None = None
+    lines: list[str], given: dict, site: Site | None = None, running: Mapping[str, Mapping[str, object]] | None = None
 ) -> tuple[list[str], list[str], list[str]]:
     """The file with our lines, what they are for, and what is left as it is, and why. Raises Wrong if it cannot be."""
     site = site or Site()
@@ -246,18 +246,34 @@ def changed_shares(site: Site, before: list[str], after: list[str]) -> str:
     )
 
 
-def running_servers(path: str, backends: list[str]) -> dict[str, set[str]]:
-    """The servers that HAProxy has now, by backend; none where its admin socket does not answer."""
-    found: dict[str, set[str]] = {}
-    for name in backends:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(5.0)
-            connection.connect(path)
-            connection.sendall(f"show servers state {name}\n".encode())
-            answer = b""
-            while chunk := connection.recv(65536):
-                answer += chunk
-            found[name] = {line.split()[3] for line in answer.decode("utf-8", "replace").splitlines()[2:] if line}
+def running_servers(path: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """By backend the servers that HAProxy has now, with their weights now and as configured; none where its admin
+    socket does not answer."""
+    answer = b""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5.0)
+        connection.connect(path)
+        connection.sendall(b"show servers state\n")
+        while chunk := connection.recv(65536):
+            answer += chunk
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for line in answer.decode("utf-8", "replace").splitlines()[2:]:
+        values = line.split()  # be_id be_name srv_id srv_name srv_addr op_state admin_state uweight iweight
+        if len(values) > 8:
+            found.setdefault(values[1], {})[values[3]] = (values[7], values[8])
+    return found
+
+
+def lost_by_a_reload(running: Mapping[str, Mapping[str, tuple[str, str]]]) -> list[str]:
+    """What was set at runtime and not by the file, which HAProxy forgets when it reloads."""
+    found = []
+    for backend, servers in running.items():
+        others = [f"{name} {now}, not {own}" for name, (now, own) in servers.items() if now != own]
+        if others:
+            found.append(
+                f"HAProxy must reload for this, and then forgets the weights that were set at runtime in backend"
+                f" `{backend}`: {', '.join(others)}"
+            )
     return found
 
 
@@ -323,13 +339,12 @@ def main() -> None:
         lines = lines_of(before)
         started = started_with(path)
         site = site_of(path, started[0]) if started else Site()
+        running = running_servers(given["socket"])
         if given["state"] == "absent":
             after_lines, notes = taken_away(lines, site)
             reasons: list[str] = []
         else:
-            after_lines, reasons, notes = wanted(
-                lines, given, site, running_servers(given["socket"], given["backends"])
-            )
+            after_lines, reasons, notes = wanted(lines, given, site, running)
         after = "".join(after_lines)
         if given["state"] == "present" and not given["edit"] and after != before:
             raise Wrong("; ".join(reasons) + "; add it, or let the role add it (slackwater_balancer_edit: true)")
@@ -337,6 +352,7 @@ def main() -> None:
             raise Wrong(f"the edit would change the shares of backend {differing}; nothing was changed")
         changed = after != before
         if changed:
+            notes = notes + lost_by_a_reload(running)
             expect_valid(given["command"], path, before, after, started)
             if not module.check_mode:
                 replace(module, path, after)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
+from lbengine.balancer import NO_ADDRESS, BalancerError, BalancerUnreachable, Server, Snapshot
 
 MAINTENANCE = 0x01 | 0x02 | 0x20
 DRAINED = 0x08 | 0x10
@@ -22,7 +22,6 @@ are no maintenance: 0x40 (`SRV_ADMF_HMAINT`), as its name is from the socket or 
 as its line has `disabled`, which stays when somebody has enabled it."""
 NOWHERE = ("0.0.0.0", "::")
 """srv_addr of a server without an address, beside `-`, which a Unix socket has too (`show stat` tells them apart)."""
-NO_ADDRESS = "no address"
 STARTING, RUNNING = 1, 2
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from lbengine.backends.haproxy.configuration import (
@@ -57,7 +56,7 @@ class Configuration:
     backends: dict[str, str] = field(default_factory=dict)
     """Backend -> FILE:LINE of its first line."""
     protocols: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Backend -> server, without the number of a `server-template` -> its `proto`, if it has one."""
+    """Backend -> server, without the number of a `server-template` -> its `proto` if it has one, or `ssl`."""
 
     def protocol(self, backend: str, server: str) -> str:
         """The server's `proto`; empty where none is said."""
@@ -103,12 +102,20 @@ def _configuration(rows: Sequence[Sequence[str]], at: Sequence[str]) -> Configur
                 usual += row[1:]
             elif kind in ("backend", "listen") and row and row[0] in SERVERS:
                 options = [*usual, *row[SERVERS[row[0]] :]]
-                for key, value in pairwise(options):
-                    if key == "proto":
-                        found.protocols.setdefault(name, {})[row[1]] = value
+                if said := _said(options):
+                    found.protocols.setdefault(name, {})[row[1]] = said
         if kind == "defaults":
             last = of_defaults[name] = usual
     return found
+
+
+def _said(options: Sequence[str]) -> str:
+    """What a server's options say that it speaks; HAProxy 2.2 does not show `ssl`."""
+    protocol, uses_ssl = "", False
+    for key, value in zip(options, [*options[1:], ""], strict=False):
+        protocol = value if key == "proto" else protocol
+        uses_ssl = key == "ssl" or (uses_ssl and key != "no-ssl")
+    return "ssl" if uses_ssl else protocol
 
 
 def _place(address: str, prefix: str) -> str:

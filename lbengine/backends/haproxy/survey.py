@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.haproxy.answers import NO_ADDRESS, facts_of, placeholder
+from lbengine.backends.haproxy.answers import facts_of, placeholder
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.preflight import check, of_several
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.haproxy.site import Configuration, SurveyError, find_in, socket_named, spoken
-from lbengine.balancer import BalancerError, BalancerUnreachable
+from lbengine.balancer import NO_ADDRESS, BalancerError, BalancerUnreachable
 from slackwater.config import LbengineSettings
 from slackwater.messages import is_name
 
