@@ -95,7 +95,7 @@ def test_a_pool_looks_as_its_most_urgent_server_and_is_never_calm_with_an_except
     assert of_pool(view(CALM, but(status="DOWN"))).look == "down"
     assert of_pool(view(but(status="DOWN"), but(peers_failed_share=0.0))).look == "failing"
     assert of_pool(view(CALM, but(exceptions=["has weight 40 of 100"]))) == Badge("attention", "!", "attention")
-    assert of_pool(view(but(status="DOWN"), trouble="no_answer")).look == "calm", "the last known rows do not speak"
+    assert of_pool(view(but(status="DOWN"), outage="no_answer")).look == "calm", "the last known rows do not speak"
 
 
 def test_requests_that_wait_stand_beside_the_sessions() -> None:
