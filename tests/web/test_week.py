@@ -92,6 +92,21 @@ def test_the_page_says_what_it_would_have_done_and_how_to_switch(site: Site) -> 
     assert "0 a week" not in page, "less than a week was seen"
 
 
+def test_where_it_acted_the_page_says_what_it_did(tmp_path: Path) -> None:
+    with Journal.open(journal_path(tmp_path), clock=Clock()) as journal:
+        journal.record(*story(mode="act"))
+        client = create_app(settings_in(tmp_path), clock=Clock()).test_client()
+        page = text(client.get("/week").text)
+        assert "What it did Slackwater" not in page
+        assert " What it did 1 d" in re.sub(r" +", " ", page)
+        promises = ("What it would have done", "Acting would have avoided", "would have been made", "had it acted")
+        for wrong in (*promises, "0.0 s to 0.0 s", "switch, or do not"):
+            assert wrong not in page, wrong
+        assert "Harm avoided by acting not measured each episode" in page
+        journal.record(*story(mode="observe"))
+        assert "What it did, and what it would have done" in text(client.get("/week").text)
+
+
 def test_only_the_spans_that_are_offered_are_taken(site: Site) -> None:
     client = site.client()
     assert 'aria-current="true">30 d</a>' in client.get("/week?days=30").text

@@ -28,6 +28,12 @@ RANGES = {"5min": (300.0, 1.0), "1h": (3600.0, 10.0), "6h": (21600.0, 60.0), "1d
 RANGES |= {"7d": (7 * 86400.0, 3600.0), "90d": (90 * 86400.0, 7200.0)}
 """What the plots show: seconds back, and their step."""
 EPISODES_S = 7 * 86400.0
+WEEK_TITLES = {
+    (False, True): "What it would have done",
+    (True, False): "What it did",
+    (True, True): "What it did, and what it would have done",
+}
+"""By whether weights were set, and whether some would have been: a pool may observe first, and act then."""
 
 pages = Blueprint("pages", __name__)
 for unit in (duration, milliseconds):
@@ -127,8 +133,14 @@ def week() -> str:
     reader, settings = context().reader, context().settings
     with reader.journal() as journal:
         found = weeks.week(journal, settings, settings.pool, int(text), reader.clock(), reader.measured_by)
+    acting = [pool.acting for pool in found.pools if pool.acting is not None]
+    made = any(one.made for one in acting)
+    observes = any(pool.mode != "act" for pool in found.pools)
+    would = (not made and (observes or not acting)) or any(one.weight_changes for one in acting)
+    title = WEEK_TITLES[made or not would, would]
     return render_template(
-        "week.html", week=found, spans=weeks.DAYS, unknown=UNKNOWN, times_calm=TIMES_CALM,
+        "week.html", title=title, made=made, observes=observes, week=found, spans=weeks.DAYS,
+        unknown=UNKNOWN, times_calm=TIMES_CALM,
         lease_s=settings.lbengine.lease_s, keep_samples_h=settings.journal.keep_samples_h,
         symbols=SYMBOLS, words=WORDS, back=request.full_path.rstrip("?"),
     )  # fmt: skip
