@@ -39,6 +39,7 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_pool_acting", ("pool",), "1 in act mode, 0 in observe mode."),
     ("slackwater_pool_paused", ("pool",), "1 while the pool is paused."),
     ("slackwater_pool_stale", ("pool",), "1 while the controller is silent."),
+    ("slackwater_pool_balancer_away", ("pool",), "1 while the balancer does not answer, or refuses what is asked."),
     ("slackwater_pool_response_seconds", ("pool", "quantile"), "Response time over the pool's requests."),
     ("slackwater_pool_target_seconds", ("pool", "quantile"), "The target of the settings."),
     (
@@ -56,6 +57,8 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_server_baseline_weight", ("pool", "node"), "Weight that the site gave it."),
     ("slackwater_server_wanted_weight", ("pool", "node"), "Weight that lbengine wants."),
     ("slackwater_server_share", ("pool", "node"), "Share of the pool's requests, 0 to 1."),
+    ("slackwater_server_errors_per_second", ("pool", "node"), "Requests that failed there, as the balancer saw them."),
+    ("slackwater_server_fails", ("pool", "node"), "1 if its share of failed requests is well above its peers'."),
     ("slackwater_node_requests_per_second", ("pool", "node"), "Requests per second."),
     ("slackwater_node_response_p95_seconds", ("pool", "node"), "p95 of response time."),
     ("slackwater_node_cpu_utilisation", ("pool", "node"), "CPU utilisation, 1 is full."),
@@ -155,6 +158,8 @@ def _pools(reader: Reader, views: dict[str, PoolView]) -> Iterator[MaybeValue]:
     for pool in reader.settings.pool:
         view = views[pool.name]
         yield "slackwater_pool_stale", (pool.name,), view.stale
+        if not view.stale:
+            yield "slackwater_pool_balancer_away", (pool.name,), view.outage is not None
         if view.mode is not None:
             yield "slackwater_pool_acting", (pool.name,), view.mode == "act"
             yield "slackwater_pool_paused", (pool.name,), view.paused
@@ -174,6 +179,9 @@ def _servers(views: dict[str, PoolView]) -> Iterator[MaybeValue]:
         for row in view.rows:
             for state in SYMBOLS:
                 yield "slackwater_node_state", (pool, row.node, state), row.state == state
+            yield "slackwater_server_errors_per_second", (pool, row.node), row.errors_per_s
+            if row.failed_share is not None:
+                yield "slackwater_server_fails", (pool, row.node), row.peers_failed_share is not None
             for field, (name, factor) in SERVER_FIELDS.items():
                 value = getattr(row, field)
                 yield name, (pool, row.node), None if value is None else value * factor

@@ -14,7 +14,7 @@ import msgspec
 
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
-from slackwater.messages import Change
+from slackwater.messages import Change, CycleOutage
 from slackwater.views.harm import Remembered
 from slackwater.views.pool import PoolView, no_view, pool_view
 from slackwater.views.standing import Standing, standing
@@ -82,6 +82,8 @@ class Health(msgspec.Struct):
     ages_s: dict[str, float | None]
     """Seconds since each pool's last cycle."""
     stale: dict[str, bool]
+    outages: dict[str, CycleOutage | None]
+    """Of each pool's balancer."""
 
 
 class Reader:
@@ -185,9 +187,10 @@ class Reader:
         try:
             views = self.views()
         except JournalError as error:
-            return Health(now_unix_s, str(error), self._standing([], str(error)), {}, {})
+            return Health(now_unix_s, str(error), self._standing([], str(error)), {}, {}, {})
         ages_s = {view.pool: view.age_s for view in views}
-        return Health(now_unix_s, "", self._standing(views), ages_s, {view.pool: view.stale for view in views})
+        stale, outages = {one.pool: one.stale for one in views}, {one.pool: one.outage for one in views}
+        return Health(now_unix_s, "", self._standing(views), ages_s, stale, outages)
 
     def _standing(self, views: Sequence[PoolView], error: str = "") -> Standing:
         return standing(views, error, self._path.exists())

@@ -98,6 +98,8 @@ def _reasons(episodes: list[WeekEpisode]) -> Iterator[str]:
 
 def _cells(one: WeekEpisode) -> list[str]:
     lasted = "goes on" if one.until_unix_s is None else duration(one.until_unix_s - one.since_unix_s)
+    if one.unseen_since_unix_s is not None:
+        lasted = f"at least {duration(max(0.0, one.unseen_since_unix_s - one.since_unix_s))}"
     slow, avoided = (
         "not known" if value is None else duration(value) for value in (one.harm.slow_s, one.harm.avoided_s)
     )

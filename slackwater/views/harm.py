@@ -110,7 +110,9 @@ def runs(episodes: Iterable[Story], now_unix_s: float) -> list[list[Story]]:
 
 
 def end_of(episode: Story, now_unix_s: float) -> float:
-    return now_unix_s if episode.until_unix_s is None else episode.until_unix_s
+    if episode.until_unix_s is None:
+        return now_unix_s if episode.unseen_since_unix_s is None else episode.unseen_since_unix_s
+    return episode.until_unix_s
 
 
 def finest_steps(of: Sequence[Sequence[Story]], servers: int, now_unix_s: float, keep_samples_s: float) -> list[float]:

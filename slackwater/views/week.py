@@ -16,7 +16,7 @@ from slackwater.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, R
 from slackwater.views.change_lines import change_lines
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
 from slackwater.views.together import leading, together
-from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes, mark_key, marks
+from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes, mark_key, marks, note_unseen
 
 DAYS = (1, 7, 30, 90)
 """Spans that are offered."""
@@ -54,6 +54,8 @@ class WeekEpisode(msgspec.Struct):
     """What it was predicted to become."""
     harm: Harm
     marked: Marked | None
+    unseen_since_unix_s: float | None = None
+    """Nobody has judged its node since then, so that its end is not known; None: it is."""
     who: str = ""
     """Whom it is about: the node, or all servers that were slow at once."""
 
@@ -161,6 +163,7 @@ def _of_pool(
     every = together(begins(journal, pool.name, since))
     newest = every[-MOST_EPISODES:]
     listed = episodes(journal, pool.name, newest[0][0].since_unix_s)[-MOST_EPISODES:] if newest else []
+    note_unseen(journal, pool.name, listed, now_unix_s)
     begin = min([since, *(one.since_unix_s - BEFORE_S for one in listed)])
     changes = journal.changes(pool.name, MOST_CHANGES, begin, what="weight")[::-1]
     decided = [made for made in changes if made.by == "lbengine" and made.cause not in NOT_DECIDED]
@@ -260,6 +263,7 @@ def _episode(episode: Story, about: Sequence[Change], felt: Harm) -> WeekEpisode
         rt_p95_predicted_ms=first.rt_p95_predicted_ms if first else None,
         harm=felt,
         marked=episode.marked,
+        unseen_since_unix_s=episode.unseen_since_unix_s,
         who=episode.who,
     )
 

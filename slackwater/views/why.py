@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,6 +15,8 @@ from slackwater.views.together import end, leading, together
 
 LOOK_BACK_S = 7 * 86400.0
 SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
+SILENT_S = 3.0
+"""A node without a Verdict for this long is not judged any more."""
 BEFORE_S, AFTER_S = 1.0, 60.0
 """Changes this long before the beginning (clocks differ a little) and after the end (the ramp) belong to it."""
 
@@ -69,7 +71,7 @@ class Story(msgspec.Struct):
     state: State
     since_unix_s: float
     until_unix_s: float | None
-    """None: it goes on."""
+    """None: it goes on, or went on when its node was last judged (`unseen_since_unix_s`)."""
     severity: float
     """The highest share of the node's calm capacity that was lost."""
     path: list[str]
@@ -83,6 +85,8 @@ class Story(msgspec.Struct):
     marked: Marked | None = None
     parts: list[Part] = []
     """The times that it is made of, oldest first."""
+    unseen_since_unix_s: float | None = None
+    """Nobody has judged its node since then, so that its end is not known; None: it is."""
     undone: str = ""
     """Why no weight was changed; empty where one was."""
 
@@ -122,7 +126,8 @@ def story(
         return None
     last = found[-1]
     verdict = journal.latest_verdicts(pool).get(node)
-    if last.until_unix_s is None and verdict is not None and verdict.path:
+    note_unseen(journal, pool, [last], now_unix_s)
+    if last.unseen_since_unix_s is None and last.until_unix_s is None and verdict is not None and verdict.path:
         last.now = verdict.path[0]
     return with_changes(journal, last, servers)
 
@@ -140,6 +145,15 @@ def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
             fields = (span.node, span.state, span.since_unix_s, ended, span.severity, span.path, span.resource)
             parts.append(Part(*fields))
     return [_story(pool, group, marked) for group in together(reversed(parts))]
+
+
+def note_unseen(journal: Journal, pool: str, found: Iterable[Story], now_unix_s: float) -> None:
+    """Notes in those that have no end since when nobody has judged their nodes, if so."""
+    judged = journal.received("verdict", pool)
+    for one in found:
+        last_s = max((judged[node] for node in one.nodes if node in judged), default=None)
+        if one.until_unix_s is None and last_s is not None and now_unix_s - last_s > SILENT_S:
+            one.unseen_since_unix_s = last_s
 
 
 def _story(pool: str, parts: list[Part], marked: Mapping[tuple[str, int], Marked]) -> Story:
@@ -221,6 +235,9 @@ def as_text(episode: Story) -> str:
     """For people, times in the local zone."""
     since = episode.since_unix_s
     lasted = "it goes on" if episode.until_unix_s is None else f"{episode.until_unix_s - since:.1f} s"
+    if episode.unseen_since_unix_s is not None:
+        seen = _clock(episode.unseen_since_unix_s, "%Y-%m-%d %H:%M:%S")
+        lasted = f"its end is not known, as its node was last judged at {seen}"
     resource = f" ({episode.resource})" if episode.resource not in (None, "unclear") else ""
     who = f"{episode.node} ({episode.pool})" if episode.state != "all_slow" else episode.who
     lines = [

@@ -118,3 +118,16 @@ def test_all_slow_is_listed_once_and_every_server_finds_it(tmp_path: Path) -> No
     assert "no weight was changed: all servers were slow alike, so none was a better place for requests" in text
     with Journal.open(journal_path(tmp_path)) as journal:
         assert len(episodes(journal, "web", T0)) == 1
+
+
+def test_an_episode_during_which_the_controller_died_is_not_said_to_go_on(tmp_path: Path) -> None:
+    now = T0 + 3600.0
+    with Journal.open(journal_path(tmp_path), clock=lambda: T0 + 5.0) as journal:
+        journal.record(*verdicts("web1", (0, "interference")))
+        late, soon = story(journal, "web", "web1", {}, now), story(journal, "web", "web1", {}, T0 + 6.0)
+    assert late is not None
+    assert soon is not None
+    assert late.unseen_since_unix_s == T0 + 5.0
+    assert "its end is not known, as its node was last judged at " in as_text(late)
+    assert "it goes on" not in as_text(late)
+    assert "it goes on" in as_text(soon)

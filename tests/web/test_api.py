@@ -19,7 +19,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks
 
 from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Governed, plain_text
+from slackwater.messages import Change, Cycle, Governed, plain_text
 from slackwater.renamed import REQUEST_FIELDS
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, story
@@ -229,3 +229,16 @@ def test_an_answer_has_both_names_and_the_description_marks_the_old_one(client: 
     pool = client.get("/api/v1/pools/web").json
     assert pool is not None
     assert all(one["turned"] == one["retuned"] for one in pool["rows"])
+
+
+def test_a_balancer_that_does_not_answer_is_unhealthy_and_the_controller_is_not_silent(tmp_path: Path) -> None:
+    with Journal.open(journal_path(tmp_path), clock=lambda: T0) as journal:
+        sentence = "/s: nobody listens there"
+        journal.record(Cycle(1, "web", T0, "act", False, "leastconn", "optimal", sentence, [], outage="no_answer"))
+    client = create_app(settings_in(tmp_path), clock=lambda: T0).test_client()
+    health = client.get("/healthz")
+    assert health.status_code == 503
+    assert health.json == {"ok": False, "pools": {"web": {"age_s": 0.0, "stale": False, "outage": "no_answer"}}}
+    metrics = client.get("/metrics").text
+    assert 'slackwater_pool_balancer_away{pool="web"} 1' in metrics
+    assert 'slackwater_pool_stale{pool="web"} 0' in metrics

@@ -258,7 +258,7 @@ def test_healthz_is_well_only_while_the_controller_is(client: FlaskClient, journ
     clock.now_unix_s += 12.0
     answer = client.get("/healthz")
     assert answer.status_code == 503
-    assert answer.json == {"ok": False, "pools": {"web": {"age_s": 12.0, "stale": True}}}
+    assert answer.json == {"ok": False, "pools": {"web": {"age_s": 12.0, "stale": True, "outage": None}}}
 
 
 def test_all_pools_are_on_the_page(tmp_path: Path, journal: Journal, clock: Clock) -> None:

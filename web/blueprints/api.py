@@ -171,15 +171,19 @@ def changes_csv() -> Response:
 
 @api.get("/healthz")
 def healthz() -> Response:
-    """200 while the journal is readable and every pool has cycles; 503 otherwise, for the site's own checks.
+    """200 while the journal is readable, every pool has cycles and its balancer answers; 503 otherwise, for the site's
+    own checks.
 
     Everybody may call it, so the journal is read once a second at most.
     """
     found = context().reader.health()
     if found.error:
         return as_json({"ok": False, "error": found.error}, 503)
-    ok = not any(found.stale.values())
-    ages = {pool: {"age_s": age_s, "stale": found.stale[pool]} for pool, age_s in found.ages_s.items()}
+    ok = not any(found.stale.values()) and not any(found.outages.values())
+    ages = {
+        pool: {"age_s": age_s, "stale": found.stale[pool], "outage": found.outages[pool]}
+        for pool, age_s in found.ages_s.items()
+    }
     return as_json({"ok": ok, "pools": ages}, 200 if ok else 503)
 
 
