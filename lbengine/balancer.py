@@ -16,8 +16,9 @@ from slackwater.messages import WeightsMean
 Pool = TypeVar("Pool", bound=PoolSettings)
 
 
-NO_ADDRESS = "no address"
-"""A `Server.placeholder`: a slot that the balancer fills when it finds a server; until then nobody wants to see it."""
+Placeholder = Literal["", "no_address", "disabled"]
+"""Why no machine stands behind a server: `no_address`, a slot that the balancer fills when it finds one, which nobody
+wants to see until then; `disabled` in its configuration. Empty: one does."""
 
 
 class BalancerError(Exception):
@@ -61,8 +62,7 @@ class Server:
     """Most requests that it gets at a time; None: no limit, or none that can be set."""
     queue_mean_ms: float | None = None
     """Mean time in its queue over the last requests; absent before the first."""
-    placeholder: str = ""
-    """Why no machine stands behind it, in words: an empty slot that somebody may fill later; empty: one does."""
+    placeholder: Placeholder = ""
     slow_start: bool = False
     """It came back from a failed check, and the balancer's own slow start holds its weight down."""
 

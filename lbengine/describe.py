@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lbengine.balancer import NO_ADDRESS, Snapshot
+from lbengine.balancer import Snapshot
 from lbengine.decision.decide import Decisions
 from lbengine.decision.rates import Rates
 from lbengine.decision.state import PoolState
@@ -34,7 +34,7 @@ def cycle(
         and name not in decisions.servers
         and name not in state.externally_controlled
         and not server.backup
-        and server.placeholder != NO_ADDRESS
+        and server.placeholder != "no_address"
     }
     parts = list(remarks)
     if decisions.panic:
@@ -91,7 +91,7 @@ def servers(
     states = []
     counts = rates.window.counts()
     for server in snapshot.servers:
-        if server.placeholder == NO_ADDRESS:
+        if server.placeholder == "no_address":
             continue
         decision = decisions.servers.get(server.name)
         weight = weights.get(server.name, server.weight)

@@ -13,6 +13,7 @@ FINE_BASELINE = 20
 """Below this weight a step of 5% cannot be made."""
 NOTHING_SET: Mapping[str, int] = MappingProxyType({})
 """No weight is ours."""
+PLACEHOLDERS = {"no_address": "no address", "disabled": "`disabled` in the configuration"}
 MOST_NAMES = 20
 """In one message."""
 
@@ -42,9 +43,11 @@ def check_servers(
             known = ", ".join(server.name for server in snapshot.servers)
             raise BalancerError(f"{where} has no server `{name}`, which `servers` names; it has: {known}")
     warnings = []
-    for reason, slots in _by_placeholder(server for server in active if server.placeholder).items():
+    for kind, slots in _by_placeholder(server for server in active if server.placeholder).items():
         what = "is an empty slot" if len(slots) == 1 else "are empty slots"
-        warnings.append(f"{where}: {names(slots)} {what} ({reason}): no machine is looked for there until it is filled")
+        warnings.append(
+            f"{where}: {names(slots)} {what} ({PLACEHOLDERS[kind]}): no machine is looked for there until it is filled"
+        )
     active = [server for server in active if not server.placeholder]
     if coarse := names(server for server in active if 0 < weights[server.name] < FINE_BASELINE):
         warnings.append(

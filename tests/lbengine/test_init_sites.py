@@ -209,7 +209,7 @@ def test_unix_sockets_names_and_disabled_servers_are_what_they_are(tmp_path: Pat
         # The site enables the slot: what `disabled` left in its state is no maintenance any more.
         driven = haproxy_of("app", [str(folder / "admin.sock")], 5.0)
         slot = {server.name: server for server in driven.read().servers}["slot"]
-        assert (slot.available, slot.placeholder) == (False, "`disabled` in the configuration")
+        assert (slot.available, slot.placeholder) == (False, "disabled")
         asked(folder / "admin.sock", "set server app/slot state ready")
         slot = {server.name: server for server in driven.read().servers}["slot"]
         assert (slot.available, slot.placeholder) == (True, "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.balancer import NO_ADDRESS, BalancerError, BalancerUnreachable, Server, Snapshot
+from lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder, Server, Snapshot
 
 MAINTENANCE = 0x01 | 0x02 | 0x20
 DRAINED = 0x08 | 0x10
@@ -177,11 +177,11 @@ def is_of(stat: str, number: str) -> bool:
     return row.get("iid") == number
 
 
-def placeholder(admin: int, address: str, shown: str) -> str:
+def placeholder(admin: int, address: str, shown: str) -> Placeholder:
     """As `Server.placeholder`, from srv_admin_state, srv_addr and `addr` of `show stat`."""
     if admin & DISABLED == DISABLED:
-        return "`disabled` in the configuration"
-    return NO_ADDRESS if address in NOWHERE or (address == "-" and not shown) else ""
+        return "disabled"
+    return "no_address" if address in NOWHERE or (address == "-" and not shown) else ""
 
 
 def states(text: str, where: str) -> list[ServerState]:

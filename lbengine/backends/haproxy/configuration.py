@@ -80,6 +80,11 @@ def words(line: str, environ: Mapping[str, str]) -> list[str]:
     return found if word is None else [*found, word]
 
 
+def is_known(word: str) -> bool:
+    """Whether nothing in a word is known to HAProxy only."""
+    return UNKNOWN not in word
+
+
 def rows_of(lines: Sequence[str], environ: Mapping[str, str]) -> list[list[str]]:
     """The words of each line. What the file itself does to variables (`setenv`) holds for the lines below."""
     known = dict(environ)

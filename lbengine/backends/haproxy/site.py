@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lbengine.backends.haproxy.configuration import (
-    UNKNOWN,
     in_folder,
+    is_known,
     lines_of,
     rows_of,
     sections,
@@ -45,7 +45,7 @@ class StatsSocket:
 
     @property
     def is_local(self) -> bool:
-        return self.path.startswith("/") and UNKNOWN not in self.path
+        return self.path.startswith("/") and is_known(self.path)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def find_in(configuration: Configuration) -> tuple[str, str] | None:
                 " HAProxy"
             )
     for one in sockets:
-        if UNKNOWN in one.path:
+        if not is_known(one.path):
             raise SurveyError(
                 f"{one.at}: the address of this `stats socket` has a variable whose value only HAProxy knows; name the"
                 " socket with --socket"

@@ -19,7 +19,7 @@ from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.preflight import check, of_several
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.haproxy.site import Configuration, SurveyError, find_in, socket_named, spoken
-from lbengine.balancer import NO_ADDRESS, BalancerError, BalancerUnreachable
+from lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder
 from slackwater.config import LbengineSettings
 from slackwater.messages import is_name
 
@@ -50,8 +50,7 @@ class FoundServer(msgspec.Struct, frozen=True):
     weight: int
     protocol: str = "http1"
     """What a monitor sees on its port, in the sniffer's words."""
-    placeholder: str = ""
-    """Why no machine stands behind it; empty: one does."""
+    placeholder: Placeholder = ""
     fqdn: str = ""
     """The name that HAProxy resolves to its address."""
 
@@ -182,7 +181,7 @@ def _with_names(servers: list[FoundServer]) -> list[FoundServer]:
     counts = Counter(server.fqdn for server in servers)
     return [
         msgspec.structs.replace(server, placeholder="")
-        if server.placeholder == NO_ADDRESS and server.fqdn and counts[server.fqdn] == 1
+        if server.placeholder == "no_address" and server.fqdn and counts[server.fqdn] == 1
         else server
         for server in servers
     ]
