@@ -47,12 +47,17 @@ impl Asked {
     }
 }
 
+/// Where a node is asked.
+pub fn subject(settings: &Settings) -> String {
+    format!("slackwater.ask.{}.{}", settings.pool, settings.node)
+}
+
 /// Begins to listen.
 ///
 /// # Errors
 /// Why it cannot.
 pub async fn open(settings: &Settings, client: Client) -> Result<Asked, Error> {
-    let subject = format!("slackwater.ask.{}.{}", settings.pool, settings.node);
+    let subject = subject(settings);
     let asks = client.subscribe(subject.clone()).await.map_err(|reason| Error::Subscribe { subject, reason })?;
     let asked = Asked::default();
     tokio::spawn(listen_to(asks, settings.pool.clone(), settings.node.clone(), asked.clone()));

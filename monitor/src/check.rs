@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use serde::Serialize;
 use slackwater_messages::{AbsenceCause, Sample};
 use slackwater_node::cgroup;
+use slackwater_node::login::{Caller, NoBus};
 use slackwater_sniffer::user_exists;
 
+use crate::asked;
 use crate::collectors::COLLECTORS;
 use crate::config::Settings;
 use crate::pmu::libpfm::Libpfm;
@@ -21,8 +21,10 @@ use crate::sandbox;
 use crate::sandbox::seccomp;
 use crate::system::System;
 
-/// How long the bus may take to answer.
-const BUS_TIMEOUT: Duration = Duration::from_secs(3);
+/// So that at least one health check of the balancer comes: HAProxy's come every 2 s.
+const WATCHED_FOR: Duration = Duration::from_millis(2500);
+/// What a section that is needed is of no use without.
+const NEEDED_VALUES: [&str; 2] = ["cpu.utilisation", "traffic.rps"];
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -87,10 +89,13 @@ fn item(what: impl Into<String>, needed: bool, found: Result<String, impl Into<R
 }
 
 /// Looks at everything; takes a period, and as long as the bus takes to answer.
-pub fn check(settings: &Settings, system: &System) -> Vec<Item> {
+///
+/// `source` is where the settings are from.
+pub fn check(settings: &Settings, source: &str, system: &System) -> Vec<Item> {
+    let read = format!("{source}: node {}, pool {}", settings.node, settings.pool);
     let mut items = vec![
-        item("settings", true, Ok::<_, Reason>(format!("node {}, pool {}", settings.node, settings.pool))),
-        item("bus", true, bus(&settings.bus.url)),
+        item("settings", true, Ok::<_, Reason>(read)),
+        bus(settings),
         item("libpfm4", false, Libpfm::load().map(|libpfm| described(&libpfm))),
         item("perf_event", false, perf_event(system)),
         item("cgroups", !settings.cpu.cgroup.is_empty(), cgroups(settings, system)),
@@ -100,7 +105,9 @@ pub fn check(settings: &Settings, system: &System) -> Vec<Item> {
     ];
     match Sampler::open(settings, system) {
         Ok(mut sampler) => {
-            let sample = sampler.take_after(Duration::from_secs_f64(settings.period_s));
+            let watches = is_needed("traffic", settings);
+            let period = Duration::from_secs_f64(settings.period_s);
+            let sample = sampler.take_after(if watches { period.max(WATCHED_FOR) } else { period });
             items.extend(sections(&sample, settings));
         }
         Err(reason) => items.push(item("sample", true, Err(reason))),
@@ -118,6 +125,10 @@ fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
                 Err(Reason { cause: sample.absence_causes.get(section).copied(), text: reason.clone() })
             }
             (None, None) => Err(Reason { cause: cause_below(sample, section), text: reasons_below(sample, section) }),
+            (Some(_), _) if lacks(sample, section) => Err(Reason {
+                cause: cause_below(sample, section),
+                text: format!("without {}", reasons_below(sample, section)),
+            }),
             (Some(_), _) => Ok(match reasons_below(sample, section) {
                 missing if missing.is_empty() => "all of it".to_owned(),
                 missing => format!("without {missing}"),
@@ -126,6 +137,12 @@ fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
         items.push(item(section, is_needed(section, settings), found));
     }
     items
+}
+
+/// It is there without what it is needed for.
+fn lacks(sample: &Sample, section: &str) -> bool {
+    let of_section = |name: &&&str| name.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
+    NEEDED_VALUES.iter().filter(of_section).any(|name| sample.absent.contains_key(*name))
 }
 
 /// "field, field (reason), ..." of what is absent below a section.
@@ -146,30 +163,15 @@ fn cause_below(sample: &Sample, section: &str) -> Option<AbsenceCause> {
     sample.absence_causes.iter().find(|(name, _)| is_below(name)).map(|(_, cause)| *cause)
 }
 
-fn bus(url: &str) -> Result<String, Reason> {
-    let address = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let address = address.rsplit_once('@').map_or(address, |(_, rest)| rest);
-    let with_port = if address.contains(':') { address.to_owned() } else { format!("{address}:4222") };
-    let fault = |error: std::io::Error| {
-        Reason::from(format!("{with_port}: {error}; is nats-server there, and does bus.url name it?"))
-    };
-    let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-    for place in with_port.to_socket_addrs().map_err(fault)? {
-        match TcpStream::connect_timeout(&place, BUS_TIMEOUT).and_then(greeting) {
-            Ok(true) => return Ok(format!("{with_port} answers as NATS")),
-            Ok(false) => return Err(format!("{with_port} answers, but not as NATS").into()),
-            Err(error) => last = error,
-        }
+/// Logs in as the monitor does.
+fn bus(settings: &Settings) -> Item {
+    let listens_to = asked::subject(settings);
+    let access = settings.bus.access();
+    let caller = Caller { access, pool: &settings.pool, node: &settings.node, listens_to: &listens_to };
+    match caller.log_in() {
+        Ok(detail) => item("bus", true, Ok::<_, Reason>(detail)),
+        Err(NoBus { why, remedy }) => Item { remedy: Some(remedy), ..item("bus", true, Err(Reason::from(why))) },
     }
-    Err(fault(last))
-}
-
-/// True when the server greets as NATS does.
-fn greeting(stream: TcpStream) -> std::io::Result<bool> {
-    stream.set_read_timeout(Some(BUS_TIMEOUT))?;
-    let mut line = Vec::new();
-    BufReader::new(std::io::Read::take(stream, 65_536)).read_until(b'\n', &mut line)?;
-    Ok(line.starts_with(b"INFO {"))
 }
 
 fn described(libpfm: &Libpfm) -> String {
@@ -277,7 +279,6 @@ pub fn table(items: &[Item]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     #[test]
     fn what_is_absent_has_a_remedy_and_what_is_needed_decides() {
@@ -297,23 +298,6 @@ mod tests {
     }
 
     #[test]
-    fn a_bus_is_known_by_its_greeting() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let url = format!("nats://user:word@{}", listener.local_addr().expect("an address"));
-        let server = std::thread::spawn(move || {
-            for hello in ["INFO {\"server_id\":\"x\"} \r\n", "220 mail.example ESMTP\r\n"] {
-                let (mut stream, _) = listener.accept().expect("a connection");
-                stream.write_all(hello.as_bytes()).expect("sent");
-            }
-        });
-        assert!(bus(&url).expect("a bus").ends_with(" answers as NATS"));
-        assert!(bus(&url).unwrap_err().ends_with(" answers, but not as NATS"));
-        server.join().expect("it ends");
-        assert!(bus(&url).unwrap_err().contains("is nats-server there"));
-        assert!(!bus("nats://127.0.0.1:1").unwrap_err().contains("word"));
-    }
-
-    #[test]
     fn a_section_that_is_there_names_what_it_lacks() {
         let mut sample = Sample { cpu: Some(slackwater_messages::Cpu::default()), ..Sample::default() };
         sample.absent.insert("cpu.steal".to_owned(), "none here".to_owned());
@@ -326,5 +310,8 @@ mod tests {
         assert!(!of("sched").works && of("sched").remedy.expect("a remedy").contains("processes.names"));
         assert_eq!(of("frequency").remedy, None, "words decide nothing");
         assert!(of("traffic").needed && !of("pressure").needed);
+        sample.absent.insert("cpu.utilisation".to_owned(), "it leapt".to_owned());
+        let items = sections(&sample, &Settings::default());
+        assert!(!is_enough(&items[..1]), "a `cpu` without utilisation is none");
     }
 }

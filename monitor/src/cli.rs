@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use slackwater_node::cli::{ConfigCommand, pretty_json, print};
 use slackwater_node::log;
-use slackwater_node::settings::{load, nearest, parse};
+use slackwater_node::settings::{file_or_usual, load, nearest, parse};
 
 use crate::collectors::COLLECTORS;
 use crate::config::{self, Settings};
@@ -16,6 +16,9 @@ use crate::sampler::Sampler;
 use crate::sandbox;
 use crate::system::System;
 use crate::{check, counters, run, table};
+
+/// Where the package puts the node's configuration.
+const USUAL_FILE: &str = "/etc/slackwater/node.toml";
 
 #[derive(Parser)]
 #[command(
@@ -33,16 +36,16 @@ enum Command {
     /// Publish a Sample each period until SIGTERM or SIGINT
     #[command(after_help = "Example:\n  slackwater-monitor run --config /etc/slackwater/node.toml")]
     Run {
-        /// The node's configuration
+        /// The node's configuration [default: /etc/slackwater/node.toml]
         #[arg(long, value_name = "FILE")]
-        config: PathBuf,
+        config: Option<PathBuf>,
         #[command(flatten)]
         off: SwitchedOff,
     },
     /// Measure one period and print the Sample
     #[command(after_help = "Example:\n  slackwater-monitor once --config /etc/slackwater/node.toml --json")]
     Once {
-        /// The node's configuration; without it the defaults: the whole VM, named after its host
+        /// The node's configuration [default: /etc/slackwater/node.toml if it is there, else the settings' defaults]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         #[command(flatten)]
@@ -54,7 +57,7 @@ enum Command {
     /// List each hardware event: can it be encoded, opened, does it count, or why not
     #[command(after_help = "Example:\n  slackwater-monitor counters --config /etc/slackwater/node.toml")]
     Counters {
-        /// The node's configuration; without it the defaults
+        /// The node's configuration [default: /etc/slackwater/node.toml if it is there, else the settings' defaults]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print as JSON
@@ -62,10 +65,10 @@ enum Command {
         json: bool,
     },
     /// Say line by line what works on this machine and what each missing thing would take
-    #[command(after_help = "Example:\n  slackwater-monitor check --config /etc/slackwater/node.toml\n\n\
+    #[command(after_help = "Example:\n  slackwater-monitor check\n\n\
                       Exit status 1 when something that is needed is missing.")]
     Check {
-        /// The node's configuration; without it the defaults
+        /// The node's configuration [default: /etc/slackwater/node.toml if it is there, else the settings' defaults]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         #[command(flatten)]
@@ -118,7 +121,7 @@ impl FromArgMatches for SwitchedOff {
 pub fn main() -> ExitCode {
     log::init(config::PROGRAM);
     let done = match Cli::parse().command {
-        Command::Run { config, off } => run(&config, off),
+        Command::Run { config, off } => run(config, off),
         Command::Once { config, off, json } => once(config, off, json),
         Command::Counters { config, json } => counters(config, json),
         Command::Check { config, off, json } => check_machine(config, off, json),
@@ -162,16 +165,17 @@ fn settings_without(off: SwitchedOff, system: &System, file: Option<PathBuf>) ->
     Ok(settings)
 }
 
-fn run(config: &Path, off: SwitchedOff) -> Result<ExitCode, Error> {
+fn run(config: Option<PathBuf>, off: SwitchedOff) -> Result<ExitCode, Error> {
     let system = System::machine();
-    let settings = settings_without(off, &system, Some(config.to_owned()))?;
+    let config = config.unwrap_or_else(|| PathBuf::from(USUAL_FILE));
+    let settings = settings_without(off, &system, Some(config))?;
     run::run(&settings, &system)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
-    let settings = settings_without(off, &system, config)?;
+    let settings = settings_without(off, &system, file_or_usual(config, USUAL_FILE))?;
     let mut sampler = Sampler::open(&settings, &system)?;
     sandbox::enter(&settings, &system)?;
     let sample = sampler.take_after(Duration::from_secs_f64(settings.period_s));
@@ -184,15 +188,20 @@ fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCod
 
 fn counters(config: Option<PathBuf>, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
-    let settings = settings(&system, config)?;
+    let settings = settings(&system, file_or_usual(config, USUAL_FILE))?;
     let rows = counters::list(&settings, &system)?;
     Ok(print(&if json { pretty_json(&rows) } else { counters::table(&rows) })?)
 }
 
 fn check_machine(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
-    let settings = settings_without(off, &system, config)?;
-    let items = check::check(&settings, &system);
+    let file = file_or_usual(config, USUAL_FILE);
+    let source = match &file {
+        Some(file) => file.display().to_string(),
+        None => format!("defaults, since {USUAL_FILE} is not there"),
+    };
+    let settings = settings_without(off, &system, file)?;
+    let items = check::check(&settings, &source, &system);
     print(&if json { pretty_json(&items) } else { check::table(&items) })?;
     Ok(if check::is_enough(&items) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

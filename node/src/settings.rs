@@ -2,8 +2,10 @@
 //! their line and the nearest that there is.
 
 use std::fmt;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
+use crate::files::reason;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slackwater_messages::is_name;
@@ -145,9 +147,28 @@ impl Faults {
 /// # Errors
 /// All that is wrong with it.
 pub fn load<S: Program>(path: &Path, hostname: &str) -> Result<S, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError(vec![format!("{}: cannot be read: {error}", path.display())]))?;
-    parse(&text, &path.display().to_string(), hostname)
+    let file = path.display().to_string();
+    let bytes = std::fs::read(path)
+        .map_err(|error| ConfigError(vec![format!("{file}: cannot be read: {}", reason(&error))]))?;
+    let text = text(&bytes).map_err(|fault| ConfigError(vec![format!("{file}:{fault}")]))?;
+    parse(text, &file, hostname)
+}
+
+/// The text of a file: UTF-8, as TOML demands, with or without a byte order mark before it.
+fn text(bytes: &[u8]) -> Result<&str, String> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let byte = bytes.get(before.len()).copied().unwrap_or_default();
+        format!("{line}: byte 0x{byte:02x} is not UTF-8, which TOML is written in; save the file as UTF-8")
+    })
+}
+
+/// The configuration that a command reads: the one that it was given, else the program's usual one, if it is there.
+pub fn file_or_usual(given: Option<PathBuf>, usual: &str) -> Option<PathBuf> {
+    let is_missing = |path: &Path| std::fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    given.or_else(|| Some(PathBuf::from(usual)).filter(|path| !is_missing(path)))
 }
 
 /// Reads and checks the text of a configuration; `file` stands in front of each fault. Without a name of its own the node
@@ -302,6 +323,29 @@ mod tests {
         let text: String =
             Sample::list().iter().map(|setting| format!("{} = {}\n", setting.name, setting.default)).collect();
         assert_eq!(read(&text), Ok(Sample::default()));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_text_and_other_encodings_are_named_with_their_line() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("f.toml");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).expect("written");
+            load::<Sample>(&file, "host").map_err(|error| error.to_string())
+        };
+        let named = Sample { node: "a".to_owned(), ..Sample::default() };
+        for text in ["node = \"a\"\n", "\u{feff}node = \"a\"\n", "\u{feff}node = \"a\"\r\n# comment\r\n"] {
+            assert_eq!(read(text.as_bytes()), Ok(named.clone()), "{text:?}");
+        }
+        let fault = |bytes: &[u8]| read(bytes).expect_err("refused").replace(&file.display().to_string(), "f.toml");
+        assert_eq!(
+            fault(b"node = \"a\"\n# M\xfcnchen\n"),
+            "f.toml:2: byte 0xfc is not UTF-8, which TOML is written in; save the file as UTF-8"
+        );
+        assert!(fault("\u{feff}nod = 1\n".as_bytes()).starts_with("f.toml:1: unknown setting `nod`"));
+        assert!(file_or_usual(None, "/nowhere/f.toml").is_none());
+        assert_eq!(file_or_usual(Some(file.clone()), "/nowhere/f.toml"), Some(file.clone()));
+        assert_eq!(file_or_usual(None, file.to_str().expect("a path")), Some(file.clone()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use slackwater_messages::{Change, ChangeCause, Value, encode};
 use slackwater_node::cli::{ConfigCommand, print};
 use slackwater_node::files::text;
 use slackwater_node::log;
+use slackwater_node::login::{Caller, NoBus};
 use slackwater_node::settings::load;
 
 use crate::config::{PROGRAM, Settings};
@@ -21,6 +22,9 @@ use crate::processes::send_signal;
 use crate::run;
 use crate::state::{State, Store};
 use crate::system::{System, wait_for};
+
+/// Where the package puts the configuration.
+const USUAL_FILE: &str = "/etc/slackwater/wsengine.toml";
 
 /// How long `restore` waits for the process that runs.
 const RESTORED_WITHIN_S: f64 = 60.0;
@@ -39,7 +43,7 @@ struct Cli {
 #[derive(clap::Args)]
 struct Common {
     /// The configuration
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
     config: PathBuf,
     /// Print as JSON
     #[arg(long)]
@@ -52,7 +56,7 @@ enum Command {
     #[command(after_help = "Example:\n  slackwater-wsengine run --config /etc/slackwater/wsengine.toml")]
     Run {
         /// The configuration
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
         config: PathBuf,
     },
     /// Show what is set at this moment, by which Order and until when
@@ -62,7 +66,8 @@ enum Command {
     #[command(after_help = "Example:\n  slackwater-wsengine restore --config /etc/slackwater/wsengine.toml")]
     Restore(Common),
     /// Try each knob that the configuration lists without changing anything: what it is, or why it cannot be had here
-    #[command(after_help = "Example:\n  slackwater-wsengine check --config /etc/slackwater/wsengine.toml")]
+    #[command(after_help = "Example:\n  slackwater-wsengine check\n\n\
+                      Exit status 1 when a knob, the key or the state cannot be used; a bus that is away may come back.")]
     Check(Common),
     /// Set a knob for some seconds, within its bounds, and put it back
     #[command(
@@ -200,6 +205,14 @@ fn unfinished(store: &Store) -> Error {
     Error::Process(format!("not put back yet: {knobs}"))
 }
 
+/// Logs in as the program does.
+fn bus(settings: &Settings) -> Result<String> {
+    let listens_to = run::orders(settings);
+    let access = settings.bus.access();
+    let caller = Caller { access, pool: &settings.pool, node: &settings.node, listens_to: &listens_to };
+    caller.log_in().map_err(|NoBus { why, remedy }| Error::Unavailable(format!("{why}; {remedy}")))
+}
+
 fn check(common: &Common) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
     let mut rows: Vec<(String, Result<String>, Json)> = Vec::new();
@@ -222,6 +235,8 @@ fn check(common: &Common) -> Result<ExitCode> {
             value,
         ));
     }
+    // The bus may come later, and what was set is put back without it.
+    let bus = bus(&settings);
     let good = rows.iter().all(|(_, found, _)| found.is_ok());
     let code = if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if common.json {
@@ -232,9 +247,17 @@ fn check(common: &Common) -> Result<ExitCode> {
                 Err(why) => json!({"name": name, "usable": false, "why": why.to_string()}),
             })
             .collect();
-        print(&format!("{}\n", json!({"usable": good, "checks": rows})))?;
+        let bus = match bus {
+            Ok(how) => json!({"works": true, "how": how}),
+            Err(why) => json!({"works": false, "why": why.to_string()}),
+        };
+        print(&format!("{}\n", json!({"usable": good, "bus": bus, "checks": rows})))?;
         return Ok(code);
     }
+    print(&match bus {
+        Ok(how) => format!("fine  bus: {how}\n"),
+        Err(why) => format!("away  bus: {why}\n"),
+    })?;
     for (name, found, _) in rows {
         print(&match found {
             Ok(how) => format!("fine  {name}: {how}\n"),

@@ -235,6 +235,11 @@ fn work(
     }
 }
 
+/// Where Orders for this node come.
+pub fn orders(settings: &Settings) -> String {
+    format!("slackwater.order.{}.{}", settings.pool, settings.node)
+}
+
 /// Signals and the bus, until the engine has ended.
 async fn serve_bus(
     settings: &Settings,
@@ -245,7 +250,7 @@ async fn serve_bus(
     let mut signals = Signals::new()?;
     let access = settings.bus.access().read()?;
     let client = connect(&settings.bus.url, access, PROGRAM, &settings.node, WAITING).await?;
-    let subject = format!("slackwater.order.{}.{}", settings.pool, settings.node);
+    let subject = orders(settings);
     let mut orders =
         client.subscribe(subject.clone()).await.map_err(|error| Error::Process(format!("{subject}: {error}")))?;
     let outbox = Store::open(Path::new(&settings.state_dir))?;
