@@ -1,14 +1,22 @@
 //! Running a program by its list of arguments: never through a shell, never without a limit in time.
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::system::wait_for;
 
 /// A test or a reload that takes longer than this is ended.
 const WITHIN_S: f64 = 20.0;
-/// More output than this is left out.
-const LONGEST: u64 = 4 << 20;
+/// More output than this is an error of its own: the program is never stopped by it.
+const LONGEST: u64 = 64 << 20;
+/// What a program leaves running in the background may keep its output open: it is not waited for longer.
+const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// A program that failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -20,6 +28,8 @@ pub enum CommandError {
     NotRun { program: String, reason: String },
     #[error("{program}: ended, since it took longer than {WITHIN_S} s")]
     TooSlow { program: String },
+    #[error("{program}: it wrote more than {} MiB, which is not read", LONGEST >> 20)]
+    TooLong { program: String },
     #[error("{program}: {status}: {output}")]
     Failed { program: String, status: ExitStatus, output: String },
 }
@@ -47,33 +57,60 @@ pub fn run<S: AsRef<str>>(argv: &[S]) -> Result<Output, CommandError> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        // A script's programs end with it when it takes too long.
+        .process_group(0)
         .spawn()
         .map_err(not_run)?;
-    let stdout = collect(child.stdout.take());
-    let stderr = collect(child.stderr.take());
+    let (stdout, stderr) = (Collected::of(child.stdout.take()), Collected::of(child.stderr.take()));
     let status = wait_for(WITHIN_S, || child.try_wait().transpose());
     let Some(status) = status else {
-        let _ = child.kill();
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         let _ = child.wait();
         return Err(CommandError::TooSlow { program: name() });
     };
     let status = status.map_err(not_run)?;
-    let output = Output { stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() };
+    let ((stdout, is_whole), (stderr, _)) = (stdout.text(), stderr.text());
     if status.success() {
-        return Ok(output);
+        let output = Output { stdout, stderr };
+        return if is_whole { Ok(output) } else { Err(CommandError::TooLong { program: name() }) };
     }
-    let written = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
+    let written = if stderr.trim().is_empty() { &stdout } else { &stderr };
     Err(CommandError::Failed { program: name(), status, output: last_lines(written) })
 }
 
-fn collect(source: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(source) = source {
-            let _ = source.take(LONGEST).read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+/// What a program writes, read to its end so that it is never held up; what is too much is dropped.
+struct Collected {
+    bytes: Arc<Mutex<(Vec<u8>, bool)>>,
+    ended: Receiver<()>,
+}
+
+impl Collected {
+    fn of(source: Option<impl Read + Send + 'static>) -> Collected {
+        let bytes = Arc::new(Mutex::new((Vec::new(), true)));
+        let (end, ended) = channel();
+        let shared = bytes.clone();
+        std::thread::spawn(move || {
+            let Some(mut source) = source else { return };
+            let mut buffer = [0; 65_536];
+            while let Ok(length @ 1..) = source.read(&mut buffer) {
+                let (bytes, is_whole) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+                *is_whole &= (bytes.len() + length) as u64 <= LONGEST;
+                if *is_whole {
+                    bytes.extend_from_slice(&buffer[..length]);
+                }
+            }
+            let _ = end.send(());
+        });
+        Collected { bytes, ended }
+    }
+
+    /// All of it, and whether that is so.
+    fn text(self) -> (String, bool) {
+        let _ = self.ended.recv_timeout(READ_WITHIN);
+        let (bytes, is_whole) = &*self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        (String::from_utf8_lossy(bytes).into_owned(), *is_whole)
+    }
 }
 
 /// The end of a text in one line, without control characters.
@@ -100,5 +137,19 @@ mod tests {
         let message = failure(&["ls", "/no/such/place"]);
         assert!(message.starts_with("ls: exit status: 2: ls: cannot access"), "{message}");
         assert_eq!(failure(&[]), "no command is configured");
+    }
+
+    #[test]
+    fn output_is_read_to_its_end_or_its_length_is_the_error() {
+        let zeros = |count: &str| run(&["head", "-c", count, "/dev/zero"]).map(|output| output.stdout.len());
+        assert_eq!(zeros("9000000"), Ok(9_000_000));
+        assert_eq!(zeros("70000000").unwrap_err().to_string(), "head: it wrote more than 64 MiB, which is not read");
+    }
+
+    #[test]
+    fn what_a_program_leaves_running_does_not_hold_us_up() {
+        let start = std::time::Instant::now();
+        assert_eq!(run(&["sh", "-c", "echo done; sleep 30 &"]).expect("it ran").stdout, "done\n");
+        assert!(start.elapsed() < Duration::from_secs(20));
     }
 }

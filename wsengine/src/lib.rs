@@ -8,7 +8,7 @@
 //! - [`engine`]: leases: one for each knob that is set; applying, renewing, expiring, restoring
 //! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
 //! - [`knobs`]: the trait and the table; one file for each knob
-//! - [`apache`], [`apache_config`], [`php_fpm`], [`drop_in`]: the web servers that knobs change, and their files
+//! - [`apache`], [`apache_config`], [`php_fpm`], [`php_fpm_config`], [`drop_in`]: the web servers that knobs change, and their files
 //! - [`fast`]: policies that decide on the node, every 50 ms or so
 //! - [`files`], [`command`]: durable writing, programs without a shell
 //! - [`system`], [`processes`]: roots and clocks; finding and signalling processes
@@ -31,6 +31,7 @@ pub mod identity;
 pub mod knobs;
 pub mod order;
 pub mod php_fpm;
+pub mod php_fpm_config;
 pub mod processes;
 pub mod run;
 pub mod state;

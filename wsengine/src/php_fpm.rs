@@ -1,17 +1,20 @@
-//! php-fpm: its configuration files, our drop-in file, reloads, the status page.
+//! php-fpm: its configuration as it prints it, our drop-in file, reloads, the status page.
 
-use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
-use slackwater_node::files::text;
 use slackwater_node::status::Page;
 use slackwater_node::status::php_fpm::Status;
 
 use crate::config::PhpFpmSettings;
 use crate::drop_in::Server;
 use crate::error::{Error, Result};
+use crate::php_fpm_config::{READ_ONLY, Sections, expanded, parse_dump, prefix, variables};
 use crate::processes::{children, pid_in_file, send_signal};
 use crate::system::{System, wait_for};
 use crate::{command, files};
@@ -19,45 +22,6 @@ use crate::{command, files};
 /// A reload is done this much after its old children must have ended, or has failed.
 const RELOADED_WITHIN_S: f64 = 10.0;
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
-
-/// Includes within includes end here.
-const DEEPEST: usize = 8;
-
-/// Settings of the configuration files by section; of one that is there twice the last.
-pub type Sections = BTreeMap<String, BTreeMap<String, String>>;
-
-/// Reads php-fpm's configuration files as it does: sections go on across includes, and may be opened again.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn read_files(main: &Path, without: &Path) -> Result<Sections> {
-    let mut sections = Sections::new();
-    let mut section = "global".to_owned();
-    read_into(&mut sections, &mut section, main, without, 0)?;
-    Ok(sections)
-}
-
-fn read_into(sections: &mut Sections, section: &mut String, path: &Path, without: &Path, depth: usize) -> Result<()> {
-    if path == without || depth > DEEPEST {
-        return Ok(());
-    }
-    for line in text(path)?.lines().map(str::trim).filter(|line| !line.starts_with([';', '#'])) {
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            name.0.trim().clone_into(section);
-        } else if let Some((key, value)) = line.split_once('=') {
-            let value = value.split(';').next().unwrap_or_default().trim().trim_matches('"').to_owned();
-            if key.trim() == "include" {
-                // `glob` sorts as php-fpm's own glob(3) does.
-                for included in glob::glob(&value).into_iter().flatten().flatten() {
-                    read_into(sections, section, &included, without, depth + 1)?;
-                }
-            } else {
-                sections.entry(section.clone()).or_default().insert(key.trim().to_owned(), value);
-            }
-        }
-    }
-    Ok(())
-}
 
 /// Seconds of a time such as `10`, `10s`, `2m`.
 pub fn seconds(text: &str) -> Option<f64> {
@@ -107,17 +71,12 @@ pub fn lines_for(manager: &Manager, children: i64) -> Vec<(String, String)> {
 pub struct PhpFpm {
     settings: PhpFpmSettings,
     proc: PathBuf,
-    candidate: PathBuf,
 }
 
 impl PhpFpm {
-    /// The php-fpm of these settings; `state_dir` is for configurations that are only tested.
-    pub fn new(settings: &PhpFpmSettings, state_dir: &str, system: &System) -> PhpFpm {
-        PhpFpm {
-            settings: settings.clone(),
-            proc: system.proc.clone(),
-            candidate: Path::new(state_dir).join("php-fpm-candidate.conf"),
-        }
+    /// The php-fpm of these settings.
+    pub fn new(settings: &PhpFpmSettings, system: &System) -> PhpFpm {
+        PhpFpm { settings: settings.clone(), proc: system.proc.clone() }
     }
 
     /// Its settings.
@@ -125,20 +84,67 @@ impl PhpFpm {
         &self.settings
     }
 
-    /// What the site's own files set.
+    /// What is in force by the site's own files: by all of them but our drop-in file.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// Why php-fpm does not accept them.
     pub fn sites_own(&self) -> Result<Sections> {
-        read_files(Path::new(&self.settings.config), self.drop_in())
+        let all = self.all()?;
+        if !self.drop_in().exists() {
+            return Ok(all);
+        }
+        let main = Path::new(&self.settings.config);
+        let prefix = prefix(&self.settings.command);
+        let without = |file: &Path| self.dump(&expanded(main, file, prefix.as_deref())?);
+        // Where php-fpm finds other files than were found here, it must not be asked about these.
+        if without(Path::new(""))? != all {
+            let drop_in = &self.settings.drop_in;
+            let why = format!(
+                "the files that php-fpm includes are not found as it finds them, so what it would do without {drop_in} is not known"
+            );
+            return Err(Error::Unavailable(why));
+        }
+        without(self.drop_in())
     }
 
-    /// What all files set together.
+    /// What is in force by all files together.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// Why php-fpm does not accept them.
     pub fn all(&self) -> Result<Sections> {
-        read_files(Path::new(&self.settings.config), Path::new(""))
+        self.dump(&self.main()?)
+    }
+
+    fn main(&self) -> Result<Vec<u8>> {
+        let path = Path::new(&self.settings.config);
+        files::contents(path)?.ok_or_else(|| Error::Unavailable(format!("{}: it is not there", path.display())))
+    }
+
+    /// What is in force by a main configuration with this text. php-fpm itself reads it.
+    fn dump(&self, text: &[u8]) -> Result<Sections> {
+        // In memory, and open in php-fpm too: to look at what is in force, no disk is needed.
+        let unready =
+            |error: &dyn std::fmt::Display| Error::Process(format!("no memory for php-fpm's configuration: {error}"));
+        let held = memfd_create("php-fpm.conf", MemfdFlags::empty()).map_err(|error| unready(&error))?;
+        let mut held = File::from(held);
+        held.write_all(&[text, READ_ONLY.as_bytes()].concat()).map_err(|error| unready(&error))?;
+        let arguments = ["-tt".to_owned(), "-y".to_owned(), format!("/proc/self/fd/{}", held.as_raw_fd())];
+        let tested = command::run(&[self.settings.command.as_slice(), &arguments].concat());
+        drop(held);
+        tested.map(|output| parse_dump(&output.stderr)).map_err(|error| {
+            let whole =
+                expanded(Path::new(&self.settings.config), Path::new(""), prefix(&self.settings.command).as_deref());
+            let named = variables(whole.as_deref().unwrap_or(text)).into_iter();
+            let unset: Vec<String> = named.filter(|name| std::env::var_os(name).is_none()).collect();
+            let mut context = "php-fpm's configuration does not pass its test".to_owned();
+            if !unset.is_empty() {
+                context += &format!(
+                    "; it names environment variables that are not set here ({}): give this program those of php-fpm",
+                    unset.join(", ")
+                );
+            }
+            Error::from(error).during(context)
+        })
     }
 
     /// How the pool's children are managed, by these settings.
@@ -219,14 +225,6 @@ impl PhpFpm {
         self.change(Some(drop_in), |_| self.counts(drop_in))
     }
 
-    /// Tests a main configuration file.
-    fn test(&self, main: &Path) -> Result<()> {
-        let arguments = ["-t".to_owned(), "-y".to_owned(), main.display().to_string()];
-        let tested = command::run(&[self.settings.command.as_slice(), &arguments].concat());
-        let context = "php-fpm's configuration does not pass its test";
-        tested.map(|_| ()).map_err(|error| Error::from(error).during(context))
-    }
-
     /// Whether what the drop-in file sets is in force.
     fn counts(&self, drop_in: &str) -> Result<()> {
         let pool = self.all()?.remove(&self.settings.pool).unwrap_or_default();
@@ -253,17 +251,12 @@ impl Server for PhpFpm {
     }
 
     fn config(&self) -> Result<Sections> {
-        self.test(Path::new(&self.settings.config))?;
         self.sites_own()
     }
 
     fn test_next(&self, next: &Path) -> Result<()> {
-        let main = text(Path::new(&self.settings.config))?;
-        let candidate = format!("{main}\ninclude={}\n", next.display());
-        files::replace(&self.candidate, candidate.as_bytes(), 0o600)?;
-        let tested = self.test(&self.candidate);
-        let _ = files::remove(&self.candidate);
-        tested
+        let include = format!("\ninclude={}\n", next.display());
+        self.dump(&[&self.main()?, include.as_bytes()].concat()).map(|_| ())
     }
 
     fn pid(&self, sections: &Sections) -> Result<u32> {
@@ -299,7 +292,6 @@ impl Server for PhpFpm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
 
     fn dynamic(max_children: i64, others: [Option<i64>; 3]) -> Manager {
         Manager { pm: "dynamic".to_owned(), max_children, others }
@@ -323,23 +315,6 @@ mod tests {
         for pm in ["static", "ondemand"] {
             assert_eq!(lines(&Manager { pm: pm.to_owned(), ..usual.clone() }, 1), "max_children=1");
         }
-    }
-
-    #[test]
-    fn sections_go_on_across_includes_and_the_last_value_counts() {
-        let fixture = Fixture::new(&[
-            ("pool.d/www.conf", "; comment\n[www]\npm = dynamic ; note\npm.max_children = 5\n"),
-            ("pool.d/zz.conf", "[www]\npm.max_children = 9\n"),
-        ]);
-        let include = format!("[global]\npid = /run/x.pid\ninclude={}\n", fixture.path("pool.d/*.conf").display());
-        fixture.write("main.conf", &include);
-        let max = |without: &Path| {
-            read_files(&fixture.path("main.conf"), without).expect("read")["www"]["pm.max_children"].clone()
-        };
-        assert_eq!(max(Path::new("")), "9");
-        assert_eq!(max(&fixture.path("pool.d/zz.conf")), "5");
-        let all = read_files(&fixture.path("main.conf"), Path::new("")).expect("read");
-        assert_eq!((all["www"]["pm"].as_str(), all["global"]["pid"].as_str()), ("dynamic", "/run/x.pid"));
     }
 
     #[test]

@@ -29,7 +29,12 @@ pub(super) async fn get(listen: &str, path: &str) -> Result<String, PageErrorCau
     if Path::new(listen).is_absolute() {
         return exchange(UnixStream::connect(listen).await.map_err(failed)?, path).await;
     }
-    let address = if listen.contains(':') { listen.to_owned() } else { format!("127.0.0.1:{listen}") };
+    let address = match listen.rsplit_once(':') {
+        // Of any address: this machine's own will do.
+        Some(("*", port)) => format!("127.0.0.1:{port}"),
+        Some(_) => listen.to_owned(),
+        None => format!("127.0.0.1:{listen}"),
+    };
     exchange(TcpStream::connect(address).await.map_err(failed)?, path).await
 }
 
@@ -148,7 +153,7 @@ mod tests {
         assert_eq!(answered(&[&page[..10]]), Err("the answer is cut off".to_owned()));
         assert_eq!(answered(&[&record(END_REQUEST, &[0; 8], 0)]), Err("no headers in the answer".to_owned()));
         let long = record(7, &[0; 60_000], 0);
-        assert_eq!(answered(&[&long, &long, &long, &long, &long]), Err("the page is too long".to_owned()));
+        assert_eq!(answered(&[&long, &long, &long, &long, &long]), Err("it is longer than 256 KiB, which is not read".to_owned()));
         let absent = record(STDOUT, b"Status: 404 Not Found\r\n\r\n", 0);
         let error = answered(&[&absent, &record(END_REQUEST, &[0; 8], 0)]).expect_err("no page");
         assert!(error.contains("404 Not Found"), "{error}");

@@ -23,6 +23,9 @@ pub fn get(url: &str, within: Duration) -> Result<String, PageError> {
         return Err(failed(PageErrorCause::Status(format!("{} {}", answer.status_code, answer.reason_phrase))));
     }
     let mut page = Vec::new();
-    answer.take(LONGEST_PAGE as u64).read_to_end(&mut page).map_err(|error| broken(&error))?;
+    answer.take(LONGEST_PAGE as u64 + 1).read_to_end(&mut page).map_err(|error| broken(&error))?;
+    if page.len() > LONGEST_PAGE {
+        return Err(failed(PageErrorCause::TooLong));
+    }
     Ok(String::from_utf8_lossy(&page).into_owned())
 }

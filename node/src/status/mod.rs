@@ -60,7 +60,7 @@ pub enum PageErrorCause {
     Status(String),
     #[error("answered {status} for {path}: set `pm.status_path = {path}` in the pool")]
     NoStatusPath { status: String, path: String },
-    #[error("the page is too long")]
+    #[error("it is longer than {} KiB, which is not read", LONGEST_PAGE >> 10)]
     TooLong,
     #[error("no headers in the answer")]
     NoHeaders,

@@ -11,7 +11,7 @@ use crate::system::wait_for;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    let fpm = PhpFpm::new(&parts.settings.php_fpm, &parts.settings.state_dir, parts.system);
+    let fpm = PhpFpm::new(&parts.settings.php_fpm, parts.system);
     Box::new(MaxChildren { fpm, staged: std::cell::RefCell::default() })
 }
 
