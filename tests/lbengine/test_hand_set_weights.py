@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from lbengine.backends.ipvs.settings import IpvsPool
+from lbengine.balancer import Balancer, Server, Snapshot
+from lbengine.engine import Engine
 from lbengine.restore import restore
-from slackwater.config import ControllerSettings
+from slackwater.config import ControllerSettings, LbengineSettings
 from slackwater.control import Request
+from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Mode
 from tests.support.engine_site import DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
@@ -134,3 +138,44 @@ def test_a_reload_during_an_episode_is_the_reason_and_why_the_weight_is_wanted_i
     assert (change.target, change.before, change.cause) == ("host1", 100, "sent_again")
     reason = f"HAProxy was reloaded or started anew and shows 100; {change.after} is sent again, as it is wanted: "
     assert change.why.startswith(f"{reason}interference:")
+
+
+class Table(Balancer):
+    """A balancer without configured weights, as IPVS is."""
+
+    def __init__(self) -> None:
+        self.weights = {"10.0.0.1:80": 20, "10.0.0.2:80": 20}
+
+    def read(self) -> Snapshot:
+        servers = tuple(Server(name=name, weight=weight) for name, weight in self.weights.items())
+        return Snapshot(balance="wrr", weights_mean="share", servers=servers, counts="connections")
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        self.weights |= weights
+
+
+def test_where_no_weight_is_configured_the_command_says_whose_value_it_keeps(tmp_path: Path) -> None:
+    table, pool = Table(), IpvsPool("web", service="-t 10.0.0.9:80", mode="act")
+    with Journal.open(journal_path(tmp_path)) as journal:
+        engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=table)
+        engine.cycle(1.0)
+        engine.command(Request(action="pause", by="alice"), 2.0)
+        table.weights["10.0.0.2:80"] = 8
+        said = engine.cycle(3.0)
+        resumed = engine.command(Request(action="resume", by="alice"), 4.0)
+    assert "baseline: 10.0.0.2:80 has weight 8 now, it had 20, and none is configured" in said
+    assert resumed.endswith(
+        "; IPVS has no configured weight of these, so that of now is their baseline: 10.0.0.1:80 20, 10.0.0.2:80 8"
+    )
+
+
+def test_a_server_that_the_site_adds_has_its_own_configured_weight_as_baseline(site: DrivenHAProxy) -> None:
+    site.cycle()
+    ports = site.ports
+    answer = site.balancer.send(f"add server web/host4 127.0.0.1:{ports[0]} weight 30")
+    if "New server registered" not in answer:
+        pytest.skip(f"this HAProxy adds no servers at run time: {answer.strip()}")
+    site.balancer.send("enable server web/host4")
+    assert "baseline: host4 is new with weight 30" in site.cycle()
+    site.balancer.send("set server web/host4 weight 15")
+    assert "host4 is held at 15 by someone else, its baseline is 30" in (site.cycle(), site.cycle())[1]
