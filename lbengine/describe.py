@@ -37,6 +37,7 @@ def cycle(
         and server.placeholder != "no_address"
     }
     parts = list(remarks)
+    parts += [f"{name} fails well above its peers" for name in state.rates.failing]
     if decisions.panic:
         parts.append(f"panic: {decisions.panic}, baseline weights")
     moved = set()

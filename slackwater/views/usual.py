@@ -13,6 +13,8 @@ from slackwater.journal.usual import SIGNALS, recent, rolled
 HOURS, MINUTES = 48, 360
 """Of so many rolled-up hours the median counts; before `LEAST_HOURS` are known, of so many minutes."""
 LEAST_HOURS, LEAST_MINUTES = 6, 5
+MOST_ROWS = 100_000
+"""Are read of a pool: of many nodes less time."""
 TIMES_USUAL = 3.0
 LEAST_MS = 10.0
 """Slow is a p95 of so many times the usual one, and by so much above it."""
@@ -42,9 +44,12 @@ class Slow(NamedTuple):
 def usual(journal: Journal, pool: str, now_unix_s: float) -> dict[str, Medians]:
     """The medians of each node of which enough is known. Raises JournalError."""
     found: dict[str, Medians] = {}
-    hours = rolled(journal, pool, now_unix_s - HOURS * 3600.0, now_unix_s, by_hours=True)
+    each = MOST_ROWS // max(len(journal.received("sample", pool)), 1)
+    since = now_unix_s - min(HOURS, max(each, LEAST_HOURS + 1)) * 3600.0
+    hours = rolled(journal, pool, since, now_unix_s, by_hours=True)
     known = {node for node, rows in hours.items() if len(rows) >= LEAST_HOURS}
-    minutes = rolled(journal, pool, now_unix_s - MINUTES * 60.0, now_unix_s, by_hours=False, without=known)
+    since = now_unix_s - min(MINUTES, max(each, LEAST_MINUTES + 1)) * 60.0
+    minutes = rolled(journal, pool, since, now_unix_s, by_hours=False, without=known)
     for node, rows in {**minutes, **{node: hours[node] for node in known}}.items():
         if node in known or len(rows) >= LEAST_MINUTES:
             found[node] = _medians(rows)

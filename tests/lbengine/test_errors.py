@@ -174,6 +174,7 @@ def test_one_server_that_answers_500_at_once_is_named_by_status_and_the_api(tmp_
         site.cycle(after_s=1.0)
         cycle = site.engine.outbox[-1]
         assert isinstance(cycle, Cycle)
+        assert "host2 fails well above its peers" in cycle.sentence
         now = cycle.time_unix_s = time.time()
         calm = [verdict(host, "calm", time_unix_s=now, since_unix_s=now - 60.0) for host in HOSTS]
         site.journal.record(cycle, *calm)

@@ -196,6 +196,9 @@ def test_a_node_that_is_no_server_is_listed_with_the_way_out(pool: Pool) -> None
     rows = {row.node: row for row in pool.view().rows}
     assert "no server of the backend has this name" in rows["vm-17"].why
     assert rows["vm-17"].weight is None
+    pool.verdict("web1", "calm")
+    pool.verdict("vm-17", "calm")
+    assert pool.view().headline == "1 of 2 calm; vm-17 is no server of the balancer"
     pool.now_unix_s += 61.0
     assert "vm-17" not in {row.node for row in pool.view().rows}
 
