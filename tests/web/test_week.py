@@ -103,7 +103,7 @@ def test_where_it_acted_the_page_says_what_it_did(tmp_path: Path) -> None:
         for wrong in (*promises, "0.0 s to 0.0 s", "switch, or do not"):
             assert wrong not in page, wrong
         assert "Harm avoided by acting not measured each episode" in page
-        journal.record(*story(mode="observe"))
+        journal.record(Change(1, "c9", "web", T0 - 30, "weight", "web1", 100, 0, "x", "lbengine", False))
         assert "What it did, and what it would have done" in text(client.get("/week").text)
 
 
