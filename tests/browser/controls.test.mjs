@@ -65,8 +65,7 @@ const rows = (page) => page.locator("table.fleet [data-field=node], table.fleet 
 
 // On a narrow screen what is secondary is folded.
 async function unfold(page) {
-  const folded = page.locator("details.fold:not([open]) > summary");
-  while ((await folded.count()) > 0) await folded.first().click();
+  await page.evaluate(() => document.querySelectorAll("details.fold").forEach((one) => { one.open = true; }));
 }
 
 async function unfolded(page, path) {
