@@ -1,9 +1,9 @@
-// node screenshots.mjs URL FOLDER PASSWORD [all]: each page as PNG; in both widths and schemes the overview, or all.
+// node screenshots.mjs URL FOLDER PASSWORD [all]: each page as PNG; in both widths and schemes the overview, in both widths a pool, or all.
 import { launch, login, open } from "./kit.mjs";
 
 const [url, folder, password, all] = process.argv.slice(2);
 const browser = await launch();
-const looks = [["wide", 1600, false], ["wide-dark", 1600, true], ["narrow", 380, false], ["narrow-dark", 380, true]];
+const looks = [["wide", 1280, false], ["wide-dark", 1280, true], ["narrow", 390, false], ["narrow-dark", 390, true]];
 for (const [look, width, dark] of looks) {
   const page = await open(browser, url, { width, height: width > 1000 ? 1000 : 800, dark });
   const shoot = async (name) => page.screenshot({ path: `${folder}/${name}-${look}.png`, fullPage: true });
@@ -13,15 +13,19 @@ for (const [look, width, dark] of looks) {
   }
   await login(page, "anna", password);
   await page.waitForSelector('#link[data-link="live"]');
+  await page.locator(".stack").scrollIntoViewIfNeeded(); // plots that are far from the screen are not loaded
+  await page.waitForSelector(".stack .canvas canvas");
   await shoot("overview");
+  if (look === "wide" || look === "narrow" || all) {
+    await page.goto("/pools/web");
+    await page.waitForSelector(".stack .canvas canvas");
+    await page.waitForSelector('#link[data-link="live"]');
+    await shoot("pool");
+  }
   if (look !== "wide" && !all) {
     await page.context().close();
     continue;
   }
-  await page.goto("/pools/web");
-  await page.waitForSelector(".stack .canvas canvas");
-  await page.waitForSelector('#link[data-link="live"]');
-  await shoot("pool");
   const episode = await page.locator(".listed a").first().getAttribute("href");
   await page.goto(episode);
   await page.waitForSelector(".stack .canvas canvas");
