@@ -59,6 +59,10 @@ def parse(text: str, where: str) -> ControllerSettings:
     except RecursionError:
         raise ConfigError(f"{where}:1: not TOML: it is nested too deeply") from None
     lines = key_lines(text)
+    if zero := _zero(raw):
+        raise ConfigError(
+            f"{where}:{line_of(zero, lines)}: {dotted(zero)}: it has a zero byte, which no path and no name has"
+        )
     for key in ("node", "pool"):
         if isinstance(raw.get(key), str):
             at = line_of((key,), lines)
@@ -85,6 +89,12 @@ def parse(text: str, where: str) -> ControllerSettings:
                 raise ConfigError(f"{where}:{line_of(('pool', index, key), lines)}: {text} is there twice")
             taken.add((key, text))
     return settings
+
+
+def _zero(value: object, at: KeyPath = ()) -> KeyPath:
+    """Where a text has a zero byte; empty: none has."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for key, one in inside if (found := _zero(one, (*at, key)))), at if "\0" in str(value) else ())
 
 
 def use_new_names(raw: dict[str, Any], lines: dict[KeyPath, int], where: str) -> list[str]:

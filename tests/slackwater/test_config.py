@@ -182,3 +182,10 @@ def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
     file.write_bytes('\ufeffpool = "€"'.encode("utf-16"))
     with pytest.raises(ConfigError, match=f"^{file}: not TOML: not UTF-8 at byte 0"):
         load(file)
+
+
+def test_a_text_with_a_zero_byte_is_refused_with_its_line() -> None:
+    with pytest.raises(ConfigError, match=r"^f:2: state_dir: it has a zero byte, which no path and no name has"):
+        parse('# x\nstate_dir = "/a\\u0000b"\n', "f")
+    with pytest.raises(ConfigError, match=r"^f:4: pool.*socket: it has a zero byte"):
+        parse('[[pool]]\nname = "a"\nbackend = "a"\nsocket = "/a\\u0000b"\n', "f")
