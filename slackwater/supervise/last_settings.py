@@ -73,5 +73,5 @@ def state_dirs_of(config: Path) -> list[Path]:
         named = line.group(1) if line else None
     except (OSError, ValueError):
         pass
-    folders = [Path(named)] if isinstance(named, str) and named else []
+    folders = [Path(named)] if isinstance(named, str) and named and "\0" not in named else []
     return list(dict.fromkeys([*folders, Path(DEFAULT_STATE_DIR)]))

@@ -161,8 +161,8 @@ class HAProxy(Balancer):
                 answers = self._converse(connection, batches)
         except TimeoutError:
             raise BalancerUnreachable(
-                f"{self.path}: HAProxy did not answer within {self.timeout_s:g} s; is it stuck, or are all connections"
-                " of its admin socket taken (`stats maxconn`, 10 by default)?"
+                f"{self.path}: HAProxy did not answer within {self.timeout_s:g} s; is it stuck, are all connections"
+                " of its admin socket taken (`stats maxconn`, 10 by default), or is this its master's (`haproxy -S`)?"
             ) from None
         except OSError as error:
             raise BalancerUnreachable(f"{self.path}: {self._why_not(error)}") from None
