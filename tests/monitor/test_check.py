@@ -132,7 +132,7 @@ def test_the_usual_file_is_read_without_being_named(site: Site) -> None:
         pytest.skip("mounts")
     file = site.settings("web1")
     script = (
-        f"cp -a /etc {site.folder}/etc && mkdir -p {site.folder}/etc/slackwater && mount --bind {site.folder}/etc /etc && "
+        f"cd {site.folder} && cp -a /etc etc && mkdir -p etc/slackwater && mount --bind etc /etc && "
         f"cp {file} /etc/slackwater/node.toml && slackwater-monitor check --no-collector.traffic"
     )
     done = subprocess.run(["unshare", "-m", "bash", "-c", script], capture_output=True, text=True, timeout=IN_TIME_S)

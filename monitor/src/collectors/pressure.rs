@@ -11,9 +11,9 @@ use slackwater_node::cgroup;
 use super::metric::metrics;
 use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
-use crate::counter_delta::{CounterDelta, Delta, Most, if_counted};
+use crate::counter_delta::{Count, CounterDelta, Delta, Most, if_counted};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
+use crate::system::{KeptFile, Reader, System, UNEXPECTED};
 
 const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
@@ -43,12 +43,23 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     })
 }
 
-/// Total microseconds in which some task waited, and in which all did.
-pub fn parse_totals_us(text: &str) -> Option<[Option<u64>; 2]> {
-    let total = |word: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(word))?.rsplit_once("total=")?.1.trim().parse().ok()
+/// Total microseconds in which some task waited, and in which all did. A line that is not understood hides its own.
+///
+/// # Errors
+/// When there is no line of either.
+pub fn parse_totals_us(text: &str) -> Result<[Count; 2], String> {
+    let total = |word: &str| -> Option<Count> {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+        let line = lines.next()?;
+        let number = line.rsplit_once("total=").map_or("", |(_, number)| number.trim());
+        Some(match number.parse() {
+            _ if lines.next().is_some() => Err(format!("two `{word}` lines").into()),
+            Ok(total) => Ok(total),
+            Err(_) => Err(format!("the `{word}` line has no total").into()),
+        })
     };
-    Some([Some(total("some ")?), total("full ")])
+    let some = total("some").ok_or_else(|| UNEXPECTED.to_owned())?;
+    Ok([some, total("full").unwrap_or_else(|| if_counted(None))])
 }
 
 /// One resource's file.
@@ -66,7 +77,7 @@ impl Stall {
     }
 
     fn shares(&mut self, reader: &mut Reader, now_ns: u64) -> Shares {
-        let totals = match self.file.parse(reader, parse_totals_us) {
+        let totals = match self.file.read(reader, parse_totals_us) {
             Ok(totals) => totals,
             Err(reason) => {
                 self.deltas.forget();
@@ -74,7 +85,7 @@ impl Stall {
                 return [Err(reason.clone()), Err(reason)];
             }
         };
-        let delta: Delta<2> = self.deltas.advance(now_ns, totals.map(if_counted));
+        let delta: Delta<2> = self.deltas.advance(now_ns, totals);
         // The kernel's clock and ours are read a moment apart: a full stall can seem longer than the period.
         [0, 1].map(|place| Ok((delta.per_s(place)? / 1e6).min(1.0)))
     }
@@ -155,10 +166,18 @@ mod tests {
 
     #[test]
     fn the_totals_are_read_and_full_may_be_missing() {
-        assert_eq!(parse_totals_us(&psi(123, 7)), Some([Some(123), Some(7)]));
-        assert_eq!(parse_totals_us("some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"), Some([Some(5), None]));
-        for bad in ["", "full avg10=0.00 total=5\n", "some avg10=0.00\n", "some total=x\n"] {
-            assert_eq!(parse_totals_us(bad), None, "{bad:?}");
+        assert_eq!(parse_totals_us(&psi(123, 7)), Ok([Ok(123), Ok(7)]));
+        let old = parse_totals_us("some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
+        assert_eq!(old, Ok([Ok(5), if_counted(None)]));
+        for bad in ["", "full avg10=0.00 total=5\n"] {
+            assert!(parse_totals_us(bad).is_err(), "{bad:?}");
+        }
+        for (bad, fault) in [
+            ("some avg10=0.00\nfull total=7\n", "the `some` line has no total"),
+            ("some total=-1\nfull total=7\n", "the `some` line has no total"),
+            ("some total=1\nsome total=2\nfull total=7\n", "two `some` lines"),
+        ] {
+            assert_eq!(parse_totals_us(bad), Ok([Err(fault.into()), Ok(7)]), "{bad:?}");
         }
     }
 

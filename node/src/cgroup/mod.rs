@@ -143,8 +143,14 @@ pub fn parse_usage_v1(text: &str) -> Option<u64> {
 
 /// CPU time in nanoseconds from `cpu.stat`.
 pub fn parse_usage_v2(text: &str) -> Option<u64> {
-    let microseconds: u64 = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()?;
-    microseconds.checked_mul(1000)
+    only(text, "usage_usec")?.checked_mul(1000)
+}
+
+/// The value of a name that stands in a list once; a list with two of them is not believed.
+fn only(text: &str, name: &str) -> Option<u64> {
+    let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = values.next()?;
+    if values.next().is_some() { None } else { value.trim().parse().ok() }
 }
 
 /// CPU time that a cgroup may use in each period.
@@ -209,9 +215,7 @@ pub fn tightest_quota(files: &CpuFiles) -> Result<Option<(f64, &Path)>, CgroupEr
 /// Periods of the quota, those in which the cgroup was throttled, and the nanoseconds that it was throttled (summed over
 /// its cores), from `cpu.stat`: version 1 has `throttled_time` in nanoseconds, version 2 `throttled_usec`.
 pub fn parse_throttling(text: &str) -> Option<[Option<u64>; 3]> {
-    let value = |name: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?.trim().parse().ok()
-    };
+    let value = |name: &str| only(text, name);
     let throttled_ns = match value("throttled_time") {
         Some(ns) => ns,
         None => value("throttled_usec")?.checked_mul(1000)?,
@@ -241,6 +245,7 @@ mod tests {
         assert_eq!(parse_usage_v1("123456789\n"), Some(123_456_789));
         assert_eq!(parse_usage_v2("usage_usec 42\nuser_usec 40\nsystem_usec 2\n"), Some(42_000));
         assert_eq!(parse_usage_v2("user_usec 40\n"), None);
+        assert_eq!(parse_usage_v2("usage_usec 42\nusage_usec 43\n"), None);
         assert_eq!(parse_usage_v1("-1"), None);
     }
 

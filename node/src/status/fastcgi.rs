@@ -153,7 +153,10 @@ mod tests {
         assert_eq!(answered(&[&page[..10]]), Err("the answer is cut off".to_owned()));
         assert_eq!(answered(&[&record(END_REQUEST, &[0; 8], 0)]), Err("no headers in the answer".to_owned()));
         let long = record(7, &[0; 60_000], 0);
-        assert_eq!(answered(&[&long, &long, &long, &long, &long]), Err("it is longer than 256 KiB, which is not read".to_owned()));
+        assert_eq!(
+            answered(&[&long, &long, &long, &long, &long]),
+            Err("it is longer than 256 KiB, which is not read".to_owned())
+        );
         let absent = record(STDOUT, b"Status: 404 Not Found\r\n\r\n", 0);
         let error = answered(&[&absent, &record(END_REQUEST, &[0; 8], 0)]).expect_err("no page");
         assert!(error.contains("404 Not Found"), "{error}");
