@@ -136,7 +136,7 @@ def test_one_of_several_processes_is_refused_and_all_of_them_are_driven(case: Ca
         said = case.said()
         assert "HAProxy runs 2 processes (`nbproc 2`), each with weights of its own" in said
         settings = LbengineSettings(socket_timeout_s=5.0)
-        with pytest.raises(BalancerError, match="this socket is that of process 2 alone"):
+        with pytest.raises(BalancerError, match="this socket reached process 2 alone"):
             check(HAProxyPool(name="app", backend="app", socket=sockets[1]), settings)
         check(HAProxyPool(name="app", backend="app", socket=sockets[0], sockets=sockets[1:]), settings)
         haproxy_of("app", sockets, 5.0).read()

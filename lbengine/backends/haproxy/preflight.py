@@ -45,7 +45,7 @@ def of_several(facts: Mapping[str, str]) -> str:
     if count == "1":
         return ""
     return (
-        f"HAProxy runs {count} processes (`nbproc {count}`), each with weights of its own, and this socket is that of"
+        f"HAProxy runs {count} processes (`nbproc {count}`), each with weights of its own, and this socket reached"
         f" process {number} alone; use threads instead (`nbthread`, and no `nbproc`), or name the admin sockets of all"
         " processes: one in `socket`, the others in `sockets`"
     )
