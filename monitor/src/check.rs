@@ -8,6 +8,7 @@ use serde::Serialize;
 use slackwater_messages::{AbsenceCause, Sample};
 use slackwater_node::cgroup;
 use slackwater_node::login::{Caller, NoBus};
+use slackwater_node::status::http;
 use slackwater_sniffer::user_exists;
 
 use crate::asked;
@@ -23,6 +24,7 @@ use crate::system::System;
 
 /// So that at least one health check of the balancer comes: HAProxy's come every 2 s.
 const WATCHED_FOR: Duration = Duration::from_millis(2500);
+const PAGE_WITHIN: Duration = Duration::from_secs(2);
 /// What a section that is needed is of no use without.
 const NEEDED_VALUES: [&str; 2] = ["cpu.utilisation", "traffic.rps"];
 
@@ -96,6 +98,7 @@ pub fn check(settings: &Settings, source: &str, system: &System) -> Vec<Item> {
     let mut items = vec![
         item("settings", true, Ok::<_, Reason>(read)),
         bus(settings),
+        running(&settings.metrics.listen),
         item("libpfm4", false, Libpfm::load().map(|libpfm| described(&libpfm))),
         item("perf_event", false, perf_event(system)),
         item("cgroups", !settings.cpu.cgroup.is_empty(), cgroups(settings, system)),
@@ -171,6 +174,41 @@ fn bus(settings: &Settings) -> Item {
     match caller.log_in() {
         Ok(detail) => item("bus", true, Ok::<_, Reason>(detail)),
         Err(NoBus { why, remedy }) => Item { remedy: Some(remedy), ..item("bus", true, Err(Reason::from(why))) },
+    }
+}
+
+/// Whether a monitor runs here, by its own page: what is looked at here is what it would do.
+fn running(listen: &str) -> Item {
+    let absent = |why: String, remedy: &str| Item {
+        remedy: Some(remedy.to_owned()),
+        ..item("monitor", false, Err(Reason::from(why)))
+    };
+    if listen.is_empty() {
+        return absent("whether one runs is not known: it has no page".to_owned(), "metrics.listen gives it one");
+    }
+    let page = match http::get(&format!("http://{listen}/metrics"), PAGE_WITHIN) {
+        Ok(page) => page,
+        Err(error) => {
+            let why = format!("none runs here that reads these settings: {error}");
+            return absent(
+                why,
+                "systemctl enable --now slackwater-monitor; `journalctl -u slackwater-monitor` says why one ended",
+            );
+        }
+    };
+    let count = |name: &str| {
+        let line = page.lines().find(|line| line.starts_with(name))?;
+        line.rsplit_once(' ')?.1.parse::<f64>().ok()
+    };
+    match (count("slackwater_samples_published_total"), count("slackwater_samples_dropped_total")) {
+        (Some(published), Some(dropped)) if published > 0.0 => {
+            item("monitor", false, Ok::<_, Reason>(format!("runs: {published} Samples published, {dropped} dropped")))
+        }
+        (Some(_), _) => absent(
+            "runs, and has published no Sample".to_owned(),
+            "it reads its settings and passwords when it starts: systemctl restart slackwater-monitor",
+        ),
+        (None, _) => absent(format!("{listen} answers, but not as a monitor"), "metrics.listen must be free"),
     }
 }
 

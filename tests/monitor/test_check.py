@@ -16,6 +16,7 @@ from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node, Tls, config_text, users
 from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.real_processes import free_address
+from tests.support.real_wsengine import wait_for
 
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("nats-server", "openssl", "slackwater-monitor"))), reason="make setup was not run"
@@ -66,11 +67,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
         site.process.wait(IN_TIME_S)
 
 
-def bus_of(file: Path, *, traffic: bool = False) -> dict[str, Any]:
-    off = [] if traffic else ["--no-collector.traffic"]
-    command = ["slackwater-monitor", "check", "--json", "--config", str(file), *off]
+def item_of(what: str, file: Path) -> dict[str, Any]:
+    command = ["slackwater-monitor", "check", "--json", "--config", str(file), "--no-collector.traffic"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=IN_TIME_S, check=False)
-    return next(item for item in json.loads(done.stdout) if item["what"] == "bus")
+    return next(item for item in json.loads(done.stdout) if item["what"] == what)
+
+
+def bus_of(file: Path) -> dict[str, Any]:
+    return item_of("bus", file)
 
 
 def test_it_logs_in_over_tls_as_the_monitor_does(site: Site) -> None:
@@ -124,6 +128,21 @@ def test_wsengine_logs_in_too(site: Site) -> None:
         command = ["slackwater-wsengine", "check", "--config", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=IN_TIME_S, check=False)
         assert expected in done.stdout, done
+
+
+def test_it_says_whether_a_monitor_runs_and_publishes(site: Site) -> None:
+    file = site.settings("web1")
+    file.write_text(file.read_text() + f'[metrics]\nlisten = "{free_address()}"\n')
+    absent = item_of("monitor", file)
+    assert absent["detail"].startswith("none runs here that reads these settings: ")
+    assert absent["remedy"].startswith("systemctl enable --now slackwater-monitor; ")
+    command = ["slackwater-monitor", "run", "--config", str(file), "--no-collector.traffic"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as monitor:
+        try:
+            wait_for(lambda: item_of("monitor", file)["works"], "a monitor that publishes")
+            assert item_of("monitor", file)["detail"].startswith("runs: ")
+        finally:
+            monitor.terminate()
 
 
 @pytest.mark.lab
