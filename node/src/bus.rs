@@ -92,7 +92,8 @@ impl Access<'_> {
         }
         if !self.user.is_empty() {
             let password = secrets::read("bus.password_file", Path::new(self.password_file))?;
-            options = options.user_and_password(self.user.to_owned(), password.trim_end_matches('\n').to_owned());
+            options =
+                options.user_and_password(self.user.to_owned(), password.trim_end_matches(['\r', '\n']).to_owned());
         }
         if !self.tls_ca.is_empty() {
             // A site with a certificate authority never wants an unencrypted connection.

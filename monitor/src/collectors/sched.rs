@@ -107,7 +107,7 @@ impl Collector for RunDelay {
         } else if !is_kept {
             Some("the kernel keeps no schedstat (CONFIG_SCHED_INFO)")
         } else if measured == 0 {
-            Some("the threads were first seen in this period")
+            Some("the threads were first seen in this period, or their counts went back or leapt")
         } else if read_ns <= last_ns {
             Some(NO_TIME)
         } else {
@@ -252,7 +252,10 @@ mod tests {
         thread(&fixture, 10, 11, 70_000, 20);
         let sample = collector.sample();
         assert_eq!(sample.sched.expect("there").cpu_s_per_s, None);
-        assert_eq!(sample.absent["sched.cpu_s_per_s"], "the threads were first seen in this period");
+        assert_eq!(
+            sample.absent["sched.cpu_s_per_s"],
+            "the threads were first seen in this period, or their counts went back or leapt"
+        );
     }
 
     #[test]
