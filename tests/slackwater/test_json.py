@@ -125,7 +125,7 @@ def test_a_mark_for_recordings(site: Path) -> None:
 
 
 def test_what_was_restored_and_what_could_not_be(site: Path, tmp_path: Path) -> None:
-    nothing = {"pool": "web", "changes": [], "error": ""}
+    nothing = {"pool": "web", "changes": [], "error": "", "kept": []}
     assert answer("restore", "--config", site) == {"pools": [nothing]}
     baseline = tmp_path / "state/baseline/web.json"
     baseline.parent.mkdir(parents=True)
