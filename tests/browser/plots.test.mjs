@@ -124,6 +124,10 @@ for (const dark of [false, true]) {
           })
           .map((cell) => cell.textContent.trim().slice(0, 60)));
         assert.deepEqual(wide, [], `${path} at ${width} pixels`);
+        if (path === "/week") {
+          const cut = await page.locator(".tiles dd span").evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent));
+          assert.deepEqual(cut, [], `${path} at ${width} pixels`);
+        }
         const over = await page.evaluate(() => [document.documentElement, ...document.querySelectorAll(".card")].filter((one) => one.scrollWidth > one.clientWidth + 1).length);
         assert.equal(over, 0, `${path} at ${width} pixels: nothing is to be scrolled sideways`);
       }

@@ -24,7 +24,8 @@ test("values that go up and down by themselves are not cut", () => {
 });
 
 test("a little above is not worth a cut, and nothing is not zero height", () => {
-  assert.equal(highest([[4, 4, 4, 7]]), 7);
+  assert.equal(highest([[4, 4, 4, 16]]), 16);
+  assert.equal(highest([[4, 4, 4, 17]]), 4);
   assert.equal(highest([[0, 0, 0]]), 1);
   assert.equal(highest([[null, null]]), 1);
   assert.equal(highest([]), 1);

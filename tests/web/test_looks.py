@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,8 @@ def test_the_fleet_shows_the_same(client: FlaskClient) -> None:
     assert "✕ 1 failing, ✕ 1 down, ● 1 calm" in text
     assert "✕ failing" in text
     assert "✕ DOWN" in text
+    since = re.findall(r'<tr data-key="web/(web[123])".*?data-field="since">(.*?)</td>', text)
+    assert sorted(since) == [("web1", NOTHING), ("web2", "4 min"), ("web3", NOTHING)]
 
 
 @pytest.mark.parametrize(

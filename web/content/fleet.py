@@ -92,6 +92,7 @@ def servers_of(view: PoolView, pool: PoolSettings, now_unix_s: float) -> list[Se
 
 def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> Server:
     look, symbol, word = badge(row)
+    since = row.since_unix_s if look == row.state else None
     share = None
     if row.share is not None and row.baseline and baseline:
         share = row.share * baseline / row.baseline
@@ -105,7 +106,7 @@ def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> S
         symbol=symbol,
         word=word,
         rank=URGENCY.index(look),
-        since=duration(max(0.0, now_unix_s - row.since_unix_s)) if row.since_unix_s is not None else NOTHING,
+        since=NOTHING if since is None else duration(max(0.0, now_unix_s - since)),
         load=percent(share),
         load_share=share,
         rps=number(row.rps),

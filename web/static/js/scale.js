@@ -1,7 +1,7 @@
 // How high an axis goes, and how its values read.
 const LASTS_STEPS = 3;
 const USUAL_SHARE = 0.98;
-const WORTH_CUTTING = 2;
+const WORTH_CUTTING = 4;
 const SIZES = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
 
 const known = (values) => values.filter((value) => value != null);
@@ -15,7 +15,7 @@ function lasting(values) {
   return most;
 }
 
-// The axis reaches what lasted and what is usual; a spike beyond twice of that is cut, so that the rest can be read.
+// The axis reaches what lasted and what is usual; a spike beyond four times that is cut, so that the rest can be read.
 // `columns` are the servers' values; the answer is the highest value that is drawn whole.
 export function highest(columns) {
   const all = known(columns.flat()).sort((a, b) => a - b);
