@@ -15,6 +15,7 @@ from lbengine.backends.haproxy.configuration import started as haproxies
 from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
 from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.backends.haproxy.site import spoken
 from lbengine.balancer import BalancerError
 from slackwater.bus import nats_server
 from slackwater.cli.main import cli
@@ -181,6 +182,23 @@ def test_what_haproxy_knows_of_a_server_s_protocol_is_written(
         line = commands(case.init())[1]
         assert line.partition(" --port ")[2].partition(" ")[0] == port
         assert f"ssh root@{server.rpartition(':')[0].strip('[]')} " in line
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (("", "http", 80, False), "http1"),
+        (("h1", "http", 443, False), "http1"),
+        (("h2", "http", 80, False), "unknown"),
+        (("", "http", 80, True), "unknown"),
+        (("", "tcp", 80, False), "unknown"),
+        (("", "tcp", 11211, False), "memcached"),
+        (("", "spop", 80, False), "unknown"),
+    ],
+)
+def test_what_is_not_http_in_the_clear_is_only_timed(said: tuple[str, str, int, bool], expected: str) -> None:
+    protocol, mode, port, uses_ssl = said
+    assert spoken(protocol, mode, port, uses_ssl=uses_ssl) == expected
 
 
 def test_unix_sockets_names_and_disabled_servers_are_what_they_are(tmp_path: Path) -> None:

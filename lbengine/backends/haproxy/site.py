@@ -179,6 +179,6 @@ def spoken(protocol: str, mode: str, port: int, *, uses_ssl: bool) -> str:
     """
     if uses_ssl or protocol not in ("", "h1"):
         return "unknown"
-    if mode == "tcp":
+    if mode not in ("", "http"):
         return "memcached" if port == MEMCACHED else "unknown"
     return "http1"
