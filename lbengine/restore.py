@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lbengine.backends.table import balancer_of
-from lbengine.balancer import BalancerError, BalancerUnreachable
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
 from lbengine.baseline import BaselineStore, configured_weight, diff_from_baseline, merge, set_by_someone
 from lbengine.writer import change
 from slackwater.config import ControllerSettings, PoolSettings
@@ -33,7 +33,12 @@ class LeftOutError(BalancerUnreachable):
 
 
 def restore(
-    settings: ControllerSettings, pool: PoolSettings, by: str, why: str, say: Callable[[str], None] = log.warning
+    settings: ControllerSettings,
+    pool: PoolSettings,
+    by: str,
+    why: str,
+    say: Callable[[str], None] = log.warning,
+    balancer: Balancer | None = None,
 ) -> list[Change]:
     """Sets every server of the pool to its stored baseline and reads it back; returns what was changed.
 
@@ -46,7 +51,7 @@ def restore(
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
-    balancer = balancer_of(pool, settings.lbengine.socket_timeout_s)
+    balancer = balancer or balancer_of(pool, settings.lbengine.socket_timeout_s)
     if pool.rescue_after_ms is not None and (pool.mode == "act" or stored is not None):
         with contextlib.suppress(BalancerError):  # it forgets the rescue by itself soon
             balancer.set_rescue(0)
