@@ -151,6 +151,22 @@ def test_each_way_to_write_it_is_read_as_php_fpm_reads_it(tmp_path: Path, main: 
         tries_five(site)
 
 
+def test_without_a_pid_file_the_master_is_found_by_its_title(tmp_path: Path) -> None:
+    site = fpm(tmp_path)
+    site.write(
+        main=f"{GLOBAL}include=@D@/pool.d/*.conf\n".replace("pid = @D@/php-fpm.pid\n", ""), www=f"[www]\n{STATIC}"
+    )
+    process = subprocess.Popen([*site.command, "-y", str(site.main), "--nodaemonize"])
+    try:
+        wait_for(lambda: (tmp_path / "fpm.sock").exists(), "a running php-fpm")
+        wait_for(lambda: site.knob()["usable"], "a usable knob")
+        tries_five(site)
+    finally:
+        process.terminate()
+        process.wait(IN_TIME_S)
+    assert "php-fpm does not run: " in site.knob()["why"]
+
+
 def test_a_dump_of_apache_that_is_large_is_read_whole(tmp_path: Path) -> None:
     port = free_port()
     modules = "".join(

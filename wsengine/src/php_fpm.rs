@@ -15,7 +15,7 @@ use crate::config::PhpFpmSettings;
 use crate::drop_in::Server;
 use crate::error::{Error, Result};
 use crate::php_fpm_config::{READ_ONLY, Sections, expanded, parse_dump, prefix, variables};
-use crate::processes::{children, pid_in_file, send_signal};
+use crate::processes::{children, pid_in_file, processes_titled, send_signal};
 use crate::system::{System, wait_for};
 use crate::{command, files};
 
@@ -202,11 +202,9 @@ impl PhpFpm {
             return Ok((status.total, format!("status page {page}")));
         }
         let title = format!("php-fpm: pool {}", self.settings.pool);
-        let of_pool = |pid: u32| {
-            let line = std::fs::read(self.proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).trim_matches('\0').trim() == title
-        };
-        let count = children(&self.proc, self.pid(sections)?).into_iter().filter(|(pid, _)| of_pool(*pid)).count();
+        let of_pool = processes_titled(&self.proc, &title);
+        let count =
+            children(&self.proc, self.pid(sections)?).into_iter().filter(|(pid, _)| of_pool.contains(pid)).count();
         Ok((count as u64, "process table (pm.status_path is not set)".to_owned()))
     }
 
@@ -260,15 +258,22 @@ impl Server for PhpFpm {
     }
 
     fn pid(&self, sections: &Sections) -> Result<u32> {
-        let named = sections.get("global").and_then(|global| global.get("pid"));
-        let config = &self.settings.config;
-        let no_file = || Error::Unavailable(format!("{config}: [global] names no `pid` file"));
-        let path = named.ok_or_else(no_file)?;
-        if !path.starts_with('/') {
-            let message = format!("{config}: `pid` must be a path from the root, got {path:?}");
-            return Err(Error::Unavailable(message));
+        if let Some(path) = sections.get("global").and_then(|global| global.get("pid")) {
+            return pid_in_file(&self.proc, Path::new(path), Self::NAME, &["php-fpm"]);
         }
-        pid_in_file(&self.proc, Path::new(path), Self::NAME, &["php-fpm"])
+        // As the official container image has it.
+        let config = &self.settings.config;
+        let title = format!("php-fpm: master process ({config})");
+        let mut masters = processes_titled(&self.proc, &title).into_iter();
+        match (masters.next(), masters.next()) {
+            (Some(master), None) => Ok(master),
+            (None, _) => Err(Error::Unavailable(format!(
+                "php-fpm does not run: {config}: [global] names no `pid` file, and no process is \"{title}\""
+            ))),
+            (Some(_), Some(_)) => Err(Error::Unavailable(format!(
+                "{config}: [global] names no `pid` file, and several processes are \"{title}\""
+            ))),
+        }
     }
 
     /// Reloads and waits until no child of before is left and the master has made its new ones.

@@ -54,6 +54,16 @@ pub fn processes_named(proc: &Path, names: &[String]) -> Vec<u32> {
     found
 }
 
+/// The processes that call themselves so: their whole command line is this title.
+pub fn processes_titled(proc: &Path, title: &str) -> Vec<u32> {
+    let is_titled = |pid: &u32| {
+        let line = std::fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).trim_matches('\0').trim() == title
+    };
+    let all = std::fs::read_dir(proc).into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_titled).collect()
+}
+
 /// Children of a process with the time of their start, in ticks since boot.
 pub fn children(proc: &Path, parent: u32) -> Vec<(u32, u64)> {
     let child = |pid: u32| {
@@ -88,8 +98,11 @@ mod tests {
             ("proc/12/stat", &stat("apache2", "Z", 10, 78)),
             ("proc/11/comm", "apache2\n"),
             ("proc/self/comm", "apache2\n"),
+            ("proc/12/cmdline", "php-fpm: master process (/a.conf)\0\0\0"),
+            ("proc/13/cmdline", "php-fpm: master process (/b.conf)\0"),
         ]);
         assert_eq!(children(&fixture.path("proc"), 10), [(11, 77)]);
+        assert_eq!(processes_titled(&fixture.path("proc"), "php-fpm: master process (/a.conf)"), [12]);
         assert_eq!(processes_named(&fixture.path("proc"), &["apache2".to_owned()]), [11]);
     }
 }
