@@ -17,6 +17,7 @@ mount -t overlay overlay -o "lowerdir=$debian/lib:$debian/usr/lib:$folder/system
 lay etc "$layer/etc:$debian/etc:/etc"
 lay var "$layer/var:$debian/var:/var"
 mount -t tmpfs -o mode=755 run /run
+mkdir /run/lock
 mount -t proc proc /proc
 ip link set lo up
 : > /run/runs

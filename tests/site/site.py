@@ -49,6 +49,10 @@ FINISH_S = load.TIMEOUT_S + 15.0
 HAPROXY = ["-Ws", "-f", "/etc/haproxy/haproxy.cfg", "-p", "/run/haproxy.pid", "-S", "/run/haproxy-master.sock"]
 """As Debian's haproxy.service starts it."""
 ADMIN_SOCKET = "/run/haproxy/admin.sock"
+SERVICES = {
+    "php-fpm": "mkdir -p /run/php; exec /usr/sbin/php-fpm8.2 --nodaemonize --fpm-config /etc/php/8.2/fpm/php-fpm.conf",
+    "apache": ". /etc/apache2/envvars; mkdir -p $APACHE_RUN_DIR /run/lock/apache2; exec /usr/sbin/apache2 -DFOREGROUND",
+}
 
 
 @dataclass(frozen=True)
@@ -253,16 +257,12 @@ class Site:
             web.machine.call("ip", "link", "set", "eth0", "up")
 
     def start_web_server(self, web: WebServer) -> None:
-        """As Debian's units do."""
-        if self.app.needs_fpm:
-            fpm = (
-                "mkdir -p /run/php; exec /usr/sbin/php-fpm8.2 --nodaemonize --fpm-config /etc/php/8.2/fpm/php-fpm.conf"
-            )
-            web.services["php-fpm"] = web.machine.start("php-fpm", ["/bin/sh", "-c", fpm])
-        apache = (
-            ". /etc/apache2/envvars; mkdir -p $APACHE_RUN_DIR $APACHE_LOCK_DIR; exec /usr/sbin/apache2 -DFOREGROUND"
-        )
-        web.services["apache"] = web.machine.start("apache", ["/bin/sh", "-c", apache])
+        for name in [*(["php-fpm"] if self.app.needs_fpm else []), "apache"]:
+            self.start_service(web, name)
+
+    def start_service(self, web: WebServer, name: str) -> None:
+        """One of a web server's, as Debian's unit does."""
+        web.services[name] = web.machine.start(name, ["/bin/sh", "-c", SERVICES[name]])
 
     def start_haproxy(self) -> None:
         name = self.shape.haproxy

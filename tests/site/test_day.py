@@ -1,0 +1,126 @@
+"""The operator's day on a site that nobody tuned: what is done, and what `status`, `check`, `log` and the page say."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from tests.site.controller import CONTROLLER
+from tests.site.site import POOL, missing
+from tests.site.story import NOTICED_S, SOON_S, Day
+
+LACKS = missing()
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(bool(LACKS), reason=f"the test site cannot run here; missing: {'; '.join(LACKS)}"),
+]
+BASELINE = {"web1": 100, "web2": 100, "web3": 100}
+BESIDE = "2 of 3 calm; web1 is beside a noisy neighbour"
+
+
+def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
+    today.calms_down()
+    with today.neighbour(today.webs[0]):
+        today.until(lambda: today.pool()["headline"], lambda said: said == BESIDE, BESIDE, NOTICED_S)
+        today.shows(BESIDE)
+        seen = today.seen(3.0)
+        sentence = today.pool()["sentence"]
+        assert re.search(r"web1 would be at \d+ of 100, and is at 100 \(interference\)", sentence), sentence
+        assert "In pool web decisions are recorded, and no weight is changed." in today.status()
+    assert seen
+    assert all(weights == BASELINE for weights in seen)
+    would = [line for line in today.log() if "weight of web1: 100 → " in line]
+    assert would[0].startswith("web: would: weight of web1: 100 → ")
+    assert "by lbengine: interference" in would[0]
+    today.calms_down()
+    assert today.check()[1][-1] == "nothing is missing"
+
+
+def test_act_lowers_the_weight_beside_a_neighbour_and_gives_it_back(today: Day) -> None:
+    today.act()
+    with today.neighbour(today.webs[0]):
+        today.is_relieved(today.webs[0])
+        today.shows(BESIDE)
+        today.site.reload_haproxy()
+        again = "was reloaded or started anew and shows 100; "
+        today.until(today.log, lambda lines: any(again in line for line in lines), "log: HAProxy was reloaded")
+        said = today.until(today.log, lambda lines: any("weight of web1: 100 → " in line for line in lines), "log")
+        assert any(line.startswith("web: weight of web1: 100 → ") and "interference" in line for line in said)
+        lines = today.check()[1]
+        assert lines[-1] == "nothing is missing"
+        assert not any("left alone" in line for line in lines), "it is Slackwater's doing"
+    today.until(today.weights, lambda weights: weights == BASELINE, "all weights are back", within_s=30.0)
+    today.calms_down()
+    why = today.slackwater.command("why", "web1")
+    assert why.startswith("web1 (web): interference")
+    assert "weight of web1: 100 → " in why
+
+
+def test_a_weight_set_by_hand_stays_its_persons_through_pause_resume_and_restore(today: Day) -> None:
+    held = "web2 is held at 40 by someone else, its baseline is 100"
+    today.act()
+    today.site.ask(f"set server {POOL}/web2 weight 40")
+    today.shows("2 of 3 calm; web2 has weight 40 of 100, set by someone else")
+    paused = today.slackwater.command("pause", "--pool", POOL, "--why", "looking")
+    assert paused == f"web: paused by root (looking); {held}\n"
+    today.until(today.status, lambda said: ", PAUSED, " in said, "status")
+    today.until(lambda: today.page(), lambda said: "nothing is changed until somebody resumes" in said, "the overview")
+    assert held in today.slackwater.command("resume", "--pool", POOL)
+    restored = today.slackwater.command("restore", "--all")
+    kept = "web2 keeps weight 40, which somebody else has set; 100 is configured"
+    assert kept in restored or restored == "web: nothing to put back\n", "the latter where Slackwater changed nothing"
+    assert today.weights() == {**BASELINE, "web2": 40}
+    today.site.ask(f"set server {POOL}/web2 weight 100")
+    today.calms_down()
+
+
+def test_a_dead_haproxy_is_what_is_dead(today: Day) -> None:
+    today.site.haproxy.kill()
+    said = today.until(today.status, lambda said: "HAProxy does not answer since" in said, "status")
+    assert "slackwater serve" not in said
+    assert "weights of pool web are neither known nor set" in said
+    page = today.until(lambda: today.page("/"), lambda said: "HAProxy does not answer since" in said, "the overview")
+    assert "The controller is silent" not in page
+    status, lines = today.check()
+    assert status == 1
+    assert (
+        "✕ balancer of pool web: pool `web`: /run/haproxy/admin.sock: nobody listens there; expected a running"
+        " HAProxy's admin socket" in lines
+    )
+    today.site.start_haproxy()
+    today.calms_down()
+
+
+def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is_gone(today: Day) -> None:
+    today.act()
+    with today.neighbour(today.webs[0]):
+        today.is_relieved(today.webs[0])
+        today.slackwater.unit("balancer", CONTROLLER).signal(signal.SIGKILL)
+        today.until(today.weights, lambda weights: weights == BASELINE, "the baseline weights are back")
+    said = today.until(today.status, lambda said: "The controller does not run" in said, "status")
+    assert "nothing is watched or changed in pool web" in said
+    assert "web1 100, web2 100, web3 100" in said, "what HAProxy shows"
+    status, lines = today.check()
+    assert status == 1
+    assert "✕ controller: it does not run" in lines
+    refused = today.slackwater.run("slackwater", "pause", "--pool", POOL)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: web: the controller does not run, so `pause` reaches nobody; ")
+    assert "NATS" not in refused.stderr
+    assert today.slackwater.command("restore", "--all") == "web: nothing to put back\n"
+    today.slackwater.host.call("systemctl", "start", CONTROLLER)
+    assert today.slackwater.command("check", "--wait", f"{2 * SOON_S:g}s").endswith("nothing is missing\n")
+    today.calms_down()
+
+
+def test_a_server_that_is_stopped_is_down_and_not_calm(today: Day) -> None:
+    today.webs[2].services["apache"].stop()
+    today.shows("2 of 3 calm; web3 is DOWN in HAProxy")
+    assert today.row("web3")["status"] == "DOWN"
+    status, lines = today.check()
+    assert any(line.startswith("! ") and "web3 (DOWN)" in line for line in lines)
+    assert status == 0
+    today.site.start_service(today.webs[2], "apache")
+    today.until(lambda: today.row("web3")["status"], lambda said: said == "UP", "HAProxy sends it requests again")
