@@ -95,10 +95,11 @@ def test_a_dead_haproxy_is_what_is_dead(today: Day) -> None:
 
 def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is_gone(today: Day) -> None:
     today.act()
-    with today.neighbour(today.webs[0]):
-        today.is_relieved(today.webs[0])
-        today.slackwater.unit("balancer", CONTROLLER).signal(signal.SIGKILL)
-        today.until(today.weights, lambda weights: weights == BASELINE, "the baseline weights are back")
+    pinned = today.slackwater.command("pin", "web1", "20", "--why", "trying")
+    assert "web1" in pinned
+    today.until(today.weights, lambda weights: weights["web1"] == 20, "HAProxy shows the pinned weight")
+    today.slackwater.unit("balancer", CONTROLLER).signal(signal.SIGKILL)
+    today.until(today.weights, lambda weights: weights == BASELINE, "the baseline weights are back")
     said = today.until(today.status, lambda said: "The controller does not run" in said, "status")
     assert "nothing is watched or changed in pool web" in said
     assert "web1 100, web2 100, web3 100" in said, "what HAProxy shows"
