@@ -388,7 +388,8 @@ class Bus:
         await self._stop_intakes()
         try:
             await self._client.close()
-        except (nats.errors.Error, OSError) as error:
+        except (nats.errors.Error, OSError, AttributeError) as error:
+            # nats-py 2.16 writes to a TLS stream that was closed meanwhile, which asyncio answers with AttributeError.
             log.debug("bus %s: not closed cleanly: %s", self.url, _text(error))
         if self._client._reconnection_task is not None:
             await tasks.end(self._client._reconnection_task)

@@ -270,6 +270,22 @@ def test_connection_whose_reconnecting_misses_its_cancellation_is_closed(
     asyncio.run(run())
 
 
+def test_a_stream_that_was_closed_under_it_is_no_fault_of_its_closing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> None:
+        raise AttributeError("'NoneType' object has no attribute '_write_appdata'")
+
+    async def run() -> None:
+        bus = await Bus.connect(server.url, "closing", wait_s=IN_TIME_S)
+        with monkeypatch.context() as patched:
+            patched.setattr(TcpTransport, "writelines", closed)
+            await bus._client.publish("slackwater.test", b"pending")
+            await bus.close()
+
+    asyncio.run(run())
+
+
 def test_drained_though_the_server_answers_no_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Sample] = []
 
