@@ -113,6 +113,8 @@ def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is
     assert today.slackwater.command("restore", "--all") == "web: nothing to put back\n"
     today.slackwater.host.call("systemctl", "start", CONTROLLER)
     assert today.slackwater.command("check", "--wait", f"{2 * SOON_S:g}s").endswith("nothing is missing\n")
+    today.shows("web1 has weight 20 of 100")  # a pin outlives the controller
+    today.slackwater.command("unpin", "web1")
     today.calms_down()
 
 
