@@ -7,6 +7,9 @@
 use crate::answers::{Ports, SIGNS, Sign};
 use crate::piece::{Piece, Side};
 
+/// Of an answer that the snap length cut, so many bytes show whether it starts a message.
+const LEAST_BYTES: usize = 16;
+
 /// A frame of a WebSocket: the client masks its own, the server does not.
 fn is_web_socket(bytes: &[u8], side: Side) -> bool {
     let [first, second, ..] = *bytes else { return false };
@@ -68,6 +71,9 @@ impl Listening {
         let at_start = std::mem::take(&mut self.at_start);
         if !is_answer {
             return;
+        }
+        if piece.cut > 0 && piece.bytes.len() < LEAST_BYTES {
+            return self.lose();
         }
         if is_message {
             self.strange = 0;
