@@ -61,10 +61,7 @@ fn remedy(cause: AbsenceCause) -> Option<String> {
         AbsenceCause::NoCapture => {
             "name the interface that requests come in by: sniffer.interface (`ip link` lists them)"
         }
-        AbsenceCause::OtherProtocol => {
-            "say in sniffer.ports what the port speaks, as in \"8443:unknown\" (that times turns, also of TLS), \
-             and start the monitor again"
-        }
+        AbsenceCause::OtherProtocol => "`unknown` times turns, also of TLS; then: systemctl restart slackwater-monitor",
         AbsenceCause::NoLibpfm => "apt-get install libpfm4, then start the monitor again",
         AbsenceCause::NoHardwareCounters => {
             "ask the hypervisor for a virtual PMU (KVM: host CPU model with pmu=on); without it the canary measures"

@@ -90,8 +90,8 @@ def test_tls_on_a_port_of_http_is_absent_with_what_to_write(tmp_path: Path) -> N
         sample = sampled(tmp_path, [port], lambda: ask(port, b"GET / HTTP/1.1\r\n\r\n", client))
         assert "traffic" not in sample
         assert sample["absent"]["traffic"] == (
-            f"port {port} is taken for http1, and speaks TLS: its requests cannot be counted; "
-            f'write "{port}:unknown" in sniffer.ports'
+            f"port {port} is taken for http1, and speaks TLS: requests there cannot be counted; "
+            f'in node.toml write [sniffer] ports = ["{port}:unknown"]'
         )
         assert sample["absence_causes"]["traffic"] == "other_protocol"
         sample = sampled(tmp_path, [f"{port}:unknown"], lambda: ask(port, b"GET / HTTP/1.1\r\n\r\n", client))

@@ -13,7 +13,7 @@ use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::pace::Watch;
 use crate::reason::Reason;
 use crate::system::System;
-use crate::watched::tracker_settings;
+use crate::watched::{Port, tracker_settings};
 
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
 const RETRY_NS: u64 = 5_000_000_000;
@@ -124,7 +124,7 @@ impl Collector for Wire {
             }
             return Err(reason);
         };
-        foreign(&taken.period)?;
+        foreign(&taken.period, &self.settings.ports)?;
         sample.traffic = Some(section(sample, taken));
         Ok(())
     }
@@ -152,13 +152,23 @@ impl Collector for Wire {
 }
 
 /// A port whose answers are no messages has requests that nobody counts: the figures would be too small.
-fn foreign(period: &Period) -> Result<(), Reason> {
-    let described = period.foreign_ports.iter().map(|port| {
-        let (number, measure_as) = (port.port, port.measure_as);
-        format!("{port}: its requests cannot be counted; write \"{number}:{measure_as}\" in sniffer.ports")
+fn foreign(period: &Period, ports: &[Port]) -> Result<(), Reason> {
+    if period.foreign_ports.is_empty() {
+        return Ok(());
+    }
+    let measured = ports.iter().map(|port| {
+        let speaks = period.foreign_ports.iter().find(|foreign| foreign.port == port.number);
+        speaks.map_or(*port, |foreign| Port { protocol: Some(foreign.measure_as), ..*port })
     });
-    let text = described.collect::<Vec<_>>().join("; ");
-    if text.is_empty() { Ok(()) } else { Err(Reason::new(AbsenceCause::OtherProtocol, text)) }
+    let wanted: Vec<String> =
+        measured.map(|port| serde_json::to_string(&port).unwrap_or_else(|_| port.number.to_string())).collect();
+    let found: Vec<String> = period.foreign_ports.iter().map(ToString::to_string).collect();
+    let text = format!(
+        "{}: requests there cannot be counted; in node.toml write [sniffer] ports = [{}]",
+        found.join("; "),
+        wanted.join(", ")
+    );
+    Err(Reason::new(AbsenceCause::OtherProtocol, text))
 }
 
 /// The section of the Sample; what is not there goes to `sample.absent`.
