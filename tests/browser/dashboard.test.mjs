@@ -60,6 +60,8 @@ for (const [look, options] of Object.entries({ "wide and light": { width: 1600 }
       assert.deepEqual(await serious(page), [], path);
       const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.ok(over <= 0, `${path} is ${over} px wider than the screen`);
+      const screens = await page.evaluate(() => document.documentElement.scrollHeight / 844);
+      if (options.width < 400 && ["/", "/pools/web"].includes(path)) assert.ok(screens <= 4.2, `${path}: ${screens} screens beside an episode`);
     }
   });
 }
