@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_the_baseline_is_the_configured_weight_whatever_was_set_by_hand() -> None:
-    expected = {"host1": Baseline(100, 100), "host2": Baseline(100, 100)}, []
+    expected: tuple[dict[str, Baseline], list[str]] = {"host1": Baseline(100, 100), "host2": Baseline(100, 100)}, []
     assert merge(None, snapshot(host1=(80, 100), host2=(100, 100))) == expected
     assert merge(None, snapshot(host1=(0, 100), host2=(250, 100))) == expected
 
