@@ -25,7 +25,7 @@ CONFIRM = {
     "resume": ("Resume", "Slackwater starts balancing again; a server that was given another weight by hand keeps it."),
     "act": (
         "Act",
-        "Slackwater will set weights, and under leastconn a limit of requests at a time, by itself from now on.",
+        "Slackwater will set weights by itself from now on.",
     ),
     "observe": ("Observe", "The baseline weights are set at once; from now on decisions are only recorded."),
 }

@@ -189,6 +189,6 @@ def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
     if by_socket and snapshot.by_concurrency and (endless := [s for s in active if s.maxconn is None]):
         warnings.append(
             f"{where}: {names(endless)} has no `maxconn`, so under `balance {snapshot.balance}` a slow one can only be"
-            " given less weight or none; with a `maxconn` it could also be given fewer requests at a time"
+            " given less weight or none; with a `maxconn` the second stage could give it fewer requests at a time"
         )
     return warnings
