@@ -124,7 +124,7 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert status == 200
     sentence = "A recording of 50 s plays 1000 times as fast as it happened, once; the page stays until Ctrl-C."
     assert sentence in told
-    assert f"{sentence} It is played by `slackwater try`" in page
+    assert f"{sentence} It is played by <code>slackwater try</code>" in page
     assert "would have been" in page
     status, changes = get(url, "/api/v1/pools/web/changes")
     assert {(one["what"], one["applied"]) for one in json.loads(changes)["changes"]} == {("weight", False)}
