@@ -1,59 +1,67 @@
-"""From ticks to episodes: into a state when enough evidence has come together, out of it when calm has lasted. Pure.
+"""From ticks to episodes: into a state when enough evidence has come together, out of it when calm is proven. Pure.
 
 The way in is a cumulative sum for each state (`detector.classify.evidence`). A tick that looks like a state adds its
 log-likelihood ratio to that state's sum, any other tick takes away what the quietest one is worth.
 
-The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics
-16(2), 1945), reset at 0 as Page's (Biometrika 41, 1954): each quiet tick adds the time that it covers, each loud one
-takes `LOUD_WEIGHT` times `REFERENCE_S` back, and the episode ends when the sum reaches the dwell. So glitches in a
-fifth of the ticks delay the end a little, and a neighbour that shows in half of them holds the episode. A quiet tick
-stands for all the time that it covers, since the monitor speaks at once when a signal leaves its range; a loud one is a
-single observation, however seldom Samples come.
+The way out is a sequential test of calm against what was seen in this episode (`detector.classify.proof`). A server
+with requests is judged by what its ticks look like. One without is judged by the signs that mean something then, and
+by the few answers that it gives: only a sign that showed this neighbour can prove that it is gone. Where none did, the
+episode goes on, at most for `NO_REQUESTS_TIMEOUT_S`, and the Verdict says so: whoever drained the server must bring it
+requests. Once an episode has ended without requests, no tick without an answered request begins another.
 
-A server without requests is judged by the few signals that mean something then. Only requests can prove it calm: its
-episode lasts at most `NO_REQUESTS_TIMEOUT_S`, and after its end no tick without an answered request begins another.
-
-When episodes follow each other closely, the wait since the sum last was 0 doubles, up to `MAX_DWELL_S`. The sum itself
-does not grow beyond the dwell, so that what it takes to call a longer calm broken stays the same.
+An episode that follows another closely shows that the proof before was wrong, so the next one needs twice as much
+evidence, up to `MOST_CAUTION` times as much.
 
 All nodes of a pool are stepped in one pass over arrays; `Steps.describe` puts a single node's step in words.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 
 from detector.classify.evidence import DAY_S, REFERENCE_S, counts
+from detector.classify.proof import ANSWERS, LOOKS, MOMENTS, PROOF, CalmProof, Proof, Trials
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
 
 REOPENS_WITHIN_S = 10.0
-"""An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
-MAX_DWELL_S = 8.0
-LOUD_IDLE, QUIET_IDLE = math.log(0.5 / 0.2), math.log(0.5 / 0.8)
-"""Log-likelihood ratio of a loud and of a quiet tick without requests, where calm shows in a fifth of the ticks and a
-neighbour in half of them. On drained servers of the lab it was a tenth and seven tenths."""
-LOUD_WEIGHT = 2.0
-"""`LOUD_IDLE` over -`QUIET_IDLE`, rounded."""
+"""An episode that begins this soon after the end of the one before doubles the evidence; a later one resets it."""
+MOST_CAUTION = 4.0
+MOST_DWELL_S = 4.0
 ONSETS_PER_NODE_DAY, MEAN_EPISODE_S = 20.0, 60.0
 """Neighbours that are expected before anything is seen: so many a day, each for so long."""
 MOST_CERTAIN = 1.0 - 1e-6
-ROUNDING_S = 1e-6
-"""Of sums of periods."""
-NO_REQUESTS_TIMEOUT_S = 55.0
-"""So long without requests in an episode, and it ends: with the ramp's first step they are back within a minute."""
+MOST_RATIO = 4.0
+"""No tick without requests counts for more than this, either way."""
+NO_REQUESTS_TIMEOUT_S = 300.0
+"""So long without requests in an episode, and it ends: only requests can tell then."""
 
 STATES: tuple[State, ...] = get_args(State)
 CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unknown"]
 ALL_SLOW, OVERLOAD = CODES["all_slow"], CODES["overload"]
-_QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED, _TIMED_OUT = range(7)
+SIGNS = (MOMENTS, LOOKS, ANSWERS)
+_LOOKS = SIGNS.index(LOOKS)
+_QUIET, _BEGAN, _GOES_ON, _BLIND, _WAITS, _ENDED, _TIMED_OUT = range(7)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a tick of M nodes shows of a neighbour where there are no requests."""
+
+    moments: Floats
+    waited: Floats
+    """(M,) random moments, and those at which the machine did not run the monitor."""
+    loud: Bools
+    known: Bools
+    """(M, signals) beyond its scale; has a value."""
+    answered: Bools
+    slow: Bools
+    """(M,) a request was answered; and users waited longer than in calm."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,14 @@ class Steps:
     """In a neighbour's episode that only waits for its end: by now the neighbour is gone rather than there."""
     probability: Floats
     """Of a neighbour beside the node now."""
+    calm_shows_within_s: Floats
+    """So long after its neighbour's end calm is proven on average: infinite where nothing that shows would prove it,
+    0 in calm."""
     _what: Ints
     _seconds: Floats
     _of: Floats
+    _proof: Proof
+    _signs: tuple[str, ...]
 
     @property
     def uneventful(self) -> Bools:
@@ -85,20 +98,25 @@ class Steps:
         """(M,) this tick is evidence for the state that the node is in."""
         return np.asarray((self._what == _BEGAN) | (self._what == _GOES_ON))
 
-    def describe(self, row: int, residual: Callable[[int], str] = lambda _: "") -> str:
-        """The state machine's reason in words, empty if uneventful. `residual` describes a row's residual signals."""
+    def describe(self, row: int) -> str:
+        """The state machine's reason in words, empty if uneventful."""
         what, seconds, of = int(self._what[row]), float(self._seconds[row]), float(self._of[row])
+        proof = self._proof
         if what == _BEGAN:
             return f"evidence {seconds:.1f} of {of:.1f} needed"
         if what == _GOES_ON:
             return f"episode {self.episode[row]}, for {seconds:.1f} s"
-        if what == _HELD:
-            return f"held: {residual(row)}"
+        if what == _BLIND:
+            return "held: nothing that shows without requests would show that the neighbour is gone"
         if what == _WAITS:
-            return f"held: looks calm for {seconds:.1f} of {of:.1f} s"
+            sign, calm, beside = self._signs[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
+            return (
+                f"held: evidence of calm {proof.evidence[row]:.1f} of {proof.needed[row]:.1f}, by {sign}:"
+                f" {beside:.0%} beside the neighbour, {calm:.0%} in calm"
+            )
         if what == _TIMED_OUT:
             return f"episode {self.episode[row]} ended: {seconds:.0f} s without requests, and only requests can tell"
-        return f"episode {self.episode[row]} ended: calm for {seconds:.1f} s" if what == _ENDED else ""
+        return f"episode {self.episode[row]} ended: calm is proven after {seconds:.1f} s" if what == _ENDED else ""
 
 
 class StateMachines(SlotArrays):
@@ -108,16 +126,12 @@ class StateMachines(SlotArrays):
     since_s: Floats
     since_unix_s: Floats
     episode: Ints
-    _wait_s: Floats
-    """The dwell, doubled with each episode that follows another closely."""
+    _caution: Floats
+    """How much more evidence than usual the slot's episode needs for its end."""
     _sums: Floats
     """(slots, states) evidence for each state, in nats."""
     _probability: Floats
     _ended_s: Floats
-    _calm_s: Floats
-    """The test's sum."""
-    _broken_s: Floats
-    """When it last was 0."""
     _heard_s: Floats
     """When its last tick came."""
     _requests_s: Floats
@@ -125,19 +139,20 @@ class StateMachines(SlotArrays):
     _awaits_requests: Bools
     """Its last episode ended without requests, and none came since."""
 
-    def __init__(self, calm_dwell_s: float) -> None:
+    def __init__(self, calm_dwell_s: float, signals: tuple[str, ...] = ()) -> None:
+        """`signals`: the names of `Signs.loud`'s columns."""
         self.calm_dwell_s = calm_dwell_s
+        self._proof = CalmProof((*SIGNS, *signals))
         super().__init__(
+            self._proof,
             state=CALM,
             since_s=0.0,
             since_unix_s=0.0,
             episode=0,
-            _wait_s=float(calm_dwell_s),
+            _caution=1.0,
             _sums=np.zeros(len(STATES)),
             _probability=0.0,
             _ended_s=np.nan,
-            _calm_s=0.0,
-            _broken_s=0.0,
             _heard_s=0.0,
             _requests_s=0.0,
             _awaits_requests=False,
@@ -147,7 +162,7 @@ class StateMachines(SlotArrays):
         """Puts a new node into a slot: calm, without history."""
         self.forget(slot)
         self.since_s[slot], self.since_unix_s[slot] = now_s, label_unix_s
-        self._broken_s[slot] = self._heard_s[slot] = self._requests_s[slot] = now_s
+        self._heard_s[slot] = self._requests_s[slot] = now_s
 
     def step(
         self,
@@ -161,16 +176,14 @@ class StateMachines(SlotArrays):
         threshold: Floats,
         weight: Floats | float = 1.0,
         low_traffic: Bools,
-        residual: Bools,
-        answered: Bools | None = None,
+        signs: Signs,
     ) -> Steps:
         """Takes one tick of each of these slots in; all are (M,).
 
         `classification` is what the tick looks like by itself (index in `STATES`), `says` its log-likelihood ratio (of
         a neighbour where it looks calm); `quiet` is the lowest one of that kind of node, `threshold` the sum at which
-        an episode begins, `weight` the evidence's weight. `low_traffic`: the server has hardly any requests,
-        so `residual`, the signs of a neighbour that show without requests too, decides whether the tick is loud.
-        `answered`: a request was answered in this tick all the same.
+        an episode begins, `weight` the evidence's weight. `low_traffic`: the server has hardly any requests, so `signs`
+        decide whether its neighbour is gone.
         """
         back = self.state[slots] == UNKNOWN
         if back.any():
@@ -178,8 +191,7 @@ class StateMachines(SlotArrays):
         state = self.state[slots]
         self._requests_s[slots[~low_traffic]] = now_s
         self._awaits_requests[slots[~low_traffic]] = False
-        untested = low_traffic if answered is None else low_traffic & ~answered
-        held_calm = self._awaits_requests[slots] & untested
+        held_calm = self._awaits_requests[slots] & low_traffic & ~signs.answered
         classification = np.where(held_calm, CALM, classification)
         rows = np.arange(len(slots))
         says = np.where(held_calm, quiet, says)
@@ -191,44 +203,37 @@ class StateMachines(SlotArrays):
         sums = np.maximum(self._sums[slots] + gains * weights[:, None], 0.0)
         self._sums[slots] = sums
         covered = counts(now_s - self._heard_s[slots])
-        probability = self._filter(
-            slots,
-            of_neighbour,
-            weights,
-            covered,
-            idle=low_traffic & (classification == CALM),
-            residual=residual,
-        )
         shown = sums[rows, classification]
         begins = (classification != CALM) & (classification != state) & (shown >= threshold)
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
+        idle = low_traffic & (state == INTERFERENCE)
+        calm = state == CALM
+        trials = self._trials(signs, classification, weights, covered, idle, calm)
+        self._proof.learn(slots[calm], trials.only(calm), REFERENCE_S * covered[calm])
+        began = begins.copy()
         if begins.any():
             self._begin(slots[begins], classification[begins], now_s, label_unix_s[begins])
             what[begins], seconds[begins], of[begins] = _BEGAN, shown[begins], threshold[begins]
         going = ~begins & (state != CALM)
-        began = begins.copy()
+        proof = self._take(slots, going, now_s, trials, covered)
+        within_s = np.where(going, proof.within_s, 0.0)
+        probability = self._filter(slots, of_neighbour, weights, idle=low_traffic, calm=proof.ratio)
         if going.any():
-            drained = low_traffic & (state == INTERFERENCE)
-            loud = going & np.where(drained, residual, classification != CALM)
-            sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT * weights, covered) * REFERENCE_S
-            self._calm_s[slots[going]] = np.clip(sums, 0.0, self.calm_dwell_s)[going]
-            self._broken_s[slots[going & (sums <= 0.0)]] = now_s
-            # Only an interfered server is drained: what the others look like, they are.
-            wait_s = np.where(state == INTERFERENCE, self._wait_s[slots], self.calm_dwell_s)
-            calm_s = np.minimum(now_s - self._broken_s[slots], wait_s - self.calm_dwell_s + self._calm_s[slots])
             without_s = now_s - self._requests_s[slots]
-            timed_out = going & drained & (without_s >= NO_REQUESTS_TIMEOUT_S)
-            ends = timed_out | (going & ~loud & (calm_s >= wait_s - ROUNDING_S))
-            what[going], seconds[going], of[going] = _WAITS, calm_s[going], wait_s[going]
-            what[loud] = np.where(drained, _HELD, _GOES_ON)[loud]
-            seconds[loud] = now_s - self.since_s[slots[loud]]
+            timed_out = going & idle & (without_s >= NO_REQUESTS_TIMEOUT_S)
+            ends = timed_out | proof.proven
+            what[going] = _WAITS
+            what[going & np.isinf(proof.within_s)] = _BLIND
+            what[going & ~idle & (classification != CALM)] = _GOES_ON
+            seconds[going] = now_s - self.since_s[slots[going]]
             what[ends] = np.where(timed_out, _TIMED_OUT, _ENDED)[ends]
             seconds[timed_out] = without_s[timed_out]
             began |= ends
+            within_s[ends] = 0.0
             self._ended_s[slots[ends]] = now_s
-            self._awaits_requests[slots[ends & drained]] = True
+            self._awaits_requests[slots[ends & idle]] = True
             self._change(slots[ends], np.full(int(ends.sum()), CALM), now_s, label_unix_s[ends])
         self._heard_s[slots] = now_s
         return Steps(
@@ -238,27 +243,67 @@ class StateMachines(SlotArrays):
             began=began,
             waits=(self.state[slots] == INTERFERENCE) & (probability < 0.5),
             probability=probability,
+            calm_shows_within_s=within_s,
             _what=what,
             _seconds=seconds,
             _of=of,
+            _proof=proof,
+            _signs=self._proof.signs,
         )
 
-    def _filter(
-        self, slots: Ints, says: Floats, weights: Floats, covered: Floats, *, idle: Bools, residual: Bools
-    ) -> Floats:
+    def _trials(
+        self, signs: Signs, classification: Ints, weights: Floats, covered: Floats, idle: Bools, calm: Bools
+    ) -> Trials:
+        """What the tick adds to each sign of a neighbour's absence.
+
+        A loud tick is a single observation, however seldom Samples come; a quiet one stands for all the time that it
+        covers, since the monitor speaks at once when a signal leaves its range. In an episode of a server with requests
+        only what its ticks look like counts, in one without everything else.
+        """
+        loud = np.column_stack([classification != CALM, signs.slow, signs.loud])
+        known = np.column_stack([calm | ~idle, signs.answered, signs.known])
+        hits = np.where(loud & known, weights[:, None], 0.0)
+        count = np.where(known, np.where(loud, weights[:, None], covered[:, None]), 0.0)
+        count[:, 1] = np.where(signs.answered, 1.0, 0.0)
+        hits[:, 1] = np.where(signs.answered & signs.slow, 1.0, 0.0)
+        hits = np.column_stack([signs.waited, hits])
+        count = np.column_stack([signs.moments, count])
+        without = (calm | idle)[:, None] & (np.arange(count.shape[1]) != _LOOKS)
+        without[:, _LOOKS] = calm | ~idle
+        return Trials(np.where(without, hits, 0.0), np.where(without, count, 0.0))
+
+    def _take(self, slots: Ints, going: Bools, now_s: float, trials: Trials, covered: Floats) -> Proof:
+        """The proof of calm of those whose episode goes on; of the others nothing is proven."""
+        caution = self._caution[slots]
+        found = Proof.none(len(slots))
+        if not going.any():
+            return found
+        took = self._proof.take(
+            slots[going],
+            now_s,
+            trials.only(going),
+            REFERENCE_S * covered[going],
+            peers=self.state == CALM,
+            needed=PROOF * caution[going],
+            dwell_s=np.minimum(self.calm_dwell_s * caution[going], MOST_DWELL_S),
+        )
+        found.put(going, took)
+        return found
+
+    def _filter(self, slots: Ints, says: Floats, weights: Floats, *, idle: Bools, calm: Floats) -> Floats:
         """(M,) the probabilities after one tick of these slots: the forward recursion of a hidden Markov chain of two
         states (L. R. Rabiner, "A tutorial on hidden Markov models", Proc. IEEE 77(2), 1989). Its odds are what Shiryaev
         stops on; with neighbours ever rarer they become the cumulative sum.
 
-        `says` is each tick's log-likelihood ratio, `weights` as in `step`, `covered` how many times of `REFERENCE_S` it
-        covers. Of an `idle` server only what shows without requests counts, and only in an episode (`residual`).
+        `says` is each tick's log-likelihood ratio of a neighbour, `calm` that of calm by the signs of a server without
+        requests (`idle`), `weights` as in `step`.
         """
         in_episode = self.state[slots] == INTERFERENCE
-        without = np.where(residual, LOUD_IDLE * weights, QUIET_IDLE * covered) * in_episode
+        without = np.clip(-calm, -MOST_RATIO, MOST_RATIO) * in_episode
         once_s = weights * REFERENCE_S
         before = self._probability[slots]
         before = before * np.exp(-once_s / MEAN_EPISODE_S) + (1.0 - before) * once_s * ONSETS_PER_NODE_DAY / DAY_S
-        odds = before / (1.0 - before) * np.exp(np.where(idle, without, says * weights))
+        odds = before / (1.0 - before) * np.exp(np.where(idle & in_episode, without, says * weights))
         found = np.minimum(odds / (1.0 + odds), MOST_CERTAIN)
         self._probability[slots] = found
         return np.asarray(found)
@@ -276,11 +321,11 @@ class StateMachines(SlotArrays):
         new = slots[self.state[slots] == CALM]
         self.episode[new] += 1
         soon = now_s - self._ended_s[new] <= REOPENS_WITHIN_S
-        self._wait_s[new] = np.where(soon, np.minimum(MAX_DWELL_S, self._wait_s[new] * 2), self.calm_dwell_s)
+        self._caution[new] = np.where(soon, np.minimum(MOST_CAUTION, self._caution[new] * 2), 1.0)
+        self._proof.begin(slots, now_s)
         self._change(slots, states, now_s, label_unix_s)
 
     def _change(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
         self.state[slots] = states
         self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
-        self._calm_s[slots], self._broken_s[slots] = 0.0, now_s
         self._sums[slots] = 0.0

@@ -6,6 +6,7 @@ A tick: newest Samples -> features -> rules (each node's state) -> baselines and
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -253,6 +254,7 @@ class Judge(SlotArrays):
                 table.seq.tolist(),
                 *_or_none(np.array(numbers)),
                 outcome.probability.tolist(),
+                _finite(outcome.calm_shows_within_s),
             )
         )
 
@@ -272,6 +274,11 @@ class Judge(SlotArrays):
             path=[f"no Sample for {stale.for_s:.1f} s"],
             model=self.model.name,
         )
+
+
+def _finite(values: Floats) -> list[float | None]:
+    """(M,) as Python's numbers, None for infinities."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _or_none(values: Floats) -> list[list[float | None]]:

@@ -7,22 +7,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import CALM, INTERFERENCE, STATES, StateMachines, Steps
+from detector.classify.episodes import CALM, INTERFERENCE, STATES, Signs, StateMachines, Steps
 from detector.classify.evidence import QUIET, weight
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.tree import Model, kinds_of
-from detector.features.columns import Bools, Floats, Ints, Table
-from detector.features.features import FELT, SCALE, Frame, describe, describe_signal
-from detector.features.signals import INDEX
+from detector.features.columns import Bools, Floats, Ints, Table, filled
+from detector.features.features import FELT, SCALE, Frame, describe
+from detector.features.signals import INDEX, SIGNALS
 from detector.slot_arrays import SlotArrays
 
+WITHOUT_REQUESTS = ("run queue", "core", "disk", "memory", "network")
+OWN_WORK = ("run_delay_per_cpu", "cpu_pressure", "cpi", "cache_miss_rate")
+"""Groups of signals that are not of requests, and signals in them that are of the web server's own work."""
 SHOWN_SHARE = 0.05
 """Of the CPU; other programs that take less are not told."""
-LOUD = {"kept_waiting": 2.5, **{key: SCALE[key] for key in ("canary_ratio", "late", "steal", "probe_cycles")}}
-"""Signal -> times its calm baseline. These mean something on a server without requests: random moments, the monitor's
-probe, and steal. What idle processes of the web server do is noise."""
+LOUD = {
+    key: limit for key, limit in SCALE.items() if SIGNALS[INDEX[key]].group in WITHOUT_REQUESTS and key not in OWN_WORK
+}
+"""Signal -> times its calm baseline. These mean something on a server without requests: the monitor's probe, steal, and
+what others do to disk, memory and network. What idle processes of the web server do is noise."""
 _LOUD_COLUMNS = [INDEX[key] for key in LOUD]
 _LOUD_LIMITS: Floats = np.array(list(LOUD.values()))
+_SIGNAL_WORDS = tuple(SIGNALS[column].words for column in _LOUD_COLUMNS)
+FELT_SLOW = 1.0
+"""An answer is slow at a response time's scale."""
+MOMENTS_PER_S = 20.0
+"""Of a monitor that does not count them."""
 STANDS_OUT = 1.0
 """A Sample with a feature of so much is not fit for a node's first baseline."""
 
@@ -38,6 +48,8 @@ class Outcome:
     """The state changed on this tick."""
     probability: Floats
     """Of a neighbour."""
+    calm_shows_within_s: Floats
+    """As `Steps.calm_shows_within_s`."""
     waits: Bools
     """In an episode that only waits for its end: it has looked calm for a while."""
     looks: Ints
@@ -74,7 +86,7 @@ class Rules(SlotArrays):
     def __init__(self, calm_dwell_s: float, model: Model, false_episodes_per_node_day: float) -> None:
         self.model = model
         self._correlator = PoolCorrelator()
-        self._machines = StateMachines(calm_dwell_s)
+        self._machines = StateMachines(calm_dwell_s, _SIGNAL_WORDS)
         self._thresholds = [tree.calm.threshold(false_episodes_per_node_day) for tree in model.trees]
         self._last_shown: dict[int, list[str]] = {}
         """Slot of a node in an episode -> the reasons of the last tick that showed it."""
@@ -105,9 +117,6 @@ class Rules(SlotArrays):
         classification = correlation.classification
         # What looks overloaded or slow together is believed after two Samples.
         by_tree: Bools = (classification == INTERFERENCE) | (classification == CALM)
-        loud = frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS
-        # There are few random moments in a Sample, so neither its spread nor its peers mean much.
-        loud[:, 0] = frame.own[:, _LOUD_COLUMNS[0]] >= _LOUD_LIMITS[0]
         steps = self._machines.step(
             frame.slots,
             now_s,
@@ -118,8 +127,7 @@ class Rules(SlotArrays):
             threshold=judged.threshold,
             weight=weight(table.columns["period_s"]),
             low_traffic=~correlation.has_requests,
-            residual=np.asarray(loud.any(axis=1)),
-            answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),
+            signs=_signs(frame, table),
         )
         return Outcome(
             state=steps.state,
@@ -127,12 +135,13 @@ class Rules(SlotArrays):
             began=steps.began,
             waits=steps.waits,
             probability=steps.probability,
+            calm_shows_within_s=steps.calm_shows_within_s,
             looks=classification,
             kind=judged.kind,
             by_tree=by_tree,
             stands_out=np.asarray((matrix >= STANDS_OUT).any(axis=1)),
             has_requests=correlation.has_requests,
-            paths=self._paths(frame, judged, loud, correlation, steps),
+            paths=self._paths(frame, judged, correlation, steps),
         )
 
     def _judge(self, frame: Frame, matrix: Floats) -> Judged:
@@ -147,9 +156,7 @@ class Rules(SlotArrays):
             threshold[rows] = self._thresholds[number]
         return Judged(kind, leaf, says, quiet, threshold)
 
-    def _paths(
-        self, frame: Frame, judged: Judged, loud: Bools, correlation: PoolCorrelation, steps: Steps
-    ) -> list[list[str]]:
+    def _paths(self, frame: Frame, judged: Judged, correlation: PoolCorrelation, steps: Steps) -> list[list[str]]:
         """Each row's reasons in words. Nearly all rows are calm and described at once, the others one by one."""
         classification = correlation.classification
         paths: list[list[str]] = [[] for _ in classification]
@@ -166,7 +173,7 @@ class Rules(SlotArrays):
                 path = [_own_load(frame, row)]
             elif looks == "all_slow":
                 path = [describe(FELT, frame, row), correlation.why(row)]
-            reason = steps.describe(row, lambda row: _loud(frame, loud, row))
+            reason = steps.describe(row)
             if looks == state and shows[row]:
                 self._last_shown[slot] = path
                 path = [*path, reason]
@@ -180,9 +187,20 @@ class Rules(SlotArrays):
         return paths
 
 
-def _loud(frame: Frame, loud: Bools, row: int) -> str:
-    """What still shows of a neighbour on a row, in words."""
-    return ", ".join(describe_signal(key, frame, row) for key, is_loud in zip(LOUD, loud[row], strict=True) if is_loud)
+def _signs(frame: Frame, table: Table) -> Signs:
+    """What shows of a neighbour without requests."""
+    share = frame.values[:, INDEX["kept_waiting"]]
+    counted = table.columns["gaps.moments"]
+    moments = np.where(np.isnan(counted), MOMENTS_PER_S * table.columns["period_s"], counted)
+    moments = np.where(np.isnan(share), 0.0, moments)
+    return Signs(
+        moments=moments,
+        waited=filled(share, 0.0) * moments,
+        loud=frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS,
+        known=~np.isnan(frame.values[:, _LOUD_COLUMNS]),
+        answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),
+        slow=frame.felt(frame.own_excess) >= FELT_SLOW,
+    )
 
 
 def _own_load(frame: Frame, row: int) -> str:

@@ -54,7 +54,7 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
         ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms"),
     ),
     "traffic": (Traffic(), ("rps", "rps_error", "rt_mean_ms", "rt_p95_ms", "in_flight")),
-    "gaps": (Gaps(), ("lost_share", "queued_share")),
+    "gaps": (Gaps(), ("moments", "lost_share", "queued_share")),
     "memory": (Memory(), ("major_faults_per_s",)),
     "disk": (Disk(device=""), ("busy", "wait_ms")),
     "network": (Network(interface=""), ("saturation", "retransmits_per_s", "drops_per_s")),

@@ -43,3 +43,6 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     rt_p95_ms: NonNegative | None = None
     probability: Share | None = None
     """Of a neighbour beside this node now; the state is decided with more patience than this number has."""
+    calm_shows_within_s: NonNegative | None = 0.0
+    """So long after its neighbour's end this node would be proven calm, on average. Absent (null) where nothing that it
+    shows would prove it: then only more requests can."""

@@ -1,0 +1,195 @@
+"""When a neighbour is gone: a sequential test between what is seen in calm and what was seen beside this very neighbour.
+
+A server without requests shows nothing of most neighbours, so that it looks calm proves nothing. What proves something
+is a sign whose share of hits fell: it was seen at one rate while the neighbour was there, and is seen at the calm rate
+now. Each sign is a row of trials (a random moment at which the machine ran the monitor or not, a signal beyond its
+scale or not, an answer that was slow or not). Their log-likelihood ratios add up and never fall below 0 (Wald,
+"Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics 16(2), 1945; reset as Page's, Biometrika
+41, 1954), and calm is proven where the sum reaches `PROOF`.
+
+The share beside this neighbour is counted in this episode, from trials before the sum last left 0: those since may be
+of calm. A sign whose share beside the neighbour is that of calm has no power, and proves nothing however long it is
+quiet. Of the signs that have power the quickest decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.features.columns import Bools, Floats, Ints
+from detector.slot_arrays import SlotArrays
+
+MOMENTS, LOOKS, ANSWERS = "random moments that waited", "Samples that look so", "slow answers"
+"""Signs beside the signals that are beyond their scale."""
+PROOF = 10.0
+"""Sum of log-likelihood ratios that proves calm. Beside the neighbour it is reached once in e^10 trials at most (Lorden,
+1971), so once in a quarter of an hour of random moments."""
+MOST_PROOF_S = 6.0
+"""A sign that would need longer than this to prove calm has no power."""
+LEARNT = {MOMENTS: 16.0, ANSWERS: 3.0, LOOKS: 2.0}
+"""Trials after which a sign's share beside a neighbour counts as seen; of a signal `LEARNT_SIGNAL`."""
+LEARNT_SIGNAL = 5.0
+LEAST_CALM = {ANSWERS: 0.1}
+"""Calm share that a sign has at least: one slow answer of ten is no neighbour."""
+LEAST_SHARE, MOST_SHARE = 0.02, 0.98
+CALM_PRIOR = 0.05, 10.0
+"""Share of hits in calm before anything was seen, and how many trials that is worth."""
+MEMORY = 3000.0
+"""Trials of calm that are remembered."""
+RECENT_S = 3.0
+"""What the peers show counts for 1/e after this time."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What a tick of M nodes adds to each sign: hits, and trials, (M, signs) each. No trials: it says nothing."""
+
+    hits: Floats
+    count: Floats
+
+    @property
+    def both(self) -> Floats:
+        """(M, signs, 2)."""
+        return np.stack([self.hits, self.count], axis=2)
+
+    def only(self, rows: Bools) -> Trials:
+        """Those of some of the nodes."""
+        return Trials(self.hits[rows], self.count[rows])
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far calm is proven, (M,) each."""
+
+    proven: Bools
+    ratio: Floats
+    """This tick's log-likelihood ratio of calm, by the sign that decides; 0 where none has power."""
+    evidence: Floats
+    """Of `needed`, by the sign that decides."""
+    needed: Floats
+    within_s: Floats
+    """So long after the neighbour's end calm is proven on average; infinite where no sign has power."""
+    sign: Ints
+    """The one that decides."""
+    calm_share: Floats
+    beside_share: Floats
+    """Its share of hits in calm, and beside this neighbour."""
+
+    @classmethod
+    def none(cls, nodes: int) -> Proof:
+        """Nothing is proven of any."""
+        return cls(
+            proven=np.zeros(nodes, dtype=bool),
+            sign=np.zeros(nodes, dtype=np.int64),
+            within_s=np.full(nodes, np.inf),
+            **{name: np.zeros(nodes) for name in ("ratio", "evidence", "needed", "calm_share", "beside_share")},
+        )
+
+    def put(self, rows: Bools, found: Proof) -> None:
+        """What was found of some of the nodes."""
+        for name, values in vars(found).items():
+            getattr(self, name)[rows] = values
+
+
+class CalmProof(SlotArrays):
+    """The test of every slot, one row of `signs` each."""
+
+    _calm: Floats
+    _recent: Floats
+    _beside: Floats
+    _since: Floats
+    """(slots, signs, 2) hits and trials: in calm; the same of the last moments; beside this neighbour; since the sum
+    last was 0."""
+    _sum: Floats
+    _zero_s: Floats
+    """(slots, signs) when the sum last was 0."""
+
+    def __init__(self, signs: tuple[str, ...]) -> None:
+        self.signs = signs
+        self._learnt: Floats = np.array([LEARNT.get(sign, LEARNT_SIGNAL) for sign in signs])
+        self._least_calm: Floats = np.array([LEAST_CALM.get(sign, LEAST_SHARE) for sign in signs])
+        pairs, row = np.zeros((len(signs), 2)), np.zeros(len(signs))
+        prior = np.tile([CALM_PRIOR[0] * CALM_PRIOR[1], CALM_PRIOR[1]], (len(signs), 1))
+        super().__init__(_calm=prior, _recent=pairs, _beside=pairs, _since=pairs, _sum=row, _zero_s=row)
+
+    def learn(self, slots: Ints, trials: Trials, covered_s: Floats) -> None:
+        """Takes ticks of calm in; they cover so many seconds, (M,)."""
+        if not len(slots):
+            return
+        calm = self._calm[slots] + trials.both
+        calm *= np.minimum(1.0, MEMORY / np.maximum(calm[:, :, 1], 1.0))[:, :, None]
+        self._calm[slots] = calm
+        self._remember(slots, trials, covered_s)
+
+    def begin(self, slots: Ints, now_s: float) -> None:
+        """An episode of these slots begins, by what ticks looked like."""
+        self._beside[slots] = self._since[slots] = 0.0
+        self._beside[slots, self.signs.index(LOOKS)] = LEARNT[LOOKS]
+        self._sum[slots], self._zero_s[slots] = 0.0, now_s
+
+    def take(
+        self,
+        slots: Ints,
+        now_s: float,
+        trials: Trials,
+        covered_s: Floats,
+        *,
+        peers: Bools,
+        needed: Floats,
+        dwell_s: Floats,
+    ) -> Proof:
+        """Takes a tick of these slots' episodes in, (M,), which covers so many seconds.
+
+        `peers` (slots,) are the calm slots, `needed` (M,) the sum that proves calm; it must have been above 0 for
+        `dwell_s` (M,).
+        """
+        self._remember(slots, trials, covered_s)
+        calm, beside = self._shares(slots, peers)
+        per_s = self._recent[slots, :, 1] / RECENT_S
+        hit, miss = np.log(calm / beside), np.log((1.0 - calm) / (1.0 - beside))
+        ratio = trials.hits * hit + (trials.count - trials.hits) * miss
+        pace = np.where(beside > calm, (calm * hit + (1.0 - calm) * miss) * per_s, 0.0)
+        learnt = self._beside[slots, :, 1] >= self._learnt
+        sums = np.where(learnt, np.maximum(self._sum[slots] + np.where(beside > calm, ratio, 0.0), 0.0), 0.0)
+        self._sum[slots] = sums
+        since = self._since[slots] + trials.both
+        zero = sums <= 0.0
+        self._beside[slots] += np.where(zero[:, :, None], since, 0.0)
+        self._since[slots] = np.where(zero[:, :, None], 0.0, since)
+        self._zero_s[slots] = np.where(zero, now_s, self._zero_s[slots])
+        with np.errstate(divide="ignore"):
+            within_s = np.where(learnt & (pace > 0.0), needed[:, None] / pace, np.inf)
+        sign = np.argmin(within_s, axis=1)
+        rows = np.arange(len(slots))
+        fastest_s = within_s[rows, sign]
+        has_power = fastest_s <= MOST_PROOF_S * needed / PROOF
+        evidence = np.where(has_power, sums[rows, sign], 0.0)
+        lasted = now_s - self._zero_s[slots, sign] >= dwell_s - 1e-6
+        return Proof(
+            proven=has_power & (evidence >= needed) & lasted,
+            ratio=np.where(has_power, ratio[rows, sign], 0.0),
+            evidence=evidence,
+            needed=needed,
+            within_s=np.where(has_power, np.maximum(fastest_s, dwell_s), np.inf),
+            sign=sign,
+            calm_share=calm[rows, sign],
+            beside_share=beside[rows, sign],
+        )
+
+    def _remember(self, slots: Ints, trials: Trials, covered_s: Floats) -> None:
+        kept = np.exp(-covered_s / RECENT_S)[:, None, None]
+        self._recent[slots] = self._recent[slots] * kept + trials.both
+
+    def _shares(self, slots: Ints, peers: Bools) -> tuple[Floats, Floats]:
+        """(M, signs) of hits in calm, its own or the peers' of now if that is more; and beside the neighbour, a standard
+        error low."""
+        calm = self._calm[slots, :, 0] / self._calm[slots, :, 1]
+        hits, count = self._recent[peers].sum(axis=0).T
+        among = np.where(count > 0.0, hits / np.maximum(count, 1e-9), 0.0)
+        calm = np.clip(np.maximum(calm, among), self._least_calm, MOST_SHARE)
+        hits, count = np.moveaxis(self._beside[slots], 2, 0)
+        beside = (hits + 0.5) / (count + 1.0)
+        beside -= np.sqrt(beside * (1.0 - beside) / (count + 1.0))
+        return calm, np.clip(beside, LEAST_SHARE, MOST_SHARE)
