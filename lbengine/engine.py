@@ -144,7 +144,7 @@ class Engine:
                 adopt_limits=stored is not None,
             )
         if after_another:
-            grace_until_s = now_s + self.settings.lease_s + self.settings.ramp_s
+            grace_until_s = now_s + self.settings.lease_s + self.settings.socket_timeout_s
             self.state = replace(self.state, started_s=now_s, grace_until_s=grace_until_s)
         self._enter_phase()
 

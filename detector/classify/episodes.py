@@ -231,7 +231,7 @@ class StateMachines(SlotArrays):
             what[ends] = np.where(timed_out, _TIMED_OUT, _ENDED)[ends]
             seconds[timed_out] = without_s[timed_out]
             began |= ends
-            within_s[ends] = 0.0
+            within_s[ends] = probability[ends] = self._probability[slots[ends]] = 0.0
             self._ended_s[slots[ends]] = now_s
             self._awaits_requests[slots[ends & idle]] = True
             self._change(slots[ends], np.full(int(ends.sum()), CALM), now_s, label_unix_s[ends])

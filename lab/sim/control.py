@@ -19,7 +19,7 @@ from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.decision.state import PoolState, PoolView
 from lbengine.decision.step import step
 from lbengine.verdicts import LatestVerdicts

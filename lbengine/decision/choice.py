@@ -170,20 +170,12 @@ def choose(
         likely = max(range(2, len(splits)), key=sure.__getitem__)
         return Choice({}, f"no split is surely better: the best is no worse with {sure[likely]:.0%}")
     found = now if best == 1 else candidates[best - 2]
-    each = 0.0
-    if snapshot.by_concurrency:
-        groups = [
-            Alike(1, splits[best][load.server], rps, load.speed or (UNSEEN_SPEED if load.reduce else speed))
-            for load, rps in zip(loads, known, strict=True)
-        ]
-        each = prediction.in_flight_each(groups, total_rps)
     gain = f"{mean[0]:.1f} -> {mean[best]:.1f} requests in the pool, no worse with {sure[best]:.0%}"
     return Choice(
         {
             load.server: Want(
                 found[load.server].weight,
                 f"{by_law[load.server].why}; predicted {gain}",
-                found[load.server].weight * each or None,
             )
             for load in reducible
             if found[load.server].weight < load.baseline
@@ -217,7 +209,7 @@ def _least_likely_last(load: Load) -> tuple[float, str]:
 def _within(wanted: Mapping[str, Want], loads: Sequence[Load], most_drained: int) -> dict[str, Want]:
     """With no more servers drained than may be: of the others each keeps `guard.PART` of its baseline.
 
-    One that is drained now comes back by a ramp, so until then nobody can be drained in its place.
+    One that is drained now stays so for a while, so until then nobody can be drained in its place.
     """
     now = {load.server for load in loads if guard.is_drained(load.weight_now, load.baseline)}
     low = [load for load in loads if guard.is_drained(wanted[load.server].weight, load.baseline)]

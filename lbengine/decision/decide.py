@@ -1,11 +1,12 @@
 """The decision: which weight each server should have, from what the balancer shows and the detector reports. No I/O.
 
-Guard, choice, ramp and rate limit, headroom, guard again: the guard decides who may be reduced, the choice by how much,
-the ramp and the rate limit how fast, the headroom what the others cannot carry, and the guard has the last word.
+Guard, choice, position, headroom, guard again: the guard decides who may be reduced, the choice by how much, the position
+which move is worth making now, the headroom what the others cannot carry, and the guard has the last word.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -13,20 +14,23 @@ import msgspec
 
 from lbengine.balancer import Server
 from lbengine.baseline import Baseline
-from lbengine.decision import budget, guard, limits, queueing, ramp
+from lbengine.decision import guard, limits, position, queueing
 from lbengine.decision.calm import Calm
 from lbengine.decision.choice import calm_capacity, choose, held_in_calm
 from lbengine.decision.headroom import Headroom
 from lbengine.decision.law_weights import Load, Want, capacities
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.decision.residual import OVER
 from lbengine.decision.state import PoolState, PoolView
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import DecisionCause, Verdict
 
 WAITING = "waiting for its first Verdict"
-FULL_SHARE = 0.7
-"""A server on its way back that gets this much of an even share carries what there is to carry."""
+TRIED = "it is tried with requests, since nothing else shows whether the neighbour is still there"
+WATCHED_RPS = 1.0
+"""So many requests a second show whether a neighbour is still there, where nothing else does."""
+WATCHED_SHARE = 0.1
+"""Of its baseline: a server that is watched gets no more."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,6 @@ class _Move:
     short: tuple[str, ...]
     cause: DecisionCause
     maxconn: int | None = None
-    reason: str = ""
-    """Why it should get there, without what holds it up."""
 
 
 class _Turn:
@@ -93,13 +95,10 @@ class _Turn:
         """The sequence."""
         view, movable, pins = self.view, self.movable, self.pins
         self.admission = self._admit()
-        self.held_up = self._held_up()
-        reduce = (self.admission.reduce & movable.keys()) - pins.keys() - self.held_up
+        reduce = (self.admission.reduce & movable.keys()) - pins.keys()
         requested = (view.drains.keys() & movable.keys()) - pins.keys()
         weights = {name: self.state.positions[name].weight for name in movable} | pins
         drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
-        returning = drained - reduce - pins.keys()
-        """Those that are well again count as drained until they have a tenth of their weight."""
         drains = guard.admit_drains(requested, len(self.usable), self.pool.max_mitigated, drained)
         loads = self._believed([self._load(server, server.name in reduce) for server in self.usable])
         headroom = Headroom(
@@ -115,12 +114,12 @@ class _Turn:
             self.pool.law,
             self.pool.u_threshold,
             view.snapshot,
-            max(guard.limit(len(self.usable), self.pool.max_mitigated) - len(drains | returning), 0),
+            max(guard.limit(len(self.usable), self.pool.max_mitigated) - len(drains), 0),
             self.state.calm.speed,
         )
         wanted = self.choice.wanted
         moves = {
-            name: self._move(name, baseline, wanted.get(name))
+            name: self._move(name, baseline, wanted.get(name), name in reduce)
             for name, baseline in movable.items()
             if name not in drains and name not in pins
         }
@@ -138,9 +137,8 @@ class _Turn:
         self._bound(moves, wanted.keys() | drains)
         decisions = {}
         for name in movable:  # in their order
-            move, before = moves[name], self.state.positions[name]
-            position = budget.noted(before, move.position, view.now_s, counts=name not in drains | pins.keys())
-            decisions[name] = Decision(position, move.why, move.short, move.cause, move.maxconn)
+            move = moves[name]
+            decisions[name] = Decision(move.position, move.why, move.short, move.cause, move.maxconn)
         return Decisions(decisions, self.admission.panic, self._calm(loads))
 
     def _calm(self, loads: list[Load]) -> Calm | None:
@@ -153,16 +151,6 @@ class _Turn:
             return None
         return self.state.calm.after(self.view.now_s, sum(server.in_flight for server in self.usable), predicted)
 
-    def _held_up(self) -> set[str]:
-        """Servers at their baseline that the rate limit does not let fall again: the others' split must heed it."""
-        now_s, most = self.view.now_s, self.settings.max_falls_per_min
-        positions = {name: self.state.positions[name] for name in self.movable}
-        return {
-            name
-            for name, position in positions.items()
-            if position.weight >= self.movable[name] and not budget.may_fall(position, now_s, most)
-        }
-
     def _is_usable(self, server: Server) -> bool:
         """It takes requests, or would if we gave it weight; one that someone else holds at 0 does not."""
         if not server.available or server.backup:
@@ -172,11 +160,12 @@ class _Turn:
 
     def _admit(self) -> guard.Admission:
         verdicts = self.view.verdicts
-        usable = {server.name for server in self.usable} - self.view.holds.keys()
+        usable = {server.name for server in self.usable}
         return guard.admit(
-            {name: verdict.state for name, verdict in verdicts.items() if name in usable},
+            {name: verdict.state for name, verdict in verdicts.items() if name in usable - self.view.holds.keys()},
             {name for name, baseline in self.movable.items() if self.state.positions[name].weight < baseline},
             {name for name, verdict in verdicts.items() if not verdict.shown},
+            {name: failing.share for name, failing in self.state.rates.failing.items() if name in usable},
         )
 
     def _load(self, server: Server, reduce: bool) -> Load:
@@ -227,60 +216,60 @@ class _Turn:
             for load in loads
         ]
 
-    def _move(self, name: str, baseline: int, want: Want | None) -> _Move:
-        """By the law, or back to the baseline."""
-        view, settings = self.view, self.settings
+    def _move(self, name: str, baseline: int, want: Want | None, reduce: bool) -> _Move:
+        """Within an episode by the law (`reduce`), else back to the baseline: at once."""
+        view = self.view
         before, verdict = self.state.positions[name], view.verdicts.get(name)
-        short: tuple[str, ...]
-        cause: DecisionCause = "interference"
-        if want is not None and verdict is not None:
-            target = want.weight
-            why = f"interference: {_first(verdict)}; {want.why}"
-            short = "interference", f"at most {verdict.severity:.0%} of capacity lost", _first(verdict)
-        elif (hold := view.holds.get(name)) is not None:
-            target, why, short, cause = baseline, str(hold), (str(hold),), "measured"
+        if reduce and verdict is not None:
+            return self._capped(self._in_episode(name, baseline, want, verdict), name)
+        if (hold := view.holds.get(name)) is not None:
+            move = _Move(baseline, Position(baseline), str(hold), (str(hold),), "measured")
         elif verdict is None and self._is_waiting:
             return _Move(before.weight, Position(before.weight), WAITING, (WAITING,), "waiting")
+        elif verdict is not None and verdict.state == "unknown" and before.moved_s is not None:
+            at = position.tried(before, baseline, view.now_s, blind=True)
+            move = _Move(baseline, at, f"unknown: {_first(verdict)}", ("unknown", _first(verdict)), "unknown")
         else:
-            target = baseline
             cause, short = self._why_baseline(name, verdict)
-            why = ", ".join(short)
-            if cause == "panic":
-                short = ("panic",)
-        if self.admission.panic:  # what was taken from the one that was judged first is given back at once
-            return self._capped(_Move(target, Position(baseline), why, short, cause), name, want)
-        aim, start, reason = target, before, why
+            shown = short if cause != "panic" else ("panic",)
+            move = _Move(baseline, Position(baseline), ", ".join(short), shown, cause)
+        return self._capped(move, name)
+
+    def _in_episode(self, name: str, baseline: int, want: Want | None, verdict: Verdict) -> _Move:
+        now_s, before = self.view.now_s, self.state.positions[name]
+        blind = verdict.calm_shows_within_s is None
+        target = baseline
+        cause: DecisionCause = "no_gain"
+        why = f"interference: but {self.choice.why_not}"
+        short: tuple[str, ...] = ("interference", f"but {self.choice.why_not}")
         if want is not None:
-            aim, start = ramp.settle(before, target, baseline, view.now_s)
-        most = settings.max_falls_per_min
-        judged = verdict is not None and verdict.state != "unknown" and not self.admission.panic
-        if aim > before.weight and judged and name not in view.holds and budget.is_spent(before, view.now_s, most):
-            aim = before.weight
-            why, short = f"{why}; held for now: {_often(most)}", (*short, "held")
-        elif aim < before.weight and not budget.may_fall(before, view.now_s, most):
-            aim = before.weight
-            why, short = f"{why}; not lowered again for now: {_often(most)}", (*short, "not lowered again")
-        carries = self._carries_its_share(name)
-        position = ramp.step(start, aim, baseline, view.now_s, settings.ramp_s, settings.min_change, carries=carries)
-        if want is not None:
-            position = ramp.moved(start, position, view.now_s)
-        if position.climb_began_s is not None and position.weight > before.weight:
-            why, short = f"{why}: on its way back to {target}", (*short, "on its way back")
-        return self._capped(_Move(target, position, why, short, cause, reason=reason), name, want)
+            target, cause = want.weight, "interference"
+            why = f"interference: {_first(verdict)}; {want.why}"
+            short = "interference", f"at most {verdict.severity:.0%} of capacity lost", _first(verdict)
+            if blind and target < (watched := self._watched(baseline)):
+                target, why = watched, f"{why}; its requests must show when the neighbour has gone"
+        after = position.tried(before, baseline, now_s, blind=blind)
+        if after.is_tried(now_s):
+            after, cause = position.moved(after, baseline, now_s), "tried"
+            why, short = f"interference: {TRIED}", ("interference", TRIED)
+        else:
+            after = position.settle(after, target, baseline, now_s, self.settings.min_change)
+        return _Move(target, after, why, short, cause)
+
+    def _watched(self, baseline: int) -> int:
+        """The weight that brings a server `WATCHED_RPS`; 0 where weights cannot share so little."""
+        total_rps = self.state.rates.total_rps
+        if self.view.snapshot.weights_mean not in ("share", "draws") or not total_rps:
+            return 0
+        most = math.floor(WATCHED_SHARE * baseline)
+        others = sum(self.movable.values()) - baseline
+        return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
 
     @property
     def _is_waiting(self) -> bool:
         """The lease since the start has not run out: a server without a Verdict stays where it is."""
         started_s = self.state.started_s
         return started_s is not None and self.view.now_s - started_s < self.settings.lease_s
-
-    def _carries_its_share(self, name: str) -> bool:
-        """Under least connections an idle server gets its share at any weight above 0: then a ramp is only a delay."""
-        rps = self.state.rates.rps
-        if not self.view.snapshot.by_concurrency or rps is None:
-            return False
-        total = sum(rps.values())
-        return total > 0.0 and rps.get(name, 0.0) >= FULL_SHARE * total / len(self.usable)
 
     def _why_baseline(self, name: str, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
         """The cause, and as in `Decision.short`."""
@@ -293,24 +282,17 @@ class _Turn:
             return "no_verdict", (f"no fresh Verdict for {lease_s:g} s: it keeps its baseline weight",)
         if verdict.state == "calm":
             return "calm", ("calm",)
+        if verdict.state == "interference" and self.admission.fails:
+            return "peer_fails", ("interference", f"but {self.admission.fails}: no load is moved to it")
         if verdict.state == "interference" and not verdict.shown:
             return "not_shown", ("interference", f"but nothing shows it now: {_first(verdict)}")
-        if verdict.state == "interference" and name in self.held_up:
-            return "interference", (
-                "interference",
-                f"not lowered again for now: {_often(self.settings.max_falls_per_min)}",
-            )
-        if verdict.state == "interference" and self.choice.why_not:
-            return "no_gain", ("interference", f"but {self.choice.why_not}")
         return verdict.state, (f"{verdict.state}: {_first(verdict)}",)
 
-    def _capped(self, move: _Move, name: str, want: Want | None) -> _Move:
-        """With its `maxconn`: what the law wants, or less if that was requested."""
+    def _capped(self, move: _Move, name: str) -> _Move:
+        """With its `maxconn`, where one was requested."""
         baseline, now = self.baselines[name].maxconn, self.state.limits.get(name)
-        if want is not None and move.position.weight > 0:
-            move.maxconn = limits.limit(want.in_flight, baseline, now)
         if (cap := self.view.caps.get(name)) is not None and cap.maxconn is not None:
-            move.maxconn = limits.capped(cap.maxconn, move.maxconn, baseline)
+            move.maxconn = limits.capped(cap.maxconn, baseline)
             move.why = move.why if now == move.maxconn else f"{move.why}; {cap}"
             move.cause = "limited" if move.cause == "calm" else move.cause
         return move
@@ -320,7 +302,7 @@ class _Turn:
         if weight > 0:
             most = self.pool.u_threshold
             why = f"{short}; it keeps {weight}, which the others cannot carry below {most:.0%} of their capacity"
-        return self._capped(_Move(weight, Position(weight), why, (short,), "drained"), name, None)
+        return self._capped(_Move(weight, Position(weight), why, (short,), "drained"), name)
 
     def _pinned(self, name: str, weight: int, weights: Mapping[str, int], headroom: Headroom) -> _Move:
         """A person's pin wins over what the others can carry, with a warning."""
@@ -357,25 +339,18 @@ class _Turn:
 def _make_room(
     moves: Mapping[str, _Move], wanted: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
 ) -> None:
-    """Where the others would be too full, load is given back at once: first to those that are well again, then to the
-    slow ones, up to what is wanted. Dwell, ramp and rate limit do not apply."""
-    well = [name for name in moves if name not in wanted]
-    for group, limit in ((well, headroom.limit_on_return()), (list(wanted), headroom.limit())):
-        behind = [name for name in group if moves[name].position.weight < moves[name].target]
-        if not behind:
-            continue
-        filled = headroom.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})
-        if filled <= limit:
-            continue
-        for name in behind:
-            move = moves[name]
-            move.position = ramp.moved(move.position, Position(move.target), now_s)
-            move.why = f"{move.reason}: given back at once, since the others would be {filled:.0%} full"
-            move.short = "given back at once", f"the others would be {filled:.0%} full"
-
-
-def _often(most: int) -> str:
-    return f"it has fallen {most} times within a minute"
+    """Where the others would be too full the slow servers get at once what is wanted."""
+    behind = [name for name in wanted if name in moves and moves[name].position.weight < moves[name].target]
+    if not behind:
+        return
+    filled = headroom.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})
+    if filled <= headroom.limit():
+        return
+    for name in behind:
+        move = moves[name]
+        move.position = position.moved(move.position, move.target, now_s)
+        move.why = f"{move.why}: given back at once, since the others would be {filled:.0%} full"
+        move.short = "given back at once", f"the others would be {filled:.0%} full"
 
 
 def _probability(verdict: Verdict) -> float:

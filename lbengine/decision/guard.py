@@ -21,6 +21,8 @@ class Admission:
 
     reduce: frozenset[str]
     panic: str = ""
+    fails: str = ""
+    """Who fails well above its peers, in words: no load is moved to it, so nobody is reduced."""
 
 
 def limit(usable: int, max_mitigated: float) -> int:
@@ -38,15 +40,24 @@ def least_weight(baseline: int) -> int:
     return math.ceil(PART * baseline)
 
 
-def admit(states: Mapping[str, State], reduced: Collection[str], waiting: Collection[str] = ()) -> Admission:
+def admit(
+    states: Mapping[str, State],
+    reduced: Collection[str],
+    waiting: Collection[str] = (),
+    failing: Mapping[str, float] | None = None,
+) -> Admission:
     """Who may be reduced, from the state of each usable server that has a fresh Verdict.
 
     `reduced`: those that are below their baseline now; `waiting`: those whose episode only waits for its end, which
-    lowers none that stands at its baseline.
+    lowers none that stands at its baseline; `failing`: share of failed requests of those that fail well above their
+    peers. What one server loses all others get, so nothing is moved while another one fails.
     """
     if "all_slow" in states.values():
         return Admission(frozenset(), "all servers are slow alike, so it is no neighbour")
     slow = [server for server, state in states.items() if state == "interference"]
+    for server, share in (failing or {}).items():
+        if server not in slow:
+            return Admission(frozenset(), fails=f"{server} fails {share:.0%} of its requests")
     return Admission(frozenset(server for server in slow if server in reduced or server not in waiting))
 
 

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from lbengine.decision import residual
 from lbengine.decision.law_weights import Load, capacities
-from lbengine.decision.prediction import FULL
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,6 @@ class Headroom:
         if capacity is None or rps is None:
             return self.u_threshold + residual.OVER
         return residual.allowed(capacity, rps, self.u_threshold)
-
-    def limit_on_return(self) -> float:
-        """The same while servers that are well again come back: full, since the choice may have filled the others that
-        far. Where nothing could be predicted it has not."""
-        return self.limit() if self._able is None or self.rps is None else max(self.limit(), FULL)
 
     def filled(self, weights: Mapping[str, int], without: Collection[str] = ()) -> float:
         """Predicted utilisation of the fullest server that is neither reduced nor named in `without`.

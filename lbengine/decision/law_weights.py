@@ -80,8 +80,6 @@ class Want:
 
     weight: int
     why: str
-    in_flight: float | None = None
-    """Under least connections: how many requests it should hold, if it keeps any."""
 
 
 def wanted_weights(
@@ -106,10 +104,9 @@ def wanted_weights(
     # Without load every split is as good: judged as if there were a little, the slow ones are drained.
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
-    held: dict[str, float] = {}
     step = grain([load.baseline for load in loads]) if snapshot.serves_in_runs else 1
     if snapshot.by_concurrency:
-        weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
+        weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
         weights = _rounded(loads, rates, step)
     spared = [not load.reduce and (spare_slow or not load.slow) for load in loads]
@@ -133,7 +130,7 @@ def wanted_weights(
             )
             if weight > weights[load.server]:
                 share += "; raised, or the others would be too full"
-            found[load.server] = Want(weight, share, held.get(load.server))
+            found[load.server] = Want(weight, share)
     return found
 
 
@@ -245,8 +242,8 @@ def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> d
 
 def _by_concurrency(
     loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
-) -> tuple[dict[str, int], dict[str, float]]:
-    """Least connections: weights, and how many requests those that keep any should hold.
+) -> dict[str, int]:
+    """Least connections: weights.
 
     Weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
 
@@ -259,7 +256,6 @@ def _by_concurrency(
     rounded = _rounded(loads, held)
     staying_rps = math.fsum(capacity)
     weights: dict[str, int] = {}
-    keeps: dict[str, float] = {}
     for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
         if not load.reduce:
             continue
@@ -270,5 +266,4 @@ def _by_concurrency(
             weights[load.server] = 0
         else:
             weights[load.server] = max(1, rounded[load.server])
-            keeps[load.server] = held_here
-    return weights, keeps
+    return weights

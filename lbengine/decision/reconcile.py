@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline, diff_from_baseline, merge, set_by_someone
 from lbengine.decision import limits
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.decision.state import PoolState, PoolView
 from slackwater.config import PoolSettings
 from slackwater.messages import Verdict

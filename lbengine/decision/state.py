@@ -9,7 +9,7 @@ from typing import Literal
 from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.calm import Calm
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.decision.rates import Rates
 from lbengine.overrides.overrides import Pin
 from lbengine.overrides.temporary import TemporaryOverride

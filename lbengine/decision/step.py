@@ -11,7 +11,7 @@ from typing import Literal
 
 from lbengine.baseline import diff_from_baseline
 from lbengine.decision.decide import Decision, Decisions, decide
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.decision.reconcile import Findings, reconcile
 from lbengine.decision.state import PoolState, PoolView
 from slackwater.config import LbengineSettings, PoolSettings

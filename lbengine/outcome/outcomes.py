@@ -12,7 +12,7 @@ import msgspec
 
 from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.outcome import forecast
 from lbengine.writer import BY, Writer, lowers
 from slackwater.messages import Change, Verdict

@@ -194,18 +194,9 @@ class LbengineSettings(Settings, frozen=True):
 
     cycle_s: Annotated[Positive, Meta(description="how often the balancer is read and reconciled")] = 0.2
     lease_s: Annotated[Positive, Meta(description="without Verdicts for this long: back to the baseline weights")] = 3.0
-    ramp_s: Annotated[Positive, Meta(description="time for a server to come back from 0 to its baseline weight")] = 1.5
     min_change: Annotated[
         float, Meta(ge=0, le=1, description="changes smaller than this share of the baseline are not sent")
     ] = 0.05
-    max_falls_per_min: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="how often a minute Verdicts may turn a server's weight downwards; beyond that the lower weight"
-            " is kept until the minute is over",
-        ),
-    ] = 6
     socket_timeout_s: Annotated[
         Positive,
         Meta(description="how long the balancer may take to answer; a hung lbengine is noticed after twice this"),

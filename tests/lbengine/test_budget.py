@@ -7,10 +7,10 @@ from typing import get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lbengine.decision.ramp import Position
 
 from lbengine.decision import budget
 from lbengine.decision.decide import Decisions
-from lbengine.decision.ramp import Position
 from slackwater.config import LbengineSettings
 from slackwater.messages import State
 from tests.support.pool_shown import decided, server, snapshot, verdict

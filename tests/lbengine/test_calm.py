@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lbengine.baseline import Baseline
 from lbengine.decision.calm import SPEEDS, Calm
+from lbengine.decision.position import Position
 from lbengine.decision.prediction import Alike, by_share
-from lbengine.decision.ramp import Position
 from lbengine.decision.state import PoolState, PoolView
 from lbengine.decision.step import step
 from slackwater.config import LbengineSettings

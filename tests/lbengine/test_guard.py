@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lbengine.decision.ramp import Position
 
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
 from lbengine.decision import guard
 from lbengine.decision.decide import Decisions
 from lbengine.decision.law_weights import LAWS
-from lbengine.decision.ramp import Position
 from lbengine.overrides.overrides import Pin
 from lbengine.overrides.temporary import TemporaryOverride
 from slackwater.config import LbengineSettings

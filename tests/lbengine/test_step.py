@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from lbengine.baseline import Baseline
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.decision.state import Phase, PoolState, PoolView
 from lbengine.decision.step import Actions, step, without
 from slackwater.config import LbengineSettings

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
-from lbengine.decision.ramp import Position
+from lbengine.decision.position import Position
 from lbengine.decision.state import PoolState, PoolView
 from lbengine.decision.step import step
 from slackwater.config import LbengineSettings

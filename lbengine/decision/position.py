@@ -1,0 +1,85 @@
+"""Where a server's weight stands within an episode, and which move is worth making. Pure.
+
+A weight goes down at once, and back to its baseline at once when the server is proven calm. In between it moves only
+for reasons that last: what the law wants wavers with its estimates.
+
+A server that is drained shows nothing of some neighbours. Where its Verdict says that nothing would show the end of
+one, it is tried: it gets its baseline weight after `TRIAL_AFTER_S`, and its requests decide. A server that is still
+beside its neighbour then is lowered again, but no more often than `MOST_TRIALS` times in an episode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+DWELL_S = 2.0
+LARGE_FALL = 0.2
+"""Share of the baseline from which on a fall is large: it is news, not a wavering estimate."""
+TRIAL_AFTER_S = 5.0
+TRIAL_S = 3.0
+"""A trial's requests decide within this time at five a second."""
+MOST_TRIALS = 2
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a server's weight stands."""
+
+    weight: int
+    moved_s: float | None = None
+    """When it was last moved within an episode."""
+    wants_more_s: float | None = None
+    """Since when, within an episode, the law has wanted more without a break."""
+    blind_s: float | None = None
+    """Since when it has been below its baseline and nothing would show that its neighbour is gone."""
+    trial_s: float | None = None
+    """When its last trial in this episode began."""
+    trials: int = 0
+
+    def is_tried(self, now_s: float) -> bool:
+        """It has its baseline weight so that requests decide; after its last trial it keeps that."""
+        if self.trial_s is None:
+            return False
+        return now_s - self.trial_s < TRIAL_S or self.trials >= MOST_TRIALS
+
+
+def settle(position: Position, target: int, baseline: int, now_s: float, min_change: float) -> Position:
+    """Within an episode: the position after this turn, towards a target.
+
+    What the law wants wavers with its estimates, and servers that are slow together answer each other's moves. So it
+    must want more for `DWELL_S` without a break, a small fall waits until so long after the last move, and a change
+    below `min_change` of the baseline is not made unless it ends at 0 or at the baseline.
+    """
+    before = position.weight
+    wants_more_s = None
+    if target > before:
+        wants_more_s = now_s if position.wants_more_s is None else position.wants_more_s
+    position = dataclasses.replace(position, wants_more_s=wants_more_s)
+    far = abs(target - before) >= max(1.0, min_change * baseline)
+    if target == before or not (far or target in (0, baseline)):
+        return position
+    if wants_more_s is not None:
+        waits = now_s - wants_more_s < DWELL_S
+    else:
+        small = before - target < LARGE_FALL * baseline
+        waits = small and position.moved_s is not None and now_s - position.moved_s < DWELL_S
+    return position if waits else moved(position, target, now_s)
+
+
+def moved(position: Position, weight: int, now_s: float) -> Position:
+    """The position at another weight."""
+    if weight == position.weight:
+        return position
+    return dataclasses.replace(position, weight=weight, moved_s=now_s, wants_more_s=None)
+
+
+def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
+    """The position with its next trial, if that is due. `blind`: nothing would show that its neighbour is gone."""
+    if not blind or position.weight >= baseline:
+        return dataclasses.replace(position, blind_s=None)
+    blind_s = now_s if position.blind_s is None else position.blind_s
+    if now_s - blind_s < TRIAL_AFTER_S:
+        return dataclasses.replace(position, blind_s=blind_s)
+    begun = dataclasses.replace(position, blind_s=None, trial_s=now_s, trials=position.trials + 1)
+    return moved(begun, baseline, now_s)
