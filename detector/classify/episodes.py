@@ -219,7 +219,8 @@ class StateMachines(SlotArrays):
         going = ~begins & (state != CALM)
         proof = self._take(slots, going, now_s, trials, covered)
         within_s = np.where(going, proof.within_s, 0.0)
-        probability = self._filter(slots, of_neighbour, weights, idle=low_traffic, calm=proof.ratio)
+        unanswered = low_traffic | ((classification == CALM) & ~signs.answered)
+        probability = self._filter(slots, of_neighbour, weights, unanswered, np.where(idle, proof.ratio, 0.0))
         if going.any():
             without_s = now_s - self._requests_s[slots]
             timed_out = going & idle & (without_s >= NO_REQUESTS_TIMEOUT_S)
@@ -258,10 +259,11 @@ class StateMachines(SlotArrays):
 
         A loud tick is a single observation, however seldom Samples come; a quiet one stands for all the time that it
         covers, since the monitor speaks at once when a signal leaves its range. In an episode of a server with requests
-        only what its ticks look like counts, in one without everything else.
+        only what its ticks look like counts, and of those without an answer only the loud ones: without requests a
+        server looks calm. In an episode of one without requests everything else counts.
         """
         loud = np.column_stack([classification != CALM, signs.slow, signs.loud])
-        known = np.column_stack([calm | ~idle, signs.answered, signs.known])
+        known = np.column_stack([calm | signs.answered | loud[:, 0], signs.answered, signs.known])
         hits = np.where(loud & known, weights[:, None], 0.0)
         count = np.where(known, np.where(loud, weights[:, None], covered[:, None]), 0.0)
         count[:, 1] = np.where(signs.answered, 1.0, 0.0)
@@ -290,20 +292,20 @@ class StateMachines(SlotArrays):
         found.put(going, took)
         return found
 
-    def _filter(self, slots: Ints, says: Floats, weights: Floats, *, idle: Bools, calm: Floats) -> Floats:
+    def _filter(self, slots: Ints, says: Floats, weights: Floats, unanswered: Bools, calm: Floats) -> Floats:
         """(M,) the probabilities after one tick of these slots: the forward recursion of a hidden Markov chain of two
         states (L. R. Rabiner, "A tutorial on hidden Markov models", Proc. IEEE 77(2), 1989). Its odds are what Shiryaev
         stops on; with neighbours ever rarer they become the cumulative sum.
 
-        `says` is each tick's log-likelihood ratio of a neighbour, `calm` that of calm by the signs of a server without
-        requests (`idle`), `weights` as in `step`.
+        `says` is each tick's log-likelihood ratio of a neighbour, `weights` as in `step`. In an episode a tick that is
+        `unanswered` says nothing by what it looks like; `calm` is its log-likelihood ratio of calm by other signs.
         """
         in_episode = self.state[slots] == INTERFERENCE
         without = np.clip(-calm, -MOST_RATIO, MOST_RATIO) * in_episode
         once_s = weights * REFERENCE_S
         before = self._probability[slots]
         before = before * np.exp(-once_s / MEAN_EPISODE_S) + (1.0 - before) * once_s * ONSETS_PER_NODE_DAY / DAY_S
-        odds = before / (1.0 - before) * np.exp(np.where(idle & in_episode, without, says * weights))
+        odds = before / (1.0 - before) * np.exp(np.where(unanswered & in_episode, without, says * weights))
         found = np.minimum(odds / (1.0 + odds), MOST_CERTAIN)
         self._probability[slots] = found
         return np.asarray(found)

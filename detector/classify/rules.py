@@ -12,7 +12,7 @@ from detector.classify.evidence import QUIET, weight
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.tree import Model, kinds_of
 from detector.features.columns import Bools, Floats, Ints, Table, filled
-from detector.features.features import FELT, SCALE, Frame, describe
+from detector.features.features import FELT, RESPONSE, SCALE, Frame, describe
 from detector.features.signals import INDEX, SIGNALS
 from detector.slot_arrays import SlotArrays
 
@@ -28,6 +28,7 @@ LOUD = {
 what others do to disk, memory and network. What idle processes of the web server do is noise."""
 _LOUD_COLUMNS = [INDEX[key] for key in LOUD]
 _LOUD_LIMITS: Floats = np.array(list(LOUD.values()))
+_RESPONSES = [INDEX[key] for key in RESPONSE]
 _SIGNAL_WORDS = tuple(SIGNALS[column].words for column in _LOUD_COLUMNS)
 FELT_SLOW = 1.0
 """An answer is slow at a response time's scale."""
@@ -198,7 +199,7 @@ def _signs(frame: Frame, table: Table) -> Signs:
         waited=filled(share, 0.0) * moments,
         loud=frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS,
         known=~np.isnan(frame.values[:, _LOUD_COLUMNS]),
-        answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),
+        answered=~np.isnan(frame.values[:, _RESPONSES]).all(axis=1),
         slow=frame.felt(frame.own_excess) >= FELT_SLOW,
     )
 
