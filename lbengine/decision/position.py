@@ -1,7 +1,8 @@
 """Where a server's weight stands within an episode, and which move is worth making. Pure.
 
-A weight goes down at once, and back to its baseline at once when the server is proven calm. In between it moves only
-for reasons that last: what the law wants wavers with its estimates.
+A weight goes down at once, and back to its baseline at once when the server is proven calm. In between it does not
+rise: what is believed of a drained server is of before, so what the law wants of it is no evidence. Where the others
+would be too full it gets load back all the same, which is not decided here.
 
 A server that is drained shows nothing of some neighbours. Where its Verdict says that nothing would show the end of
 one, it is tried: it gets its baseline weight after `TRIAL_AFTER_S`, and its requests decide. A server that is still
@@ -29,8 +30,6 @@ class Position:
     weight: int
     moved_s: float | None = None
     """When it was last moved within an episode."""
-    wants_more_s: float | None = None
-    """Since when, within an episode, the law has wanted more without a break."""
     blind_s: float | None = None
     """Since when it has been below its baseline and nothing would show that its neighbour is gone."""
     trial_s: float | None = None
@@ -45,25 +44,16 @@ class Position:
 
 
 def settle(position: Position, target: int, baseline: int, now_s: float, min_change: float) -> Position:
-    """Within an episode: the position after this turn, towards a target.
+    """Within an episode: the position after this turn, towards a target, which is never above where it stands.
 
-    What the law wants wavers with its estimates, and servers that are slow together answer each other's moves. So it
-    must want more for `DWELL_S` without a break, a small fall waits until so long after the last move, and a change
-    below `min_change` of the baseline is not made unless it ends at 0 or at the baseline.
+    Servers that are slow together answer each other's moves, so a small fall waits until `DWELL_S` after the last move;
+    one below `min_change` of the baseline is not made unless it ends at 0.
     """
-    before = position.weight
-    wants_more_s = None
-    if target > before:
-        wants_more_s = now_s if position.wants_more_s is None else position.wants_more_s
-    position = dataclasses.replace(position, wants_more_s=wants_more_s)
-    far = abs(target - before) >= max(1.0, min_change * baseline)
-    if target == before or not (far or target in (0, baseline)):
+    fall = position.weight - target
+    if fall <= 0 or (fall < max(1.0, min_change * baseline) and target > 0):
         return position
-    if wants_more_s is not None:
-        waits = now_s - wants_more_s < DWELL_S
-    else:
-        small = before - target < LARGE_FALL * baseline
-        waits = small and position.moved_s is not None and now_s - position.moved_s < DWELL_S
+    small = fall < LARGE_FALL * baseline
+    waits = small and position.moved_s is not None and now_s - position.moved_s < DWELL_S
     return position if waits else moved(position, target, now_s)
 
 
@@ -71,7 +61,7 @@ def moved(position: Position, weight: int, now_s: float) -> Position:
     """The position at another weight."""
     if weight == position.weight:
         return position
-    return dataclasses.replace(position, weight=weight, moved_s=now_s, wants_more_s=None)
+    return dataclasses.replace(position, weight=weight, moved_s=now_s)
 
 
 def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
