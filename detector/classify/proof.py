@@ -1,4 +1,4 @@
-"""When a neighbour is gone: a sequential test between what is seen in calm and what was seen beside this very neighbour.
+"""When a neighbour is gone: a sequential test between what calm shows and what showed beside this very neighbour.
 
 A server without requests shows nothing of most neighbours, so that it looks calm proves nothing. What proves something
 is a sign whose share of hits fell: it was seen at one rate while the neighbour was there, and is seen at the calm rate
@@ -24,9 +24,9 @@ from detector.slot_arrays import SlotArrays
 MOMENTS, LOOKS, ANSWERS = "random moments that waited", "Samples that look so", "slow answers"
 """Signs beside the signals that are beyond their scale."""
 PROOF = 10.0
-"""Sum of log-likelihood ratios that proves calm. Beside the neighbour it is reached once in e^10 trials at most (Lorden,
-1971), so once in a quarter of an hour of random moments."""
-MOST_PROOF_S = 6.0
+"""Sum of log-likelihood ratios that proves calm. Beside the neighbour it is reached once in e^10 trials at most
+(Lorden, 1971), so once in a quarter of an hour of random moments."""
+MOST_PROOF_S = 7.0
 """A sign that would need longer than this to prove calm has no power."""
 LEARNT = {MOMENTS: 16.0, ANSWERS: 3.0, LOOKS: 2.0}
 """Trials after which a sign's share beside a neighbour counts as seen; of a signal `LEARNT_SIGNAL`."""
@@ -164,7 +164,7 @@ class CalmProof(SlotArrays):
         sign = np.argmin(within_s, axis=1)
         rows = np.arange(len(slots))
         fastest_s = within_s[rows, sign]
-        has_power = fastest_s <= MOST_PROOF_S * needed / PROOF
+        has_power = fastest_s <= MOST_PROOF_S
         evidence = np.where(has_power, sums[rows, sign], 0.0)
         lasted = now_s - self._zero_s[slots, sign] >= dwell_s - 1e-6
         return Proof(
@@ -183,8 +183,8 @@ class CalmProof(SlotArrays):
         self._recent[slots] = self._recent[slots] * kept + trials.both
 
     def _shares(self, slots: Ints, peers: Bools) -> tuple[Floats, Floats]:
-        """(M, signs) of hits in calm, its own or the peers' of now if that is more; and beside the neighbour, a standard
-        error low."""
+        """(M, signs) share of hits in calm, its own or the peers' of now if that is more; and beside the neighbour, a
+        standard error low."""
         calm = self._calm[slots, :, 0] / self._calm[slots, :, 1]
         hits, count = self._recent[peers].sum(axis=0).T
         among = np.where(count > 0.0, hits / np.maximum(count, 1e-9), 0.0)

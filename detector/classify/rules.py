@@ -199,7 +199,7 @@ def _signs(frame: Frame, table: Table) -> Signs:
         waited=filled(share, 0.0) * moments,
         loud=frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS,
         known=~np.isnan(frame.values[:, _LOUD_COLUMNS]),
-        answered=~np.isnan(frame.values[:, _RESPONSES]).all(axis=1),
+        answered=np.asarray(~np.isnan(frame.values[:, _RESPONSES]).all(axis=1)),
         slow=frame.felt(frame.own_excess) >= FELT_SLOW,
     )
 

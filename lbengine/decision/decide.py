@@ -1,7 +1,7 @@
 """The decision: which weight each server should have, from what the balancer shows and the detector reports. No I/O.
 
-Guard, choice, position, headroom, guard again: the guard decides who may be reduced, the choice by how much, the position
-which move is worth making now, the headroom what the others cannot carry, and the guard has the last word.
+Guard, choice, position, headroom, guard again: the guard decides who may be reduced, the choice by how much, the
+position which move is worth making now, the headroom what the others cannot carry, and the guard has the last word.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import DecisionCause, Verdict
 
 WAITING = "waiting for its first Verdict"
+UNTIL_CALM = "its weight stays until it is proven calm"
 TRIED = "it is tried with requests, since nothing else shows whether the neighbour is still there"
 WATCHED_RPS = 1.0
 """So many requests a second show whether a neighbour is still there, where nothing else does."""
@@ -124,7 +125,7 @@ class _Turn:
             if name not in drains and name not in pins
         }
         weights = {server.name: server.weight for server in self.usable} | pins
-        _make_room(moves, wanted.keys(), weights, headroom, view.now_s)
+        _make_room(moves, reduce, weights, headroom, view.now_s)
         weights |= {name: move.position.weight for name, move in moves.items()}
         for name, weight in headroom.keeps(weights, self.settings.min_change).items():
             weights[name] = weight
@@ -134,7 +135,7 @@ class _Turn:
         for name in requested - drains - reduce:
             moves[name].short, moves[name].cause = (f"not drained: {self._few[0]}", *self._few[1:]), "not_drained"
             moves[name].why = ", ".join(moves[name].short)
-        self._bound(moves, wanted.keys() | drains)
+        self._bound(moves, reduce | drains)
         decisions = {}
         for name in movable:  # in their order
             move = moves[name]
@@ -230,7 +231,7 @@ class _Turn:
             at = position.tried(before, baseline, view.now_s, blind=True)
             move = _Move(baseline, at, f"unknown: {_first(verdict)}", ("unknown", _first(verdict)), "unknown")
         else:
-            cause, short = self._why_baseline(name, verdict)
+            cause, short = self._why_baseline(verdict)
             shown = short if cause != "panic" else ("panic",)
             move = _Move(baseline, Position(baseline), ", ".join(short), shown, cause)
         return self._capped(move, name)
@@ -238,29 +239,32 @@ class _Turn:
     def _in_episode(self, name: str, baseline: int, want: Want | None, verdict: Verdict) -> _Move:
         now_s, before = self.view.now_s, self.state.positions[name]
         blind = verdict.calm_shows_within_s is None
-        target = baseline
-        cause: DecisionCause = "no_gain"
-        why = f"interference: but {self.choice.why_not}"
+        target, why = baseline, f"interference: but {self.choice.why_not}"
         short: tuple[str, ...] = ("interference", f"but {self.choice.why_not}")
+        cause: DecisionCause = "no_gain"
         if want is not None:
-            target, cause = want.weight, "interference"
-            why = f"interference: {_first(verdict)}; {want.why}"
+            target, why = want.weight, f"interference: {_first(verdict)}; {want.why}"
             short = "interference", f"at most {verdict.severity:.0%} of capacity lost", _first(verdict)
-            if blind and target < (watched := self._watched(baseline)):
-                target, why = watched, f"{why}; its requests must show when the neighbour has gone"
+        elif before.weight < baseline:
+            why, short = f"interference: {_first(verdict)}; {UNTIL_CALM}", ("interference", UNTIL_CALM)
+        if target < baseline or before.weight < baseline:
+            cause = "interference"
         after = position.tried(before, baseline, now_s, blind=blind)
         if after.is_tried(now_s):
             after, cause = position.moved(after, baseline, now_s), "tried"
             why, short = f"interference: {TRIED}", ("interference", TRIED)
         else:
+            if blind:
+                after = position.watched(after, self._watched(baseline), now_s)
             after = position.settle(after, target, baseline, now_s, self.settings.min_change)
         return _Move(target, after, why, short, cause)
 
     def _watched(self, baseline: int) -> int:
-        """The weight that brings a server `WATCHED_RPS`; 0 where weights cannot share so little."""
+        """The weight that brings a server `WATCHED_RPS`. Under least connections any weight below the others' brings it
+        what comes while all others are busy."""
         total_rps = self.state.rates.total_rps
-        if self.view.snapshot.weights_mean not in ("share", "draws") or not total_rps:
-            return 0
+        if self.view.snapshot.by_concurrency or not total_rps:
+            return 1
         most = math.floor(WATCHED_SHARE * baseline)
         others = sum(self.movable.values()) - baseline
         return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
@@ -271,7 +275,7 @@ class _Turn:
         started_s = self.state.started_s
         return started_s is not None and self.view.now_s - started_s < self.settings.lease_s
 
-    def _why_baseline(self, name: str, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
+    def _why_baseline(self, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
         """The cause, and as in `Decision.short`."""
         lease_s = self.settings.lease_s
         if not self.view.verdicts:
@@ -337,10 +341,10 @@ class _Turn:
 
 
 def _make_room(
-    moves: Mapping[str, _Move], wanted: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
+    moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
 ) -> None:
     """Where the others would be too full the slow servers get at once what is wanted."""
-    behind = [name for name in wanted if name in moves and moves[name].position.weight < moves[name].target]
+    behind = [name for name in slow if name in moves and moves[name].position.weight < moves[name].target]
     if not behind:
         return
     filled = headroom.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})

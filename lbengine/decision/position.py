@@ -5,7 +5,7 @@ rise: what is believed of a drained server is of before, so what the law wants o
 would be too full it gets load back all the same, which is not decided here.
 
 A server that is drained shows nothing of some neighbours. Where its Verdict says that nothing would show the end of
-one, it is tried: it gets its baseline weight after `TRIAL_AFTER_S`, and its requests decide. A server that is still
+one, it is watched: it keeps some requests. Where these do not show it either it is tried: it gets its baseline weight after `TRIAL_AFTER_S`, and its requests decide. A server that is still
 beside its neighbour then is lowered again, but no more often than `MOST_TRIALS` times in an episode.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 DWELL_S = 2.0
 LARGE_FALL = 0.2
 """Share of the baseline from which on a fall is large: it is news, not a wavering estimate."""
-TRIAL_AFTER_S = 5.0
+TRIAL_AFTER_S = 6.0
 TRIAL_S = 3.0
 """A trial's requests decide within this time at five a second."""
 MOST_TRIALS = 2
@@ -35,6 +35,9 @@ class Position:
     trial_s: float | None = None
     """When its last trial in this episode began."""
     trials: int = 0
+    least: int = 0
+    """The weight that brings enough requests to see its neighbour leave, where nothing else shows that: kept to the
+    end of the episode."""
 
     def is_tried(self, now_s: float) -> bool:
         """It has its baseline weight so that requests decide; after its last trial it keeps that."""
@@ -49,6 +52,7 @@ def settle(position: Position, target: int, baseline: int, now_s: float, min_cha
     Servers that are slow together answer each other's moves, so a small fall waits until `DWELL_S` after the last move;
     one below `min_change` of the baseline is not made unless it ends at 0.
     """
+    target = max(target, position.least)
     fall = position.weight - target
     if fall <= 0 or (fall < max(1.0, min_change * baseline) and target > 0):
         return position
@@ -62,6 +66,14 @@ def moved(position: Position, weight: int, now_s: float) -> Position:
     if weight == position.weight:
         return position
     return dataclasses.replace(position, weight=weight, moved_s=now_s)
+
+
+def watched(position: Position, weight: int, now_s: float) -> Position:
+    """The position with at least this weight until the end of the episode."""
+    if position.least:
+        return position
+    position = dataclasses.replace(position, least=weight)
+    return moved(position, weight, now_s) if position.weight < weight else position
 
 
 def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
