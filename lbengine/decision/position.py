@@ -4,9 +4,10 @@ A weight goes down at once, and back to its baseline at once when the server is 
 rise: what is believed of a drained server is of before, so what the law wants of it is no evidence. Where the others
 would be too full it gets load back all the same, which is not decided here.
 
-A server that is drained shows nothing of some neighbours. Where its Verdict says that nothing would show the end of
-one, it is watched: it keeps some requests. Where these do not show it either it is tried: it gets its baseline weight after `TRIAL_AFTER_S`, and its requests decide. A server that is still
-beside its neighbour then is lowered again, but no more often than `MOST_TRIALS` times in an episode.
+A server that is drained shows nothing of some neighbours. Where its Verdict says for `WATCH_AFTER_S` that nothing would
+show the end of one, it is watched: it gets some requests. Where these do not show it either it is tried: it gets its
+baseline weight after `TRIAL_AFTER_S`, and its requests decide. A server that is still beside its neighbour then is
+lowered again, but no more often than `MOST_TRIALS` times in an episode.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 DWELL_S = 2.0
 LARGE_FALL = 0.2
 """Share of the baseline from which on a fall is large: it is news, not a wavering estimate."""
+WATCH_AFTER_S = 1.5
 TRIAL_AFTER_S = 6.0
 TRIAL_S = 3.0
 """A trial's requests decide within this time at five a second."""
@@ -31,7 +33,7 @@ class Position:
     moved_s: float | None = None
     """When it was last moved within an episode."""
     blind_s: float | None = None
-    """Since when it has been below its baseline and nothing would show that its neighbour is gone."""
+    """Since when it has been below its baseline while nothing would show that its neighbour is gone."""
     trial_s: float | None = None
     """When its last trial in this episode began."""
     trials: int = 0
@@ -69,8 +71,8 @@ def moved(position: Position, weight: int, now_s: float) -> Position:
 
 
 def watched(position: Position, weight: int, now_s: float) -> Position:
-    """The position with at least this weight until the end of the episode."""
-    if position.least:
+    """The position with at least this weight until the end of the episode, where it has been blind for a while."""
+    if position.least or position.blind_s is None or now_s - position.blind_s < WATCH_AFTER_S:
         return position
     position = dataclasses.replace(position, least=weight)
     return moved(position, weight, now_s) if position.weight < weight else position
