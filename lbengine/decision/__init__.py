@@ -1,1 +1,1 @@
-"""From Verdicts to weights: law, limits, guard, ramp. No I/O."""
+"""From Verdicts to weights: law, choice, position, guard. No I/O."""

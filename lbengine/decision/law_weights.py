@@ -19,8 +19,6 @@ from lbengine.laws.rounding import closest, grain
 
 LEAST_IN_FLIGHT = 1.0
 """By concurrency a server that should hold fewer requests than this gets weight 0: weights can't express less."""
-RETURN_IN_FLIGHT = 1.5
-"""A drained server returns only above this, so that it doesn't come and go."""
 ROOM_TO_DRAIN = 0.95
 """To drain a server, the others must be able to carry everything within this share of their room; to keep it drained,
 within all of it."""
@@ -259,9 +257,8 @@ def _by_concurrency(
     for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
         if not load.reduce:
             continue
-        too_few = held_here < (RETURN_IN_FLIGHT if load.drained else LEAST_IN_FLIGHT)
         room_rps = u_threshold * (staying_rps - mu) * (1.0 if load.drained else ROOM_TO_DRAIN)
-        if too_few and total_rps <= room_rps:
+        if held_here < LEAST_IN_FLIGHT and total_rps <= room_rps:
             staying_rps -= mu
             weights[load.server] = 0
         else:

@@ -116,7 +116,7 @@ def run(data: Path, until_s: float, say: Callable[[str], None]) -> None:
                 if time.monotonic() + seconds + AFTER_S + 12.0 > until_s:
                     return
                 episode = play(site, slackwater, "act", kind, seconds, rps * len(site.webs), AFTER_S)
-                row = Row(*cell, commit(), machine(), asdict(episode))
+                row = Row(*cell, commit() or "not known", machine(), asdict(episode))
                 with data.open("ab") as file:
                     file.write(msgspec.json.encode(row) + b"\n")
                 say(f"{balance} {app} {kind} {rps:g}/s {seconds:g} s: {episode.weights[episode.noisy]}")
@@ -137,8 +137,8 @@ def is_one(row: Row) -> bool:
 def table(rows: Sequence[Row], name: str, key: Callable[[Row], Any]) -> list[str]:
     """A table of the page: a line for each value of `key`."""
     lines = [
-        f"| {name} | episodes | lowered | at most one fall and one rise | more than two falls | lowered after s | back s |"
-        " calm server held at most s | mean ms, calm | mean ms, beside the noise |",
+        f"| {name} | episodes | lowered | at most one fall and one rise | more than two falls | lowered after s"
+        " | back s | calm server held at most s | mean ms, calm | mean ms, beside the noise |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for value in sorted({key(row) for row in rows}, key=str):
@@ -165,7 +165,7 @@ def _cells(rows: Sequence[Row]) -> list[str]:
 def _spread(figures: Iterable[float | None]) -> str:
     """Median and range."""
     known = [figure for figure in figures if figure is not None]
-    return f"{statistics.median(known):.1f} ({min(known):.1f} to {max(known):.1f})" if known else "–"
+    return f"{statistics.median(known):.1f} ({min(known):.1f} to {max(known):.1f})" if known else "none"
 
 
 def page(rows: Sequence[Row]) -> str:
