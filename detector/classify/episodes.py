@@ -10,7 +10,7 @@ episode goes on, at most for `NO_REQUESTS_TIMEOUT_S`, and the Verdict says so: w
 requests. Once an episode has ended without requests, no tick without an answered request begins another.
 
 An episode that follows another closely shows that the proof before was wrong, so the next one needs twice as much
-evidence, up to `MOST_CAUTION` times as much.
+evidence that its neighbour is gone, up to `MOST_CAUTION` times as much.
 
 All nodes of a pool are stepped in one pass over arrays; `Steps.describe` puts a single node's step in words.
 """
@@ -276,7 +276,7 @@ class StateMachines(SlotArrays):
 
     def _take(self, slots: Ints, going: Bools, now_s: float, trials: Trials, covered: Floats) -> Proof:
         """The proof of calm of those whose episode goes on; of the others nothing is proven."""
-        caution = self._caution[slots]
+        caution = np.where(self.state[slots] == INTERFERENCE, self._caution[slots], 1.0)
         found = Proof.none(len(slots))
         if not going.any():
             return found

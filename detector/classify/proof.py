@@ -111,8 +111,15 @@ class CalmProof(SlotArrays):
         self._learnt: Floats = np.array([LEARNT.get(sign, LEARNT_SIGNAL) for sign in signs])
         self._least_calm: Floats = np.array([LEAST_CALM.get(sign, LEAST_SHARE) for sign in signs])
         pairs, row = np.zeros((len(signs), 2)), np.zeros(len(signs))
-        prior = np.tile([CALM_PRIOR[0] * CALM_PRIOR[1], CALM_PRIOR[1]], (len(signs), 1))
-        super().__init__(_calm=prior, _recent=pairs, _beside=pairs, _since=pairs, _sum=row, _zero_s=row)
+        self._prior: Floats = np.array([CALM_PRIOR[0] * CALM_PRIOR[1], CALM_PRIOR[1]])
+        super().__init__(
+            _calm=np.tile(self._prior, (len(signs), 1)),
+            _recent=pairs,
+            _beside=pairs,
+            _since=pairs,
+            _sum=row,
+            _zero_s=row,
+        )
 
     def learn(self, slots: Ints, trials: Trials, covered_s: Floats) -> None:
         """Takes ticks of calm in; they cover so many seconds, (M,)."""
@@ -124,9 +131,12 @@ class CalmProof(SlotArrays):
         self._remember(slots, trials, covered_s)
 
     def begin(self, slots: Ints, now_s: float) -> None:
-        """An episode of these slots begins, by what ticks looked like."""
+        """An episode of these slots begins, by what ticks looked like: those are of the neighbour, though they were
+        taken in as calm."""
+        looks = self.signs.index(LOOKS)
+        self._calm[slots, looks] = np.maximum(self._calm[slots, looks] - LEARNT[LOOKS], self._prior)
         self._beside[slots] = self._since[slots] = 0.0
-        self._beside[slots, self.signs.index(LOOKS)] = LEARNT[LOOKS]
+        self._beside[slots, looks] = LEARNT[LOOKS]
         self._sum[slots], self._zero_s[slots] = 0.0, now_s
 
     def take(
