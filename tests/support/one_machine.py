@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import CODES, STATES, StateMachines
+from detector.classify.episodes import CODES, STATES, Signs, StateMachines
 from detector.classify.evidence import QUIET, Evidence
 from slackwater.messages import State
 
@@ -15,6 +15,37 @@ EVIDENCE = Evidence(calm=(99_950, 50, 100, 10), neighbour=(100, 10, 200, 700))
 FAINT, WEAK, STRONG = 1, 2, 3
 THRESHOLD = 12.0
 """Two strong ticks, with a quiet one between them too, or three weak ones."""
+SIGNAL = "the probe's wait"
+"""The one signal that is known here."""
+
+
+@dataclass(frozen=True)
+class Shows:
+    """What a tick shows of a neighbour where there are no requests."""
+
+    moments: int = 0
+    waited: int = 0
+    loud: bool | None = None
+    """The signal is beyond its scale; None: it has no value."""
+    answered: bool = False
+    slow: bool = False
+
+
+NOTHING = Shows()
+ANSWERED, ANSWERED_SLOWLY = Shows(answered=True), Shows(answered=True, slow=True)
+LOUD, QUIET_SIGNAL = Shows(loud=True), Shows(loud=False)
+
+
+def signs(*ticks: Shows) -> Signs:
+    """One row each."""
+    return Signs(
+        moments=np.array([float(tick.moments) for tick in ticks]),
+        waited=np.array([float(tick.waited) for tick in ticks]),
+        loud=np.array([[bool(tick.loud)] for tick in ticks]),
+        known=np.array([[tick.loud is not None] for tick in ticks]),
+        answered=np.array([tick.answered for tick in ticks]),
+        slow=np.array([tick.slow for tick in ticks]),
+    )
 
 
 @dataclass
@@ -28,13 +59,14 @@ class Status:
     began: bool
     waits: bool
     probability: float
+    calm_shows_within_s: float
 
 
 class OneMachine:
     """One slot of `StateMachines`."""
 
     def __init__(self, calm_dwell_s: float, now_s: float, label_unix_s: float) -> None:
-        self.machines = StateMachines(calm_dwell_s)
+        self.machines = StateMachines(calm_dwell_s, (SIGNAL,))
         self.machines.resize(1)
         self.machines.add_node(0, now_s, label_unix_s)
 
@@ -51,10 +83,11 @@ class OneMachine:
         level: int = STRONG,
         weight: float = 1.0,
         low_traffic: bool = False,
-        residual: str = "",
-        answered: bool = False,
+        shows: Shows | None = None,
     ) -> Status:
-        """Takes one tick in; `residual` is what shows, in words."""
+        """Takes one tick in. Without `shows` a server with requests answers one, slowly if it looks so."""
+        if shows is None:
+            shows = NOTHING if low_traffic else Shows(answered=True, slow=seen != "calm")
         steps = self.machines.step(
             np.array([0]),
             now_s,
@@ -65,17 +98,15 @@ class OneMachine:
             threshold=np.array([THRESHOLD]),
             weight=weight,
             low_traffic=np.array([low_traffic]),
-            residual=np.array([bool(residual)]),
-            answered=np.array([answered]),
+            signs=signs(shows),
         )
-        why = steps.describe(0, lambda _: residual)
-        state = STATES[int(steps.state[0])]
         return Status(
-            state,
+            STATES[int(steps.state[0])],
             float(steps.since_unix_s[0]),
             int(steps.episode[0]),
-            why,
+            steps.describe(0),
             bool(steps.began[0]),
             bool(steps.waits[0]),
             float(steps.probability[0]),
+            float(steps.calm_shows_within_s[0]),
         )

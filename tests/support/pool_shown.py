@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from lbengine.decision.ramp import Position
-
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.ipvs.schedulers import SCHEDULERS
 from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.decide import Decisions, decide
+from lbengine.decision.position import Position
 from lbengine.decision.rates import Rates
 from lbengine.decision.state import PoolState, PoolView
 from slackwater.config import LbengineSettings, PoolSettings
