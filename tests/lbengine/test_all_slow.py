@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from lbengine.decision.ramp import Position
 
 from detector.recordings.recording import Label, Recording, read
 from detector.train.replay import batches
+from lbengine.decision.position import Position
 from slackwater.messages import Verdict
 from tests.support.judges import new_judge
 from tests.support.paths import RECORDINGS

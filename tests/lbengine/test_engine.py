@@ -1,4 +1,4 @@
-"""The engine's turns against a real HAProxy. Time is an argument, so nothing here waits for a ramp."""
+"""The engine's turns against a real HAProxy. Time is an argument, so nothing here waits."""
 
 from __future__ import annotations
 
@@ -57,13 +57,7 @@ def test_a_noisy_neighbour_moves_the_load_and_its_end_brings_it_back(site: Drive
     assert site.weights() == [0, 100, 100]
     assert site.baseline_file().exists()
     assert site.cycle(host1="interference") == "web: host1 stays at 0 of 100 (interference); 2 others unchanged"
-    assert site.cycle() == "web: host1 0 -> 2 (calm, on its way back); 2 others unchanged"
-    climbed = []
-    for _ in range(11):
-        site.cycle()
-        climbed.append(site.weights()[0])
-    assert climbed == sorted(climbed)
-    assert climbed[4] in range(10, 20), "1 s after the trickle began: a third of the ramp's time, then doubling"
+    assert site.cycle() == "web: host1 0 -> 100 (calm); 2 others unchanged"
     assert site.weights() == [100, 100, 100]
     assert site.cycle() == "web: 3 unchanged"
 

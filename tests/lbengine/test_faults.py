@@ -169,7 +169,7 @@ def test_a_power_cut_at_any_step_of_an_episode_is_followed_by_the_baseline(site:
             after = site.engine()
             after.cycle(site.now_s)
             for _ in range(2):
-                site.now_s += SETTINGS.lease_s + SETTINGS.ramp_s + 1.0
+                site.now_s += SETTINGS.lease_s + SETTINGS.socket_timeout_s + 1.0
                 after.cycle(site.now_s)
             after.stop(site.now_s, "the end")
         assert site.weights() == [100, 100, 100], f"cut at step {number}"

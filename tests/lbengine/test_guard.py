@@ -12,16 +12,15 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lbengine.decision.ramp import Position
 
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
 from lbengine.decision import guard
 from lbengine.decision.decide import Decisions
 from lbengine.decision.law_weights import LAWS
+from lbengine.decision.position import Position
 from lbengine.overrides.overrides import Pin
 from lbengine.overrides.temporary import TemporaryOverride
-from slackwater.config import LbengineSettings
 from slackwater.messages import State
 from tests.support.pool_shown import decided, server, snapshot, verdict
 
@@ -370,15 +369,3 @@ def test_where_no_split_is_surely_better_an_episode_changes_nothing() -> None:
     assert weights_of(found) == [100, 100, 100, 100]
     assert found.servers["host0"].cause == "no_gain"
     assert found.servers["host0"].why.startswith("interference, but no split is surely better")
-
-
-def test_the_others_split_heeds_a_slow_server_that_may_not_fall_again() -> None:
-    """It keeps its share and no more, as it is nearly full."""
-    states: dict[str, State] = {"host0": "interference", "host1": "interference"}
-    fell = Position(100, falls_s=tuple(100.0 - second for second in range(LbengineSettings().max_falls_per_min)))
-    positions = {"host0": Position(100), "host1": fell, "host2": Position(100), "host3": Position(100)}
-    free, held = four(200.0, states=states), four(200.0, states=states, positions=positions)
-    assert weights_of(free)[:2] == [0, 0]
-    assert weights_of(held)[1] == 100
-    assert weights_of(held)[0] > 20, "drained, it would fill the other slow one"
-    assert "not lowered again for now" in held.servers["host1"].why

@@ -48,7 +48,7 @@ class LbengineProcess:
         self.config = folder / "controller.toml"
         self.config.write_text(
             f'state_dir = "{folder}"\n[bus]\nurl = "{self.url}"\n'
-            f"[lbengine]\nlease_s = {LEASE_S:g}\nramp_s = 0.5\nsocket_timeout_s = {PATIENCE_S:g}\n"
+            f"[lbengine]\nlease_s = {LEASE_S:g}\nsocket_timeout_s = {PATIENCE_S:g}\n"
             f'[[pool]]\nname = "web"\nbackend = "web"\nmode = "act"\n' + (pool or f'socket = "{balancer.socket}"\n'),
             encoding="utf-8",
         )

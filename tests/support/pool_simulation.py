@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,17 @@ from lbengine.decision.state import PoolState, PoolView
 from lbengine.decision.step import step
 from slackwater.config import LbengineSettings
 from slackwater.messages import State, Verdict
-from tests.support.one_machine import OneMachine
+from tests.support.one_machine import OneMachine, Shows
 from tests.support.pool_shown import server, snapshot
 
 TICK_S = 0.2
 CALM_RPS, NOISY_RPS = 300.0, 60.0
-SHOWS_ON_IDLE = 0.35
-"""Share of the ticks in which a neighbour shows on a server without requests."""
+MOMENTS = 4
+"""Random moments a tick."""
+WAITS_BESIDE, WAITS_IN_CALM = 0.7, 0.1
+"""Share of the random moments at which the machine does not run the monitor."""
+FEW_RPS = 1.0
+"""A server with fewer requests has none to speak of."""
 FOLLOWS = 0.4
 """How fast the severity of an episode follows its ticks, as in detector/estimator.py."""
 Noise = Callable[[int, float], bool]
@@ -50,11 +55,14 @@ def simulate(
     balance: str = "roundrobin",
     seed: int = 1,
     down: Noise = lambda server, at_s: False,  # noqa: ARG005
+    waits_beside: float = WAITS_BESIDE,
+    waits_in_calm: float = WAITS_IN_CALM,
 ) -> list[Tick]:
     """Runs it with default settings. A slow server's capacity is known within 10%, a calm one's within 2%.
 
     As the detector's does, a severity follows the ticks with requests, and without them can only rise. `down`: the
-    server takes no requests then.
+    server takes no requests then. Without requests a neighbour shows in random moments alone: in `waits_beside` of
+    them, and as often as in calm if it does not show at all.
     """
     chance = random.Random(seed)
     names = [f"host{n + 1}" for n in range(servers)]
@@ -75,14 +83,15 @@ def simulate(
         rates = share(balance, [state.positions[name].weight * up[n] for n, name in enumerate(names)], offered_rps)
         verdicts = {}
         for n, name in enumerate(names):
-            idle = rates[n] < 1.0
-            shows = noisy[n] and (not idle or chance.random() < SHOWS_ON_IDLE)
-            seen: State = "interference" if noisy[n] and not idle else "calm"
-            status = machines[name].step(
-                now_s, now_s, seen, low_traffic=idle, residual="the probe" if shows and idle else ""
-            )
+            idle = rates[n] < FEW_RPS
+            answered = chance.random() < 1.0 - math.exp(-rates[n] * TICK_S)
+            seen: State = "interference" if noisy[n] and answered and not idle else "calm"
+            waits = waits_beside if noisy[n] else waits_in_calm
+            waited = sum(chance.random() < waits for _ in range(MOMENTS))
+            shown = Shows(MOMENTS, waited, answered=answered, slow=answered and noisy[n])
+            status = machines[name].step(now_s, now_s, seen, low_traffic=idle, shows=shown)
             slow = status.state == "interference"
-            severity[name] = follow(severity[name], shows, idle) if slow else 0.0
+            severity[name] = follow(severity[name], noisy[n] and answered, not answered) if slow else 0.0
             wavers = chance.uniform(0.9, 1.1) if slow else chance.uniform(0.98, 1.02)
             verdicts[name] = Verdict(
                 v=1,
@@ -98,11 +107,12 @@ def simulate(
                 rps=rates[n],
                 shown=not status.waits,
                 probability=status.probability,
+                calm_shows_within_s=status.calm_shows_within_s if math.isfinite(status.calm_shows_within_s) else None,
             )
         servers_shown = [server(name, state.positions[name].weight, up[n]) for n, name in enumerate(names)]
         # Rates as the nodes report them: those of this tick, where counters would give the last second's.
-        shown = dataclasses.replace(snapshot(servers_shown, balance), counts="connections")
-        state, _ = step(state, PoolView(now_s=now_s, snapshot=shown, verdicts=verdicts), pool, settings)
+        pool_shown = dataclasses.replace(snapshot(servers_shown, balance), counts="connections")
+        state, _ = step(state, PoolView(now_s=now_s, snapshot=pool_shown, verdicts=verdicts), pool, settings)
         weights = [state.positions[name].weight for name in names]
         rates = share(balance, [weight * up[n] for n, weight in enumerate(weights)], offered_rps)
         full = [NOISY_RPS if loud else CALM_RPS for loud in noisy]
