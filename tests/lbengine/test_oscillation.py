@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.paths import TRACES
-from tests.support.pool_simulation import Noise, Tick, as_text, falls, onsets, simulate
+from tests.support.pool_simulation import WAITS_BESIDE, WAITS_IN_CALM, Noise, Tick, as_text, falls, onsets, simulate
 
 
 def two_at_once(server: int, at_s: float) -> bool:
@@ -37,6 +37,8 @@ def in_turns(server: int, at_s: float) -> bool:
     return at_s < 60.0 and int(at_s / 4.0) % 3 == server
 
 
+CALM_S = 8.0
+"""Before the noise."""
 STORIES: dict[str, tuple[Noise, int, float]] = {
     "two_at_once": (two_at_once, 5, 700.0),
     "two_of_three": (two_of_three, 3, 250.0),
@@ -79,6 +81,61 @@ def test_noise_in_turns_is_met_each_time_that_it_comes_back(balance: str) -> Non
     for begin_s in range(0, 60, 4):
         there = [tick for tick in ticks if begin_s <= tick.at_s < begin_s + 4]
         assert any(tick.weights[tick.noisy.index(True)] < 15 for tick in there), as_text(ticks)
+
+
+def steadily(total_s: float) -> Noise:
+    """Beside server 0 from `CALM_S` on, for so long."""
+    return lambda server, at_s: server == 0 and CALM_S <= at_s < CALM_S + total_s
+
+
+def rises(ticks: list[Tick], server: int) -> int:
+    return sum(tick.weights[server] > before.weights[server] for before, tick in itertools.pairwise(ticks))
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+@pytest.mark.parametrize("rps", [5.0, 20.0, 60.0])
+@pytest.mark.parametrize(("waits_beside", "waits_in_calm"), [(WAITS_BESIDE, WAITS_IN_CALM), (0.85, 0.5)])
+def test_steady_noise_is_one_fall_and_one_rise_soon_after_its_end(
+    balance: str, rps: float, waits_beside: float, waits_in_calm: float
+) -> None:
+    """Also where the machine wavers so that random moments wait in calm too."""
+    back_s = []
+    for seed in range(3):
+        ticks = simulate(
+            steadily(30.0),
+            servers=3,
+            seconds=CALM_S + 30.0 + 20.0,
+            total_rps=3 * rps,
+            balance=balance,
+            seed=seed,
+            waits_beside=waits_beside,
+            waits_in_calm=waits_in_calm,
+        )
+        assert (falls(ticks, 0, 1), rises(ticks, 0)) == (1, 1), as_text(ticks)
+        assert {weight for tick in ticks for weight in tick.weights[1:]} == {100}
+        back_s.append(next(tick.at_s for tick in reversed(ticks) if tick.weights[0] < 100) - CALM_S - 30.0)
+    assert min(back_s) >= 0.0
+    assert sorted(back_s)[1] <= (3.0 if rps >= 20.0 else 6.0)
+    assert max(back_s) <= 8.0
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+@pytest.mark.parametrize("rps", [5.0, 60.0])
+def test_noise_that_shows_nowhere_but_in_requests_is_two_falls_at_most(balance: str, rps: float) -> None:
+    """Where weights share requests it keeps some, which show the end; else it is tried."""
+    for seed in range(2):
+        ticks = simulate(
+            steadily(60.0),
+            servers=3,
+            seconds=CALM_S + 60.0 + 15.0,
+            total_rps=3 * rps,
+            balance=balance,
+            seed=seed,
+            waits_beside=WAITS_IN_CALM,
+        )
+        assert 1 <= falls(ticks, 0, 1) <= 2, as_text(ticks)
+        below_s = [tick.at_s for tick in ticks if tick.weights[0] < 100]
+        assert below_s[-1] <= CALM_S + 60.0 + 8.0, as_text(ticks)
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])

@@ -14,6 +14,7 @@ from lbengine.decision.decide import Decisions, decide
 from lbengine.decision.position import Position
 from lbengine.decision.rates import Rates
 from lbengine.decision.state import PoolState, PoolView
+from lbengine.errors import Failing
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
 
@@ -62,6 +63,7 @@ def decided(
     waiting: bool = False,
     rates: Mapping[str, float] | None = None,
     total_rps: float | None = None,
+    failing: Mapping[str, Failing] | None = None,
     **overrides: Any,
 ) -> Decisions:
     """What is decided for a pool that shows this; every baseline weight is 100 unless `baselines` says otherwise."""
@@ -70,7 +72,7 @@ def decided(
         baselines=baselines or {one.name: Baseline(100, 100) for one in shown.servers},
         positions=positions,
         externally_controlled=frozenset(externally_controlled),
-        rates=Rates(rps=rates, total_rps=total_rps),
+        rates=Rates(rps=rates, total_rps=total_rps, failing=failing or {}),
         started_s=now_s if waiting else None,
     )
     view = PoolView(now_s=now_s, snapshot=shown, verdicts=verdicts, **overrides)

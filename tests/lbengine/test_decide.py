@@ -1,0 +1,103 @@
+"""The weight comes back at once on proof, requests show what nothing else does, and no load is moved to who fails."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lbengine.decision.decide import TRIED, WATCHED_RPS, WATCHED_SHARE, Decision
+from lbengine.decision.position import TRIAL_AFTER_S, TRIAL_S, Position
+from lbengine.errors import Failing
+from slackwater.messages import State, Verdict
+from tests.support.pool_shown import decided, server, snapshot, verdict
+
+NAMES = ("host0", "host1", "host2")
+NOW_S = 100.0
+
+
+def said(state: State, *, blind: bool) -> Verdict:
+    found = verdict("host0", state, 0.8 * (state == "interference"), 60.0 if state == "interference" else 300.0)
+    return msgspec.structs.replace(found, calm_shows_within_s=None if blind else 2.0)
+
+
+def turn(
+    position: Position,
+    state: State = "interference",
+    *,
+    balance: str = "leastconn",
+    blind: bool = False,
+    now_s: float = NOW_S,
+    failing: dict[str, Failing] | None = None,
+    total_rps: float = 180.0,
+) -> Decision:
+    """The decision on host0, whose peers are calm."""
+    positions = {name: Position(100) for name in NAMES} | {"host0": position}
+    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": said(state, blind=blind)}
+    shown = snapshot([server(name, positions[name].weight) for name in NAMES], balance)
+    found = decided(shown, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
+    return found.servers["host0"]
+
+
+def test_who_is_proven_calm_has_its_baseline_weight_at_once_and_nothing_is_left_of_the_episode() -> None:
+    after = turn(Position(0, moved_s=NOW_S - 0.2, blind_s=90.0, trial_s=80.0, trials=2), "calm")
+    assert (after.position, after.cause, after.why) == (Position(100), "calm", "calm")
+
+
+def test_however_often_it_has_fallen_calm_gives_the_weight_back_and_the_next_episode_takes_it() -> None:
+    position = Position(100)
+    for number in range(40):
+        now_s = NOW_S + number
+        position = turn(position, "calm" if number % 2 else "interference", now_s=now_s).position
+        assert position.weight == (100 if number % 2 else 0)
+
+
+def test_while_something_would_show_calm_a_drained_server_stays_drained() -> None:
+    position = Position(100)
+    for number in range(600):
+        after = turn(position, now_s=NOW_S + number / 5.0)
+        position = after.position
+        assert (position.weight, after.cause) == (0, "interference")
+
+
+def test_where_nothing_would_show_calm_a_server_is_tried_lowered_once_more_and_then_left_with_its_load() -> None:
+    position, causes, weights = Position(100), [], []
+    for number in range(300):
+        after = turn(position, blind=position.weight < 100, now_s=NOW_S + number / 5.0)
+        if position.weight != after.position.weight:
+            weights.append((number / 5.0, after.position.weight))
+            causes.append(after.cause)
+        position = after.position
+    tried_s = TRIAL_AFTER_S + 0.2
+    assert [weight for _, weight in weights] == [0, 100, 0, 100]
+    assert [at_s for at_s, _ in weights[:3]] == [0.0, tried_s, tried_s + TRIAL_S]
+    assert causes == ["interference", "tried", "interference", "tried"]
+    assert (after.cause, after.short) == ("tried", ("interference", TRIED))
+
+
+def test_a_trial_whose_requests_prove_calm_ends_the_episode() -> None:
+    position = Position(100, trial_s=NOW_S - 1.0, trials=1)
+    assert turn(position).position.weight == 100
+    assert turn(position, "calm").position == Position(100)
+
+
+def test_where_weights_share_requests_a_server_that_shows_nothing_else_keeps_a_few() -> None:
+    after = turn(Position(100), balance="roundrobin", blind=True)
+    assert after.position.weight == 2, "of 201: 1.8 of 180 requests/s"
+    assert 180.0 * after.position.weight / (200 + after.position.weight) >= WATCHED_RPS
+    assert after.why.endswith("; its requests must show when the neighbour has gone")
+    assert turn(Position(100), balance="roundrobin").position.weight == 0
+    assert turn(Position(100), balance="leastconn", blind=True).position.weight == 0
+
+
+def test_a_server_that_is_watched_gets_no_more_than_a_tenth_of_its_baseline() -> None:
+    after = turn(Position(100), balance="roundrobin", blind=True, total_rps=6.0)
+    assert after.position.weight == WATCHED_SHARE * 100
+
+
+def test_no_load_is_moved_to_a_server_that_fails() -> None:
+    fails = {"host2": Failing(0.5, 0.0)}
+    for position in (Position(100), Position(0, moved_s=NOW_S - 10.0)):
+        after = turn(position, failing=fails)
+        assert (after.position.weight, after.cause) == (100, "peer_fails")
+        assert after.why == "interference, but host2 fails 50% of its requests: no load is moved to it"
+    assert turn(Position(100), failing={"host0": Failing(0.5, 0.0)}).position.weight == 0, "away from who fails itself"
+    assert turn(Position(0), "calm", failing=fails).cause == "calm"
