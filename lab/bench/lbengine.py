@@ -92,7 +92,7 @@ def verdict_to_weight(folder: Path, servers: int, rounds: int, law: str) -> list
     with haproxy(folder, servers, "roundrobin") as path, Journal.open(journal_path(folder)) as journal:
         pool = HAProxyPool(name="web", backend="web", socket=path, mode="act", law=law)  # type: ignore[arg-type]
         balancer = Timed(path, "web", 10.0)
-        engine = Engine(pool, LbengineSettings(ramp_s=0.001), folder, journal, balancer=balancer)
+        engine = Engine(pool, LbengineSettings(), folder, journal, balancer=balancer)
         now_s = 0.0
         for number in range(rounds):
             for state in ("calm", "calm", "calm", "interference"):
@@ -214,7 +214,7 @@ def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], li
     with contextlib.ExitStack() as stack:
         admin_socket = stack.enter_context(haproxy(folder, servers, "roundrobin"))
         config.write_text(
-            f'state_dir = "{folder}"\n[bus]\nurl = "nats://{listen}"\n[lbengine]\nramp_s = 0.01\n'
+            f'state_dir = "{folder}"\n[bus]\nurl = "nats://{listen}"\n'
             f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{admin_socket}"\nmode = "act"\n'
         )
         nats = ("nats-server", "-a", "127.0.0.1", "-p", port, "-js", "-sd", str(folder))

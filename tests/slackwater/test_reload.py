@@ -153,8 +153,8 @@ def test_weights_stay_lowered_while_lbengine_is_replaced(site: Site, noise: Call
     until(lambda: site.balancer.weight("host1") == 0, "the lowest weight")
     before = site.children()
     with watched(site) as seen:
-        site.replace("socket_timeout_s", "ramp_s = 4.0\nsocket_timeout_s")
-        assert reload(site) == ("lbengine.ramp_s", ["lbengine", "web"])
+        site.replace("socket_timeout_s", "min_change = 0.3\nsocket_timeout_s")
+        assert reload(site) == ("lbengine.min_change", ["lbengine", "web"])
         since_unix_s = time.time()
         until(lambda: cycle_time_unix_s(site) > since_unix_s, "a cycle of the new one")
     assert len(seen) > 10
@@ -269,7 +269,7 @@ def test_weights_do_not_stay_lowered_when_no_lbengine_comes_up(site: Site, noise
     site.write(lease_s=1.5)
     site.serve()
     noise()
-    site.replace("socket_timeout_s", "ramp_s = 4.0\nsocket_timeout_s")
+    site.replace("socket_timeout_s", "min_change = 0.3\nsocket_timeout_s")
     site.broken.write_text("lbengine")
     assert refused(site) == "lbengine did not start with the new settings; its error is above"
     until(lambda: set(weights(site.balancer).values()) == {100}, "the baseline")
@@ -301,14 +301,14 @@ def test_a_pool_whose_weights_cannot_be_put_back_stays(
 
 def test_reloads_at_once_end_with_the_last_file(site: Site) -> None:
     serve = site.serve()
-    for ramp_s in (2.0, 3.0, 4.0):
+    for min_change in (0.1, 0.2, 0.3):
         site.write(web="", lease_s=LEASE_S)
-        site.replace("socket_timeout_s", f"ramp_s = {ramp_s:g}\nsocket_timeout_s")
+        site.replace("socket_timeout_s", f"min_change = {min_change:g}\nsocket_timeout_s")
         serve.send_signal(signal.SIGHUP)
     changed, _ = reload(site)
-    assert changed == "" or "lbengine.ramp_s" in changed
-    assert "reload: lbengine.ramp_s: 1.5 -> " in site.log.read_text()
-    assert "-> 4.0" in site.log.read_text()
+    assert changed == "" or "lbengine.min_change" in changed
+    assert "reload: lbengine.min_change: 0.05 -> " in site.log.read_text()
+    assert "-> 0.3" in site.log.read_text()
     assert reload(site) == ("", [])
     assert "web" not in site.children()
 
