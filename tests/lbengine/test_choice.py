@@ -109,16 +109,6 @@ def test_nobody_is_drained_in_the_place_of_one_that_is_still_on_its_way_back() -
     assert weights(chosen(back, 170.0), back) == [100, 0, 100]
 
 
-def test_a_limit_counts_on_no_more_speed_of_a_full_server_than_its_queue_shows() -> None:
-    fast = [slow("a", 100.0), calm("b"), calm("c")]
-    full = [*fast[:2], msgspec.structs.replace(fast[2], slow=True, probability=1.0, speed=1.0)]
-    limits = [
-        chosen(loads, 330.0, "leastconn", most_drained=0, speed=4.0).wanted["a"].in_flight or 0.0
-        for loads in (fast, full)
-    ]
-    assert 0.0 < limits[0] < limits[1]
-
-
 def test_where_all_are_slow_the_least_slow_one_keeps_its_weight() -> None:
     loads = [slow("a", 50.0), slow("b", 60.0), slow("c", 200.0)]
     found = weights(chosen(loads, 180.0), loads)

@@ -322,13 +322,10 @@ def test_a_pinned_server_is_not_counted_on_for_more_than_it_gets() -> None:
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
-def test_the_way_back_is_skipped_when_the_others_would_be_full(balance: str) -> None:
+def test_calm_gives_the_weight_back_at_once_and_an_episode_does_so_when_the_others_would_be_full(balance: str) -> None:
     slow: dict[str, State] = {"host0": "interference"}
-    calm = four(520.0, (2, 100, 100, 100), balance=balance)
-    assert weights_of(calm)[0] == 2, "there is room: the trickle first"
-    others_87_percent_full = four(520.0, (2, 0, 100, 100), {"host1": "interference"}, balance)
-    assert weights_of(others_87_percent_full)[0] == 2
-    assert weights_of(four(680.0, (2, 0, 100, 100), {"host1": "interference"}, balance))[0] == 100
+    assert weights_of(four(520.0, (2, 100, 100, 100), balance=balance))[0] == 100
+    assert weights_of(four(520.0, (0, 100, 100, 100), slow, balance))[0] == 0, "there is room"
     found = weights_of(four(760.0, (0, 100, 100, 100), slow, balance))
     assert found[0] > 0, "no dwell"
 
@@ -368,4 +365,4 @@ def test_where_no_split_is_surely_better_an_episode_changes_nothing() -> None:
     found = four(160.0, states=four_slow)
     assert weights_of(found) == [100, 100, 100, 100]
     assert found.servers["host0"].cause == "no_gain"
-    assert found.servers["host0"].why.startswith("interference, but no split is surely better")
+    assert found.servers["host0"].why.startswith("interference: but no split is surely better")

@@ -10,10 +10,12 @@ from lbengine.decision.position import (
     MOST_TRIALS,
     TRIAL_AFTER_S,
     TRIAL_S,
+    WATCH_AFTER_S,
     Position,
     moved,
     settle,
     tried,
+    watched,
 )
 
 
@@ -26,7 +28,7 @@ def test_the_first_fall_of_an_episode_waits_for_nothing_however_small() -> None:
 
 
 def test_a_large_fall_waits_for_nothing() -> None:
-    after = settled(Position(60, moved_s=10.0, wants_more_s=9.0), 40, 10.1)
+    after = settled(Position(60, moved_s=10.0), 40, 10.1)
     assert after == Position(40, moved_s=10.1)
 
 
@@ -36,33 +38,16 @@ def test_a_small_fall_waits_until_the_dwell_after_the_last_move() -> None:
     assert settled(position, 41, 12.0).weight == 41
 
 
-def test_wanting_more_must_last_for_the_dwell_without_a_break() -> None:
-    position = Position(20)
-    for now_s in (10.0, 10.5, 11.9):
-        position = settled(position, 60, now_s)
-        assert position.weight == 20
-    assert settled(position, 60, 12.0).weight == 60
+def test_within_an_episode_a_weight_never_rises_whatever_the_law_wants() -> None:
+    """What is believed of a drained server is of before it was drained."""
+    position = Position(20, moved_s=1.0)
+    for second in range(10, 70):
+        assert settled(position, 60, float(second)) == position
 
 
-def test_wanting_more_begins_anew_after_a_break() -> None:
-    position = settled(Position(20), 60, 10.0)
-    assert position.wants_more_s == 10.0
-    position = settled(position, 20, 11.0)
-    assert position.wants_more_s is None
-    position = settled(position, 60, 11.5)
-    assert settled(position, 60, 13.4).weight == 20
-    assert settled(position, 60, 13.5).weight == 60
-
-
-def test_what_is_wanted_may_change_meanwhile() -> None:
-    assert settled(settled(Position(20), 60, 10.0), 45, 12.0).weight == 45
-
-
-def test_small_changes_are_not_made_unless_they_end_at_0_or_at_the_baseline() -> None:
+def test_small_falls_are_not_made_unless_they_end_at_0() -> None:
     assert settled(Position(40), 37, 0.0).weight == 40
-    assert settled(settled(Position(40), 44, 0.0), 44, 9.0).weight == 40
     assert settled(Position(3), 0, 0.0).weight == 0
-    assert settled(settled(Position(98), 100, 0.0), 100, 9.0).weight == 100
 
 
 def test_only_a_move_starts_the_dwell_anew() -> None:
@@ -73,21 +58,48 @@ def test_only_a_move_starts_the_dwell_anew() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 100), st.floats(0.05, 1.0)), min_size=1, max_size=60),
     st.integers(0, 100),
+    st.integers(0, 20),
 )
-def test_within_the_dwell_a_weight_never_rises_and_falls_only_far(wanted: list[tuple[int, float]], start: int) -> None:
-    position, now_s = Position(start), 0.0
-    since_s: float | None = None
+def test_any_targets_only_lower_a_weight_and_within_the_dwell_only_far(
+    wanted: list[tuple[int, float]], start: int, least: int
+) -> None:
+    position, now_s = Position(max(start, least), least=least), 0.0
     for target, pause_s in wanted:
         now_s += pause_s
-        was = position
-        since_s = (now_s if since_s is None else since_s) if target > was.weight else None
-        position = settled(was, target, now_s)
-        assert 0 <= position.weight <= 100
-        if position.weight > was.weight:
-            assert since_s is not None
-            assert now_s - since_s >= DWELL_S
+        was, position = position, settled(position, target, now_s)
+        assert least <= position.weight <= was.weight
         if position.weight < was.weight and was.moved_s is not None and now_s - was.moved_s < DWELL_S:
             assert was.weight - position.weight >= 20
+
+
+# --- Requests that show the neighbour
+
+
+def blind(position: Position, now_s: float) -> Position:
+    """A turn in which nothing would show that its neighbour is gone."""
+    return watched(tried(position, 100, now_s, blind=True), 7, now_s)
+
+
+def test_a_server_of_which_nothing_shows_calm_gets_some_requests_after_a_while_and_keeps_them() -> None:
+    position = blind(Position(0), 10.0)
+    assert blind(position, 10.0 + WATCH_AFTER_S - 0.1).weight == 0
+    position = blind(position, 10.0 + WATCH_AFTER_S)
+    assert (position.weight, position.least) == (7, 7)
+    assert settled(position, 0, 20.0).weight == 7
+
+
+def test_who_has_more_than_it_takes_to_be_watched_keeps_what_it_has() -> None:
+    position = blind(Position(30), 10.0)
+    position = blind(position, 10.0 + WATCH_AFTER_S)
+    assert (position.weight, position.least) == (30, 7)
+    assert settled(position, 0, 20.0).weight == 7
+
+
+def test_a_moment_in_which_nothing_would_show_calm_is_no_reason() -> None:
+    position = Position(0)
+    for tenth in range(300):
+        position = blind(position, tenth / 10.0) if tenth % 10 else tried(position, 100, tenth / 10.0, blind=False)
+    assert position.weight == 0
 
 
 # --- Trials
