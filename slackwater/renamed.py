@@ -22,7 +22,7 @@ REMOVED: dict[str, str] = {
     "messages: ChangeCause enough_reduced": "`no_gain`",
     "messages: DecisionCause enough_reduced": "`no_gain`",
     "settings: controller lbengine.ramp_s": "nothing: a server that is proven calm gets its baseline weight at once",
-    "settings: controller lbengine.max_falls_per_min": "nothing: a weight rises on evidence only, so no brake is needed",
+    "settings: controller lbengine.max_falls_per_min": "nothing: a weight rises on evidence alone and needs no brake",
 }
 """What was stable and is gone -> what to do instead. Keys are as tools/stable.py prints them, such as
 `metrics: slackwater_info{version}`; docs/operations/upgrading.md names each in the notes of its release."""
