@@ -573,7 +573,7 @@ def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) 
         site.cycle(host1="interference")
     for _ in range(20):
         site.cycle()
-    down, up = site.changes()[0], next(change for change in site.changes() if change.after == 2)
+    down, up = (change for change in site.changes() if change.what == "weight")
     recorded = [change for change in site.changes() if change.what == "outcome"]
     assert [change.follows for change in recorded] == [down.id]
     for _ in range(60):
@@ -639,11 +639,9 @@ def counted(engine: Engine, rps: float | None) -> None:
 
 @pytest.fixture
 def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[DrivenHAProxy]:  # noqa: ARG001 - as above
-    """Least connections, a `maxconn` on each server, and more load than two servers should carry."""
+    """Least connections, and a `maxconn` on each server."""
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn", "weight 100 maxconn 50")) as balancer:
         site = DrivenHAProxy(balancer, ports, tmp_path)
-        counted(site.engine, 500.0)
-        site.rps = 170.0
         yield site
         site.journal.close()
 
@@ -652,77 +650,78 @@ def maxconns(site: DrivenHAProxy) -> list[int | None]:
     return [server.maxconn for server in HAProxy(site.balancer.socket, "web", 5.0).read().servers]
 
 
-def at_load(site: DrivenHAProxy, after_s: float = 0.05, **states: State) -> str:
-    """A turn too soon after the last one for HAProxy's counters to be a rate."""
-    counted(site.engine, site.engine.state.rates.counted_rps)
-    return site.cycle(after_s, **states)
+def limit(site: DrivenHAProxy) -> str:
+    """The second stage requests a limit; the turn after that."""
+    question = {"action": "limit", "node": "host1", "for_s": 60.0, "by": "retune", "why": "a trial", "maxconn": 8}
+    site.engine.override_temporarily(question, site.now_s)
+    return site.cycle()
+
+
+def unlimit(site: DrivenHAProxy) -> str:
+    site.engine.override_temporarily({"action": "undo", "node": "host1", "by": "retune"}, site.now_s)
+    return site.cycle()
+
+
+def test_an_episode_sets_no_limit_in_flight(limited: DrivenHAProxy) -> None:
+    """Weights alone do what must be done, also where the slow server must keep some load."""
+    limited.rps = 170.0
+    for _ in range(3):
+        counted(limited.engine, 500.0)
+        limited.cycle(0.05, host1="interference")
+        assert maxconns(limited) == [50, 50, 50]
 
 
 @oldest_and_newest_too
-def test_under_least_connections_a_server_that_must_keep_load_is_limited_in_flight(limited: DrivenHAProxy) -> None:
-    at_load(limited)
-    sentence = at_load(limited, host1="interference")
-    first, *others = maxconns(limited)
-    assert first is not None
-    assert 0 < first < 50
-    assert others == [50, 50]
-    assert f"host1 maxconn 50 -> {first}" in sentence
-    assert limited.weights()[0] > 0
+def test_a_requested_limit_is_set_kept_over_a_reload_and_taken_back(limited: DrivenHAProxy) -> None:
+    limited.cycle()
+    assert "host1 maxconn 50 -> 8" in limit(limited)
+    assert maxconns(limited) == [8, 50, 50]
     assert '"maxconn": 50' in limited.baseline_file().read_text()
     limited.balancer.reload()
-    at_load(limited, host1="interference")
-    assert maxconns(limited)[0] == first
-    assert "host1 maxconn" in at_load(limited)
+    limited.cycle()
+    assert maxconns(limited)[0] == 8
+    assert "host1 maxconn" in unlimit(limited)
     assert maxconns(limited) == [50, 50, 50]
     assert {change.by for change in limited.changes()} == {"lbengine"}
 
 
-def test_a_limit_is_put_back_by_stop_by_restore_and_without_verdicts(limited: DrivenHAProxy) -> None:
-    at_load(limited)
-    at_load(limited, host1="interference")
-    assert maxconns(limited)[0] != 50
+def test_a_limit_is_put_back_by_stop_and_by_restore(limited: DrivenHAProxy) -> None:
+    limited.cycle()
+    limit(limited)
+    assert maxconns(limited)[0] == 8
     limited.engine.stop(limited.now_s, "the end")
     assert maxconns(limited) == [50, 50, 50]
-    at_load(limited, host1="interference")
-    assert maxconns(limited)[0] != 50
+    limit(limited)
+    assert maxconns(limited)[0] == 8
     settings = ControllerSettings(pool=[limited.pool()], state_dir=str(limited.folder))
     assert any("(maxconn)" in change.why for change in restore(settings, limited.pool(), "alice", "by hand"))
     assert maxconns(limited) == [50, 50, 50]
-    at_load(limited)
-    at_load(limited, host1="interference")
-    assert maxconns(limited)[0] != 50
-    limited.silent_cycle(SETTINGS.lease_s)
-    assert maxconns(limited) == [50, 50, 50]
 
 
-def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: DrivenHAProxy) -> None:
-    at_load(limited)
-    at_load(limited, host1="interference")
-    first = maxconns(limited)[0]
-    counted(limited.start(), 530.0)
-    limited.silent_cycle(0.1)
-    assert maxconns(limited)[0] == first
-    at_load(limited)
+def test_a_killed_engine_is_followed_by_one_that_puts_the_limit_back(limited: DrivenHAProxy) -> None:
+    limited.cycle()
+    limit(limited)
+    limited.start()
+    limited.cycle()
+    limited.cycle()
     assert maxconns(limited) == [50, 50, 50]
 
 
 def test_a_limit_that_someone_else_changes_is_theirs(limited: DrivenHAProxy) -> None:
-    at_load(limited)
-    at_load(limited, host1="interference")
+    limited.cycle()
+    limit(limited)
     limited.balancer.send("set maxconn server web/host1 33")
-    assert "host1's maxconn is 33 by someone else" in at_load(limited, host1="interference")
-    at_load(limited, host1="interference")
+    assert "host1's maxconn is 33 by someone else" in limited.cycle()
+    limited.cycle()
     assert maxconns(limited)[0] == 33
-    at_load(limited)
+    unlimit(limited)
     assert maxconns(limited)[0] == 33
-    at_load(limited, host1="interference")
-    assert maxconns(limited)[0] != 33
 
 
 def test_a_server_without_maxconn_is_never_limited(site: DrivenHAProxy) -> None:
-    counted(site.engine, 500.0)
-    at_load(site)
-    at_load(site, host1="interference")
+    site.cycle()
+    limit(site)
+    site.cycle(host1="interference")
     assert maxconns(site) == [None, None, None]
 
 
