@@ -1,4 +1,4 @@
-"""Sets one node's values while it is drained: no requests, nothing in flight, Orders, their answers, the ramp back.
+"""Sets one node's values while it is drained: no requests, nothing in flight, Orders, their answers, the way back.
 
 `retune/orders.py` has the `ClusterAccess` over the bus.
 """

@@ -134,7 +134,7 @@ def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
 
 
 def _weight(row: Row) -> str:
-    """Now/baseline, and what lbengine wants where that differs (observe mode, a ramp)."""
+    """Now/baseline, and what lbengine wants where that differs (observe mode)."""
     if row.weight is None:
         return "-"
     wanted = f" (wants {row.wanted})" if row.wanted not in (None, row.weight) else ""

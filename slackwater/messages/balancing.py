@@ -48,7 +48,7 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     weight: Count
     baseline: Count
     wanted: Count
-    """The weight that the law, the ramp and the guard agreed on; in observe mode it is not applied."""
+    """The weight that the law and the guard agreed on; in observe mode it is not applied."""
     rps: NonNegative | None = None
     in_flight: Count | None = None
     rt_mean_ms: NonNegative | None = None

@@ -282,7 +282,7 @@ def test_a_slow_trickle_of_answers_proves_calm_where_they_were_slow_before() -> 
 def test_calm_is_proven_and_nothing_is_held_any_more() -> None:
     run = Run()
     run.drained()
-    begin_s = run.since_s = run.now_s
+    begin_s = run.now_s
     run.until("calm", low_traffic=True, shows=QUIET_SIGNAL)
     assert run.now_s - begin_s <= 2 * DWELL_S
     status = run.step("calm", low_traffic=True, shows=QUIET_SIGNAL)
