@@ -226,7 +226,7 @@ class StateMachines(SlotArrays):
             timed_out = going & idle & (without_s >= NO_REQUESTS_TIMEOUT_S)
             ends = timed_out | proof.proven
             what[going] = _WAITS
-            what[going & np.isinf(proof.within_s)] = _BLIND
+            what[going & idle & np.isinf(proof.within_s)] = _BLIND
             what[going & ~idle & (classification != CALM)] = _GOES_ON
             seconds[going] = now_s - self.since_s[slots[going]]
             what[ends] = np.where(timed_out, _TIMED_OUT, _ENDED)[ends]

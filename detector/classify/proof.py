@@ -27,12 +27,15 @@ PROOF = 10.0
 """Sum of log-likelihood ratios that proves calm. Beside the neighbour it is reached once in e^10 trials at most
 (Lorden, 1971), so once in a quarter of an hour of random moments."""
 MOST_PROOF_S = 7.0
-"""A sign that would need longer than this to prove calm has no power."""
+"""A sign that would usually need longer than this to prove calm has no power."""
 LEARNT = {MOMENTS: 16.0, ANSWERS: 3.0, LOOKS: 2.0}
 """Trials after which a sign's share beside a neighbour counts as seen; of a signal `LEARNT_SIGNAL`."""
 LEARNT_SIGNAL = 5.0
 LEAST_CALM = {ANSWERS: 0.1}
 """Calm share that a sign has at least: one slow answer of ten is no neighbour."""
+MOST_CALM, LEAST_BESIDE = {LOOKS: 0.2}, {LOOKS: 0.5}
+"""A server with requests looks like a neighbour's in at most a fifth of its calm Samples, and beside one in at least
+half of them: however noisy its calm was, its requests tell."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
 CALM_PRIOR = 0.05, 10.0
 """Share of hits in calm before anything was seen, and how many trials that is worth."""
@@ -70,7 +73,7 @@ class Proof:
     """Of `needed`, by the sign that decides."""
     needed: Floats
     within_s: Floats
-    """So long after the neighbour's end calm is proven on average; infinite where no sign has power."""
+    """So long after the neighbour's end calm is proven on average; infinite where that is beyond `MOST_PROOF_S`."""
     sign: Ints
     """The one that decides."""
     calm_share: Floats
@@ -108,8 +111,11 @@ class CalmProof(SlotArrays):
 
     def __init__(self, signs: tuple[str, ...]) -> None:
         self.signs = signs
+        self._is_looks: Bools = np.array([sign == LOOKS for sign in signs])
         self._learnt: Floats = np.array([LEARNT.get(sign, LEARNT_SIGNAL) for sign in signs])
         self._least_calm: Floats = np.array([LEAST_CALM.get(sign, LEAST_SHARE) for sign in signs])
+        self._most_calm: Floats = np.array([MOST_CALM.get(sign, MOST_SHARE) for sign in signs])
+        self._least_beside: Floats = np.array([LEAST_BESIDE.get(sign, LEAST_SHARE) for sign in signs])
         pairs, row = np.zeros((len(signs), 2)), np.zeros(len(signs))
         self._prior: Floats = np.array([CALM_PRIOR[0] * CALM_PRIOR[1], CALM_PRIOR[1]])
         super().__init__(
@@ -170,11 +176,12 @@ class CalmProof(SlotArrays):
         self._since[slots] = np.where(zero[:, :, None], 0.0, since)
         self._zero_s[slots] = np.where(zero, now_s, self._zero_s[slots])
         with np.errstate(divide="ignore"):
-            within_s = np.where(learnt & (pace > 0.0), needed[:, None] / pace, np.inf)
+            able = learnt & (pace > 0.0) & ((PROOF / pace <= MOST_PROOF_S) | self._is_looks)
+            within_s = np.where(able, needed[:, None] / pace, np.inf)
         sign = np.argmin(within_s, axis=1)
         rows = np.arange(len(slots))
         fastest_s = within_s[rows, sign]
-        has_power = fastest_s <= MOST_PROOF_S
+        has_power = np.isfinite(fastest_s)
         evidence = np.where(has_power, sums[rows, sign], 0.0)
         lasted = now_s - self._zero_s[slots, sign] >= dwell_s - 1e-6
         return Proof(
@@ -182,7 +189,7 @@ class CalmProof(SlotArrays):
             ratio=np.where(has_power, ratio[rows, sign], 0.0),
             evidence=evidence,
             needed=needed,
-            within_s=np.where(has_power, np.maximum(fastest_s, dwell_s), np.inf),
+            within_s=np.where(fastest_s <= MOST_PROOF_S, np.maximum(fastest_s, dwell_s), np.inf),
             sign=sign,
             calm_share=calm[rows, sign],
             beside_share=beside[rows, sign],
@@ -198,8 +205,8 @@ class CalmProof(SlotArrays):
         calm = self._calm[slots, :, 0] / self._calm[slots, :, 1]
         hits, count = self._recent[peers].sum(axis=0).T
         among = np.where(count > 0.0, hits / np.maximum(count, 1e-9), 0.0)
-        calm = np.clip(np.maximum(calm, among), self._least_calm, MOST_SHARE)
+        calm = np.clip(np.maximum(calm, among), self._least_calm, self._most_calm)
         hits, count = np.moveaxis(self._beside[slots], 2, 0)
         beside = (hits + 0.5) / (count + 1.0)
         beside -= np.sqrt(beside * (1.0 - beside) / (count + 1.0))
-        return calm, np.clip(beside, LEAST_SHARE, MOST_SHARE)
+        return calm, np.clip(beside, self._least_beside, MOST_SHARE)

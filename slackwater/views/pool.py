@@ -43,6 +43,8 @@ _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "not_shown": "interference",
     "no_gain": "interference",
+    "peer_fails": "interference",
+    "tried": "interference",
     "overload": "overload",
     "all_slow": "all_slow",
     "unknown": "unknown",
