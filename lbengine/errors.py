@@ -4,12 +4,15 @@ A server's share of failures is compared with that of all its peers together. It
 the upper one of theirs, so that a few failures among few requests do not suffice, and a few among many do. The bounds
 are Chernoff's ("A measure of asymptotic efficiency for tests of a hypothesis", 1952): they hold for any number of
 requests.
+
+Who was named stays so until the shares themselves are close again. One that fails just so often would be named by
+turns otherwise, and load would move each time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from lbengine.balancer import Snapshot
@@ -45,8 +48,9 @@ class Failing:
     """The share of all its peers together."""
 
 
-def failing(counts: Mapping[str, Count]) -> dict[str, Failing]:
-    """Servers that fail well above their peers, by name. No load should be moved to them."""
+def failing(counts: Mapping[str, Count], before: Collection[str] = ()) -> dict[str, Failing]:
+    """Servers that fail well above their peers, by name, or did `before` and still fail more. No load should be moved
+    to them."""
     ended = sum(count.ended for count in counts.values())
     failed = sum(count.failed for count in counts.values())
     found = {}
@@ -54,7 +58,7 @@ def failing(counts: Mapping[str, Count]) -> dict[str, Failing]:
         peers = Count(ended - count.ended, failed - count.failed)
         if not peers.ended or count.share <= peers.share + WELL_ABOVE:
             continue
-        if _bound(count, 0.0) > _bound(peers, 1.0) + WELL_ABOVE:
+        if server in before or _bound(count, 0.0) > _bound(peers, 1.0) + WELL_ABOVE:
             found[server] = Failing(count.share, peers.share)
     return found
 

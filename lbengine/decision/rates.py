@@ -101,5 +101,5 @@ class Rates:
         if total_rps is None and reported and snapshot.counts == "requests":  # until the balancer's are a rate
             total_rps = sum(reported.values())
         window = self.window.after(now_s, snapshot, restarted)
-        bad = failing(window.counts())
+        bad = failing(window.counts(), self.failing)
         return Rates(rps, errors, total_rps, counted_rps, served, looks, requests, answers, failures, window, bad)

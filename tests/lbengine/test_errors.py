@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import itertools
+import random
 import socket
 import struct
 import threading
@@ -45,6 +47,21 @@ def test_a_few_failures_in_a_row_are_enough_and_one_is_not() -> None:
     assert not failing({**peers, "web2": Count(1, 1)})
     assert not failing({**peers, "web2": Count(60, 1)})
     assert list(failing({**peers, "web2": Count(5, 5)})) == ["web2"]
+
+
+@pytest.mark.parametrize("share", [0.03, 0.035, 0.04, 0.05])
+def test_one_that_fails_just_so_often_is_named_once_and_not_by_turns(share: float) -> None:
+    """20 requests a second each, for 3 minutes, and as long without a failure: load would move each time."""
+    for seed in range(5):
+        chance, looks, named = random.Random(seed), [Count(20, 0)] * 30, [False]
+        for second in range(360):
+            failed = sum(chance.random() < share for _ in range(20)) if second < 180 else 0
+            looks = [*looks[1:], Count(20, failed)]
+            counts = dict.fromkeys(("web1", "web3"), Count(600, 0))
+            counts["web2"] = Count(600, sum(look.failed for look in looks))
+            named.append("web2" in failing(counts, ["web2"] if named[-1] else []))
+        assert sum(now != was for was, now in itertools.pairwise(named)) == 2
+        assert not named[-1]
 
 
 def test_all_that_fail_alike_have_no_peers_to_be_compared_with() -> None:
