@@ -23,7 +23,7 @@ from slackwater.views.why import Story, episodes
 from web.content.pool import ShownPool, drawn, show
 
 CHANGES = 200
-"""As many Changes are read for the list of a pool, before the steps of ramps are episode in one line."""
+"""As many Changes are read for the list of a pool, before steps upwards are put in one line."""
 LINES, FEW_LINES = 40, 8
 PLOT_S = 300.0
 TAIL_S = 10.0

@@ -18,7 +18,7 @@ SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
 SILENT_S = 3.0
 """A node without a Verdict for this long is not judged any more."""
 BEFORE_S, AFTER_S = 1.0, 60.0
-"""Changes this long before the beginning (clocks differ a little) and after the end (the ramp) belong to it."""
+"""Changes this long before the beginning (clocks differ a little) and after the end (the way back) belong to it."""
 
 
 MARKS: dict[EpisodeMark, str] = {
