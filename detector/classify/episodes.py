@@ -138,6 +138,10 @@ class StateMachines(SlotArrays):
     """When a tick last had requests."""
     _awaits_requests: Bools
     """Its last episode ended without requests, and none came since."""
+    _left: Ints
+    _left_since_s: Floats
+    _left_since_unix_s: Floats
+    """The state from which it went `unknown`, and since when it was in that."""
 
     def __init__(self, calm_dwell_s: float, signals: tuple[str, ...] = ()) -> None:
         """`signals`: the names of `Signs.loud`'s columns."""
@@ -156,6 +160,9 @@ class StateMachines(SlotArrays):
             _heard_s=0.0,
             _requests_s=0.0,
             _awaits_requests=False,
+            _left=CALM,
+            _left_since_s=0.0,
+            _left_since_unix_s=0.0,
         )
 
     def add_node(self, slot: int, now_s: float, label_unix_s: float) -> None:
@@ -187,7 +194,7 @@ class StateMachines(SlotArrays):
         """
         back = self.state[slots] == UNKNOWN
         if back.any():
-            self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
+            self._return(slots[back], now_s, label_unix_s[back], low_traffic[back])
         state = self.state[slots]
         self._requests_s[slots[~low_traffic]] = now_s
         self._awaits_requests[slots[~low_traffic]] = False
@@ -210,14 +217,15 @@ class StateMachines(SlotArrays):
 
         idle = low_traffic & (state == INTERFERENCE)
         calm = state == CALM
-        trials = self._trials(signs, classification, weights, covered, idle, calm)
+        shared = low_traffic & ~idle & ~calm
+        trials = self._trials(signs, classification, weights, covered, idle=idle, calm=calm, shared=shared)
         self._proof.learn(slots[calm], trials.only(calm), REFERENCE_S * covered[calm])
         began = begins.copy()
         if begins.any():
             self._begin(slots[begins], classification[begins], now_s, label_unix_s[begins])
             what[begins], seconds[begins], of[begins] = _BEGAN, shown[begins], threshold[begins]
         going = ~begins & (state != CALM)
-        proof = self._take(slots, going, now_s, trials, covered)
+        proof = self._take(slots, going, now_s, trials, covered, idle)
         within_s = np.where(going, proof.within_s, 0.0)
         unanswered = low_traffic | ((classification == CALM) & ~signs.answered)
         probability = self._filter(slots, of_neighbour, weights, unanswered, np.where(idle, proof.ratio, 0.0))
@@ -253,17 +261,27 @@ class StateMachines(SlotArrays):
         )
 
     def _trials(
-        self, signs: Signs, classification: Ints, weights: Floats, covered: Floats, idle: Bools, calm: Bools
+        self,
+        signs: Signs,
+        classification: Ints,
+        weights: Floats,
+        covered: Floats,
+        *,
+        idle: Bools,
+        calm: Bools,
+        shared: Bools,
     ) -> Trials:
         """What the tick adds to each sign of a neighbour's absence.
 
         A loud tick is a single observation, however seldom Samples come; a quiet one stands for all the time that it
         covers, since the monitor speaks at once when a signal leaves its range. In an episode of a server with requests
         only what its ticks look like counts, and of those without an answer only the loud ones: without requests a
-        server looks calm. In an episode of one without requests everything else counts.
+        server looks calm. In an episode of one without requests everything else counts. Without requests no server is
+        slow with the others, nor overloaded (`shared`), so there each tick counts.
         """
         loud = np.column_stack([classification != CALM, signs.slow, signs.loud])
-        known = np.column_stack([calm | signs.answered | loud[:, 0], signs.answered, signs.known])
+        looks = calm | signs.answered | loud[:, 0] | shared
+        known = np.column_stack([looks, signs.answered, signs.known])
         hits = np.where(loud & known, weights[:, None], 0.0)
         count = np.where(known, np.where(loud, weights[:, None], covered[:, None]), 0.0)
         count[:, 1] = np.where(signs.answered, 1.0, 0.0)
@@ -274,7 +292,7 @@ class StateMachines(SlotArrays):
         without[:, _LOOKS] = calm | ~idle
         return Trials(np.where(without, hits, 0.0), np.where(without, count, 0.0))
 
-    def _take(self, slots: Ints, going: Bools, now_s: float, trials: Trials, covered: Floats) -> Proof:
+    def _take(self, slots: Ints, going: Bools, now_s: float, trials: Trials, covered: Floats, idle: Bools) -> Proof:
         """The proof of calm of those whose episode goes on; of the others nothing is proven."""
         caution = np.where(self.state[slots] == INTERFERENCE, self._caution[slots], 1.0)
         found = Proof.none(len(slots))
@@ -286,6 +304,7 @@ class StateMachines(SlotArrays):
             trials.only(going),
             REFERENCE_S * covered[going],
             peers=self.state == CALM,
+            idle=idle[going],
             needed=PROOF * caution[going],
             dwell_s=np.minimum(self.calm_dwell_s * caution[going], MOST_DWELL_S),
         )
@@ -316,8 +335,18 @@ class StateMachines(SlotArrays):
         if began:
             if self.state[slot] != CALM:
                 self._ended_s[slot] = now_s
+            self._left[slot] = self.state[slot]
+            self._left_since_s[slot], self._left_since_unix_s[slot] = self.since_s[slot], self.since_unix_s[slot]
             self._change(np.array([slot]), np.array([UNKNOWN]), now_s, np.array([label_unix_s]))
         return began
+
+    def _return(self, slots: Ints, now_s: float, label_unix_s: Floats, low_traffic: Bools) -> None:
+        """These are heard of again. One that left in a neighbour's episode and has no requests is in it still: that it
+        looks calm proves nothing. The others are calm, until their requests show more."""
+        stays = low_traffic & (self._left[slots] == INTERFERENCE)
+        self._change(slots, np.where(stays, INTERFERENCE, CALM), now_s, label_unix_s)
+        kept = slots[stays]
+        self.since_s[kept], self.since_unix_s[kept] = self._left_since_s[kept], self._left_since_unix_s[kept]
 
     def _begin(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
         new = slots[self.state[slots] == CALM]

@@ -153,15 +153,19 @@ class CalmProof(SlotArrays):
         covered_s: Floats,
         *,
         peers: Bools,
+        idle: Bools,
         needed: Floats,
         dwell_s: Floats,
     ) -> Proof:
         """Takes a tick of these slots' episodes in, (M,), which covers so many seconds.
 
-        `peers` (slots,) are the calm slots, `needed` (M,) the sum that proves calm; it must have been above 0 for
-        `dwell_s` (M,).
+        `peers` (slots,) are the calm slots, `idle` (M,) those without requests: what their Samples look like shows
+        nothing, and of the others only that does. `needed` (M,) is the sum that proves calm; it must have been above 0
+        for `dwell_s` (M,).
         """
         self._remember(slots, trials, covered_s)
+        # The pace of before it was drained is not that of the few requests which come back first.
+        self._recent[slots[idle], self.signs.index(LOOKS)] = 0.0
         calm, beside = self._shares(slots, peers)
         per_s = self._recent[slots, :, 1] / RECENT_S
         hit, miss = np.log(calm / beside), np.log((1.0 - calm) / (1.0 - beside))
@@ -177,6 +181,7 @@ class CalmProof(SlotArrays):
         self._zero_s[slots] = np.where(zero, now_s, self._zero_s[slots])
         with np.errstate(divide="ignore"):
             able = learnt & (pace > 0.0) & ((PROOF / pace <= MOST_PROOF_S) | self._is_looks)
+            able &= self._is_looks != idle[:, None]
             within_s = np.where(able, needed[:, None] / pace, np.inf)
         sign = np.argmin(within_s, axis=1)
         rows = np.arange(len(slots))

@@ -359,6 +359,40 @@ def test_a_silent_node_is_unknown_and_comes_back_calm() -> None:
     assert run.step("calm").state == "calm"
 
 
+def silent(run: Run, seconds: float) -> None:
+    run.machines.mark_unknown(0, run.now_s + 1.0, 2000.0)
+    run.now_s += seconds
+
+
+def test_a_drained_server_that_was_silent_for_a_while_is_in_its_episode_still() -> None:
+    """It has no requests, so that it looks calm proves nothing; nor does a silent monitor."""
+    run = Run()
+    run.until("interference", "interference")
+    since_unix_s = float(run.machines.since_unix_s[0])
+    silent(run, 5.0)
+    back = run.step("calm", low_traffic=True)
+    assert (back.state, back.since_unix_s, back.episode) == ("interference", since_unix_s, 1)
+    silent(run, 5.0)
+    assert run.step("calm").state == "calm", "with requests it is judged by them"
+
+
+def test_after_a_long_silence_without_requests_the_episode_ends_by_its_time_limit() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    silent(run, NO_REQUESTS_TIMEOUT_S + 1.0)
+    assert run.step("calm", low_traffic=True).state == "calm"
+
+
+@pytest.mark.parametrize("state", ["all_slow", "overload"])
+def test_what_is_no_neighbour_ends_where_the_requests_end(state: State) -> None:
+    """At night nobody asks: no server is slow or overloaded then."""
+    run = Run()
+    run.until(state, state)
+    for _ in range(round(20.0 / PERIOD_S)):
+        found = run.step("calm", low_traffic=True)
+    assert found.state == "calm"
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(*[st.sampled_from(STATES[:4])] * 3, st.booleans(), st.sampled_from(SHOWN)), max_size=60))
 def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(

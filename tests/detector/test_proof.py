@@ -60,6 +60,7 @@ class Neighbour:
             self._trials(share, self.runs),
             self._covered(self.runs),
             peers=np.arange(self.runs + self.peers) >= self.runs,
+            idle=np.full(self.runs, self.sign != LOOKS),
             needed=np.full(self.runs, PROOF),
             dwell_s=np.full(self.runs, dwell_s),
         )
@@ -145,9 +146,15 @@ def test_of_two_signs_that_have_power_the_quicker_decides() -> None:
         nonlocal now_s
         now_s += TICK_S
         needed, dwell_s = np.array([PROOF]), np.array([0.0])
-        peers = np.array([False])
         return proof.take(
-            SLOT, now_s, Trials(hits, count), np.array([TICK_S]), peers=peers, needed=needed, dwell_s=dwell_s
+            SLOT,
+            now_s,
+            Trials(hits, count),
+            np.array([TICK_S]),
+            peers=np.array([False]),
+            idle=np.array([True]),
+            needed=needed,
+            dwell_s=dwell_s,
         )
 
     for _ in range(50):
@@ -199,6 +206,24 @@ def test_a_sign_too_rare_to_prove_calm_in_time_has_no_power() -> None:
     within_s = beside_it.tick(1.0).within_s
     assert np.isinf(within_s).mean() >= 0.8
     assert within_s[np.isfinite(within_s)].max(initial=0.0) <= MOST_PROOF_S
+
+
+def test_a_sign_that_cannot_show_now_has_no_power_and_no_pace() -> None:
+    """Without requests what Samples look like shows nothing, however much of it there was a moment ago."""
+    proof = CalmProof(SIGNS)
+    proof.resize(1)
+    looks, one, nothing = np.array([[0.0, 1.0, 0.0]]), np.array([TICK_S]), np.zeros((1, 3))
+    for _ in range(100):
+        proof.learn(SLOT, Trials(nothing, looks), one)
+    proof.begin(SLOT, 0.0)
+
+    def take(now_s: float, trials: Trials, idle: bool) -> Proof:
+        needed, of = np.array([PROOF]), np.array([idle])
+        return proof.take(SLOT, now_s, trials, one, peers=of & False, idle=of, needed=needed, dwell_s=np.zeros(1))
+
+    assert math.isfinite(take(0.2, Trials(looks, looks), False).within_s[0])
+    assert math.isinf(take(0.4, Trials(nothing, nothing), True).within_s[0])
+    assert math.isinf(take(0.6, Trials(nothing, nothing), False).within_s[0]), "its requests come back, but few"
 
 
 def test_proof_must_last_for_the_dwell() -> None:
