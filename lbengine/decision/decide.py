@@ -166,6 +166,7 @@ class _Turn:
             {name: verdict.state for name, verdict in verdicts.items() if name in usable - self.view.holds.keys()},
             {name for name, baseline in self.movable.items() if self.state.positions[name].weight < baseline},
             {name for name, verdict in verdicts.items() if not verdict.shown},
+            (usable - self.movable.keys()) | self.pins.keys(),
             {name: failing.share for name, failing in self.state.rates.failing.items() if name in usable},
         )
 
@@ -249,7 +250,8 @@ class _Turn:
             why, short = f"interference: {_first(verdict)}; {UNTIL_CALM}", ("interference", UNTIL_CALM)
         if target < baseline or before.weight < baseline:
             cause = "interference"
-        after = position.tried(before, baseline, now_s, blind=blind)
+        # What looks calm for so long and isn't proven is tried too: its sign needs longer than a trial.
+        after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
         if after.is_tried(now_s):
             after, cause = position.moved(after, baseline, now_s), "tried"
             why, short = f"interference: {TRIED}", ("interference", TRIED)

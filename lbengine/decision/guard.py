@@ -44,21 +44,24 @@ def admit(
     states: Mapping[str, State],
     reduced: Collection[str],
     waiting: Collection[str] = (),
+    held: Collection[str] = (),
     failing: Mapping[str, float] | None = None,
 ) -> Admission:
     """Who may be reduced, from the state of each usable server that has a fresh Verdict.
 
     `reduced`: those that are below their baseline now; `waiting`: those whose episode only waits for its end, which
-    lowers none that stands at its baseline; `failing`: share of failed requests of those that fail well above their
-    peers. What one server loses all others get, so nothing is moved while another one fails.
+    lowers none that stands at its baseline; `held`: those whose weight a person or someone else keeps; `failing`: share
+    of failed requests of those that fail well above their peers. What one server loses all others get, so nothing is
+    moved while one fails that isn't lowered itself.
     """
     if "all_slow" in states.values():
         return Admission(frozenset(), "all servers are slow alike, so it is no neighbour")
     slow = [server for server, state in states.items() if state == "interference"]
+    reduce = frozenset(server for server in slow if server in reduced or server not in waiting)
     for server, share in (failing or {}).items():
-        if server not in slow:
+        if server not in reduce or server in held:
             return Admission(frozenset(), fails=f"{server} fails {share:.0%} of its requests")
-    return Admission(frozenset(server for server in slow if server in reduced or server not in waiting))
+    return Admission(reduce)
 
 
 def admit_drains(

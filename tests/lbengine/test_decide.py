@@ -8,6 +8,7 @@ import pytest
 from lbengine.decision.decide import TRIED, WATCHED_RPS, WATCHED_SHARE, Decision
 from lbengine.decision.position import TRIAL_AFTER_S, TRIAL_S, Position
 from lbengine.errors import Failing
+from lbengine.overrides.overrides import Pin
 from slackwater.messages import State, Verdict
 from tests.support.pool_shown import decided, server, snapshot, verdict
 
@@ -107,3 +108,52 @@ def test_no_load_is_moved_to_a_server_that_fails() -> None:
         assert after.why == "interference, but host2 fails 50% of its requests: no load is moved to it"
     assert turn(Position(100), failing={"host0": Failing(0.5, 0.0)}).position.weight == 0, "away from who fails itself"
     assert turn(Position(0), "calm", failing=fails).cause == "calm"
+
+
+@pytest.mark.parametrize("held", ["pinned", "someone else's", "only waits for its end"])
+def test_no_load_is_moved_to_a_slow_server_that_fails_and_keeps_its_weight(held: str) -> None:
+    positions = {name: Position(100) for name in NAMES}
+    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES}
+    verdicts |= {name: verdict(name, "interference", 0.8, 60.0) for name in ("host0", "host2")}
+    if held == "only waits for its end":
+        verdicts["host2"] = msgspec.structs.replace(verdicts["host2"], shown=False)
+    found = decided(
+        snapshot([server(name, 100) for name in NAMES], "leastconn"),
+        positions,
+        verdicts,
+        now_s=NOW_S,
+        total_rps=180.0,
+        failing={"host2": Failing(0.5, 0.0)},
+        externally_controlled=["host2"] if held == "someone else's" else [],
+        pins={"host2": Pin(100, "ann")} if held == "pinned" else {},
+    )
+    assert (found.servers["host0"].position.weight, found.servers["host0"].cause) == (100, "peer_fails")
+
+
+def test_what_looks_calm_for_long_and_is_not_proven_is_tried() -> None:
+    """Its sign has power, but so little that a trial is quicker."""
+    positions = {name: Position(100) for name in NAMES} | {"host0": Position(0, moved_s=NOW_S)}
+    waits = msgspec.structs.replace(said("interference", blind=False), shown=False)
+    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": waits}
+    for number in range(round(TRIAL_AFTER_S * 5.0) + 1):
+        shown = snapshot([server(name, positions[name].weight) for name in NAMES], "leastconn")
+        after = decided(shown, positions, verdicts, now_s=NOW_S + number / 5.0, total_rps=180.0).servers["host0"]
+        positions["host0"] = after.position
+    assert (after.position.weight, after.cause) == (100, "tried")
+
+
+def test_a_server_that_keeps_a_part_for_the_blast_radius_is_tried_too() -> None:
+    """Two of three have a neighbour, and one at most may be drained."""
+    positions = {name: Position(100) for name in NAMES}
+    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES}
+    verdicts |= {
+        name: msgspec.structs.replace(verdict(name, "interference", 0.95, 15.0), calm_shows_within_s=None)
+        for name in ("host0", "host1")
+    }
+    tried = set()
+    for number in range(60):
+        shown = snapshot([server(name, positions[name].weight) for name in NAMES], "leastconn")
+        found = decided(shown, positions, verdicts, now_s=NOW_S + number / 5.0, total_rps=60.0)
+        positions = {name: one.position for name, one in found.servers.items()}
+        tried |= {name for name, one in found.servers.items() if one.cause == "tried"}
+    assert tried == {"host0", "host1"}

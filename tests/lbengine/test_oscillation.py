@@ -138,6 +138,28 @@ def test_noise_that_shows_nowhere_but_in_requests_is_two_falls_at_most(balance: 
         assert below_s[-1] <= CALM_S + 60.0 + 8.0, as_text(ticks)
 
 
+@pytest.mark.parametrize(("balance", "rps"), [("roundrobin", 20.0), ("leastconn", 5.0)])
+@pytest.mark.parametrize(("waits_beside", "waits_in_calm"), [(0.1, 0.1), (0.4, 0.2)])
+def test_a_neighbour_that_leaves_right_after_the_drain_holds_nobody_for_long(
+    balance: str, rps: float, waits_beside: float, waits_in_calm: float
+) -> None:
+    """Where random moments show it hardly or not at all."""
+    for seed in range(2):
+        ticks = simulate(
+            steadily(1.0),
+            servers=3,
+            seconds=CALM_S + 14.0,
+            total_rps=3 * rps,
+            balance=balance,
+            seed=seed,
+            waits_beside=waits_beside,
+            waits_in_calm=waits_in_calm,
+        )
+        below_s = [tick.at_s for tick in ticks if tick.weights[0] < 100]
+        assert falls(ticks, 0, 1) == 1, as_text(ticks)
+        assert below_s[-1] <= CALM_S + 1.0 + 8.0, as_text(ticks)
+
+
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
 @pytest.mark.parametrize("servers", [3, 5])
 def test_a_single_clear_episode_is_met_on_the_tick_on_which_it_is_known(servers: int, balance: str) -> None:
