@@ -6,8 +6,9 @@ would be too full it gets load back all the same, which is not decided here.
 
 A server that is drained shows nothing of some neighbours. Where its Verdict says for `WATCH_AFTER_S` that nothing would
 show the end of one, it is watched: it gets some requests. Where these do not show it either it is tried: it gets its
-baseline weight after `TRIAL_AFTER_S`, and its requests decide. A server that is still beside its neighbour then is
-lowered again, but no more often than `MOST_TRIALS` times in an episode.
+baseline weight after `TRIAL_AFTER_S`, and its requests decide. So is one that looks calm for as long without proof. A
+server that is still beside its neighbour then is lowered again, but no more often than `MOST_TRIALS` times in an
+episode.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Position:
     moved_s: float | None = None
     """When it was last moved within an episode."""
     blind_s: float | None = None
-    """Since when it has been below its baseline while nothing would show that its neighbour is gone."""
+    """Since when it has been below its baseline while nothing would show that its neighbour is gone, or it looks so and
+    isn't proven."""
     trial_s: float | None = None
     """When its last trial in this episode began."""
     trials: int = 0
@@ -79,7 +81,7 @@ def watched(position: Position, weight: int, now_s: float) -> Position:
 
 
 def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
-    """The position with its next trial, if that is due. `blind`: nothing would show that its neighbour is gone."""
+    """The position with its next trial, if that is due. `blind`: as `Position.blind_s`, now."""
     if not blind or position.weight >= baseline:
         return dataclasses.replace(position, blind_s=None)
     blind_s = now_s if position.blind_s is None else position.blind_s
