@@ -85,10 +85,17 @@ def test_a_file_check_may_weigh_the_file_otherwise() -> None:
         ("virtual_server fwmark 9 {\n}", [Service("-f", "9")]),
         ("virtual_server fwmark 9 {\nip_family inet6\n}", [Service("-f", "9", True)]),
         (
-            "virtual_server_group g {\n10.0.0.1 80\nfd00::1 80\nfwmark 3\n10.0.0.5-9 80\n}\n"
-            "virtual_server group g {\n}",
+            "virtual_server_group g {\n10.0.0.1 80\nfd00::1 80\nfwmark 3\n}\nvirtual_server group g {\nprotocol TCP\n}",
             [Service("-t", "10.0.0.1:80"), Service("-t", "[fd00::1]:80"), Service("-f", "3")],
         ),
+        (
+            "virtual_server_group g {\n10.0.0.254-255 80\nfd00::9-b 80\n}\nvirtual_server group g {\nprotocol tcp\n}",
+            [
+                Service("-t", f"{host}:80")
+                for host in ("10.0.0.254", "10.0.0.255", "[fd00::9]", "[fd00::a]", "[fd00::b]")
+            ],
+        ),
+        ("virtual_server 10.0.0.1 80 {\n}", [Service("-u", "10.0.0.1:80")]),
         ("virtual_server group missing {\n}", []),
         ("virtual_server $VIP 80 {\n}", []),
         ("virtual_server 10.0.0.1 http {\n}", []),
@@ -106,6 +113,21 @@ def test_services_are_named_as_ipvsadm_names_them(head: str, services: list[Serv
         ("a b\n}\n", r"k\.conf:2: `\}` without `\{`"),
         ("{\n", r"k\.conf:1: `\{` after nothing"),
         ('file "x\n', r"k\.conf:1: a quote is never closed"),
+        ("virtual_server 1.2.3.4 80 {\nprotocol HTTP\n}", r"k\.conf:2: expected TCP, UDP, SCTP in `protocol HTTP`"),
+        *(
+            (
+                f"virtual_server_group g {{\n{member}\n}}\nvirtual_server group g {{\n}}",
+                rf"k\.conf:2: expected an address, a range .* in the group, got `{member}`",
+            )
+            for member in (
+                "web.example.com 80",
+                "10.0.0.5-2 80",
+                "10.0.0.5-256 80",
+                "10.0.0.5- 80",
+                "fwmark-3 9",
+                "fwmark",
+            )
+        ),
         ("a {\n" * 2000 + "}\n" * 2000, r"k\.conf:51: more than 50 blocks within each other"),
     ],
 )

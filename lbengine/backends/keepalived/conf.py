@@ -1,12 +1,12 @@
 """keepalived's configuration as far as weights go: which virtual servers it has, their real servers, the files that
 steer their weights. Pure (keepalived.conf(5), sections "Track files" and "Virtual servers").
 
-Not followed: `~LST` and address ranges of groups. A service that only these make is not found, which is an error, and
-so is a value that is not understood: none is taken for the default.
+Not followed: `~LST`. It is an error, and so is a value that is not understood: none is taken for the default.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +18,7 @@ from lbengine.backends.keepalived.lines import ConfigurationError, Line, Texts, 
 __all__ = ["ConfigurationError", "Texts", "gather", "virtual_servers"]
 DEEPEST_BLOCK = 50
 PROTOCOLS = {"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
+PROTOCOL_IF_NONE_IS_SAID = "UDP"
 ALWAYS_KNOWN = re.compile(r"[A-Za-z]\w*", re.ASCII)
 """What a keyword of keepalived looks like. Anything else in a block that matters was not followed."""
 
@@ -137,16 +138,15 @@ def _virtual_server(one: Statement, files: dict[str, TrackFile], groups: dict[st
         is_undefined = bool(statement.inside) and statement.words[-1].endswith("$")  # `${NAME}`, taken for a block
         if is_undefined or not ALWAYS_KNOWN.fullmatch(statement.words[0]):
             raise ConfigurationError(f"{statement.where}: `{' '.join(statement.words)[:80]}` is not understood here")
-    option = PROTOCOLS.get((one.value("protocol") or "TCP").upper(), "-t")
+    option = _protocol(one)
     ipv6_mark = one.value("ip_family") == "inet6"
-    members = [one.words[1:]]
+    services: list[Service] = []
     if one.words[1:2] == ["group"]:
-        members = (
-            [member.words for member in groups[one.words[2]].inside]
-            if one.words[2:3] and one.words[2] in groups
-            else []
-        )
-    services = [service for words in members if (service := _service(words, option, ipv6_mark)) is not None]
+        group = groups.get(one.words[2]) if len(one.words) > 2 else None
+        for member in group.inside if group else []:
+            services += _members(member, option, ipv6_mark)
+    elif (service := _service(one.words[1:], option, ipv6_mark)) is not None:
+        services = [service]
     usual = _number(one, "weight", 1)
     servers: dict[str, RealServer] = {}
     for real in one.all("real_server"):
@@ -163,6 +163,36 @@ def _below(one: Statement) -> Iterator[Statement]:
     for inside in one.inside:
         yield inside
         yield from _below(inside)
+
+
+def _protocol(one: Statement) -> str:
+    """As ipvsadm's option."""
+    said = list(one.all("protocol"))
+    name = "".join(said[-1].words[1:2]) if said else PROTOCOL_IF_NONE_IS_SAID
+    if name.upper() not in PROTOCOLS:
+        raise ConfigurationError(
+            f"{said[-1].where}: expected {', '.join(PROTOCOLS)} in `{' '.join(said[-1].words)[:80]}`"
+        )
+    return PROTOCOLS[name.upper()]
+
+
+def _members(member: Statement, option: str, ipv6_mark: bool) -> list[Service]:
+    """The services of a group's line; several for a range of the last part: `10.0.0.2-5 80`, `fd00::a-c 80`."""
+    first, dash, last = member.words[0].partition("-")
+    found = _service([first, *member.words[1:]], option, ipv6_mark)
+    if found is not None and not dash:
+        return [found]
+    with contextlib.suppress(ValueError):
+        low = ipaddress.ip_address(first)
+        base, size = (10, 256) if low.version == 4 else (16, 65536)
+        number, end = int(low) % size, int(last, base)
+        if found is not None and number < end < size:
+            addresses = [_address([str(low + more), *member.words[1:]]) for more in range(end - number + 1)]
+            return [Service(option, address) for address in addresses if address is not None]
+    raise ConfigurationError(
+        f"{member.where}: expected an address, a range as 10.0.0.2-5, or `fwmark NUMBER` in the group, got"
+        f" `{' '.join(member.words)[:80]}`"
+    )
 
 
 def _service(words: Sequence[str], option: str, ipv6_mark: bool) -> Service | None:
