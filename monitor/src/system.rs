@@ -75,7 +75,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The whole file from its start, if it is one record of the kernel's; what is not UTF-8 ends the text.
+    /// The whole file from its start, if it is one record of the kernel's. Each byte that is not UTF-8, as names may have,
+    /// is a `?`: it hides nothing behind it.
     ///
     /// # Errors
     /// As of `pread`.
@@ -105,9 +106,12 @@ impl Reader {
                 break;
             }
         }
-        let text = &self.buffer[..length];
-        Ok(std::str::from_utf8(text)
-            .unwrap_or_else(|error| std::str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default()))
+        let mut start = 0;
+        while let Err(error) = std::str::from_utf8(&self.buffer[start..length]) {
+            start += error.valid_up_to();
+            self.buffer[start] = b'?';
+        }
+        Ok(std::str::from_utf8(&self.buffer[..length]).unwrap_or_default())
     }
 }
 
@@ -235,6 +239,15 @@ mod tests {
         assert_eq!(file.parse(&mut reader, number), Ok(22));
         fixture.write("a", "x");
         assert!(file.parse(&mut reader, number).unwrap_err().ends_with("a: not in the expected form"));
+    }
+
+    #[test]
+    fn a_byte_that_is_not_utf8_hides_nothing_behind_it() {
+        let fixture = Fixture::new(&[("a", "")]);
+        std::fs::write(fixture.path("a"), b"\xfcx \xe2\x82 \xc3\xbc 1\n\xff").expect("written");
+        let mut file = KeptFile::new(fixture.path("a"));
+        let text = file.parse(&mut Reader::default(), |text| Some(text.to_owned()));
+        assert_eq!(text.as_deref(), Ok("?x ?? \u{fc} 1\n?"));
     }
 
     #[test]
