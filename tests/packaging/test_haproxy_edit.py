@@ -189,6 +189,21 @@ def test_no_mixture_of_weights_is_edited(tmp_path: Path, servers: str, more: str
 
 
 @needs_haproxy
+def test_a_backend_whose_weights_only_haproxy_knows_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path, "")
+    text = file.read_text().rpartition("backend web\n")[0]
+    for weight, is_named in (("", True), (" weight 50", False)):
+        servers = "".join(f" server {name} 192.0.2.1:80{weight}\n" for name in "ab")
+        file.write_text(f"{text}.if defined(X)\nbackend web\n{servers}.else\nbackend web\n{servers}.endif\n")
+        with started([file], tmp_path / "admin.sock"):
+            answer = edit(tmp_path)
+        assert not answer["changed"]
+        assert [note.partition(", which")[0] for note in answer["left"]] == (
+            ["backend `web` is left as it is: only HAProxy knows the weights of a, b"] if is_named else []
+        )
+
+
+@needs_haproxy
 def test_a_weight_beyond_haproxy_s_bounds_is_refused(tmp_path: Path) -> None:
     written(tmp_path, " server a 192.0.2.1:80\n")
     assert "weight 300: expected 1..256, as HAProxy takes them" in edit(tmp_path, weight=300)["msg"]

@@ -150,12 +150,12 @@ def without_ours(lines: list[str], site: Site | None = None) -> list[str]:
 
 
 def base_weights(
-    lines: list[str], site: Site, given: dict, running: Mapping[str, Mapping[str, object]]
+    lines: list[str], site: Site, given: dict, running: Mapping[str, Mapping[str, tuple[str, str]]]
 ) -> tuple[list[str], list[str], list[str]]:
     """The file with none of our lines but base weights, where no share changes by them: also reasons, and why backends
     are left as they are.
 
-    `running`: the servers that the running HAProxy has, by backend.
+    `running`: the servers that the running HAProxy has, by backend, with their weights now and as configured.
     """
     reasons, left = [], []
     now, kept = site.weights(lines), without_ours(lines, site)
@@ -164,6 +164,14 @@ def base_weights(
         own, after = site.weights(kept)[name], site.weights(fresh)[name]
         at_runtime = set(running.get(name, {})) - each_server(own)
         if all(one.said for one in own.values()):
+            unknown = [server for server, one in own.items() if one.value is None]
+            shown = [configured for _, configured in running.get(name, {}).values()]
+            if unknown and not (shown and all(weight not in ("0", "1") for weight in shown)):
+                left.append(
+                    f"backend `{name}` is left as it is: only HAProxy knows the weights of {', '.join(unknown)}, which"
+                    " a condition, a variable or DNS decides; see that each server has one of its own, the largest 100"
+                    " or so"
+                )
             continue
         if not same_shares(now[name], after):
             left.append(
@@ -183,7 +191,10 @@ def base_weights(
 
 
 def wanted(
-    lines: list[str], given: dict, site: Site | None = None, running: Mapping[str, Mapping[str, object]] | None = None
+    lines: list[str],
+    given: dict,
+    site: Site | None = None,
+    running: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
 ) -> tuple[list[str], list[str], list[str]]:
     """The file with our lines, what they are for, and what is left as it is, and why. Raises Wrong if it cannot be."""
     site = site or Site()
