@@ -278,5 +278,10 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
                 f"HAProxy reaches {', '.join(unseen)} over a Unix socket, so on this host; its monitor sees no requests"
                 " there, and no response times"
             )
+        if portless := [one.name for one in backend.servers if one.host and not (one.port or one.on_unix_socket)]:
+            warnings.append(
+                f"{', '.join(portless)}: no port in HAProxy, which takes the one that the client came in by; a monitor"
+                " there looks at port 80, unless `--port` names another in the command below"
+            )
         return [head, "  ✓ can be driven", *(f"  ! {text}" for text in warnings)]
     return [head, f"  ✕ left out: {why_not or 'not asked for'}"]

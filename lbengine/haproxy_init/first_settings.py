@@ -179,7 +179,7 @@ def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "") -> 
     site's own its certificate comes first. `config`: the controller's file, unless it is at its usual place."""
     to = shlex.quote(f"root@{node.host or node.server}")
     password = shlex.quote(str(passwords / f"{node.name}.password"))
-    options = "" if node.ports in ([], ["80"]) else "".join(f" --port {port}" for port in node.ports)
+    options = "" if node.ports == ["80"] else "".join(f" --port {port}" for port in node.ports) or " --no-port"
     options += f" --config {shlex.quote(config)}" if config else ""
 
     def there(command: str) -> str:

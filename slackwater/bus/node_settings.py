@@ -15,7 +15,7 @@ GROUP = "slackwater-node"
 
 
 def node_text(node: str, pool: str, url: str, ports: Sequence[Port], *, has_authority: bool) -> str:
-    """node.toml of a web server."""
+    """node.toml of a web server. Without ports no traffic is looked at: the usual port may be another program's."""
     lines = [
         "# Written by `slackwater bus node settings`.",
         f"node = {toml_text(node)}",
@@ -28,7 +28,9 @@ def node_text(node: str, pool: str, url: str, ports: Sequence[Port], *, has_auth
         *([f"tls_ca = {toml_text(AUTHORITY)}"] if has_authority else []),
         "",
         "[sniffer]",
-        f"ports = [{', '.join(toml_text(str(port)) if port.protocol else str(port) for port in ports)}]",
+        f"ports = [{', '.join(toml_text(str(port)) if port.protocol else str(port) for port in ports)}]"
+        if ports
+        else 'interface = ""',
     ]
     return "\n".join(lines) + "\n"
 

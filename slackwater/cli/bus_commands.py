@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users, write_secret
@@ -144,15 +145,18 @@ class PortType(click.ParamType[Port]):
     show_default=True,
     help="A port of its web server, and what it speaks (unknown for TLS) unless it is usual there; may be repeated.",
 )
+@click.option("--no-port", is_flag=True, help="Its web server has Unix sockets alone: no traffic is looked at.")
 @config_option
 @json_option
-def settings(name: str, ports: tuple[Port, ...], config_path: Path, as_json: bool) -> None:
+def settings(name: str, ports: tuple[Port, ...], no_port: bool, config_path: Path, as_json: bool) -> None:
     """Print the settings of NODE's monitor, for its /etc/slackwater/node.toml. There is no secret in them."""
+    if no_port and click.get_current_context().get_parameter_source("ports") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--no-port and --port exclude each other.")
     controller = private(config_path)
     for one in nats_server.nodes_of(controller):
         if one.name == name:
             bus, has_authority = controller.bus, bool(controller.bus.tls_ca)
-            text = node_text(name, one.pool, bus.address, ports, has_authority=has_authority)
+            text = node_text(name, one.pool, bus.address, () if no_port else ports, has_authority=has_authority)
             tell({"pool": one.pool, "node": name, "node_toml": text}, text.rstrip("\n"), as_json)
             return
     raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")

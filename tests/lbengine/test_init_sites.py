@@ -233,6 +233,24 @@ def test_unix_sockets_names_and_disabled_servers_are_what_they_are(tmp_path: Pat
         assert (slot.available, slot.placeholder) == (True, "")
 
 
+def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        f"backend app\n default-server weight 100\n server here {folder}/a.sock\n server other 192.0.2.1\n"
+    )
+    case = Case(folder, tmp_path)
+    with case.running():
+        lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
+        assert ["--no-port" in line for line in lines] == [True, False]
+        said = CliRunner().invoke(cli, ["init", *case.words, "--force"]).output
+        assert (
+            "! other: no port in HAProxy, which takes the one that the client came in by; a monitor there looks at port"
+            " 80, unless `--port` names another in the command below"
+        ) in said
+
+
 @with_case("quoted-socket")
 def test_a_quoted_socket_is_found(case: Case) -> None:
     with case.running():
@@ -249,6 +267,8 @@ def test_an_admin_socket_on_tcp_is_named_with_what_to_write_instead(case: Case) 
     assert case.said() == f"error: {case.folder}/haproxy.cfg:2: {why}"
     for named in ("tcp://127.0.0.1:19991", "ipv4@127.0.0.1:19991", "127.0.0.1:19991"):
         assert case.said("--socket", named) == f"error: {named}: {why}"
+    for anywhere in ("*:19991", ":19991", "ipv4@0.0.0.0:19991", "[::]:19991"):
+        assert case.said("--socket", anywhere) == f"error: {anywhere}: {why}", "an address to connect to"
 
 
 def test_the_socket_may_stand_in_another_file_and_after_others(tmp_path: Path) -> None:

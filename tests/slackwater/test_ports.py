@@ -22,6 +22,11 @@ def test_what_is_spoken_stands_behind_a_port_where_it_is_not_usual_there() -> No
     assert parse_port("11211:http1") == Port(11211, "http1")
 
 
+def test_without_ports_no_traffic_is_looked_at() -> None:
+    text = node_text("web1", "web", "nats://b:1", [], has_authority=False)
+    assert tomllib.loads(text)["sniffer"] == {"interface": ""}
+
+
 @pytest.mark.parametrize("text", ["0", "65536", "http", "80:", "80:tls", "80:http1:x", "-1", "٨٠"])
 def test_another_port_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a port from 1 to 65535, with what it speaks"):

@@ -165,10 +165,11 @@ def find_in(configuration: Configuration) -> tuple[str, str] | None:
 
 
 def _on_tcp(place: str) -> str:
+    to = re.sub(r"^tcp://(\*|0\.0\.0\.0|\[?::\]?)?(?=:\d+$)", "tcp://127.0.0.1", place)  # of all, one to connect to
     return (
         "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy; add `stats socket"
         " /run/haproxy/admin.sock mode 660 level admin` to the section `global` and restart HAProxy, or write the"
-        f' configuration by hand, with `socket = "{place}"` and `allow_tcp_socket = true`'
+        f' configuration by hand, with `socket = "{to}"` and `allow_tcp_socket = true`'
     )
 
 
