@@ -77,7 +77,7 @@ def test_a_backup_server_is_left_alone_and_counts_for_nothing(tmp_path: Path) ->
             assert site.weights() == {"host1": 0, "host2": 100, "spare": 100}, "host1 is one of two, not two of three"
             site.running.send("set server web/host2 state maint")
             site.cycle("host1")
-            assert site.weights()["host1"] == 100, "a backup does not stand in for the last server"
+            assert site.weights()["host1"] > 0, "a backup does not stand in for the last server"
 
 
 def test_a_server_in_slowstart_is_described_and_its_weight_stays_as_it_is(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ from tests.support.real_haproxy import haproxy_program, needs_haproxy
 pytest.importorskip("ansible")
 LINE = "\tdefault-server weight 100  # added by Slackwater\n"
 PROXIES = "defaults\n mode http\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder of few letters: HAProxy takes 97 for a socket's path, and pytest's own folder needs most of them."""
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder:
+        yield Path(folder)
 
 
 def edit(folder: Path, **given: Any) -> dict[str, Any]:
