@@ -12,11 +12,13 @@ from pathlib import Path
 import click
 import msgspec
 
+from lbengine.backends.haproxy.algorithms import CONFIGURED
 from lbengine.backends.haproxy.configuration import started
 from lbengine.backends.haproxy.site import Configuration, read_configuration
 from lbengine.backends.haproxy.survey import (
     SERVICE_USER,
     FoundBackend,
+    FoundServer,
     Survey,
     find_socket,
     survey,
@@ -259,13 +261,14 @@ def _as_text(result: Result, settings: ControllerSettings) -> str:
 
 def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
     shown = [
-        f"{server.name} {server.address or server.fqdn} weight {server.weight}"
+        f"{server.name} {server.address or server.fqdn} weight {server.weight}{_configured(server)}"
         for server in backend.servers
         if not server.placeholder
     ]
     more = len(shown) - MOST_NAMES
     servers = ", ".join(shown[:MOST_NAMES] if more > 1 else shown) + (f" and {more} more" if more > 1 else "")
-    head = f"backend {backend.name}: balance {backend.balance or '?'}; {servers}"
+    balance = CONFIGURED.get(backend.balance, backend.balance)
+    head = f"backend {backend.name}: balance {balance or '?'}; {servers}"
     if is_pool:
         warnings = list(backend.warnings)
         if is_local(backend):
@@ -285,3 +288,8 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
             )
         return [head, "  ✓ can be driven", *(f"  ! {text}" for text in warnings)]
     return [head, f"  ✕ left out: {why_not or 'not asked for'}"]
+
+
+def _configured(server: FoundServer) -> str:
+    configured = server.configured_weight
+    return "" if configured in (None, server.weight) else f" (configured: {configured})"

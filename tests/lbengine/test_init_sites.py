@@ -251,6 +251,26 @@ def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
         ) in said
 
 
+def test_weights_are_those_that_are_set_with_the_configured_ones_where_they_differ(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        "backend app\n balance random(3)\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
+        " server c 192.0.2.3:80\n"
+    )
+    case = Case(folder, tmp_path)
+    with case.running():
+        asked(
+            folder / "admin.sock", "set server app/a weight 40; set server app/b state maint; set server app/c weight 0"
+        )
+        said = CliRunner().invoke(cli, ["init", *case.words]).output
+    assert (
+        "backend app: balance random; a 192.0.2.1:80 weight 40 (configured: 100), b 192.0.2.2:80 weight 100,"
+        " c 192.0.2.3:80 weight 0 (configured: 100)"
+    ) in said
+
+
 @with_case("quoted-socket")
 def test_a_quoted_socket_is_found(case: Case) -> None:
     with case.running():

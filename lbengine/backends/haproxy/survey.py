@@ -48,11 +48,14 @@ class FoundServer(msgspec.Struct, frozen=True):
     address: str
     """HOST:PORT, or `unix` for a Unix socket; empty where it has none."""
     weight: int
+    """As set now, whatever HAProxy's checks make of it."""
     protocol: str = "http1"
     """What a monitor sees on its port, in the sniffer's words."""
     placeholder: Placeholder = ""
     fqdn: str = ""
     """The name that HAProxy resolves to its address."""
+    configured_weight: int | None = None
+    """None where HAProxy does not show it."""
 
     @property
     def host(self) -> str:
@@ -169,11 +172,16 @@ def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Con
     return FoundServer(
         row["svname"],
         address,
-        int(row["weight"]) if row["weight"].isdigit() else 0,
+        _number(shown.get("srv_uweight", row["weight"])) or 0,
         protocol,
         placeholder(int(admin) if admin.isdigit() else 0, shown.get("srv_addr", ""), address),
         shown.get("srv_fqdn", "-").removeprefix("-"),
+        _number(shown.get("srv_iweight", "")),
     )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 def _with_names(servers: list[FoundServer]) -> list[FoundServer]:
