@@ -122,6 +122,9 @@ def standing(pools: Sequence[PoolView], error: str = "", has_journal: bool = Tru
     found = _said(worst, [view for view, kind in zip(pools, kinds, strict=True) if kind == worst])
     if worst == "not_running" and any(row.weight != row.baseline for view in pools for row in view.rows):
         found.todo += " `slackwater restore --all` sets the baseline weights without it."
+    failing = [row.server for view in pools for row in view.rows if row.server and row.peers_failed_share is not None]
+    if failing and found.state in ("acting", "observing"):
+        found.todo = f"Look at {listed(failing)}: what fails there is no neighbour, and no load is moved to it."
     others = [_WORDS[kind].state for kind in kinds if kind != worst]
     if others:
         counts = ", ".join(f"{others.count(state)} {state}" for state in SYMBOLS if state in others)

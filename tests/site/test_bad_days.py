@@ -48,7 +48,8 @@ def test_a_slow_database_of_all_servers_moves_nothing_and_is_no_neighbour(today:
         assert not any("weight of" in line for line in today.log(WATCHED_S))
 
 
-def test_errors_of_one_server_are_named(today: Day) -> None:
+def test_errors_of_one_server_are_named_and_no_load_is_moved_to_it(today: Day) -> None:
+    today.act()
     with today.file(today.webs[1], FAILS):
         failing = today.until(lambda: today.pool()["headline"], lambda said: "web2 fails" in said, "status")
         assert failing.startswith("2 of 3 calm; web2 fails ")
@@ -56,7 +57,10 @@ def test_errors_of_one_server_are_named(today: Day) -> None:
         status, lines = today.check()
         assert any(line.startswith("! server web2 of pool web: it fails ") for line in lines), lines
         assert status == 0
+        with today.neighbour(today.webs[0]):
+            assert all(weights == BASELINE for weights in today.seen(WATCHED_S))
     today.until(lambda: today.pool()["headline"], lambda said: "fails" not in said, "it fails no more", within_s=60.0)
+    today.calms_down()
 
 
 def test_half_a_server_is_no_saw_and_is_given_its_load_back(today: Day) -> None:

@@ -79,3 +79,11 @@ def test_a_journal_that_cannot_be_read_is_not_one_that_never_was(
 ) -> None:
     found = standing([], "j: not read", has_journal)
     assert (found.state, found.sentence.rstrip(".")) == (state, sentence)
+
+
+@pytest.mark.parametrize("mode", ["act", "observe"])
+def test_something_is_to_be_done_about_a_server_that_fails(mode: str) -> None:
+    failing = view(mode=mode)
+    failing.rows[0].peers_failed_share = 0.0
+    found = standing([failing])
+    assert found.todo == "Look at web1: what fails there is no neighbour, and no load is moved to it."
