@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,7 @@ class Row(msgspec.Struct, frozen=True):
     seconds: float
     commit: str
     machine: str
-    found: dict[str, Any]
-    """An `Episode`."""
+    found: Episode
 
 
 Cell = tuple[str, str, str, float, float]
@@ -116,16 +114,15 @@ def run(data: Path, until_s: float, say: Callable[[str], None]) -> None:
                 if time.monotonic() + seconds + AFTER_S + 12.0 > until_s:
                     return
                 episode = play(site, slackwater, "act", kind, seconds, rps * len(site.webs), AFTER_S)
-                row = Row(*cell, commit() or "not known", machine(), asdict(episode))
+                row = Row(*cell, commit() or "not known", machine(), episode)
                 with data.open("ab") as file:
                     file.write(msgspec.json.encode(row) + b"\n")
                 say(f"{balance} {app} {kind} {rps:g}/s {seconds:g} s: {episode.weights[episode.noisy]}")
 
 
 def turns(row: Row) -> tuple[int, int]:
-    """Falls and rises of the noisy server's weight from the noise's beginning on, and of the others'."""
-    episode = msgspec.convert(row.found, Episode)
-    return sum(episode.falls.values()), sum(episode.rises.values())
+    """Falls and rises of all weights, before, beside and after the noise."""
+    return sum(row.found.falls.values()), sum(row.found.rises.values())
 
 
 def is_one(row: Row) -> bool:
@@ -147,7 +144,7 @@ def table(rows: Sequence[Row], name: str, key: Callable[[Row], Any]) -> list[str
 
 
 def _cells(rows: Sequence[Row]) -> list[str]:
-    found = [msgspec.convert(row.found, Episode) for row in rows]
+    found = [row.found for row in rows]
     held = [max(one.held_calm_s.values()) for one in found]
     return [
         str(len(rows)),
