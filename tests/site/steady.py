@@ -31,7 +31,7 @@ from tests.site.episodes import BASELINE, Episode, play
 from tests.site.site import Shape, Site
 
 BALANCES = ("leastconn", "roundrobin", "random")
-APPS = ("burn", "dokuwiki", "wait")
+APPS = ("burn", "events", "dokuwiki", "wait")
 RATES = (5.0, 20.0, 60.0)
 """Requests per second of each server."""
 MOST_RPS = {"wait": 20.0}
