@@ -234,7 +234,9 @@ class _Turn:
         else:
             cause, short = self._why_baseline(verdict)
             shown = short if cause != "panic" else ("panic",)
-            move = _Move(baseline, Position(baseline), ", ".join(short), shown, cause)
+            # Its trials are of the episode, also while nothing shows that.
+            at = position.moved(before, baseline, view.now_s) if cause == "not_shown" else Position(baseline)
+            move = _Move(baseline, at, ", ".join(short), shown, cause)
         return self._capped(move, name)
 
     def _in_episode(self, name: str, baseline: int, want: Want | None, verdict: Verdict) -> _Move:

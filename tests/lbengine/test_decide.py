@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
 from lbengine.decision.decide import TRIED, WATCHED_RPS, WATCHED_SHARE, Decision
-from lbengine.decision.position import TRIAL_AFTER_S, TRIAL_S, Position
+from lbengine.decision.position import MOST_TRIALS, TRIAL_AFTER_S, TRIAL_S, Position
 from lbengine.errors import Failing
 from lbengine.overrides.overrides import Pin
 from slackwater.messages import State, Verdict
@@ -30,12 +32,14 @@ def turn(
     now_s: float = NOW_S,
     failing: dict[str, Failing] | None = None,
     total_rps: float = 180.0,
+    shown: bool = True,
 ) -> Decision:
     """The decision on host0, whose peers are calm."""
     positions = {name: Position(100) for name in NAMES} | {"host0": position}
-    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": said(state, blind=blind)}
-    shown = snapshot([server(name, positions[name].weight) for name in NAMES], balance)
-    found = decided(shown, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
+    mine = msgspec.structs.replace(said(state, blind=blind), shown=shown)
+    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": mine}
+    look = snapshot([server(name, positions[name].weight) for name in NAMES], balance)
+    found = decided(look, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
     return found.servers["host0"]
 
 
@@ -157,3 +161,18 @@ def test_a_server_that_keeps_a_part_for_the_blast_radius_is_tried_too() -> None:
         positions = {name: one.position for name, one in found.servers.items()}
         tried |= {name for name, one in found.servers.items() if one.cause == "tried"}
     assert tried == {"host0", "host1"}
+
+
+def test_trials_are_counted_also_while_nothing_shows_the_episode() -> None:
+    """A neighbour that shows now and then: quiet until it is tried, and shown again by the first requests."""
+    position, weights, quiet_s = Position(100), [100], 0.0
+    for number in range(600):
+        quiet_s = 0.0 if position.weight == 100 else quiet_s + 0.2
+        after = turn(position, shown=quiet_s == 0.0, now_s=NOW_S + number / 5.0)
+        position = after.position
+        weights.append(position.weight)
+    falls = sum(after < before for before, after in itertools.pairwise(weights))
+    assert falls <= MOST_TRIALS + 1, weights
+    quiet = turn(Position(100, trial_s=NOW_S - 1.0, trials=1), shown=False).position
+    assert (quiet.weight, quiet.trials) == (100, 1), "a trial goes on while nothing shows its episode"
+    assert turn(quiet, now_s=NOW_S + 1.0).cause == "tried"
