@@ -40,7 +40,7 @@ SECONDS, LONG_S = 30.0, 120.0
 AFTER_S = 12.0
 SEED = 49
 SET_UP_S = 40.0
-EACH_SHAPE = 4
+EACH_SHAPE = 3
 """So many episodes before the site is built anew in another shape."""
 FEW_FALLS = 2
 
@@ -63,17 +63,20 @@ Cell = tuple[str, str, str, float, float]
 
 
 def plan() -> list[Cell]:
-    """All episodes, in the order in which they are played: every few in another shape of the site."""
+    """All episodes, in the order in which they are played: every few in another shape of the site, the balance algorithms
+    in turns."""
     chance = random.Random(SEED)
-    blocks: list[list[Cell]] = []
+    blocks: dict[str, list[list[Cell]]] = {balance: [] for balance in BALANCES}
     for balance, app in itertools.product(BALANCES, APPS):
         rates = [rate for rate in RATES if rate <= MOST_RPS.get(app, max(RATES))]
         cells = [(balance, app, kind, rate, SECONDS) for kind, rate in itertools.product(NOISES, rates)]
         cells += [(balance, app, kind, rate, LONG_S) for kind, rate in zip(("cpu", "llcprobe"), rates, strict=False)]
         chance.shuffle(cells)
-        blocks += [cells[at : at + EACH_SHAPE] for at in range(0, len(cells), EACH_SHAPE)]
-    chance.shuffle(blocks)
-    return [cell for block in blocks for cell in block]
+        blocks[balance] += [cells[at : at + EACH_SHAPE] for at in range(0, len(cells), EACH_SHAPE)]
+    for of_balance in blocks.values():
+        chance.shuffle(of_balance)
+    in_turns = itertools.chain.from_iterable(zip(*blocks.values(), strict=True))
+    return [cell for block in in_turns for cell in block]
 
 
 def cell_of(row: Row) -> Cell:
