@@ -63,8 +63,8 @@ Cell = tuple[str, str, str, float, float]
 
 
 def plan() -> list[Cell]:
-    """All episodes, in the order in which they are played: every few in another shape of the site, the balance algorithms
-    in turns."""
+    """All episodes in the order in which they are played: every few in another shape of the site, the balance
+    algorithms in turns."""
     chance = random.Random(SEED)
     blocks: dict[str, list[list[Cell]]] = {balance: [] for balance in BALANCES}
     for balance, app in itertools.product(BALANCES, APPS):
