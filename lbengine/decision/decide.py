@@ -356,7 +356,7 @@ def _make_room(
         return
     for name in behind:
         move = moves[name]
-        move.position = position.moved(move.position, move.target, now_s)
+        move.position = position.given_back(move.position, move.target, now_s)
         move.why = f"{move.why}: given back at once, since the others would be {filled:.0%} full"
         move.short = "given back at once", f"the others would be {filled:.0%} full"
 

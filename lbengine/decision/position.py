@@ -40,8 +40,8 @@ class Position:
     """When its last trial in this episode began."""
     trials: int = 0
     least: int = 0
-    """The weight that brings enough requests to see its neighbour leave, where nothing else shows that: kept to the
-    end of the episode."""
+    """The weight below which it is not set until the end of the episode: it brings enough requests to see the neighbour
+    leave, or what the others have no room for."""
 
     def is_tried(self, now_s: float) -> bool:
         """It has its baseline weight so that requests decide; after its last trial it keeps that."""
@@ -72,9 +72,15 @@ def moved(position: Position, weight: int, now_s: float) -> Position:
     return dataclasses.replace(position, weight=weight, moved_s=now_s)
 
 
+def given_back(position: Position, weight: int, now_s: float) -> Position:
+    """The position with this weight, which the others have no room for, and no less until the end of the episode: what
+    makes the others full once does so again."""
+    return moved(dataclasses.replace(position, least=max(position.least, weight)), weight, now_s)
+
+
 def watched(position: Position, weight: int, now_s: float) -> Position:
     """The position with at least this weight until the end of the episode, where it has been blind for a while."""
-    if position.least or position.blind_s is None or now_s - position.blind_s < WATCH_AFTER_S:
+    if position.least >= weight or position.blind_s is None or now_s - position.blind_s < WATCH_AFTER_S:
         return position
     position = dataclasses.replace(position, least=weight)
     return moved(position, weight, now_s) if position.weight < weight else position

@@ -12,6 +12,7 @@ from lbengine.decision.position import (
     TRIAL_S,
     WATCH_AFTER_S,
     Position,
+    given_back,
     moved,
     settle,
     tried,
@@ -154,3 +155,12 @@ def test_a_weight_falls_no_more_often_than_it_may_be_tried(turns: list[tuple[boo
             falls += position.weight < before
         assert falls <= MOST_TRIALS
         assert position.trials <= MOST_TRIALS
+
+
+def test_what_was_given_back_for_want_of_room_is_not_taken_again_in_the_same_episode() -> None:
+    """Else the law, which sees room with the server's load, and the headroom, which sees none without, move by turns."""
+    position = given_back(Position(0, moved_s=90.0), 100, 100.0)
+    assert (position.weight, position.least) == (100, 100)
+    for number in range(100):
+        position = settle(position, 0, 100, 100.0 + number / 5.0, 0.05)
+    assert position.weight == 100
