@@ -158,7 +158,7 @@ def test_a_weight_falls_no_more_often_than_it_may_be_tried(turns: list[tuple[boo
 
 
 def test_what_was_given_back_for_want_of_room_is_not_taken_again_in_the_same_episode() -> None:
-    """Else the law, which sees room with the server's load, and the headroom, which sees none without, move by turns."""
+    """Else the law, which sees room with the server's load, and the headroom, which sees none without, take turns."""
     position = given_back(Position(0, moved_s=90.0), 100, 100.0)
     assert (position.weight, position.least) == (100, 100)
     for number in range(100):
