@@ -315,11 +315,6 @@ def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
     return found
 
 
-def describe_signal(key: str, frame: Frame, row: int) -> str:
-    """A signal's value in words, of one row: see `describe_all`."""
-    return _describe_signal(INDEX[key], frame, np.array([row]), "")[0]
-
-
 def describe(feature: str, frame: Frame, row: int) -> str:
     """A feature's value in words, of one row: see `describe_all`."""
     return describe_all(feature, frame, np.array([row]))[0]

@@ -5,8 +5,11 @@ Files and units: kernel documentation, admin-guide/cgroup-v1/ and admin-guide/cg
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,6 +139,19 @@ class Cgroups:
                 except OSError:  # the cgroup went away while we looked
                     continue
         return sorted(found)
+
+    def clear(self, path: str, within_s: float) -> None:
+        """Kills what runs in a cgroup, and removes it. Raises LabError when that has not ended by then."""
+        until_s = time.monotonic() + within_s
+        while self.exists(path):
+            for pid in self.pids(path):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # busy until the last process is gone
+                self.remove(path)
+            if time.monotonic() > until_s:
+                raise LabError(f"cgroup {path}: processes {self.pids(path)} do not end")
+            time.sleep(0.02)
 
     def remove(self, path: str) -> None:
         """Removes an empty cgroup and those below it."""

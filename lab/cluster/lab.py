@@ -13,9 +13,9 @@ import os
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 from lab.cluster import noise as noises
@@ -38,7 +38,7 @@ from lab.cluster.hosts import (
 from lab.cluster.load import Demand, Load
 from lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
 from lab.cluster.paths import LAB_DIR, LabError, program
-from lab.cluster.signal_handlers import handlers
+from lab.cluster.signal_handlers import ended_by_signals, undisturbed
 from lab.cluster.spawn import Running, call, compiled, placed, wait_until
 from lab.cluster.steal_shim import StealShim
 from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
@@ -125,7 +125,7 @@ class Lab:
                 raise LabError("a lab is up already: run `slackwater lab down`")
             if found := traces():
                 raise LabError(f"a lab was left behind ({', '.join(found)}): run `slackwater lab down`")
-            stack.enter_context(_ended_by_signals())
+            stack.enter_context(ended_by_signals())
             stack.callback(self._tear_down)
             self._build()
             self._stack = stack.pop_all()
@@ -326,7 +326,7 @@ class Lab:
             self.steal_shim.check()
 
     def _tear_down(self) -> None:
-        with _undisturbed():
+        with undisturbed():
             for loud in self._noises:
                 loud.stop()
             for load in self._loads:
@@ -346,21 +346,3 @@ class Lab:
             for machine in self.machines.values():
                 machine.stop()
             sweep()
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the `with` in order, as Ctrl-C does."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    with handlers(leave, signal.SIGTERM, signal.SIGHUP):
-        yield
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Signals wait until everything is down."""
-    with handlers(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        yield

@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from lab.cluster.spawn import Program, Running, call, placed, wait_until
 from lab.cluster.traces import start_ticks
 
 READY_S = 30.0
+END_WITHIN_S = 20.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HERE = Path(__file__).resolve().parent
 FIRST_PROCESS = HERE / "machine.sh"
@@ -199,26 +199,12 @@ def owner_runs(name: str) -> bool:
     return pid.isdigit() and str(start_ticks(int(pid))) == ticks
 
 
-def remove_cgroup(cgroups: Cgroups, path: str, within_s: float = 20.0) -> None:
-    """Ends what runs in it and removes it."""
-    until_s = time.monotonic() + within_s
-    while cgroups.exists(path):
-        for pid in cgroups.pids(path):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):  # busy until the last process is gone
-            cgroups.remove(path)
-        if time.monotonic() > until_s:
-            raise LabError(f"cgroup {path}: processes {cgroups.pids(path)} do not end")
-        time.sleep(0.02)
-
-
 def remove_leftovers(cgroups: Cgroups, top: str, folder: Path) -> None:
     """Removes what processes that are gone have left: their cgroups in `top`, and their folders."""
     for root in cgroups.roots:
         for left in (root / top).glob("*-*"):
             if left.is_dir() and not owner_runs(left.name):
-                remove_cgroup(cgroups, f"{top}/{left.name}")
+                cgroups.clear(f"{top}/{left.name}", END_WITHIN_S)
     for left in folder.glob("*-*"):
         if not owner_runs(left.name):
             shutil.rmtree(left, ignore_errors=True)

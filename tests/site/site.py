@@ -17,21 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from lab.cluster import noise as noises
 from lab.cluster.balancer import Snapshot, ask, master_hears, parse_stat
 from lab.cluster.cgroups import Cgroups
 from lab.cluster.paths import LabError, program, system_program
-from lab.cluster.signal_handlers import handlers
+from lab.cluster.signal_handlers import ended_by_signals, undisturbed
 from lab.cluster.spawn import Program, call, compiled, wait_until
 from lab.cluster.traces import missing as missing_of_lab
 from tests.site import debian, load, relay
 from tests.site.apps import APPS
-from tests.site.machine import Machine, Service, owner_name, remove_cgroup, remove_leftovers
+from tests.site.machine import END_WITHIN_S, Machine, Service, owner_name, remove_leftovers
 from tests.support.paths import ROOT
 
 TOP = "slackwater-site"
@@ -173,7 +173,7 @@ class Site:
         if lacks := missing():
             raise LabError("the site cannot run here; missing: " + "; ".join(lacks))
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_ended_by_signals())
+            stack.enter_context(ended_by_signals())
             self.cgroups = Cgroups.of_this_machine()
             remove_leftovers(self.cgroups, TOP, FOLDER)
             FOLDER.mkdir(mode=0o755, exist_ok=True)
@@ -349,21 +349,12 @@ class Site:
         return begun
 
     def _tear_down(self) -> None:
-        with handlers(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with undisturbed():
             for loud in self._noises:
                 loud.stop()
             for one in self._loads:
                 one.stop()
             for machine in reversed(self._machines):
                 machine.end()
-            remove_cgroup(self.cgroups, self.cgroup)
+            self.cgroups.clear(self.cgroup, END_WITHIN_S)
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    with handlers(leave, signal.SIGTERM, signal.SIGHUP):
-        yield
