@@ -29,7 +29,7 @@ def check_servers(
     active = [server for server in snapshot.servers if not server.backup]
     if len(active) < 2:
         raise BalancerError(
-            f"{where} has {len(active)} server{'' if len(active) == 1 else 's'} that take requests side by side;"
+            f"{where} has {len(active)} server{' that takes' if len(active) == 1 else 's that take'} requests side by side;"
             " expected at least 2, or there is nowhere to move load to"
         )
     for server in snapshot.servers:
