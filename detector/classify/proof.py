@@ -37,6 +37,9 @@ MOST_CALM, LEAST_BESIDE = {LOOKS: 0.2}, {LOOKS: 0.5}
 """A server with requests looks like a neighbour's in at most a fifth of its calm Samples, and beside one in at least
 half of them: however noisy its calm was, its requests tell."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
+WEAKEST = 0.25
+"""A neighbour wavers: where the share of hits since the sum was last 0 is further than this on the way from that of
+calm to that beside the neighbour, nothing is proven."""
 CALM_PRIOR = 0.05, 10.0
 """Share of hits in calm before anything was seen, and how many trials that is worth."""
 MEMORY = 3000.0
@@ -188,9 +191,11 @@ class CalmProof(SlotArrays):
         fastest_s = within_s[rows, sign]
         has_power = np.isfinite(fastest_s)
         evidence = np.where(has_power, sums[rows, sign], 0.0)
+        most = calm + WEAKEST * (beside - calm)
+        fits = (since[:, :, 0] <= most * since[:, :, 1])[rows, sign]
         lasted = now_s - self._zero_s[slots, sign] >= dwell_s - 1e-6
         return Proof(
-            proven=has_power & (evidence >= needed) & lasted,
+            proven=has_power & (evidence >= needed) & lasted & fits,
             ratio=np.where(has_power, ratio[rows, sign], 0.0),
             evidence=evidence,
             needed=needed,

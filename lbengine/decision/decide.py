@@ -210,7 +210,7 @@ class _Turn:
         if rates.rps is None or known is None:
             return loads
         per_weight, error = calm_capacity(loads, known)
-        each_s = queueing.shortest_s(self.usable, rates.rps)
+        each_s = queueing.shortest_s({server.name: rates.held_by(server.name) for server in self.usable}, rates.rps)
         return [
             queueing.believed(
                 load, rates.held_by(load.server), load.baseline * per_weight, error, each_s, self.state.calm.speed

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lbengine.balancer import Server
 from lbengine.decision.law_weights import Load
 from lbengine.decision.rates import WINDOW_S
 
@@ -28,6 +27,8 @@ FULLEST = 0.98
 """Utilisation that a full server counts as."""
 SURPRISE = 0.01
 """A server that is called calm is full when so many requests in flight are less likely than this."""
+LAST_LOOKS = 2
+"""It must hold them at so many looks: a calm server has answered a burst by the next one."""
 OPEN_MIND = 0.1
 """Share of the prior that knows nothing of the capacity: a report may be wrong altogether."""
 RELAXATION = (1.0 - math.sqrt(0.8)) ** 2
@@ -39,10 +40,12 @@ NOMINAL_ERROR = 0.5
 """Standard error of a reported capacity (as a share of it) that comes without one."""
 
 
-def shortest_s(servers: Sequence[Server], rps: Mapping[str, float]) -> float:
-    """Least time that a request spends at any of these servers, by Little's law: what they all wait for, such as a
-    database, is no queue at a server."""
-    times = [server.in_flight / rps[server.name] for server in servers if rps.get(server.name, 0.0) > 0.0]
+def shortest_s(looks: Mapping[str, Sequence[int]], rps: Mapping[str, float]) -> float:
+    """Least mean time that a request spends at any of these servers, by Little's law: what they all wait for, such as
+    a database, is no queue at a server. `looks`: each server's requests in flight in the last second."""
+    times = [
+        math.fsum(held) / len(held) / rps[server] for server, held in looks.items() if held and rps.get(server, 0.0) > 0
+    ]
     return min(times, default=0.0)
 
 
@@ -60,7 +63,7 @@ def believed(
     held = [max(look - load.rps * each_s, 0.0) for look in looks]
     if load.reduce:
         return _suspected(load, held, calm_rps, calm_error, speed)
-    return _called_calm(load, held[-1], calm_rps, speed)
+    return _called_calm(load, min(held[-LAST_LOOKS:]), calm_rps, speed)
 
 
 def _called_calm(load: Load, held: float, calm_rps: float, speed: float) -> Load:

@@ -99,6 +99,16 @@ def test_no_steady_neighbour_is_taken_for_calm(seed: int, calm: float, above: fl
     assert early.mean() <= 0.05
 
 
+@pytest.mark.parametrize("weaker", [0.5, 0.55])
+def test_a_neighbour_that_is_weaker_for_a_second_is_still_there(weaker: float) -> None:
+    """Calm explains such a share badly, though better than the neighbour's usual one does."""
+    beside_it = Neighbour(5, 0.15, a_tick=20, runs=RUNS)
+    beside_it.proven_within(0.87, 10.0)
+    for _ in range(5):
+        early = beside_it.tick(weaker).proven
+        assert early.mean() <= 0.1
+
+
 @pytest.mark.parametrize(("beside", "calm"), [(0.6, 0.1), (0.85, 0.5), (0.95, 0.1)])
 @pytest.mark.parametrize("lasted_s", [5.0, 30.0, 120.0])
 def test_after_the_end_it_is_proven_within_three_seconds_at_the_median(

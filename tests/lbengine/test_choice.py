@@ -173,6 +173,13 @@ def test_a_queue_that_is_short_for_a_slow_server_is_long_for_a_fast_one() -> Non
     assert told(load, [5], speed=4.0).slow
 
 
+def test_two_requests_at_once_on_a_quiet_server_are_no_queue() -> None:
+    load = msgspec.structs.replace(calm("a", rps=5.0), served_rps=4.5)
+    assert told(load, [0, 0, 0, 0, 3]) == load
+    assert told(load, [3, 0, 0, 3, 0]) == load
+    assert told(load, [0, 3, 9]).slow
+
+
 def test_a_full_server_among_many_holds_back_nobodys_split() -> None:
     others = [calm(f"other{n}") for n in range(89)]
     held = queueing.believed(msgspec.structs.replace(calm("full"), served_rps=60.0), [40] * 5, 250.0, 0.1, 0.0)
@@ -192,8 +199,7 @@ def test_a_queue_that_its_load_explains_says_nothing() -> None:
 
 
 def test_what_all_requests_wait_for_is_no_queue() -> None:
-    servers = [replace(server(name, 100), in_flight=held) for name, held in (("a", 60), ("b", 50))]
-    each_s = queueing.shortest_s(servers, {"a": 140.0, "b": 140.0})
+    each_s = queueing.shortest_s({"a": [59, 61], "b": [48, 52]}, {"a": 140.0, "b": 140.0})
     assert each_s == pytest.approx(50 / 140)
     load = msgspec.structs.replace(calm("a", rps=140.0), served_rps=130.0)
     assert told(load, [50], each_s) == load
