@@ -28,9 +28,9 @@ def check_servers(
     weights = {server.name: without_us.get(server.name, server.weight) for server in snapshot.servers}
     active = [server for server in snapshot.servers if not server.backup]
     if len(active) < 2:
+        are = "1 server that takes" if len(active) == 1 else f"{len(active)} servers that take"
         raise BalancerError(
-            f"{where} has {len(active)} server{' that takes' if len(active) == 1 else 's that take'} requests side by side;"
-            " expected at least 2, or there is nowhere to move load to"
+            f"{where} has {are} requests side by side; expected at least 2, or there is nowhere to move load to"
         )
     for server in snapshot.servers:
         if not is_name(server.name):
