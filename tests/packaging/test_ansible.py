@@ -115,7 +115,7 @@ def test_a_certificate_fits_its_key_its_authority_and_its_addresses(tmp_path: Pa
     }
     assert not identity.certificate_fits(given, private), "it isn't there yet"
     request = identity.request(given, private)
-    file.write_text(authority.sign(request, addresses, certificate, key, 90))
+    file.write_text(authority.sign(request, "lb1", addresses, certificate, key, 90))
     assert identity.certificate_fits(given, private)
     assert not identity.certificate_fits({**given, "addresses": ["10.0.0.9"]}, private)
     assert not identity.certificate_fits({**given, "valid_days": 91}, private)

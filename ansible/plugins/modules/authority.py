@@ -10,7 +10,7 @@ description:
   - A new authority comes with the controllers' key for Orders.
   - Uses the cryptography package, which ansible-core itself needs. Keys come and go as values, never as files.
 options:
-  name: {description: Common name of a new authority., default: Slackwater, type: str}
+  name: {description: Common name of what is made., default: Slackwater, type: str}
   valid_days: {description: How long what is made is valid., default: 825, type: int}
   request: {description: The request (PEM) to sign; without it a new authority is made., type: str}
   addresses: {description: Host names and IP addresses that the certificate is for., type: list, elements: str}
@@ -55,10 +55,14 @@ def builder(subject, issuer, public_key, valid_days: int):
     )
 
 
+def common_name(name: str):
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
 def authority(name: str, valid_days: int) -> tuple[str, str]:
     """Certificate and key of a new authority that may sign hosts' certificates and nothing else."""
     key = ec.generate_private_key(ec.SECP256R1())
-    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    who = common_name(name)
     usage = {"digital_signature": False, "content_commitment": False, "key_encipherment": False}
     usage |= {"data_encipherment": False, "key_agreement": False, "encipher_only": False, "decipher_only": False}
     certificate = (
@@ -84,8 +88,11 @@ def name_of(address: str):
         return x509.DNSName(address)
 
 
-def sign(request_pem: str, addresses: list[str], certificate_pem: str, key_pem: str, valid_days: int) -> str:
-    """A certificate for server and client use: the bus's servers are both to each other."""
+def sign(request_pem: str, name: str, addresses: list[str], certificate_pem: str, key_pem: str, valid_days: int) -> str:
+    """A certificate for server and client use: the bus's servers are both to each other.
+
+    Of the request, which another host wrote, only the public key counts.
+    """
     request = x509.load_pem_x509_csr(request_pem.encode())
     issuer = x509.load_pem_x509_certificate(certificate_pem.encode())
     key = serialization.load_pem_private_key(key_pem.encode(), None)
@@ -93,7 +100,7 @@ def sign(request_pem: str, addresses: list[str], certificate_pem: str, key_pem: 
         raise ValueError("the request's own signature is wrong")
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate = (
-        builder(request.subject, issuer.subject, request.public_key(), valid_days)
+        builder(common_name(name), issuer.subject, request.public_key(), valid_days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.SubjectAlternativeName([name_of(one) for one in addresses]), critical=False)
@@ -126,8 +133,8 @@ def main() -> None:
             changed=True, certificate=certificate, key=key, orders_key=orders, orders_public_key=orders_public
         )
     try:
-        arguments = given["request"], given["addresses"], given["certificate"], given["key"], given["valid_days"]
-        module.exit_json(changed=True, certificate=sign(*arguments))
+        names = "request", "name", "addresses", "certificate", "key", "valid_days"
+        module.exit_json(changed=True, certificate=sign(*(given[name] for name in names)))
     except ValueError as error:
         module.fail_json(msg=f"the certificate cannot be signed: {error}")
 

@@ -32,9 +32,8 @@ options:
   command: {description: HAProxy's program., default: /usr/sbin/haproxy, type: path}
 """
 
-import contextlib
 import os
-import socket
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,6 +50,10 @@ try:
         started_with,
         text_of,
     )
+    from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_running import (
+        lost_by_a_reload,
+        running_servers,
+    )
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_shares import (
         MOST_WEIGHT,
         Weight,
@@ -63,11 +66,14 @@ try:
 except ImportError:  # started from the source tree
     sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../module_utils"))
     from haproxy_configuration import Started, lines_of, rows_of, sections, started_with, text_of
+    from haproxy_running import lost_by_a_reload, running_servers
     from haproxy_shares import MOST_WEIGHT, Weight, advice, each_server, in_words, same_shares, weights
 
 MARK = "# added by Slackwater"
 OURS = "slackwater-admin"
 """The section that is added for other controllers."""
+ADDRESS = re.compile(r"[0-9A-Za-z:][0-9A-Za-z.:-]*")
+"""A host name or an IP address, with a port or without: what another host said of itself adds no line to the file."""
 BYTES = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 """How the file is written: every byte that is not ours stays as it is, in whatever encoding."""
 
@@ -210,6 +216,8 @@ def wanted(
             f"`stats socket {given['socket']}` has level {level}, and only `level admin` lets weights be set; say"
             " `level admin` there, or give another path for a socket of Slackwater's own"
         )
+    if odd := [text for text in [*given["allow"], given["listen"] or "none"] if not ADDRESS.fullmatch(text)]:
+        raise Wrong(f"{odd[0]!r} is no host name or IP address")
     if given["listen"]:
         folder, inside = shared_socket(site.rows(kept))
         texts.append(f"stats socket {folder}{inside} mode 600 user {given['user']} level admin")
@@ -255,37 +263,6 @@ def changed_shares(site: Site, before: list[str], after: list[str]) -> str:
         for name, was in site.weights(before).items()
         if name != OURS and not same_shares(was, new.get(name, {}))
     )
-
-
-def running_servers(path: str) -> dict[str, dict[str, tuple[str, str]]]:
-    """By backend the servers that HAProxy has now, with their weights now and as configured; none where its admin
-    socket does not answer."""
-    answer = b""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(5.0)
-        connection.connect(path)
-        connection.sendall(b"show servers state\n")
-        while chunk := connection.recv(65536):
-            answer += chunk
-    found: dict[str, dict[str, tuple[str, str]]] = {}
-    for line in answer.decode("utf-8", "replace").splitlines()[2:]:
-        values = line.split()  # be_id be_name srv_id srv_name srv_addr op_state admin_state uweight iweight
-        if len(values) > 8:
-            found.setdefault(values[1], {})[values[3]] = (values[7], values[8])
-    return found
-
-
-def lost_by_a_reload(running: Mapping[str, Mapping[str, tuple[str, str]]]) -> list[str]:
-    """What was set at runtime and not by the file, which HAProxy forgets when it reloads."""
-    found = []
-    for backend, servers in running.items():
-        others = [f"{name} {now}, not {own}" for name, (now, own) in servers.items() if now != own]
-        if others:
-            found.append(
-                f"HAProxy must reload for this, and then forgets the weights that were set at runtime in backend"
-                f" `{backend}`: {', '.join(others)}"
-            )
-    return found
 
 
 def check(command: str, draft: str, path: str, one: Started | None) -> str:

@@ -32,12 +32,19 @@ import grp
 import os
 import pwd
 import subprocess
+import sys
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 
-USER, SEED = 20 << 3, 18 << 3
-"""The first byte of a user's public key (U...) and of a seed (S...): github.com/nats-io/nkeys."""
+try:
+    from ansible_collections.slackwater.slackwater.plugins.module_utils.nkeys import USER, nkey_text
+except ImportError:  # started from the source tree
+    sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../module_utils"))
+    from nkeys import USER, nkey_text
+
+SEED = 18 << 3
+"""The first byte of a seed (S...), before the kind of its key."""
 
 EC_KEY = ("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
 
@@ -54,11 +61,6 @@ def openssl(*words: str, data: bytes = b"", check: bool = True) -> subprocess.Co
     if check and done.returncode:
         raise Failed(f"openssl {words[0]}: {done.stderr.decode(errors='replace').strip()}")
     return done
-
-
-def nkey_text(head: bytes, raw: bytes) -> str:
-    body = head + raw
-    return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")
 
 
 def public_raw(private_der: bytes) -> bytes:
