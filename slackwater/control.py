@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
-from slackwater.messages import LONGEST_ASK_S, PARTS, EpisodeMark, Mode, Name, UnixTime
+from slackwater.messages import LONGEST_ASK_S, PARTS, EpisodeMark, Mode, ServerName, UnixTime, is_name
 
 MOST_PIN_S = 86400.0
 WAIT_S = 2.0
@@ -57,7 +57,7 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     by: Annotated[str, Meta(min_length=1, max_length=200)]
     """The sender's name, for the Change."""
     why: Annotated[str, Meta(max_length=500)] = ""
-    target: Name | None = None
+    target: ServerName | None = None
     """A server by the balancer's name (`pin`, `unpin`), or a node (the others)."""
     weight: ServerWeight | None = None
     """`pin`: the weight to hold, at most the server's baseline."""
@@ -72,6 +72,8 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.by in PARTS:
             raise ValueError(f"`by` is {self.by!r}, which is a part of Slackwater; expected a person's name")
+        if self.target is not None and self.action not in ("pin", "unpin") and not is_name(self.target):
+            raise ValueError(f"`target` is {self.target!r}; `{self.action}` expects the name of a node")
         missing = [name for name in NEEDS.get(self.action, ()) if getattr(self, name) is None]
         if self.action == "ask_samples" and (self.for_s or 0.0) > LONGEST_ASK_S:
             raise ValueError(f"`for_s` is {self.for_s:g}; a monitor is asked for at most {LONGEST_ASK_S:g} s")

@@ -32,6 +32,7 @@ from nats.js.kv import KeyValue
 
 from slackwater import messages, tasks
 from slackwater.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
+from slackwater.bus.parts import WholeCycles, payloads
 from slackwater.config import BusSettings
 from slackwater.files import text_of
 from slackwater.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine
@@ -253,9 +254,12 @@ class Bus:
         """
         if not self.connected and not isinstance(message, Change):
             return
+        subject = subject_of(message)
         try:
-            payload = messages.encode(message)
-            await self._client.publish(subject_of(message), payload, headers=headers(payload) if headers else None)
+            for payload in payloads(message, subject, self._client.max_payload):
+                await self._client.publish(subject, payload, headers=headers(payload) if headers else None)
+        except MessageError as error:
+            self._complain(subject, f"it is not sent: {error}")
         except nats.errors.Error as error:
             log.debug("bus %s: not sent: %s", self.url, _text(error))
 
@@ -272,6 +276,7 @@ class Bus:
         Messages from nodes are limited by `slackwater.bus.intake`. `decode` replaces `messages.decode` for a reader
         that needs less of a message; it raises MessageError.
         """
+        then: Callable[[Any], None] = WholeCycles(handle) if kind == "cycle" else handle
         has_node = kind == "change" or "node" in KINDS[kind].__struct_fields__
 
         def take(raw: Msg) -> None:
@@ -286,7 +291,7 @@ class Bus:
             if subject != raw.subject:
                 self._complain(raw.subject, f"its fields belong to {subject}")
             elif pool in (None, message.pool):  # `web.>` also brings the pool `web.example`
-                handle(message)
+                then(message)
 
         async def on_message(raw: Msg) -> None:
             take(raw)

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages import NAME_PATTERN
+from slackwater.messages import NAME_PATTERN, SERVER_PATTERN
 
 
 class ConfigError(Exception):
@@ -30,7 +30,9 @@ FilePath = Annotated[str, Meta(min_length=1)]
 WEB_URL_PATTERN = r"^$(?!\n)|^https?://[^\s?#]+$(?!\n)"
 HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
 PATTERNS_IN_WORDS = {
-    NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
+    **dict.fromkeys(
+        (NAME_PATTERN, SERVER_PATTERN), "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)"
+    ),
     ADDRESS_PATTERN: "HOST:PORT",
     OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
     HEADER_PATTERN: "the name of an HTTP header",

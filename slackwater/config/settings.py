@@ -23,7 +23,7 @@ from slackwater.config.kinds import (
     is_loopback,
 )
 from slackwater.config.node_changes import GovernorSettings, RetuneSettings
-from slackwater.messages import Mode, Name
+from slackwater.messages import Mode, Name, ServerName
 
 Law = Literal["optimal", "tail", "ice", "equalise"]
 CONTROLLER = "slackwater-controller"
@@ -118,7 +118,7 @@ class PoolSettings(Settings, frozen=True):
     ] = 0.0
     target_p99_ms: Annotated[float, Meta(ge=0, description="the same for p99; 0: none")] = 0.0
     servers: Annotated[
-        dict[Name, Name],
+        dict[ServerName, Name],
         Meta(
             description="server name in the balancer -> node name, where the two differ; with IPVS a server's name is"
             " its address (`10.0.0.11:80`)"

@@ -26,11 +26,15 @@ from slackwater.messages.change import GOVERNOR, PARTS, WSENGINE, Change, is_of_
 from slackwater.messages.fields import (
     MAX_NAME,
     NAME_PATTERN,
+    SERVER_PATTERN,
     VERSION,
     MessageError,
     Name,
+    ServerName,
     UnixTime,
     is_name,
+    is_server_name,
+    shortened,
 )
 from slackwater.messages.governed import Governed
 from slackwater.messages.knobs import Knobs, KnobState, Order

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.messages.causes import CycleOutage, DecisionCause, Mode, WeightsMean
-from slackwater.messages.fields import Count, Name, NonNegative, Share, Version
+from slackwater.messages.fields import Count, Name, NonNegative, ServerName, Share, Version
 
 
 class Weight(msgspec.Struct, omit_defaults=True):
@@ -42,7 +42,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
 class ServerState(msgspec.Struct, omit_defaults=True):
     """One server as the balancer showed it in a cycle, and what lbengine wants of it."""
 
-    server: Name
+    server: ServerName
     status: str
     """The balancer's word: UP, DOWN, MAINT, DRAIN, ..."""
     weight: Count
@@ -103,3 +103,8 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     outage_since_unix_s: NonNegative | None = None
     last_known: list[ServerState] = []
     """What the balancer showed before that."""
+    part: Count = 0
+    """Of a Cycle that is too large for one message: which of its `parts` this is, from 0. Each has some of the servers,
+    and all else."""
+    parts: Annotated[int, Meta(ge=1)] = 1
+    """So many messages make this Cycle."""

@@ -17,9 +17,14 @@ NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$(?!\n)"
 """
 MAX_NAME = 128
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
+SERVER_PATTERN = r"^[A-Za-z0-9_.:-]+$(?!\n)"
+"""What HAProxy allows in the name of a server. One with a dot too many is no NATS subject, so its node has another
+name."""
+ServerName = Annotated[str, Meta(pattern=SERVER_PATTERN, max_length=MAX_NAME)]
 Word = Annotated[str, Meta(max_length=200)]
 """A name of something that is no subject: a knob, a device, an identifier."""
-Text = Annotated[str, Meta(max_length=2000)]
+MOST_TEXT = 2000
+Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 """A sentence for people."""
 LATEST_UNIX_S = 4102444800.0
 """2100-01-01: a time after it is a mistake or an attack, and breaks calendars that read it."""
@@ -36,6 +41,16 @@ class MessageError(ValueError):
     """A message that does not follow its schema; the text names the message, the field and what was expected."""
 
 
+def shortened(text: str) -> str:
+    """A sentence as long as messages may have them; of a longer one the beginning."""
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
+
+
 def is_name(text: str) -> bool:
     """True for a name that is safe in subjects and in HAProxy's command language (no `;`, space or newline)."""
-    return len(text) <= 128 and re.search(NAME_PATTERN, text) is not None
+    return len(text) <= MAX_NAME and re.search(NAME_PATTERN, text) is not None
+
+
+def is_server_name(text: str) -> bool:
+    """True for a name that a balancer's server may have: safe in HAProxy's command language, not in subjects."""
+    return len(text) <= MAX_NAME and re.search(SERVER_PATTERN, text) is not None

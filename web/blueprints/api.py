@@ -7,7 +7,7 @@ import re
 import msgspec
 from flask import Blueprint, Response, abort, request
 
-from slackwater.messages import Change, is_name
+from slackwater.messages import Change, is_server_name
 from slackwater.renamed import REQUEST_FIELDS, BothGiven
 from slackwater.views import week as views
 from slackwater.views import why
@@ -86,7 +86,7 @@ def history(pool: str) -> Response:
     last_s, step_s = _number("last_s", PLOT_S, most=LONGEST_S), _number("step_s", 1.0, most=LONGEST_S)
     until_unix_s = _number("until_unix_s", reader.clock(), most=MAX_UNIX_S)
     nodes = request.args.getlist("node")
-    if not all(is_name(node) for node in nodes):
+    if not all(is_server_name(node) for node in nodes):  # a server without a node stands under its own name
         abort(400, "node: expected names of nodes")
     with reader.journal() as journal:
         try:
