@@ -6,8 +6,8 @@ The kinds of balancers are the folders of `lbengine/backends/`.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from slackwater.config import LbengineSettings, PoolSettings
@@ -63,6 +63,8 @@ class Server:
     queue_mean_ms: float | None = None
     """Mean time in its queue over the last requests; absent before the first."""
     placeholder: Placeholder = ""
+    uncounted: str = ""
+    """Why what was counted of it is not known, in words: its counters are 0 then, and mean nothing."""
     slow_start: bool = False
     """It came back from a failed check, and the balancer's own slow start holds its weight down."""
 
@@ -95,6 +97,9 @@ class Snapshot:
     """In words, each part of the balancer that did not answer: what it shows when it is back may be our doing."""
     returned: bool = False
     """A part that did not answer does so again, with the weights that it had then."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Servers that are not among `servers`, since what the balancer shows of them cannot be read, by name; and in words
+    why. What is known of them stays."""
     trouble: tuple[str, ...] = ()
     """In words, what else is wrong with the balancer."""
 
@@ -112,9 +117,13 @@ class Snapshot:
             or self.generation != before.generation
         )
 
-    def describe_absent(self) -> str:
-        """What setting the baseline weights has not reached, in words."""
-        why = "; ".join(self.absent)
+    def not_reached(self, servers: Collection[str]) -> list[str]:
+        """Of these servers, what setting weights does not reach, in words: it is still due there."""
+        return [*self.absent, *(why for name, why in self.unreadable.items() if name in servers)]
+
+    def describe_not_reached(self, servers: Collection[str]) -> str:
+        """The same in a sentence, of the baseline weights."""
+        why = "; ".join(self.not_reached(servers))
         return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
 
 

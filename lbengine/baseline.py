@@ -140,7 +140,7 @@ def merge(
     that came add theirs, ones that went drop out, and one whose configured weight is another than when its baseline
     was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have set (None:
     not known, any of them may be ours); one that is not ours is the baseline. While part of the balancer does not
-    answer, no server counts as gone. Everything else stays as stored.
+    answer, no server counts as gone, nor does one that cannot be read. Everything else stays as stored.
     """
     merged: dict[str, Baseline] = {}
     news: list[str] = []
@@ -168,7 +168,7 @@ def merge(
         else:
             merged[server.name] = Baseline(known.weight, known.configured, most)
     for name, known in (stored or {}).items():
-        if name not in merged and snapshot.absent:
+        if name not in merged and (snapshot.absent or name in snapshot.unreadable):
             merged[name] = known
         elif name not in merged:
             news.append(f"{name} is gone")

@@ -10,6 +10,9 @@ from lbengine.decision.rates import Rates
 from lbengine.decision.state import PoolState
 from slackwater.messages import Change, ServerState, Verdict
 
+MOST_PARTS = 30
+"""Of a sentence: nobody reads more."""
+
 
 def cycle(
     pool: str,
@@ -70,6 +73,8 @@ def cycle(
         if name not in moved:
             moved.add(name)
             parts.append(f"{name} is left alone ({status})")
+    if (more := len(parts) - MOST_PARTS) > 0:
+        parts[MOST_PARTS:] = [f"and {more} more of these"]
     rest = sum(name not in moved for name in decisions.servers)
     if rest:
         parts.append(
@@ -108,12 +113,12 @@ def servers(
                 baseline=baselines[server.name],
                 wanted=weight if decision is None else decision.position.weight,
                 rps=rps,
-                in_flight=server.in_flight,
+                in_flight=None if server.uncounted else server.in_flight,
                 rt_mean_ms=server.rt_mean_ms if measured is None else measured,
                 share=rps / total_rps if rps is not None and total_rps > 0 else None,
                 why="" if decision is None else decision.why,
                 cause=None if decision is None else decision.cause,
-                queue=server.queued if snapshot.counts == "requests" else None,
+                queue=server.queued if snapshot.counts == "requests" and not server.uncounted else None,
                 queue_mean_ms=server.queue_mean_ms,
                 balancer_rt_mean_ms=server.rt_mean_ms,
                 errors_per_s=None if rates.errors is None else rates.errors.get(server.name),

@@ -27,7 +27,7 @@ from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.control import Request
 from slackwater.machine import controller_id
-from slackwater.messages import VERSION, Ask, Change, Cycle, ServerState, Verdict, Weight
+from slackwater.messages import VERSION, Ask, Change, Cycle, ServerState, Verdict, Weight, shortened
 
 SOMEONE_ELSE = "someone else"
 
@@ -195,7 +195,7 @@ class Engine:
             paused=self.paused is not None,
             balance="" if snapshot is None else snapshot.balance,
             law=self.pool.law,
-            sentence=sentence,
+            sentence=shortened(sentence),
             servers=[],
             weights_mean=None if snapshot is None else snapshot.weights_mean,
             controller=self._controller,
@@ -230,8 +230,8 @@ class Engine:
         changes = self._restore(actions, BY, why, [])
         self.state = replace(after, phase=phase)
         self._message_nodes()
-        if view.snapshot.absent:
-            raise BalancerUnreachable(view.snapshot.describe_absent())
+        if not actions.is_restored:
+            raise BalancerUnreachable(view.snapshot.describe_not_reached(self.state.baselines or {}))
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
@@ -357,7 +357,8 @@ class Engine:
         if not found:
             return ""
         baselines = ", ".join(found)
-        return f"; {self.pool.title} has no configured weight of these, so that of now is their baseline: {baselines}"
+        why = f"; {self.pool.title} has no configured weight of these, so that of now is their baseline: {baselines}"
+        return shortened(why)
 
     def override_temporarily(self, question: Mapping[str, Any], now_s: float) -> str:
         """Sets a temporary override for the second stage; its effect is seen in the cycles. Raises ValueError."""

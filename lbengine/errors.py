@@ -91,7 +91,11 @@ class ErrorWindow:
         """With a fresh look; nothing is known where the balancer counts connections. `restarted`: it was made anew."""
         if snapshot.counts == "connections":
             return ErrorWindow()
-        now = {server.name: (server.requests - server.in_flight, server.errors) for server in snapshot.servers}
+        now = {
+            server.name: (server.requests - server.in_flight, server.errors)
+            for server in snapshot.servers
+            if not server.uncounted
+        }
         looks = () if restarted or self._fell(snapshot) else self.looks
         while len(looks) > 1 and looks[1][0] <= now_s - WINDOW_S:
             looks = looks[1:]
@@ -102,7 +106,11 @@ class ErrorWindow:
     def _fell(self, snapshot: Snapshot) -> bool:
         """Some count is lower than it was: a reload."""
         last = self.looks[-1][1] if self.looks else {}
-        return any(server.name in last and server.errors < last[server.name][1] for server in snapshot.servers)
+        return any(
+            server.name in last and server.errors < last[server.name][1]
+            for server in snapshot.servers
+            if not server.uncounted
+        )
 
     def counts(self) -> dict[str, Count]:
         """Of each server since the window's begin, or since it was first seen."""

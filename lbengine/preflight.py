@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from lbengine.balancer import BalancerError, Server, Snapshot
 from slackwater.config import PoolSettings
-from slackwater.messages import is_name
 
 FINE_BASELINE = 20
 """Below this weight a step of 5% cannot be made."""
@@ -32,17 +31,11 @@ def check_servers(
         raise BalancerError(
             f"{where} has {are} requests side by side; expected at least 2, or there is nowhere to move load to"
         )
-    for server in snapshot.servers:
-        if not is_name(server.name):
-            raise BalancerError(
-                f"{where}: server {server.name!r} has no safe name; expected letters, digits and `_-:`, with single"
-                " dots between"
-            )
     for name in pool.servers:
-        if name not in {server.name for server in snapshot.servers}:
+        if name not in {server.name for server in snapshot.servers} | snapshot.unreadable.keys():
             known = ", ".join(server.name for server in snapshot.servers)
             raise BalancerError(f"{where} has no server `{name}`, which `servers` names; it has: {known}")
-    warnings = []
+    warnings = [f"left out: {why}" for why in snapshot.unreadable.values()]
     for kind, slots in _by_placeholder(server for server in active if server.placeholder).items():
         what = "is an empty slot" if len(slots) == 1 else "are empty slots"
         warnings.append(

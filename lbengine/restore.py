@@ -47,7 +47,8 @@ def restore(
     (`say`). Where the nodes are asked for the weights, their leases end by themselves: that is waited for. The
     Changes go to the journal; when that cannot be written, or not soon, the weights are set all the same. Raises
     BaselineError (the file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError
-    (part of the balancer does not answer: the rest is set, and the stored baseline stays for the next time).
+    (part of the balancer does not answer, or cannot be read: the rest is set, and the stored baseline stays for the
+    next time).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
@@ -80,9 +81,9 @@ def restore(
         balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
     if changes:
         recording.join(RECORD_AFTERWARDS_S)
-    if snapshot.absent:
+    if snapshot.not_reached(baselines):
         again = f"`slackwater restore --pool {pool.name}`"
-        raise LeftOutError(f"{snapshot.describe_absent()}; when it answers, run {again} again", changes)
+        raise LeftOutError(f"{snapshot.describe_not_reached(baselines)}; when it answers, run {again} again", changes)
     store.remove()
     return changes
 

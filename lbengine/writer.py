@@ -14,7 +14,7 @@ from lbengine.balancer import Balancer, BalancerError
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.decision.step import WantedValue
 from slackwater.journal.journal import JournalError
-from slackwater.messages import VERSION, Change, ChangeCause, Message
+from slackwater.messages import VERSION, Change, ChangeCause, Message, shortened
 
 log = logging.getLogger("lbengine")
 
@@ -37,7 +37,9 @@ def change(
 ) -> Change:
     """A Change with an id of its own. `applied` false: it would have been made in observe mode."""
     id_ = uuid.uuid4().hex
-    return Change(VERSION, id_, pool, time_unix_s, what, target, before, after, why, by, applied, cause=cause)
+    return Change(
+        VERSION, id_, pool, time_unix_s, what, target, before, after, shortened(why), by, applied, cause=cause
+    )
 
 
 def lowers(made: Change) -> bool:

@@ -145,7 +145,8 @@ class _Turn:
     def _calm(self, loads: list[Load]) -> Calm | None:
         """With what the pool holds now, if all of it is calm."""
         rates = self.state.rates
-        if not rates.looks or rates.rps is None or not rates.total_rps:
+        uncounted = any(server.uncounted for server in self.usable)
+        if uncounted or not rates.looks or rates.rps is None or not rates.total_rps:
             return None
         predicted = held_in_calm(loads, rates.total_rps, self.view.snapshot.weights_mean)
         if predicted is None:

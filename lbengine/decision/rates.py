@@ -84,18 +84,20 @@ class Rates:
         served: Mapping[str, float] | None = None
         looks: tuple[tuple[float, Mapping[str, int]], ...] = ()
         if snapshot.counts == "connections":
-            serving = {s.name for s in snapshot.servers if s.available and not s.backup and s.weight > 0}
-            rps = dict(reported) if serving and serving <= reported.keys() else None
+            rps = _with_reported({}, snapshot, reported)
         else:
-            asked = {server.name: server.requests for server in snapshot.servers}
-            answered = {server.name: server.requests - server.in_flight for server in snapshot.servers}
-            failed = {server.name: server.errors for server in snapshot.servers}
+            counted = [server for server in snapshot.servers if not server.uncounted]
+            asked = {server.name: server.requests for server in counted}
+            answered = {server.name: server.requests - server.in_flight for server in counted}
+            failed = {server.name: server.errors for server in counted}
             anew = requests.fell(asked)
             requests, answers = requests.after(now_s, asked, anew), answers.after(now_s, answered, anew)
             failures = failures.after(now_s, failed, failures.fell(failed))
             looks = tuple(look for look in self.looks if look[0] > now_s - WINDOW_S)
-            looks = (*looks, (now_s, {server.name: server.in_flight for server in snapshot.servers}))
+            looks = (*looks, (now_s, {server.name: server.in_flight for server in counted}))
             rps, served, errors = requests.rates(), answers.rates(), failures.rates()
+            if rps is not None and len(counted) < len(snapshot.servers):
+                rps = _with_reported(rps, snapshot, reported)
         counted_rps = self.counted_rps if rps is None else sum(rps.values())
         total_rps = counted_rps
         if total_rps is None and reported and snapshot.counts == "requests":  # until the balancer's are a rate
@@ -103,3 +105,14 @@ class Rates:
         window = self.window.after(now_s, snapshot, restarted)
         bad = failing(window.counts(), self.failing)
         return Rates(rps, errors, total_rps, counted_rps, served, looks, requests, answers, failures, window, bad)
+
+
+def _with_reported(
+    rps: Mapping[str, float], snapshot: Snapshot, reported: Mapping[str, float]
+) -> Mapping[str, float] | None:
+    """With what nodes report of the servers that the balancer's counts say nothing of; None: not all are known."""
+    serving = {
+        server.name for server in snapshot.servers if server.available and not server.backup and server.weight > 0
+    }
+    known = {**reported, **rps}
+    return known if serving and serving <= known.keys() else None

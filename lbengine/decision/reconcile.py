@@ -68,7 +68,8 @@ def _remarks(state: PoolState, snapshot: Snapshot, restarted: bool, pool: PoolSe
     elif restarted and last is not None and len(snapshot.absent) <= len(last.absent):
         pids = f" (pid {last.pid} -> {snapshot.pid})" if snapshot.pid != last.pid else ""
         remarks.append(f"{pool.title} was reloaded or started anew{pids}")
-    remarks += [f"left out: {why}" for why in snapshot.absent]
+    remarks += [f"left out: {why}" for why in (*snapshot.absent, *snapshot.unreadable.values())]
+    remarks += [server.uncounted for server in snapshot.servers if server.uncounted]
     remarks += snapshot.trouble
     return remarks + [f"{s.name} is in the balancer's slow start" for s in snapshot.servers if s.slow_start]
 

@@ -62,7 +62,7 @@ def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbengin
             {name: pair for name, pair in weights.items() if name not in state.externally_controlled},
             {name: pair for name, pair in limits.items() if name in state.limits},
         )
-        is_restored = not view.snapshot.absent  # else it is still due
+        is_restored = not view.snapshot.not_reached(state.baselines or {})  # else it is still due
         state = replace(
             state,
             phase=view.then if is_restored else "restoring",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey
 from slackwater.bus.node_settings import AUTHORITY, GROUP, PASSWORD, SETTINGS, toml_text
 from slackwater.bus.ports import port_of
-from slackwater.messages import is_name
+from slackwater.messages import is_name, is_server_name
 
 
 class NewNode(msgspec.Struct, frozen=True):
@@ -105,7 +106,7 @@ def _by_machine(backend: FoundBackend) -> dict[tuple[str, str], list[FoundServer
     found: dict[tuple[str, str], list[FoundServer]] = {}
     each_is_one = is_local(backend)
     for server in backend.servers:
-        if server.placeholder:
+        if server.placeholder or not is_server_name(server.name):
             continue
         if each_is_one:
             machine = server.host, server.name
@@ -134,11 +135,12 @@ def _nodes(backend: FoundBackend, machines: Sequence[list[FoundServer]], taken: 
     common = [_in_common([server.name for server in servers]) for servers in machines]
     others = {server.name for server in backend.servers} | set(taken)
     counts = Counter(common)
-    found = []
+    found: list[NewNode] = []
     each_is_one = is_local(backend)
     for servers, name in zip(machines, common, strict=True):
         first = servers[0]
         own = name if len(servers) > 1 and counts[name] == 1 and name not in others and is_name(name) else first.name
+        own = own if is_name(own) else _node_name(own, {*others, *(node.name for node in found)})
         named = own if own not in taken else f"{backend.name}-{own}"
         ports = [str(port_of(one.port or 80, one.protocol)) for one in servers if not one.on_unix_socket]
         is_here = not each_is_one and (first.on_unix_socket or _is_loopback(first.host))
@@ -146,6 +148,13 @@ def _nodes(backend: FoundBackend, machines: Sequence[list[FoundServer]], taken: 
         names = [one.name for one in servers]
         found.append(NewNode(named, backend.name, names, host, list(dict.fromkeys(ports)), is_here))
     return found
+
+
+def _node_name(server: str, others: Set[str]) -> str:
+    """What a node is called whose server has a name that only HAProxy allows; none of `others`."""
+    name = re.sub(r"\.+", ".", server).strip(".").lstrip(":.")
+    name = name if is_name(name) else "server"
+    return next(one for one in (f"{name}-{n}" if n > 1 else name for n in count(1)) if one not in others)
 
 
 def _in_common(names: Sequence[str]) -> str:

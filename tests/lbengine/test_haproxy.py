@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from lbengine.backends.haproxy.answers import parse
-from lbengine.backends.haproxy.haproxy import HAProxy, split_answers
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.replies import Replies
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, tcp_to, until, web_servers
 from tests.support.real_processes import free_port
@@ -254,12 +255,14 @@ STATE = "1\n# srv_name srv_op_state srv_admin_state srv_uweight srv_iweight\nweb
         (INFO.replace("7", "seven"), STAT, STATE, "expected a number for Pid, got 'seven'"),
         (INFO, "# ", STATE, "that is no backend"),
         (INFO, STAT.replace("svname", "name"), STATE, "expected svname in each line of `show stat`"),
-        (INFO, STAT.replace("web1,UP,0,,1", "web1"), STATE, "expected status, bck in each line of `show stat`"),
-        (INFO, STAT.replace(",1\n", ",one\n"), STATE, "expected a number for scur, got 'one'"),
+        (INFO, STAT.replace("web1,UP,0,,1", "web1"), STATE, "server web1: expected status, bck in each line of"),
         (INFO, STAT + "\0" + "x" * 200_000, STATE, "expected the CSV of `show stat`"),
-        (INFO, STAT, STATE.replace(" 100", ""), "expected srv_iweight in each line of `show servers state`"),
-        (INFO, STAT, STATE.replace("10 ", "-10 "), "expected a number for srv_uweight, got '-10'"),
-        (INFO, STAT, STATE.replace("10 ", "9" * 5000 + " "), "expected a number for srv_uweight, got '9999"),
+        (INFO, STAT, STATE.replace(" 100", ""), "server web1: expected srv_iweight in each line of `show servers"),
+        (INFO, STAT, STATE.replace("10 ", "-10 "), "server web1: expected a number for srv_uweight, got '-10'"),
+        (INFO, STAT, STATE.replace("10 ", "9" * 5000 + " "), "server web1: expected a number for srv_uweight, got '99"),
+        (INFO, STAT, STATE.replace("10 ", "257 "), "server web1: expected weights up to 256, got 257, configured 100"),
+        (INFO, STAT, STATE.replace("web1", "we;b"), "server 'we;b': expected a name of letters"),
+        (INFO, STAT, f"{STATE}\n{STATE.splitlines()[2]}", "server web1: expected one server of this name, got 2"),
     ],
 )
 def test_an_answer_in_another_form_is_refused_by_what_was_expected(
@@ -293,6 +296,11 @@ def test_a_haproxy_that_is_stopping_is_asked_again_later(tmp_path: Path, what: s
 
 
 def test_answers_are_split_at_empty_lines() -> None:
-    assert split_answers("\n\nNo such server.\n\n\n") == ["", "", "No such server.", ""]
-    assert split_answers("a\nb\n\nc\n") == ["a\nb"]
-    assert split_answers("") == []
+    def split(reply: bytes) -> list[str]:
+        replies = Replies(4, "s")
+        replies.take(reply)
+        return replies.answers
+
+    assert split(b"\n\nNo such server.\n\n\n") == ["", "", "No such server.", ""]
+    assert split(b"> a\nb\n\n> c\n") == ["a\nb"]
+    assert split(b"") == []

@@ -24,6 +24,7 @@ from tests.support.asked_haproxy import asked, started
 from tests.support.certificates import certificates
 from tests.support.placed_case import placed_case
 from tests.support.real_haproxy import haproxy_program, needs_haproxy
+from tests.support.real_processes import free_port
 
 pytestmark = needs_haproxy
 PROXIES = "defaults\n mode http\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n"
@@ -341,3 +342,18 @@ def test_the_files_are_those_that_haproxy_was_started_with(case: Case, monkeypat
         found = case.init()
         assert found["haproxy"]["found_by"] == f"from {case.folder}/haproxy.cfg:2"
         assert [one["name"] for one in found["haproxy"]["backends"]] == ["web", "api"]
+
+
+def test_servers_with_names_that_only_haproxy_allows_get_nodes_with_names_of_their_own(tmp_path: Path) -> None:
+    names = ("a..b", "a.b", ".", "BACKEND")
+    servers = "".join(f" server {name} 192.0.2.{n}:80\n" for n, name in enumerate(names, start=1))
+    servers += f" server {'x' * 200} 192.0.2.9:80\n"
+    (tmp_path / "haproxy.cfg").write_text(
+        f"global\n stats socket {tmp_path}/admin.sock level admin\n{PROXIES}frontend in\n"
+        f" bind 127.0.0.1:{free_port()}\n default_backend web\nbackend web\n balance roundrobin\n{servers}"
+    )
+    case = Case(tmp_path, tmp_path)
+    with case.running():
+        case.init()
+    (pool,) = load(case.config).pool
+    assert pool.servers == {"a..b": "a.b-2", ".": "server"}

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder, Server, Snapshot
+from slackwater.messages import MAX_NAME, is_server_name
 
 MAINTENANCE = 0x01 | 0x02 | 0x20
 DRAINED = 0x08 | 0x10
@@ -23,6 +25,8 @@ as its line has `disabled`, which stays when somebody has enabled it."""
 NOWHERE = ("0.0.0.0", "::")
 """srv_addr of a server without an address, beside `-`, which a Unix socket has too (`show stat` tells them apart)."""
 STARTING, RUNNING = 1, 2
+MOST_WEIGHT = 256
+"""SRV_UWGHT_MAX"""
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""
 
@@ -41,12 +45,16 @@ def facts_of(info: str, where: str) -> dict[str, str]:
 
 
 def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
-    """Puts the three answers together; `where` (socket and backend) stands in the errors. Raises BalancerError."""
+    """Puts the three answers together; `where` (socket and backend) stands in the errors.
+
+    A server whose row cannot be read is left out, and named in `Snapshot.unreadable`; the others go on. Raises
+    BalancerError where none can be read, or the answers are not those of a backend.
+    """
     facts = facts_of(info, where)
     if not stat.startswith("# ") or "Can't find backend" in state:
         raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
     rows = rows_of(stat, where)
-    totals = next((row for row in rows if row["svname"] == "BACKEND"), None)
+    totals = next((row for row in rows if is_backend(row)), None)
     if totals is None:
         raise BalancerError(f"{where}: that is no backend; expected one with servers (is it a frontend's name?)")
     if not totals.get("algo"):
@@ -54,35 +62,17 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
             f"{where}: HAProxy doesn't show the balance algorithm here; expected a socket with `level admin` (or `level"
             " operator`, if weights go by agent-check)"
         )
-    by_name = {row["svname"]: row for row in rows}
+    by_name = {row["svname"]: row for row in rows if "svname" in row and not is_backend(row)}
+    found, unreadable = states(state, where)
     servers = []
-    for row in states(state, where):
-        counts = by_name.get(row.name)
-        if counts is None:  # added between the two answers: seen in the next cycle
-            continue
-        count = partial(count_of, counts, where=where)
-        servers.append(
-            Server(
-                name=row.name,
-                status=counts["status"],
-                available=row.running in (STARTING, RUNNING) and not row.admin & (MAINTENANCE | DRAINED),
-                backup=counts["bck"] == "1",
-                weight=row.weight,
-                configured=row.configured,
-                in_flight=count("scur"),
-                queued=count("qcur"),
-                requests=count("stot"),
-                rt_mean_ms=float(count("rtime")) if count("stot") else None,
-                errors=count("econ") + count("hrsp_5xx") + max(count("eresp"), count("wretr"), count("wredis")),
-                agent_check=bool(row.agent & AGENT_ENABLED),
-                srv_record=row.srv_record,
-                cookie=counts.get("cookie") or "",
-                maxconn=count("slim") or None,
-                queue_mean_ms=float(count("qtime")) if count("stot") else None,
-                slow_start=bool(counts.get("throttle")),
-                placeholder=placeholder(row.admin, row.address, counts.get("addr") or ""),
-            )
-        )
+    for one in found:
+        if one.name in by_name:  # else it was added between the two answers: seen in the next cycle
+            try:
+                servers.append(_server(one, by_name[one.name], where))
+            except BalancerError as error:
+                unreadable[one.name] = str(error)
+    if unreadable and not servers:
+        raise BalancerError(next(iter(unreadable.values())))
     return Snapshot(
         pid=count_of(facts, "Pid", where),
         uptime_s=count_of(facts, "Uptime_sec", where),
@@ -91,29 +81,70 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         weights_mean=weights_mean(totals["algo"]),
         cookie=totals.get("cookie") or "",
         servers=tuple(servers),
+        unreadable=unreadable,
     )
 
 
+def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
+    """One server by both answers. Counters that are no numbers leave it uncounted. Raises BalancerError."""
+    where = f"{where}: server {state.name}"
+    _expect(row, ("status", "bck"), "show stat", where)
+    count = partial(count_of, row, where=where)
+    server = Server(
+        name=state.name,
+        status=row["status"],
+        available=state.running in (STARTING, RUNNING) and not state.admin & (MAINTENANCE | DRAINED),
+        backup=row["bck"] == "1",
+        weight=state.weight,
+        configured=state.configured,
+        agent_check=bool(state.agent & AGENT_ENABLED),
+        srv_record=state.srv_record,
+        cookie=row.get("cookie") or "",
+        maxconn=count("slim") or None,
+        slow_start=bool(row.get("throttle")),
+        placeholder=placeholder(state.admin, state.address, row.get("addr") or ""),
+    )
+    try:
+        return replace(
+            server,
+            in_flight=count("scur"),
+            queued=count("qcur"),
+            requests=count("stot"),
+            rt_mean_ms=float(count("rtime")) if count("stot") else None,
+            errors=count("econ") + count("hrsp_5xx") + max(count("eresp"), count("wretr"), count("wredis")),
+            queue_mean_ms=float(count("qtime")) if count("stot") else None,
+        )
+    except BalancerError as error:
+        return replace(server, uncounted=str(error))
+
+
+def is_backend(row: Mapping[str, str]) -> bool:
+    """Of `show stat`: the backend's own line, whatever its servers are called."""
+    return row["type"] == "1" if row.get("type") else row.get("svname") == "BACKEND"
+
+
 COLUMNS = {"svname", "status", "bck", "algo", "cookie", "addr", "scur", "qcur", "slim", "stot", "rtime", "qtime"} | {
-    *("econ", "eresp", "wretr", "wredis", "hrsp_5xx", "throttle"),
+    *("type", "econ", "eresp", "wretr", "wredis", "hrsp_5xx", "throttle"),
 }
 """Of `show stat`'s hundred columns, those that are read here."""
 
 
 def rows_of(stat: str, where: str) -> list[dict[str, str]]:
-    """The lines of `show stat`, in the columns that matter. Raises BalancerError for lines without the first three."""
+    """The lines of `show stat`, in the columns that matter; a short one lacks the last. Raises BalancerError for lines
+    of other columns."""
+    lines = csv.reader(io.StringIO(stat.removeprefix("# ")))
     try:
-        head, *lines = list(csv.reader(io.StringIO(stat.removeprefix("# ")))) or [[]]
+        head = next(lines, [])
+        wanted = [(index, name) for index, name in enumerate(head) if name in COLUMNS]
+        rows = [{name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
     except csv.Error as error:
         raise BalancerError(f"{where}: expected the CSV of `show stat`: {error}") from None
-    wanted = [(index, name) for index, name in enumerate(head) if name in COLUMNS]
-    rows = [{name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
-    for row in rows:
-        _expect(row, ("svname", "status", "bck"), "show stat", where)
+    if rows:
+        _expect(head, ("svname", "status", "bck"), "show stat", where)
     return rows
 
 
-def _expect(row: Mapping[str, str], columns: Iterable[str], command: str, where: str) -> None:
+def _expect(row: Collection[str], columns: Iterable[str], command: str, where: str) -> None:
     missing = [name for name in columns if name not in row]
     if missing:
         raise BalancerError(f"{where}: expected {', '.join(missing)} in each line of `{command}`")
@@ -122,7 +153,7 @@ def _expect(row: Mapping[str, str], columns: Iterable[str], command: str, where:
 def count_of(row: Mapping[str, str], column: str, where: str) -> int:
     """A counter; a column that is empty or that this version doesn't have counts 0."""
     text = row.get(column) or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS) or int(text) > MOST_COUNT:
         raise BalancerError(f"{where}: expected a number for {column}, got {text[:40]!r}")
     return int(text)
 
@@ -134,6 +165,8 @@ STATE_COLUMNS = frozenset(
 ALWAYS_SHOWN = ("srv_name", "srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight")
 MOST_DIGITS = 20
 """Of a counter of 64 bits."""
+MOST_COUNT = 2**63 - 1
+"""What the journal and JSON can hold; HAProxy's are far below."""
 
 
 @dataclass(frozen=True)
@@ -184,22 +217,42 @@ def placeholder(admin: int, address: str, shown: str) -> Placeholder:
     return "no_address" if address in NOWHERE or (address == "-" and not shown) else ""
 
 
-def states(text: str, where: str) -> list[ServerState]:
-    """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns.
-
-    Raises BalancerError.
+def states(text: str, where: str) -> tuple[list[ServerState], dict[str, str]]:
+    """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns; and of
+    those that cannot be read the name, and in words why not. Raises BalancerError for another format.
     """
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != "1" or not lines[1].startswith("# "):
         raise BalancerError(f"{where}: expected `show servers state` in format 1, got {text[:80]!r}")
     wanted = [(index, name) for index, name in enumerate(lines[1][2:].split()) if name in STATE_COLUMNS]
-    found = []
-    for values in (line.split() for line in lines[2:]):
-        row = {name: values[index] for index, name in wanted if index < len(values)}
-        _expect(row, ALWAYS_SHOWN, "show servers state", where)
-        columns = ("srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight", "srv_agent_state")
-        running, admin, weight, configured, agent = (count_of(row, column, where) for column in columns)
-        srv_record = row.get("srvrecord", "-") != "-"
-        address = row.get("srv_addr", "")
-        found.append(ServerState(row["srv_name"], running, admin, weight, configured, agent, srv_record, address))
-    return found
+    rows = [
+        {name: values[index] for index, name in wanted if index < len(values)} for values in map(str.split, lines[2:])
+    ]
+    times = Counter(row.get("srv_name", "") for row in rows)
+    found, unreadable = [], dict[str, str]()
+    for row in rows:
+        name = row.get("srv_name", "")
+        try:
+            found.append(_state(row, times[name], where))
+        except BalancerError as error:
+            unreadable[name] = str(error)
+    return found, unreadable
+
+
+def _state(row: Mapping[str, str], times: int, where: str) -> ServerState:
+    """A row of `show servers state`; `times`: so many have its name. Raises BalancerError."""
+    _expect(row, ("srv_name",), "show servers state", where)
+    name = row["srv_name"]
+    if not is_server_name(name):
+        expected = f"letters, digits and `_-:.`, {MAX_NAME} at most"
+        raise BalancerError(f"{where}: server {name[:MAX_NAME]!r}: expected a name of {expected}")
+    where = f"{where}: server {name}"
+    if times > 1:
+        raise BalancerError(f"{where}: expected one server of this name, got {times}")
+    _expect(row, ALWAYS_SHOWN, "show servers state", where)
+    columns = ("srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight", "srv_agent_state")
+    running, admin, weight, configured, agent = (count_of(row, column, where) for column in columns)
+    if not weight <= MOST_WEIGHT >= configured:
+        raise BalancerError(f"{where}: expected weights up to {MOST_WEIGHT}, got {weight}, configured {configured}")
+    srv_record = row.get("srvrecord", "-") != "-"
+    return ServerState(name, running, admin, weight, configured, agent, srv_record, row.get("srv_addr", ""))

@@ -30,7 +30,7 @@ class Fleet(Balancer):
         self._asking = ThreadPoolExecutor(len(members), thread_name_prefix="fleet")
         self._last: dict[int, Snapshot] = {}
         """By member, what it showed last."""
-        self._away: dict[int, tuple[float, str]] = {}
+        self._away: dict[int, tuple[float, BalancerError]] = {}
         """By member that does not answer: when it was asked, and what happened."""
         self._generation = 0
         self._weights: dict[str, int] = {}
@@ -39,7 +39,7 @@ class Fleet(Balancer):
         """The same for `maxconn`."""
 
     def read(self) -> Snapshot:
-        """All that answer as one. Raises BalancerError when none does, or one is no such backend."""
+        """All that answer as one; one that refuses is left out too. Raises BalancerError when none is left."""
         due = [
             n
             for n in range(len(self.members))
@@ -55,13 +55,11 @@ class Fleet(Balancer):
                     self._generation += 1
                 returned = returned or (was_away and not anew)
                 self._last[n] = answer
-            elif isinstance(answer, BalancerUnreachable):
-                self._away[n] = (self._clock(), str(answer))
             else:
-                raise answer
+                self._away[n] = (self._clock(), answer)
         answering = self._answering()
         if not answering:
-            raise BalancerUnreachable("; ".join(why for _, why in self._away.values()))
+            raise _together([error for _, error in self._away.values()])
         found = _by_name([self._last[n] for n in answering])
         for name, servers in found.items():
             if len({server.weight for server in servers}) == 1:
@@ -75,7 +73,9 @@ class Fleet(Balancer):
                 _one(servers, self._weights.get(name), self._maxconns.get(name)) for name, servers in found.items()
             ),
             generation=self._generation,
-            absent=tuple(why for _, why in self._away.values()),
+            absent=tuple(str(error) for _, error in self._away.values()),
+            unreadable={name: why for one in (*others[::-1], first) for name, why in one.unreadable.items()},
+            trouble=tuple(dict.fromkeys(words for one in (first, *others) for words in one.trouble)),
             returned=returned,
         )
 
@@ -112,8 +112,12 @@ class Fleet(Balancer):
 
         errors = [error for error in self._asking.map(of, self._answering()) if error is not None]
         if errors:
-            kind = BalancerUnreachable if all(isinstance(error, BalancerUnreachable) for error in errors) else None
-            raise (kind or BalancerError)("; ".join(str(error) for error in errors))
+            raise _together(errors)
+
+
+def _together(errors: Sequence[BalancerError]) -> BalancerError:
+    kind = BalancerUnreachable if all(isinstance(error, BalancerUnreachable) for error in errors) else BalancerError
+    return kind("; ".join(map(str, errors)))
 
 
 def _attempt(work: Callable[[], Result]) -> Result | BalancerError:
@@ -145,6 +149,7 @@ def _one(found: Sequence[Server], weight: int | None, maxconn: int | None) -> Se
         errors=sum(server.errors for server in found),
         rt_mean_ms=_mean([(server.rt_mean_ms, server.requests) for server in found]),
         queue_mean_ms=_mean([(server.queue_mean_ms, server.requests) for server in found]),
+        uncounted=next((server.uncounted for server in found if server.uncounted), ""),
         agent_check=any(server.agent_check for server in found),
         srv_record=any(server.srv_record for server in found),
         cookie=next((server.cookie for server in found if server.cookie), ""),

@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 
 from lbengine.backends.haproxy import rescue
 from lbengine.backends.haproxy.answers import backend_id, facts_of, is_of, parse, states
+from lbengine.backends.haproxy.replies import Replies
 from lbengine.backends.haproxy.settings import TCP
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, RescueCounts, Snapshot
 from slackwater.config import host_and_port
-from slackwater.messages import is_name, plain_text
+from slackwater.messages import is_name, is_server_name, plain_text
 
 MOST_BYTES = 8000
 """Longest line sent at once: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
-PROMPT = "> "
+MOST_REFUSAL = 200
+"""Characters of HAProxy's refusal that are told."""
 MOST_CONNECTIONS = 1_000_000
 """More than any server takes."""
 ADVICE = {
@@ -86,7 +88,7 @@ class HAProxy(Balancer):
         *answers, info, state = self.ask(*commands, "show info", self._show_state)
         self._check_process(info)
         self._raise_refused(weights, answers)
-        shown = {row.name: row.weight for row in states(state, self.path)}
+        shown = {row.name: row.weight for row in states(state, self.path)[0]}
         self._raise_different(weights, shown)
 
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
@@ -104,7 +106,7 @@ class HAProxy(Balancer):
 
     def _check(self, values: Mapping[str, int], least: int, most: int, what: str) -> None:
         for server, value in values.items():
-            if not is_name(server):
+            if not is_server_name(server):
                 raise BalancerError(
                     f"{self.path}: {server!r} is no safe name of a server (letters, digits, `_-:.` expected); not sent"
                 )
@@ -202,7 +204,7 @@ class HAProxy(Balancer):
         return f"{error.strerror or error}; is HAProxy restarting?"
 
     def _converse(self, connection: socket.socket, batches: Sequence[Sequence[str]]) -> list[str]:
-        """The answers that came, until all had or HAProxy hung up. Raises OSError."""
+        """The answers that came, until all had or HAProxy hung up. Raises OSError, BalancerUnreachable."""
         until_s = time.monotonic() + self.timeout_s
         interactive = len(batches) > 1
         lines = [["prompt"], *batches] if interactive else batches
@@ -210,39 +212,19 @@ class HAProxy(Balancer):
         for line in lines:
             connection.settimeout(max(until_s - time.monotonic(), 0.001))
             connection.sendall(";".join(line).encode() + b"\n")
-            received = bytearray()
-            while not interactive or not (received.endswith(PROMPT.encode()) and len(_answers(received)) >= len(line)):
+            replies = Replies(len(line), self.path)
+            while not interactive or not replies.is_prompted:
                 connection.settimeout(max(until_s - time.monotonic(), 0.001))
                 if not (chunk := connection.recv(65536)):
                     break
-                received += chunk
-            answers += _answers(received)
-            if interactive and not received.endswith(PROMPT.encode()):
+                replies.take(chunk)
+            answers += replies.answers
+            if interactive and not replies.is_prompted:
                 break
         return answers[1:] if interactive else answers
 
 
 def in_words(answer: str) -> str:
     """HAProxy's refusal, and what to do about it where that is known."""
-    text = plain_text(answer.strip().splitlines()[0]) if answer.strip() else ""
+    text = plain_text(answer.strip().splitlines()[0][:MOST_REFUSAL]) if answer.strip() else ""
     return next((f"{text} ({words})" for start, words in ADVICE.items() if text.startswith(start)), text)
-
-
-def _answers(received: bytearray) -> list[str]:
-    """In the interactive mode a prompt stands before each answer."""
-    return split_answers(
-        "\n".join(line.removeprefix(PROMPT) for line in received.decode("utf-8", "replace").split("\n"))
-    )
-
-
-def split_answers(text: str) -> list[str]:
-    """The answers in a reply: each ends with an empty line; what comes after the last empty line is cut off."""
-    answers: list[str] = []
-    lines: list[str] = []
-    for line in text.split("\n")[:-1]:
-        if line:
-            lines.append(line)
-        else:
-            answers.append("\n".join(lines))
-            lines = []
-    return answers

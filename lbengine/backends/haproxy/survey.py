@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.haproxy.answers import facts_of, placeholder
+from lbengine.backends.haproxy.answers import MOST_DIGITS, facts_of, is_backend, placeholder
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.preflight import check, of_several
 from lbengine.backends.haproxy.settings import HAProxyPool
@@ -129,26 +129,35 @@ def survey(socket: str, found_by: str, configuration: Configuration, timeout_s: 
         raise SurveyError(f"{socket}: {one_of_many}")
     backends = [
         _examined(name, balance, servers, socket, configuration, timeout_s)
-        for name, balance, servers in _backends(stats, state, configuration)
+        for name, balance, servers in backends_of(stats, state, configuration)
     ]
     return Survey(socket, found_by, facts.get("Version", "?"), backends, access_of(socket, configuration))
 
 
-def _backends(stats: str, state: str, configuration: Configuration) -> Iterator[tuple[str, str, list[FoundServer]]]:
+def backends_of(stats: str, state: str, configuration: Configuration) -> Iterator[tuple[str, str, list[FoundServer]]]:
     """Name, algorithm and servers of each, in HAProxy's order."""
     found: dict[str, tuple[str, list[FoundServer]]] = {}
-    rows = list(csv.DictReader(io.StringIO(stats.removeprefix("# "))))
+    rows = _rows(stats)
     for row in rows:
-        if row["svname"] == "BACKEND":
+        if is_backend(row):
             found[row["pxname"]] = row.get("algo") or "", []
     states = _states(state)
     for row in rows:
-        if row["svname"] not in ("BACKEND", "FRONTEND") and row["pxname"] in found:
+        if not is_backend(row) and row["pxname"] in found:
             shown = states.get((row["pxname"], row["svname"]), {})
             found[row["pxname"]][1].append(_server(row, shown, configuration))
     for name, (balance, servers) in found.items():
         if not name.startswith(INTERNAL) and servers:
             yield name, balance, _with_names(servers)
+
+
+def _rows(stats: str) -> list[dict[str, str]]:
+    """The lines of `show stat` that say whose they are."""
+    try:
+        rows = list(csv.DictReader(io.StringIO(stats.removeprefix("# ")), restval=""))
+    except csv.Error:
+        return []
+    return [row for row in rows if row.get("pxname") and row.get("svname")]
 
 
 def _states(state: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -165,23 +174,23 @@ def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Con
     protocol = spoken(
         configuration.protocol(row["pxname"], row["svname"]),
         row.get("mode") or "",
-        int(number) if number.isdigit() else 0,
+        _number(number) or 0,
         uses_ssl=shown.get("srv_use_ssl") == "1",
     )
     admin = shown.get("srv_admin_state", "0")
     return FoundServer(
         row["svname"],
         address,
-        _number(shown.get("srv_uweight", row["weight"])) or 0,
+        _number(shown.get("srv_uweight", row.get("weight", ""))) or 0,
         protocol,
-        placeholder(int(admin) if admin.isdigit() else 0, shown.get("srv_addr", ""), address),
+        placeholder(_number(admin) or 0, shown.get("srv_addr", ""), address),
         shown.get("srv_fqdn", "-").removeprefix("-"),
         _number(shown.get("srv_iweight", "")),
     )
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
 
 
 def _with_names(servers: list[FoundServer]) -> list[FoundServer]:

@@ -1,0 +1,61 @@
+"""The answers in what an admin socket sends, as it comes. Whoever listens there says no more than HAProxy would, or is
+not listened to any longer."""
+
+from __future__ import annotations
+
+from lbengine.balancer import BalancerUnreachable
+
+PROMPT = b"> "
+"""Before each answer, in the interactive mode."""
+MOST_BYTES = 32 * 2**20
+"""Of all answers together. HAProxy's to `show stat` has some 600 bytes a server."""
+MOST_LINES = 50_000
+"""Of one answer: more servers than any backend has."""
+LONGEST_LINE = 64 * 2**10
+"""HAProxy's buffer (tune.bufsize) is 16384 unless the site made it larger, and no line is longer than that."""
+
+
+class Replies:
+    """Takes the answers to `expected` commands; each ends with an empty line. `where` stands in the errors."""
+
+    def __init__(self, expected: int, where: str) -> None:
+        self.answers: list[str] = []
+        """Those that have come to their end, without it."""
+        self._expected = expected
+        self._where = where
+        self._bytes = self._lines = 0
+        self._answer = bytearray()
+        self._line = b""
+        """Begun, not ended."""
+
+    @property
+    def is_prompted(self) -> bool:
+        """All have come, and HAProxy waits for the next line in its interactive mode."""
+        return len(self.answers) >= self._expected and self._line == PROMPT
+
+    def take(self, chunk: bytes) -> None:
+        """What came next. Raises BalancerUnreachable when it is more than HAProxy's answers have."""
+        self._bytes += len(chunk)
+        self._expect(self._bytes <= MOST_BYTES, f"more than {MOST_BYTES >> 20} MiB")
+        *lines, self._line = (self._line + chunk).split(b"\n")
+        self._expect(len(self._line) <= LONGEST_LINE, f"a line of more than {LONGEST_LINE >> 10} KiB")
+        for line in lines:
+            self._end(line.removeprefix(PROMPT))
+
+    def _end(self, line: bytes) -> None:
+        if line:
+            self._lines += 1
+            self._expect(self._lines <= MOST_LINES, f"more than {MOST_LINES} lines")
+            self._expect(len(line) <= LONGEST_LINE, f"a line of more than {LONGEST_LINE >> 10} KiB")
+            self._answer += line + b"\n"
+            return
+        self._expect(len(self.answers) < self._expected, f"more than {self._expected} answers")
+        self.answers.append(self._answer[:-1].decode("utf-8", "replace"))
+        self._answer, self._lines = bytearray(), 0
+
+    def _expect(self, fits: bool, what: str) -> None:
+        if not fits:
+            raise BalancerUnreachable(
+                f"{self._where}: {what} came as the answers to {self._expected} commands; expected those of HAProxy:"
+                " does something else listen there?"
+            )
