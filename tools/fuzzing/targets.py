@@ -4,26 +4,38 @@ error may come out. What a decoder accepts must also hold what it promises.
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import re
+import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from flask.testing import FlaskClient
 
 import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from detector.features import sample_decoder
-from lbengine.backends.haproxy import answers, haproxy
+from lbengine import describe
+from lbengine.backends.haproxy import answers
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.backends.haproxy.site import Configuration
+from lbengine.backends.haproxy.survey import backends_of
 from lbengine.backends.ipvs import table
 from lbengine.backends.keepalived import conf
-from lbengine.balancer import BalancerError
+from lbengine.balancer import BalancerError, Snapshot
+from lbengine.decision.state import PoolState, PoolView
+from lbengine.decision.step import step
 from slackwater import config, messages
-from slackwater.messages import MessageError
+from slackwater.bus.config import MAX_PAYLOAD_BYTES
+from slackwater.bus.parts import payloads
+from slackwater.messages import Cycle, MessageError
 from web import create_app
 from web.users import Users
 
@@ -98,22 +110,94 @@ def names(schema: object) -> Iterator[str]:
 # --- balancers -------------------------------------------------------------------------------------------------
 
 
-def haproxy_reply(data: bytes) -> None:
-    """`show info`, `show stat` and `show servers state` of HAProxy's socket."""
-    parts = haproxy.split_answers(data.decode("utf-8", "replace"))
-    info, stat, state, *_ = [*parts, "", "", ""]
-    try:
-        snapshot = answers.parse(info, stat, state, "a socket")
-    except BalancerError as error:
-        expect(error, "a socket: ")
-        return
-    assert len({server.name for server in snapshot.servers}) <= len(snapshot.servers)
-    assert all(server.weight >= 0 for server in snapshot.servers)
+class Wire(socket.socket):
+    """A connection on which this comes, in pieces of 1 to 256 bytes, whatever is said."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._left = io.BytesIO(data)
+        self._piece = 1 + (data[-1] if data else 0)
+
+    def settimeout(self, value: float | None, /) -> None:
+        """No time passes here."""
+
+    def sendall(self, data: Any, flags: int = 0, /) -> None:
+        """Nobody listens."""
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:  # noqa: ARG002
+        return self._left.read(min(self._piece, bufsize))
+
+
+class WiredHAProxy(HAProxy):
+    """Whatever it is asked, these bytes come."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("a socket", "web", 60.0)
+        self._data = data
+
+    def _connect(self) -> socket.socket:
+        return Wire(self._data)
+
+
+def haproxy_socket(data: bytes) -> None:
+    """What comes on HAProxy's admin socket: answers to what is shown, to changes, and to many of them at once."""
+    balancer = WiredHAProxy(data)
+    uses: list[Callable[[], object]] = [
+        lambda: published(balancer.read()),
+        lambda: balancer.set_weights({"web1": 7}),
+        lambda: balancer.set_maxconns({"web1": 7}),
+        lambda: balancer.set_rescue(100),
+        lambda: balancer.ask(*MANY_COMMANDS),
+        lambda: surveyed(*balancer.ask("show stat", "show servers state")),
+    ]
+    for use in uses:
+        try:
+            use()
+        except BalancerError as error:
+            expect(error, "a socket: ")
+
+
+MANY_COMMANDS = ["set server web/web1 weight 7"] * 300
+"""More than fit into one line."""
+POOL = HAProxyPool(name="web", backend="web", socket="/s")
+
+
+def surveyed(stats: str, state: str) -> None:
+    """As `slackwater init` reads them."""
+    for _, _, servers in backends_of(stats, state, Configuration()):
+        assert all(server.name for server in servers)
+
+
+def published(snapshot: Snapshot) -> None:
+    """An engine decides on what was read, and others can read the Cycle that it makes of it."""
+    names = [server.name for server in snapshot.servers]
+    assert len(set(names)) == len(names), "each server once"
+    assert all(0 <= server.weight <= snapshot.most_weight for server in snapshot.servers)
+    view = PoolView(now_s=1.0, snapshot=snapshot, verdicts={})
+    state, actions = step(PoolState("acting"), view, POOL, config.LbengineSettings())
+    baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
+    said = describe.cycle("web", state, snapshot, actions.decisions, [], actions.findings.remarks, observing=False)
+    cycle = Cycle(1, "web", 1.0, "act", False, snapshot.balance, "optimal", messages.shortened(said), [])
+    cycle.servers = describe.servers(snapshot, actions.decisions, baselines, {}, state.rates, {})
+    for payload in payloads(cycle, "web", MAX_PAYLOAD_BYTES):
+        messages.decode("cycle", payload)
 
 
 def haproxy_words() -> list[str]:
     columns = [*answers.COLUMNS, *answers.STATE_COLUMNS]
-    return ["# ", "\n\n", "Pid: 1\n", "Uptime_sec: 1\n", "Stopping: 1\n", "BACKEND", "roundrobin", "1\n# ", *columns]
+    return [
+        "# ",
+        "\n\n",
+        "> ",
+        "type",
+        "Pid: 1\n",
+        "Uptime_sec: 1\n",
+        "Stopping: 1\n",
+        "BACKEND",
+        "roundrobin",
+        "1\n# ",
+        *columns,
+    ]
 
 
 def ipvs_table(data: bytes) -> None:
@@ -231,7 +315,7 @@ def api_words() -> list[str]:
 
 TARGETS = {
     "messages": Target(message, message_words, is_json=True),
-    "haproxy": Target(haproxy_reply, haproxy_words),
+    "haproxy": Target(haproxy_socket, haproxy_words),
     "ipvs": Target(ipvs_table, ipvs_words),
     "keepalived": Target(keepalived_configuration, keepalived_words),
     "configuration": Target(configuration, configuration_words),
