@@ -15,7 +15,7 @@ import msgspec
 
 from lbengine.balancer import Server, Snapshot
 from lbengine.state_file import StateFile, StateFileError
-from slackwater.config import PoolSettings, place_in_words
+from slackwater.config import PoolSettings, kind_of, place_in_words
 from slackwater.control import ServerWeight
 from slackwater.files import force_folder, replace_durably
 from slackwater.messages import Name
@@ -119,6 +119,23 @@ class BaselineStore:
             stat = self.path.stat()
             return stat.st_ino, stat.st_mtime_ns
         return None
+
+
+def stored_in(state_dir: Path) -> list[Path]:
+    """The files of all stored baselines."""
+    return list((state_dir / "baseline").glob("*.json"))
+
+
+def pool_of(path: Path) -> PoolSettings:
+    """The pool that a stored baseline is of, with the settings that say where it is. Raises BaselineError."""
+    try:
+        fields = StateFile(path, dict[str, object]).load() or {}
+        kind = kind_of(fields)
+        driven = {key: value for key, value in fields.items() if key not in _File.__struct_fields__}
+        named = {"balancer": kind.word(), "name": fields.get("pool")}
+        return msgspec.convert(kind.from_driven(driven) | named, kind)
+    except (StateFileError, msgspec.ValidationError) as error:
+        raise BaselineError(f"{path}: where its weights belong cannot be read: {error}") from None
 
 
 def configured_weight(server: Server) -> int | None:

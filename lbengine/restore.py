@@ -11,7 +11,16 @@ from pathlib import Path
 
 from lbengine.backends.table import balancer_of
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
-from lbengine.baseline import BaselineStore, configured_weight, diff_from_baseline, merge, set_by_someone
+from lbengine.baseline import (
+    BaselineError,
+    BaselineStore,
+    configured_weight,
+    diff_from_baseline,
+    merge,
+    pool_of,
+    set_by_someone,
+    stored_in,
+)
 from lbengine.writer import change
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, journal_path
@@ -86,6 +95,22 @@ def restore(
         raise LeftOutError(f"{snapshot.describe_not_reached(baselines)}; when it answers, run {again} again", changes)
     store.remove()
     return changes
+
+
+def stored_elsewhere(settings: ControllerSettings) -> list[PoolSettings]:
+    """Pools that these settings do not drive, or not where a baseline of theirs is stored: an earlier run has left
+    them. A file that cannot be read is logged."""
+    known = {(pool.name, pool.place) for pool in settings.pool}
+    found: list[PoolSettings] = []
+    for path in sorted(stored_in(Path(settings.state_dir))):
+        try:
+            pool = pool_of(path)
+        except BaselineError as error:
+            log.error("%s", error)
+        else:
+            if (pool.name, pool.place) not in known:
+                found.append(pool)
+    return found
 
 
 def _record(settings: ControllerSettings, changes: list[Change]) -> None:

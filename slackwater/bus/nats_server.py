@@ -112,12 +112,18 @@ def answers(listen: str, timeout_s: float = 0.5) -> bool:
         return False
 
 
-def wait_until_it_answers(listen: str, log: Path, within_s: float = START_WITHIN_S) -> None:
-    """Returns when the server greets; raises BusError, with the last line of its log, when it does not in time."""
+def wait_until_it_answers(
+    listen: str, log: Path, within_s: float = START_WITHIN_S, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Returns when the server greets; raises BusError, with the last line of its log, when it does not in time.
+
+    `meanwhile` is called again and again.
+    """
     deadline_s = time.monotonic() + within_s
     while not answers(listen):
         if time.monotonic() >= deadline_s:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             last = f"; the last line of {log}: {lines[-1]}" if lines else ""
             raise BusError(f"the private nats-server does not answer on {listen} within {within_s:g} s{last}")
+        meanwhile()
         time.sleep(0.02)

@@ -160,17 +160,20 @@ def log_to_stderr() -> None:
 def restore(config_path: Path, pool_name: str | None, every: bool, why: str, as_json: bool) -> None:
     """Set the baseline weights that are stored on disk, without a running controller.
 
-    Stop `slackwater serve` first, or pause the pools: it would lower weights again.
+    Stop `slackwater serve` first, or pause the pools: it would lower weights again. `--all` also finds pools that are
+    not in the configuration any more, and needs none when it cannot be read.
     """
+    from lbengine.restore import stored_elsewhere
+    from slackwater.supervise.give_back import settings_for_restore
     from slackwater.supervise.state_dir import running_serve
 
     if every and pool_name:
         raise click.UsageError("--all and --pool exclude each other.")
     keep_files_private()
-    settings = load_or_last(config_path)
-    pools = settings.pool if every else [settings.the_pool(pool_name)]
+    settings = settings_for_restore(config_path) if every else load_or_last(config_path)
+    pools = [*settings.pool, *stored_elsewhere(settings)] if every else [settings.the_pool(pool_name)]
     serving = running_serve(settings.state_dir)
-    if serving is not None:
+    if serving is not None and pools:
         click.echo(
             f"warning: `slackwater serve` runs (pid {serving}) and may lower weights again;"
             f" `slackwater pause --pool {pools[0].name}` prevents that",

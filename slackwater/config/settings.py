@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -154,6 +154,11 @@ class PoolSettings(Settings, frozen=True):
     def driven(self) -> dict[str, str]:
         """What is driven: the settings that tell it from all else, in the form that a baseline file keeps."""
         return {}
+
+    @classmethod
+    def from_driven(cls, driven: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that `driven` was made of."""
+        return dict(driven)
 
     @classmethod
     def describe_place(cls, driven: Mapping[str, str]) -> str:

@@ -11,28 +11,25 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from slackwater import __version__
 from slackwater.bus import nats_server
 from slackwater.bus.bus import without_password
-from slackwater.config import ControllerSettings, PoolSettings, read
+from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.stopping import HAND_OVER
 from slackwater.supervise import last_settings, reload_record, state_dir
 from slackwater.supervise.children import Child, Death, Limits
 from slackwater.supervise.differences import LBENGINE, PARTS
+from slackwater.supervise.give_back import after_failed_start, give_back
 from slackwater.supervise.notify import Notify
 from slackwater.supervise.outage import Outage
 from slackwater.supervise.parts import OTHERS_SILENT_S, START_WITHIN_S, SettingsInForce, limits_of, names_of
 from slackwater.supervise.reload import Outcome, ReloadRefused, reload
+from slackwater.supervise.start import Start, prepare
 from slackwater.supervise.store_progress import StoreProgress
-
-if TYPE_CHECKING:
-    from lbengine.leadership.lock import PoolLocks
 
 log = logging.getLogger("slackwater.serve")
 
@@ -58,31 +55,19 @@ def serve(config_path: Path) -> int:
     1 means that the baseline weights could not be confirmed at the end. SIGHUP has the file read again; the end of the
     terminal ends it, unless nohup(1) has that ignored.
     """
-    from lbengine.backends.table import check
-    from lbengine.leadership.lock import PoolLocks, lock_folder
-
     nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    # From now on a reload waits until there is something to reload.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    # Blocked, and waited for in the loop: no signal interrupts the return to the baseline weights, and a reload waits
+    # until there is something to reload.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR | {signal.SIGCHLD})
     try:
-        in_force = SettingsInForce.of(read(config_path), config_path.absolute())
-        settings = in_force.settings
-        folder = state_dir.prepare(settings.state_dir)
-        log.info("slackwater %s: configuration %s, state in %s", __version__, config_path, folder)
         with contextlib.ExitStack() as held:
-            locks = PoolLocks(lock_folder(folder))
-            held.callback(locks.release)
-            locks.take(settings.pool)
-            lock = state_dir.ServeLock(folder)
-            lock.acquire()
-            held.callback(lock.release)
-            state_dir.remove_serve(folder)  # of a `serve` that was killed
-            for pool in settings.pool:
-                for warning in check(pool, settings.lbengine, folder):
-                    log.warning("%s", warning)
-            # Blocked, and waited for in the loop: no signal interrupts the return to the baseline weights.
-            signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR | {signal.SIGCHLD})
-            return Supervisor(in_force, folder, lock.fd, locks, nohup=nohup).run()
+            try:
+                start = prepare(config_path, held)
+            except Exception:
+                held.close()
+                after_failed_start(config_path)
+                raise
+            return Supervisor(start, nohup=nohup).run()
     finally:
         while signal.sigtimedwait(WAITED_FOR, 0):  # a second Ctrl-C changes nothing
             pass
@@ -92,18 +77,17 @@ def serve(config_path: Path) -> int:
 class Supervisor:
     """Runs the children of one configuration; one thread, one loop."""
 
-    def __init__(
-        self, in_force: SettingsInForce, folder: Path, lock_fd: int, locks: PoolLocks, *, nohup: bool = False
-    ) -> None:
-        self.in_force = in_force
-        self._folder = folder
-        self._lock_fd = lock_fd
-        self._locks = locks
+    def __init__(self, start: Start, *, nohup: bool = False) -> None:
+        self.in_force = start.in_force
+        self._folder = start.folder
+        self._lock_fd = start.lock_fd
+        self._locks = start.locks
         self._nohup = nohup
-        self._outage = Outage(in_force.settings.lbengine.lease_s)
+        self._outage = Outage(self._settings.lbengine.lease_s)
         self._children: list[Child] = []
-        self._give_back: dict[str, PoolSettings] = {}
+        self._give_back = {pool.name: pool for pool in start.left}
         """Pools that are not driven any more, by name, while their baseline weights are not confirmed."""
+        self._started = False
         self._reload_asked = False
         self._reloading: Iterator[None] | None = None
         self._outcome = Outcome(began_s=time.monotonic(), time_unix_s=time.time())
@@ -138,7 +122,10 @@ class Supervisor:
         from lbengine.leadership.ownership import BUCKET
 
         settings = self._settings
+        # What a crash has left lowered goes back within a lease too, if no lbengine comes up.
+        self._outage.died(Death(LBENGINE, time.monotonic(), self._outage.lease_s))
         last_settings.keep(self._folder, self.in_force.path, self.in_force.text)
+        self._give_weights_back(strict=False)
         if not settings.bus.url:
             nats_server.check_free(settings.bus.listen)
             self._add(
@@ -150,11 +137,15 @@ class Supervisor:
                     progress=StoreProgress(settings.controller_bus, BUCKET),
                 )
             )
-            nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings))
+            # It needs no bus to put right what an earlier run has left, so it does not wait for it.
+            self._add(self._part(LBENGINE))
+            nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings), meanwhile=self._tend)
             if not nats_server.nodes_of(settings):
                 log.warning("no node may log in to the bus yet: `slackwater bus node add POOL NODE`")
         for name in names_of(settings):
-            self._add(self._part(name))
+            if self._child(name) is None:
+                self._add(self._part(name))
+        self._started = True
         self._describe()
         for pool in settings.pool:
             log.info("pool %s: %s, law %s, %s", pool.name, pool.mode, pool.law, pool.place)
@@ -248,7 +239,7 @@ class Supervisor:
         self.in_force = to
         self._outage.lease_s = self._settings.lbengine.lease_s
         due = {name: pool for name, pool in self._give_back.items() if pool not in self._settings.pool}
-        self._give_back = due | {pool.name: pool for pool in give_back}
+        self._give_back = due | {pool.name: pool for pool in start.left}
         for child in self._children:
             if child.name != NATS:
                 child.use(*self._start_of(child.name))
@@ -294,11 +285,11 @@ class Supervisor:
 
     def _give_weights_back(self, *, strict: bool) -> None:
         """Sets the baseline weights of pools that nobody drives any more; `strict`: raises ReloadRefused."""
-        for pool in list(self._give_back.values()):
-            if self._restore_pool(pool, "the settings changed"):
-                del self._give_back[pool.name]
-            elif strict:
-                raise ReloadRefused(f"pool {pool.name}: its baseline weights could not be set; the reason is above")
+        failed = give_back(self._settings, self._give_back.values(), "the settings changed")
+        self._give_back = {pool.name: pool for pool in failed}
+        if failed and strict:
+            names = ", ".join(pool.name for pool in failed)
+            raise ReloadRefused(f"pool {names}: its baseline weights could not be set; the reason is above")
 
     def _start_anew(self, name: str) -> Child:
         child = self._child(name)
@@ -323,35 +314,14 @@ class Supervisor:
             child.ask_to_stop()
         for child in (*rest, *(child for child in self._children if child.name == NATS)):
             child.stop(OTHERS_STOP_WITHIN_S)
-        confirmed = self._restore("`slackwater serve` stops") if started else True
+        confirmed = self._restore(f"`slackwater serve` {'stops' if self._started else 'could not start'}")
         state_dir.remove_serve(self._folder)
         log.info("stopped")
         return confirmed
 
     def _restore(self, why: str) -> bool:
         # Also pools that the configuration has in observe mode: an operator may have had them act.
-        # At once: one balancer that does not answer holds up no other.
-        given_back = [self._restore_pool(pool, why) for pool in self._give_back.values()]
-        pools = self._settings.pool
-        with ThreadPoolExecutor(len(pools), thread_name_prefix="restore") as threads:
-            return all([*given_back, *threads.map(lambda pool: self._restore_pool(pool, why), pools)])
-
-    def _restore_pool(self, pool: PoolSettings, why: str) -> bool:
-        from lbengine.restore import LeftOutError, restore
-
-        left_out = ""
-        try:
-            changes = restore(self._settings, pool, "serve", why)
-        except LeftOutError as error:
-            changes, left_out = error.changes, str(error)
-        except Exception as error:  # whatever it is, the other pools must have their turn
-            log.error("pool %s: the baseline weights could not be set: %s", pool.name, error)
-            return False
-        for change in changes:
-            log.warning("pool %s: %s %s -> %s (%s)", pool.name, change.target, change.before, change.after, why)
-        if left_out:
-            log.error("pool %s: %s", pool.name, left_out)
-        return not left_out
+        return not give_back(self._settings, [*self._give_back.values(), *self._settings.pool], why)
 
     def _dashboard(self) -> str:
         return f"http://{self._settings.web.listen}" if self._settings.web.listen else ""
@@ -365,7 +335,7 @@ class Supervisor:
             "hangs": {child.name: child.hangs for child in self._children},
             "reloads": msgspec.to_builtins(self._reloads, order="sorted"),
         }
-        if children == self._written:
+        if not self._started or children == self._written:
             return
         self._written = children
         description = {

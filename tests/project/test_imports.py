@@ -26,7 +26,7 @@ STARTS_THE_PARTS = {
     "slackwater/cli/main.py",
     "slackwater/cli/commands.py",
     "slackwater/cli/try_command.py",
-    "slackwater/supervise/serve.py",
+    *(f"slackwater/supervise/{name}.py" for name in ("give_back", "serve", "start")),
     "slackwater/supervise/trial.py",
     *(f"slackwater/playback/{name}.py" for name in ("page", "player", "pool", "rounds")),
 }

@@ -337,14 +337,6 @@ def test_taken_address_of_the_bus_is_a_clear_error_and_nothing_stays(site: Site)
     assert state_dir.running_serve(str(site.state)) is None
 
 
-def test_missing_socket_is_a_clear_error(site: Site) -> None:
-    site.config.write_text(site.config.read_text().replace("admin.sock", "other.sock"))
-    done = site.cli("serve")
-    assert done.returncode == 1
-    assert "other.sock: No such file or directory" in done.stderr.splitlines()[-1]
-    assert done.stderr.splitlines()[-1].startswith("error: ")
-
-
 def test_state_dir_that_cannot_be_written_is_a_clear_error(site: Site) -> None:
     site.config.write_text(site.config.read_text().replace(str(site.state), "/proc/self"))
     done = site.cli("serve")

@@ -12,7 +12,7 @@ from lbengine.backends.haproxy.algorithms import ALGORITHMS
 from lbengine.backends.haproxy.answers import facts_of
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
-from lbengine.balancer import BalancerError, Server, Snapshot
+from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
 from lbengine.preflight import FINE_BASELINE, NOTHING_SET, check_servers, names
 from slackwater.config import LbengineSettings
 
@@ -23,16 +23,25 @@ NOBODY = "slackwater.asks.for.the.level"
 def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str, int] = NOTHING_SET) -> list[str]:
     """Looks at each of the pool's HAProxies; returns warnings. Raises BalancerError when the pool cannot be driven.
 
-    Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
+    One of several that does not answer is a warning, as it is left out while the pool is driven. Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
     is to set one that is off by one and put it back in the same batch.
     """
     warnings: list[str] = []
     balances: dict[str, str] = {}
-    _check_processes(pool, settings)
+    away = _check_processes(pool, settings)
     for path in pool.all_sockets:
-        snapshot, found = _check_one(path, pool, settings, without_us)
+        try:
+            if path in away:
+                raise away[path]
+            snapshot, found = _check_one(path, pool, settings, without_us)
+        except BalancerUnreachable as error:
+            away[path] = error
+            continue
         warnings += [warning for warning in found if warning not in warnings]
         balances[path] = snapshot.balance
+    if not balances:
+        raise BalancerUnreachable("; ".join(str(error) for error in away.values()))
+    warnings += [f"{error}; it is left out until it answers" for error in away.values()]
     if len(set(balances.values())) > 1:
         used = ", ".join(f"`{balance}` behind {path}" for path, balance in balances.items())
         raise BalancerError(f"the HAProxies of a pool must use the same algorithm, these use {used}")
@@ -51,21 +60,30 @@ def of_several(facts: Mapping[str, str]) -> str:
     )
 
 
-def _check_processes(pool: HAProxyPool, settings: LbengineSettings) -> None:
-    """Raises BalancerError where one of an HAProxy's processes is not driven (`nbproc`, before HAProxy 2.5)."""
+def _check_processes(pool: HAProxyPool, settings: LbengineSettings) -> dict[str, BalancerUnreachable]:
+    """Raises BalancerError where one of an HAProxy's processes is not driven (`nbproc`, before HAProxy 2.5).
+
+    Returns the sockets on which nobody answers.
+    """
     problem, count = "", "1"
     numbers: list[str] = []
+    away: dict[str, BalancerUnreachable] = {}
     for path in pool.all_sockets:
-        if not path.startswith(TCP):
-            _check_path(path, path)
-        (info,) = HAProxy(path, pool.backend, settings.socket_timeout_s).ask("show info")
+        try:
+            if not path.startswith(TCP):
+                _check_path(path, path)
+            (info,) = HAProxy(path, pool.backend, settings.socket_timeout_s).ask("show info")
+        except BalancerUnreachable as error:
+            away[path] = error
+            continue
         facts = facts_of(info, path)
         if several := of_several(facts):
             problem, count = problem or f"{path}: {several}", facts["Nbproc"]
             numbers.append(facts.get("Process_num", "1"))
     times = Counter(numbers).values()  # each process of each host once
-    if problem and not (str(len(times)) == count and len(set(times)) == 1):
+    if problem and not away and not (str(len(times)) == count and len(set(times)) == 1):
         raise BalancerError(problem)
+    return away
 
 
 def _check_one(
@@ -101,7 +119,8 @@ def _check_path(path: str, where: str) -> None:
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
-        raise BalancerError(
+        kind = BalancerUnreachable if isinstance(error, FileNotFoundError) else BalancerError
+        raise kind(
             f"{where}: {error.strerror}; expected HAProxy's admin socket (`stats socket {path} level admin`)"
         ) from None
     if not stat.S_ISSOCK(mode):

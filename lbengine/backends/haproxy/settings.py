@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
@@ -93,6 +93,11 @@ class HAProxyPool(PoolSettings, frozen=True, kw_only=True, tag_field="balancer",
     @property
     def driven(self) -> dict[str, str]:
         return {"backend": self.backend, "socket": ", ".join(self.all_sockets)}
+
+    @classmethod
+    def from_driven(cls, driven: Mapping[str, Any]) -> dict[str, Any]:
+        first, *others = str(driven.get("socket", "")).split(", ")
+        return {**driven, "socket": first, "sockets": others, "allow_tcp_socket": True}
 
     @classmethod
     def describe_place(cls, driven: Mapping[str, str]) -> str:

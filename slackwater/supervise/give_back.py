@@ -1,0 +1,93 @@
+"""The baseline weights without lbengine: while it cannot be kept running, at the end, and after a start that failed.
+
+Whatever was left lowered stands in the stored baselines, with where it belongs; so no settings are needed to find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from slackwater.config import ConfigError, ControllerSettings, PoolSettings
+from slackwater.supervise import last_settings, state_dir
+from slackwater.supervise.start import take_free
+
+log = logging.getLogger("slackwater.serve")
+
+
+def give_back(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[PoolSettings]:
+    """Sets the baseline weights of these pools; returns those where that could not be confirmed, with the reason in
+    the log. All at once: one balancer that does not answer holds up no other."""
+    if not pools:
+        return []
+    with ThreadPoolExecutor(len(pools), thread_name_prefix="restore") as threads:
+        confirmed = list(threads.map(lambda pool: _give_back_one(settings, pool, why), pools))
+    return [pool for pool, done in zip(pools, confirmed, strict=True) if not done]
+
+
+def _give_back_one(settings: ControllerSettings, pool: PoolSettings, why: str) -> bool:
+    from lbengine.restore import LeftOutError, restore
+
+    left_out = ""
+    try:
+        changes = restore(settings, pool, "serve", why)
+    except LeftOutError as error:
+        changes, left_out = error.changes, str(error)
+    except Exception as error:  # whatever it is, the other pools must have their turn
+        log.error("pool %s: the baseline weights could not be set: %s", pool.name, error)
+        return False
+    for change in changes:
+        log.warning("pool %s: %s %s -> %s (%s)", pool.name, change.target, change.before, change.after, why)
+    if left_out:
+        log.error("pool %s: %s", pool.name, left_out)
+    return not left_out
+
+
+def after_failed_start(config: Path) -> None:
+    """What an earlier run has left lowered is set back, and the log says what was done. Raises nothing.
+
+    A pool that another process drives is left to it.
+    """
+    try:
+        settings = settings_for_restore(config)
+    except ConfigError:
+        log.error("no weights were looked after: the settings that were accepted last are not known")
+        return
+    try:
+        _after_failed_start(settings)
+    except Exception:  # the reason why the start failed must be told all the same
+        log.exception("the weights could not be looked after")
+
+
+def _after_failed_start(settings: ControllerSettings) -> None:
+    from lbengine.leadership.lock import PoolLocks, lock_folder
+    from lbengine.restore import stored_elsewhere
+
+    folder = Path(settings.state_dir)
+    if (serving := state_dir.running_serve(settings.state_dir)) and state_dir.is_alive(serving):
+        log.info("the weights are left to the `slackwater serve` that runs (pid %d)", serving)
+        return
+    with contextlib.ExitStack() as held:
+        locks = PoolLocks(lock_folder(folder))
+        held.callback(locks.release)
+        ours = take_free(locks, [*settings.pool, *stored_elsewhere(settings)])
+        failed = give_back(settings, ours, "`slackwater serve` could not start")
+    if done := [pool.name for pool in ours if pool not in failed]:
+        log.info("could not start; baseline weights: %s", ", ".join(done))
+
+
+def settings_for_restore(config: Path) -> ControllerSettings:
+    """Those in the file, or that were accepted last; where neither is known, settings without pools of the folder
+    where stored baselines are. Raises ConfigError when there is none."""
+    from lbengine.baseline import stored_in
+
+    try:
+        return last_settings.load_or_last(config)
+    except ConfigError:
+        for folder in last_settings.state_dirs_of(config):
+            if stored_in(folder):
+                return ControllerSettings(pool=[], state_dir=str(folder))
+        raise

@@ -1,0 +1,86 @@
+"""Before `serve` starts anything: the settings, the locks, and a look at the balancers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slackwater import __version__
+from slackwater.config import ControllerSettings, PoolSettings, read
+from slackwater.supervise import state_dir
+from slackwater.supervise.parts import SettingsInForce
+
+if TYPE_CHECKING:
+    from lbengine.leadership.lock import PoolLocks
+
+log = logging.getLogger("slackwater.serve")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run of `serve` has from its start."""
+
+    in_force: SettingsInForce
+    folder: Path
+    lock_fd: int
+    """The lock on the folder."""
+    locks: PoolLocks
+    left: list[PoolSettings]
+    """Pools that an earlier run has left lowered, and these settings do not drive."""
+
+
+def prepare(config: Path, held: contextlib.ExitStack) -> Start:
+    """Takes the locks for as long as `held` is open. Raises what is wrong with the settings, or who has a lock."""
+    from lbengine.leadership.lock import PoolLocks, lock_folder
+    from lbengine.restore import stored_elsewhere
+
+    in_force = SettingsInForce.of(read(config), config.absolute())
+    settings = in_force.settings
+    folder = state_dir.prepare(settings.state_dir)
+    log.info("slackwater %s: configuration %s, state in %s", __version__, config, folder)
+    locks = PoolLocks(lock_folder(folder))
+    held.callback(locks.release)
+    locks.take(settings.pool)
+    lock = state_dir.ServeLock(folder)
+    lock.acquire()
+    held.callback(lock.release)
+    state_dir.remove_serve(folder)  # of a `serve` that was killed
+    _look_at_balancers(settings)
+    return Start(in_force, folder, lock.fd, locks, take_free(locks, stored_elsewhere(settings)))
+
+
+def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]:
+    """The pools of these that no other process drives; from now on none will. The others are logged."""
+    from lbengine.leadership.lock import LockError
+
+    ours = []
+    for pool in pools:
+        try:
+            locks.take([pool])
+        except LockError as error:
+            log.warning("%s; its weights are left as they are", error)
+        else:
+            ours.append(pool)
+    return ours
+
+
+def _look_at_balancers(settings: ControllerSettings) -> None:
+    """All at once. One that is away is waited for, as later too; raises BalancerError for one that answers and cannot
+    be driven with these settings."""
+    from lbengine.backends.table import check
+    from lbengine.balancer import BalancerUnreachable
+
+    def look(pool: PoolSettings) -> list[str]:
+        try:
+            return check(pool, settings.lbengine, settings.state_dir)
+        except BalancerUnreachable as error:
+            return [f"{error}; it is waited for"]
+
+    with ThreadPoolExecutor(len(settings.pool), thread_name_prefix="look") as threads:
+        for found in threads.map(look, settings.pool):
+            for warning in found:
+                log.warning("%s", warning)

@@ -1,0 +1,186 @@
+"""What a crash has left lowered, and then `serve` cannot start, or not with everything: the baseline is back all the
+same."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.baseline import Baseline, BaselineStore
+from slackwater.supervise import last_settings
+from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
+from tests.support.real_processes import free_address
+from tests.support.served_site import HOSTS, Site, until, weights
+
+pytestmark = needs_haproxy
+BASE = dict.fromkeys(HOSTS, 100)
+
+
+@pytest.fixture
+def site(tmp_path: Path, balancer: RealHAProxy) -> Iterator[Site]:
+    """As a `serve` left it that was killed while host1 had no weight."""
+    site = Site(tmp_path, balancer)
+    last_settings.keep(site.state, site.config, site.config.read_text())
+    leave_lowered(site, balancer)
+    yield site
+    site.clean()
+
+
+def leave_lowered(site: Site, *balancers: RealHAProxy, name: str = "web") -> None:
+    first, *others = (one.socket for one in balancers)
+    pool = HAProxyPool(name=name, backend="web", socket=first, sockets=others)
+    BaselineStore(site.state, pool).save(dict.fromkeys(HOSTS, Baseline(100, 100)))
+    for balancer in balancers:
+        balancer.send("set server web/host1 weight 0")
+
+
+def stored(site: Site) -> list[str]:
+    return sorted(path.name for path in (site.state / "baseline").iterdir())
+
+
+def start(site: Site) -> subprocess.Popen[bytes]:
+    with site.log.open("ab") as log:
+        command = [*site.program, "serve", "--config", str(site.config)]
+        process = subprocess.Popen(command, stderr=log, start_new_session=True, env=site.environment)
+    site._running.append(process)
+    return process
+
+
+def in_place_of(file: str) -> Callable[[Site], None]:
+    """A folder stands where a file should be."""
+    return lambda site: (site.state / file).mkdir(parents=True)
+
+
+def wrong_settings(site: Site) -> None:
+    site.config.write_text(site.config.read_text() + "\nnonsense = [\n")
+
+
+def wrong_settings_and_none_before(site: Site) -> None:
+    wrong_settings(site)
+    (site.state / last_settings.NAME).write_text("{")
+
+
+def wrong_node_list(site: Site) -> None:
+    (site.state / "bus").mkdir(mode=0o700)
+    (site.state / "bus/nodes").write_text("four words in line\n")
+
+
+def bus_in_place_of_its_folder(site: Site) -> None:
+    (site.state / "bus").write_text("")
+
+
+def store_in_place_of_its_folder(site: Site) -> None:
+    (site.state / "jetstream").write_text("")
+
+
+def no_such_backend(site: Site) -> None:
+    site.config.write_text(
+        f'{site.config.read_text()}[[pool]]\nname = "api"\nbackend = "api"\nsocket = "{site.balancer.socket}"\n'
+    )
+
+
+WAYS = {
+    "wrong settings": wrong_settings,
+    "wrong settings, and those before are lost": wrong_settings_and_none_before,
+    "a wrong list of nodes": wrong_node_list,
+    "no folder for the bus": bus_in_place_of_its_folder,
+    "a nats-server that cannot start": store_in_place_of_its_folder,
+    "no lock": in_place_of("serve.lock"),
+    "another pool that cannot be driven": no_such_backend,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_start_that_fails_ends_with_the_baseline_and_says_so(site: Site, way: str) -> None:
+    WAYS[way](site)
+    start(site)
+    until(lambda: weights(site.balancer) == BASE, "the baseline")
+    until(lambda: not stored(site), "the end of the stored baseline")
+    until(lambda: "host1 0 -> 100" in site.log.read_text(), "the word that it was set back")
+
+
+def test_a_taken_port_too(site: Site) -> None:
+    host, _, port = site.listen.partition(":")
+    with socket.create_server((host, int(port))):
+        assert start(site).wait(60) == 1
+    assert weights(site.balancer) == BASE
+    log = site.log.read_text()
+    assert "pool web: host1 0 -> 100 (`slackwater serve` could not start)" in log
+    assert log.splitlines()[-1].startswith(f"error: the private nats-server cannot listen on {site.listen}")
+
+
+def test_another_pools_haproxy_that_is_away_is_waited_for(site: Site, tmp_path: Path) -> None:
+    with site.config.open("a") as config:
+        config.write(f'[[pool]]\nname = "api"\nbackend = "api"\nsocket = "{tmp_path}/nobody.sock"\n')
+    site.serve()
+    until(lambda: weights(site.balancer) == BASE, "the baseline")
+    assert f"{tmp_path}/nobody.sock: No such file or directory" in site.log.read_text()
+
+
+def test_one_of_two_haproxies_that_is_away_is_waited_for(site: Site, balancer: RealHAProxy) -> None:
+    with haproxy(backend([1, 2, 3])) as other:
+        leave_lowered(site, balancer, other)
+        site.write(more=f'sockets = ["{other.socket}"]\n')
+        other.stop()
+        Path(other.socket).unlink(missing_ok=True)
+        site.serve()
+        until(lambda: weights(balancer) == BASE, "the baseline")
+        log = site.log.read_text()
+        assert f"{other.socket}: No such file or directory" in log
+        assert stored(site) == ["web.json"], "for the one that is away"
+
+
+def test_only_haproxy_that_is_away_is_waited_for(site: Site, tmp_path: Path) -> None:
+    site.write(mode="observe")
+    site.replace(site.balancer.socket, f"{tmp_path}/later.sock")
+    site.serve()
+    until(lambda: "trying again every" in site.log.read_text(), "the complaint")
+    until(lambda: weights(site.balancer) == BASE, "the baseline of the one that was driven before")
+    (tmp_path / "later.sock").symlink_to(site.balancer.socket)
+    until(lambda: "HAProxy answers again" in site.log.read_text(), "its answer")
+
+
+@pytest.mark.parametrize("change", ["renamed", "moved"])
+def test_a_pool_that_is_not_driven_any_more_gets_its_baseline_at_the_start(
+    site: Site, change: str, tmp_path: Path
+) -> None:
+    if change == "renamed":
+        site.replace('name = "web"', 'name = "shop"')
+    else:
+        (tmp_path / "moved.sock").symlink_to(site.balancer.socket)
+        site.replace(site.balancer.socket, f"{tmp_path}/moved.sock")
+    site.serve()
+    assert weights(site.balancer) == BASE
+    assert not stored(site)
+
+
+def test_a_start_that_fails_leaves_the_weights_of_the_serve_that_runs(site: Site) -> None:
+    site.serve()
+    until(lambda: weights(site.balancer) == BASE, "the baseline")
+    leave_lowered(site, site.balancer, name="shop")
+    for text in (site.config.read_text(), "nonsense"):
+        site.config.write_text(text)
+        assert site.cli("serve").returncode == 1
+        assert site.balancer.weight("host1") == 0
+    assert "shop.json" in stored(site)
+
+
+def test_restore_needs_no_settings(site: Site) -> None:
+    wrong_settings_and_none_before(site)
+    done = site.cli("restore", "--all")
+    assert (done.returncode, done.stdout) == (0, "web: host1 0 -> 100\n")
+    assert weights(site.balancer) == BASE
+
+
+def test_the_dashboards_port_may_be_taken(site: Site) -> None:
+    address = free_address()
+    host, _, port = address.partition(":")
+    site.write(web=address)
+    with socket.create_server((host, int(port))):
+        site.serve()
+        until(lambda: weights(site.balancer) == BASE, "the baseline")
