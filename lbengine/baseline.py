@@ -6,6 +6,7 @@ The file is there exactly while lbengine may have changed something: a clean sto
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from lbengine.balancer import Server, Snapshot
 from lbengine.state_file import StateFile, StateFileError
 from slackwater.config import PoolSettings, kind_of, place_in_words
 from slackwater.control import ServerWeight
-from slackwater.files import force_folder, replace_durably
+from slackwater.files import force_folder, replace_durably, replacing
 from slackwater.messages import Name
 
 VERSION = 1
@@ -46,6 +47,7 @@ class _File(msgspec.Struct, frozen=True, omit_defaults=True):
     pool: Name
     servers: dict[str, Baseline]
     balancer: str = ""
+    id: str = ""
 
 
 @dataclass
@@ -58,6 +60,8 @@ class BaselineStore:
     """Called with what is on disk now (None: nothing any more), before `save` and `remove` return."""
     saved: Mapping[str, Baseline] | None = field(default=None, init=False)
     """What was saved or loaded last."""
+    id: str = field(default="", init=False)
+    """Random, of what was saved or loaded last, from its first save until it is removed."""
     _written: tuple[int, int] | None = field(default=None, init=False)
 
     @property
@@ -84,13 +88,15 @@ class BaselineStore:
                 f"{self.path}: it belongs to pool `{file.pool}`, {place}, not to `{self.pool.name}`,"
                 f" {self.pool.place}; put that one's weights back, then remove the file"
             )
-        self.saved = file.servers
+        self.saved, self.id = file.servers, file.id
         return file.servers
 
     def save(self, servers: Mapping[str, Baseline]) -> None:
         """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
         pool = self.pool
-        file = msgspec.to_builtins(_File(VERSION, pool.name, dict(servers), pool.balancer)) | pool.driven
+        if not (self.id and self.path.exists()):
+            self.id = uuid.uuid4().hex
+        file = msgspec.to_builtins(_File(VERSION, pool.name, dict(servers), pool.balancer, self.id)) | pool.driven
         try:
             replace_durably(self.path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
             self._written = self._identity()
@@ -107,12 +113,26 @@ class BaselineStore:
         """Removes the file: nothing is left to put back. Raises BaselineError."""
         try:
             if self.path.exists():
+                with contextlib.suppress(OSError), replacing(self._note) as draft:
+                    draft.write_text(f"{self.id}\n")
                 self.path.unlink()
                 force_folder(self.path.parent)
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
         self._written = self.saved = None
+        self.id = ""
         self.mirror(None)
+
+    @property
+    def put_back(self) -> str:
+        """The `id` of what was removed last, by us or by `slackwater restore`: whoever still has it, it is done."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return self._note.read_text().strip()
+        return ""
+
+    @property
+    def _note(self) -> Path:
+        return self.path.with_suffix(".put-back")
 
     def _identity(self) -> tuple[int, int] | None:
         with contextlib.suppress(OSError):

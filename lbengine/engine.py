@@ -122,8 +122,9 @@ class Engine:
 
     def take_over(
         self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, now_s: float, after_another: bool
-    ) -> None:
-        """The balancer is ours from now on. `baseline` and `paused` are what the one before left, if it did.
+    ) -> Mapping[str, Baseline] | None:
+        """The balancer is ours from now on. `baseline` and `paused` are what the one before left, if it did. Returns
+        the baseline that is stored now: our own, or where we have none that of the one before.
 
         Weights stay as they are. For a while `after_another` that may have been cut off, weights that move are being
         restored by that one: they are set again rather than left to it. Raises BaselineError, StateFileError.
@@ -147,6 +148,7 @@ class Engine:
             grace_until_s = now_s + self.settings.lease_s + self.settings.socket_timeout_s
             self.state = replace(self.state, started_s=now_s, grace_until_s=grace_until_s)
         self._enter_phase()
+        return stored
 
     # --- the turn
 

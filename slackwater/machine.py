@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import socket
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from slackwater.files import replacing
 
 MACHINE_ID = Path("/etc/machine-id")
 """machine-id(5): made at the first boot, and kept."""
@@ -26,6 +31,28 @@ def machine_id() -> str:
 def process_space() -> str:
     """Where a process id means the same process: this machine, this boot, this process namespace."""
     return f"{machine_id()} {_first_line(BOOT_ID)} {PID_NAMESPACE.readlink()}"
+
+
+@cache
+def kernel_id() -> str:
+    """Of the kernel that runs now: the same in all its containers, and another one in a clone of this machine."""
+    return _first_line(BOOT_ID) or machine_id()
+
+
+@cache
+def folder_id(state_dir: str) -> str:
+    """The same whoever runs on this state folder, and another one on any other: random, and kept in the folder.
+
+    Clones of a machine have the same machine id, and the same paths. Where it cannot be kept it is of this process.
+    """
+    path, fresh = Path(state_dir) / "id", uuid.uuid4().hex
+    found = _first_line(path)
+    if re.fullmatch("[0-9a-f]{32}", found):
+        return found
+    if path.parent.is_dir():
+        with contextlib.suppress(OSError), replacing(path) as draft:
+            draft.write_text(f"{fresh}\n")
+    return fresh
 
 
 def controller_id(state_dir: str | Path) -> str:
@@ -50,7 +77,6 @@ class Process:
 
     host: str
     """For people."""
-    machine: str
     space: str
     """As in `process_space`."""
     pid: int
@@ -58,11 +84,11 @@ class Process:
 
 
 def this_process() -> Process:
-    return Process(socket.gethostname(), machine_id(), process_space(), os.getpid())
+    return Process(socket.gethostname(), process_space(), os.getpid())
 
 
 def _first_line(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""

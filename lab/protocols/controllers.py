@@ -143,7 +143,7 @@ class Machine:
         pid = process.world.random.choice(free)
         self.running[pid] = process
         space = f"{self.machine_id} {self.boot} pid:[{self.pid_namespace}]"
-        return machine.Process("lb", self.machine_id, space, pid, lambda pid: pid not in self.running)
+        return machine.Process("lb", space, pid, lambda pid: pid not in self.running)
 
     def end(self, process: Process) -> None:
         for pid in [pid for pid, one in self.running.items() if one is process]:

@@ -26,6 +26,8 @@ FAULTS_FROM_S, HEALED_S, CALM_S, END_S = 0.9, 4.5, 6.0, 11.0
 """Faults between the first two; the neighbour of host1 is gone at the third. All must be well at the last."""
 WELL_FOR_S = 1.0
 """A schedule ends early when all has been well for so long."""
+CLONES_EVERY = 11
+"""Of so many schedules one has two machines that are copies of one, with the state folder."""
 WITH_SECOND_STAGE = 0.3
 """Share of the schedules in which controllers have a second stage."""
 VERDICTS_EVERY_S = 0.5
@@ -87,6 +89,11 @@ class Takeover:
     def _controllers(self, disk: Path) -> list[Controller]:
         random = self.world.random
         one, two = Machine("A", "machine A"), Machine("B", "machine B")
+        if self.world.seed % CLONES_EVERY == 0:
+            two = Machine("B", "machine A", boot=one.boot + 1000)
+            for name in "AB":
+                (disk / name).mkdir(parents=True)
+                (disk / name / "id").write_text(f"{self.world.seed:032x}\n")
         match random.choices(["machines", "containers", "processes", "one"], [60, 15, 10, 15])[0]:
             case "containers":
                 two = Machine("B", "machine A", pid_namespace=2)

@@ -54,6 +54,7 @@ class World:
     """The processes and what they have in common: the time, the order, the story."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.story: list[tuple[float, str, str]] = []

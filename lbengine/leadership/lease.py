@@ -22,7 +22,7 @@ from lbengine.baseline import Baseline
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
-from slackwater.machine import Process, this_process
+from slackwater.machine import Process, folder_id, this_process
 
 LEASE_S = 1.6
 """A record that has not changed for so long is free."""
@@ -39,15 +39,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     holder: str = ""
     host: str = ""
     """Its host's name, for people."""
-    machine: str = ""
     process_space: str = ""
     """As in `slackwater.machine`; empty in records of earlier versions."""
     pid: int = 0
-    state_dir: str = ""
+    folder: str = ""
+    """Its `folder_id`; empty in records of earlier versions."""
     baseline: dict[str, Baseline] | None = None
     """While the holder may have changed something."""
-    inherited: bool = False
-    """The baseline came with the lease, and is not known to be on the holder's disk yet."""
+    baseline_id: str = ""
+    """As in `BaselineStore`; empty in records of earlier versions."""
     paused: Pause | None = None
     contested: bool = False
     """Given back so soon after it was taken from another one that this one may still set weights, if it is cut off."""
@@ -84,14 +84,13 @@ class Lease:
         self.owner: Owner = "unknown"
         self.found: Record | None = None
         """The other one's record."""
-        self.inherited = False
-        """What the record carries is of somebody else, with another state folder, and ours to put back now.
-
-        With the same folder the disk knows better: `slackwater restore` may have been there since.
-        """
+        self.found_alive = False
+        """The other one has renewed its record since it was first seen."""
         self.taken_after_others = 0
         """How often it was taken from another one that may live and not know of it yet, if it is cut off."""
         self.baseline: dict[str, Baseline] | None = None
+        """What the record carries: what to go back to, from whoever stored it."""
+        self.baseline_id = ""
         self.paused: Pause | None = None
         self._bucket = bucket
         self._clock = clock
@@ -99,10 +98,9 @@ class Lease:
         self._me = Record(
             holder=os.urandom(8).hex(),
             host=self._process.host,
-            machine=self._process.machine,
             process_space=self._process.space,
             pid=self._process.pid,
-            state_dir=os.path.realpath(state_dir),
+            folder=folder_id(os.path.realpath(state_dir)),
         )
         self._revision = 0
         self._stored: Record | None = None
@@ -127,12 +125,10 @@ class Lease:
         return self._stored is not None and self._stored.baseline == self.baseline
 
     @property
-    def is_neighbour(self) -> bool:
-        """True when the other one has the same state folder."""
-        return self.found is not None and self._has_our_folder(self.found)
-
-    def _has_our_folder(self, record: Record) -> bool:
-        return (record.machine, record.state_dir) == (self._me.machine, self._me.state_dir)
+    def is_elsewhere(self) -> bool:
+        """True when the other one has another state folder, so that what we stored is of the past. One that lives has:
+        ours may be a copy of it, with the same id."""
+        return self.found is not None and (self.found_alive or self.found.folder != self._me.folder)
 
     @property
     def heard_s(self) -> float:
@@ -159,11 +155,15 @@ class Lease:
                     await self._take(*self._nobodys, self._clock())
             return self.owner
 
-    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
+    def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
+        """What the record is to carry when it is next written."""
+        self.baseline, self.paused = None if baseline is None else dict(baseline), paused
+        self.baseline_id = "" if baseline is None else baseline_id
+
+    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
         """Has these in the record before it returns, if the lease is ours: they are on the disk. Raises BusError."""
         async with self._one_at_a_time:
-            self.inherited = False
-            self.baseline, self.paused = None if baseline is None else dict(baseline), paused
+            self.hold(baseline, paused, baseline_id)
             if self.owner == "ours" and not await self._write(self._revision, self._clock()):
                 raise BusError("somebody else has the lease now")
 
@@ -171,7 +171,9 @@ class Lease:
         """Gives the lease back: the next one needs not wait. `contested`: as in Record. Raises BusError."""
         async with self._one_at_a_time:
             if self.owner == "ours":
-                left = Record(baseline=self.baseline, inherited=self.inherited, paused=self.paused, contested=contested)
+                left = Record(
+                    baseline=self.baseline, baseline_id=self.baseline_id, paused=self.paused, contested=contested
+                )
                 await self._bucket.put(self.key, msgspec.json.encode(left), self._revision)
             self.owner = "unknown"
 
@@ -185,7 +187,10 @@ class Lease:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 record = Record()
         # A record may have changed while the answer was on its way: it counts as new from the answer on.
+        seen = self._seen[0]
         if record is not None and not self._is_nobodys(record, revision, self._clock()):
+            same = self.owner == "theirs" and self.found is not None and self.found.holder == record.holder
+            self.found_alive = same and (self.found_alive or revision != seen)
             self.owner, self.found = "theirs", record
         elif take:
             await self._take(record, revision, now_s)
@@ -195,13 +200,14 @@ class Lease:
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
         # A record of ours was written, and the answer got lost: what it carries is known then.
         if record is not None and record.holder != self._me.holder:
-            self.baseline, self.paused = record.baseline, record.paused
-            self.inherited = record.inherited or not self._has_our_folder(record)
+            self.hold(record.baseline, record.paused, record.baseline_id)
             self.taken_after_others += bool(record.holder or record.contested)
         await self._write(revision, now_s)
 
     async def _write(self, revision: int, now_s: float) -> bool:
-        record = msgspec.structs.replace(self._me, baseline=self.baseline, inherited=self.inherited, paused=self.paused)
+        record = msgspec.structs.replace(
+            self._me, baseline=self.baseline, baseline_id=self.baseline_id, paused=self.paused
+        )
         written = await self._bucket.put(self.key, msgspec.json.encode(record), revision)
         if written is None:
             return False

@@ -58,14 +58,15 @@ class Leases:
                     await lease.release(contested=True)
         if "theirs" in owners:
             self.owner, self.other = "theirs", self._describe_other()
-            self.are_elsewhere = all(lease.owner == "theirs" and not lease.is_neighbour for lease in self._leases)
+            self.are_elsewhere = all(lease.owner == "theirs" and lease.is_elsewhere for lease in self._leases)
         elif renewing:
             self.owner = "unknown"
         return self.owner
 
-    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
+    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
         """Has these in every record before it returns, where the leases are ours. Raises BusError."""
-        kept = await asyncio.gather(*(lease.keep(baseline, paused) for lease in self._leases), return_exceptions=True)
+        keeping = (lease.keep(baseline, paused, baseline_id) for lease in self._leases)
+        kept = await asyncio.gather(*keeping, return_exceptions=True)
         for error in kept:
             if error is not None:
                 raise error
@@ -76,10 +77,10 @@ class Leases:
         for lease in self._leases:
             await lease.release(contested)
 
-    def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
+    def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
         """What the records are to carry when they are next written."""
         for lease in self._leases:
-            lease.baseline, lease.paused = None if baseline is None else dict(baseline), paused
+            lease.hold(baseline, paused, baseline_id)
 
     @property
     def stale(self) -> bool:
@@ -107,11 +108,21 @@ class Leases:
         """As `Lease.taken_after_others`, of all of them."""
         return sum(lease.taken_after_others for lease in self._leases)
 
-    @property
-    def inherited(self) -> dict[str, Baseline] | None:
-        """The baseline that whoever had them before left to us, if it did; of several, all together."""
-        left = [lease.baseline for lease in self._leases if lease.inherited and lease.baseline is not None]
+    def left(self, put_back: str = "") -> dict[str, Baseline] | None:
+        """The baseline that whoever had them before left, if it did; of several, all together. The one with the id
+        `put_back` is of the past."""
+        left = [
+            lease.baseline
+            for lease in self._leases
+            if lease.baseline is not None and not (put_back and lease.baseline_id == put_back)
+        ]
         return dict(ChainMap(*left)) if left else None
+
+    def _share(self) -> None:
+        """What one record carried when it was taken, all carry from now on."""
+        if (left := self.left()) is not None:
+            ids = {lease.baseline_id for lease in self._leases if lease.baseline is not None}
+            self.hold(left, self.paused, ids.pop() if len(ids) == 1 else "")
 
     @property
     def paused(self) -> Pause | None:
@@ -135,8 +146,3 @@ class Leases:
             if owners[-1] != "ours":
                 break
         return owners
-
-    def _share(self) -> None:
-        """What one record carried when it was taken, all carry from now on."""
-        if self.inherited is not None:
-            self.hold(self.inherited, self.paused)

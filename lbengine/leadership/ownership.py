@@ -77,7 +77,8 @@ class Ownership:
             except (BusError, TimeoutError) as error:
                 log.warning("pool %s: the baseline is on disk, but not with the lease: %s", self.pool.name, error)
 
-        self.lease.hold(self.engine.store.load(), self.engine.paused)
+        store = self.engine.store
+        self.lease.hold(store.load(), self.engine.paused, store.id)
         self.engine.store.mirror = mirror
         await self.step()
         if self.lease.owner == "unknown":
@@ -118,9 +119,11 @@ class Ownership:
             if stood_by:
                 log.warning("pool %s: taking over", self.pool.name)
             try:
-                await self._thread.run(
-                    self.engine.take_over, lease.inherited, lease.paused, self._clock(), stood_by or after_another
+                left = lease.left(put_back=self.engine.store.put_back)
+                stored = await self._thread.run(
+                    self.engine.take_over, left, lease.paused, self._clock(), stood_by or after_another
                 )
+                lease.hold(stored, self.engine.paused, self.engine.store.id)
             except (BaselineError, StateFileError) as error:
                 log.error("pool %s: %s", self.pool.name, error)
             if stood_by:
@@ -129,7 +132,7 @@ class Ownership:
             log.warning("pool %s: the lease cannot be renewed; weights only return to the baseline", self.pool.name)
 
     async def _keep(self, baseline: Mapping[str, Baseline] | None) -> None:
-        await self.lease.keep(baseline, self.engine.paused)
+        await self.lease.keep(baseline, self.engine.paused, self.engine.store.id)
 
     async def _renew(self) -> None:
         while True:

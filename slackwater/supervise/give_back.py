@@ -18,7 +18,7 @@ from slackwater.supervise.start import take_free
 log = logging.getLogger("slackwater.serve")
 
 
-def give_back(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[PoolSettings]:
+def set_baseline(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[PoolSettings]:
     """Sets the baseline weights of these pools; returns those where that could not be confirmed, with the reason in
     the log. All at once: one balancer that does not answer holds up no other."""
     if not pools:
@@ -74,7 +74,7 @@ def _after_failed_start(settings: ControllerSettings) -> None:
         locks = PoolLocks(lock_folder(folder))
         held.callback(locks.release)
         ours = take_free(locks, [*settings.pool, *stored_elsewhere(settings)])
-        failed = give_back(settings, ours, "`slackwater serve` could not start")
+        failed = set_baseline(settings, ours, "`slackwater serve` could not start")
     if done := [pool.name for pool in ours if pool not in failed]:
         log.info("could not start; baseline weights: %s", ", ".join(done))
 

@@ -23,7 +23,7 @@ from slackwater.stopping import HAND_OVER
 from slackwater.supervise import last_settings, reload_record, state_dir
 from slackwater.supervise.children import Child, Death, Limits
 from slackwater.supervise.differences import LBENGINE, PARTS
-from slackwater.supervise.give_back import after_failed_start, give_back
+from slackwater.supervise.give_back import after_failed_start, set_baseline
 from slackwater.supervise.notify import Notify
 from slackwater.supervise.outage import Outage
 from slackwater.supervise.parts import OTHERS_SILENT_S, START_WITHIN_S, SettingsInForce, limits_of, names_of
@@ -239,7 +239,7 @@ class Supervisor:
         self.in_force = to
         self._outage.lease_s = self._settings.lbengine.lease_s
         due = {name: pool for name, pool in self._give_back.items() if pool not in self._settings.pool}
-        self._give_back = due | {pool.name: pool for pool in start.left}
+        self._give_back = due | {pool.name: pool for pool in give_back}
         for child in self._children:
             if child.name != NATS:
                 child.use(*self._start_of(child.name))
@@ -285,7 +285,7 @@ class Supervisor:
 
     def _give_weights_back(self, *, strict: bool) -> None:
         """Sets the baseline weights of pools that nobody drives any more; `strict`: raises ReloadRefused."""
-        failed = give_back(self._settings, self._give_back.values(), "the settings changed")
+        failed = set_baseline(self._settings, self._give_back.values(), "the settings changed")
         self._give_back = {pool.name: pool for pool in failed}
         if failed and strict:
             names = ", ".join(pool.name for pool in failed)
@@ -321,7 +321,7 @@ class Supervisor:
 
     def _restore(self, why: str) -> bool:
         # Also pools that the configuration has in observe mode: an operator may have had them act.
-        return not give_back(self._settings, [*self._give_back.values(), *self._settings.pool], why)
+        return not set_baseline(self._settings, [*self._give_back.values(), *self._settings.pool], why)
 
     def _dashboard(self) -> str:
         return f"http://{self._settings.web.listen}" if self._settings.web.listen else ""

@@ -88,7 +88,7 @@ def nobody_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def what_the_one_before_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lease, "inherited", property(lambda _: False, lambda *_: None), raising=False)
+    monkeypatch.setattr(Leases, "left", lambda *_, **__: None)
 
 
 def weights_are_lowered_without_looking_at_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:

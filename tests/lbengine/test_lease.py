@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -36,7 +37,7 @@ def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -
     """With a `host` it is another machine's, whose process ids say nothing here."""
     made = Lease(store, "k", folder, clock)
     if host:
-        made._me = msgspec.structs.replace(made._me, machine=host, process_space=host, pid=1)
+        made._me = msgspec.structs.replace(made._me, folder=host, process_space=host, pid=1)
     return made
 
 
@@ -47,7 +48,7 @@ def test_the_first_has_it_and_the_second_stands_by(store: Store, clock: Clock) -
         clock.now_s += RENEW_S
     assert two.found is not None
     assert two.found.pid == os.getpid()
-    assert not two.is_neighbour
+    assert two.is_elsewhere
 
 
 def test_a_death_is_followed_within_three_seconds_with_what_the_first_one_left(store: Store, clock: Clock) -> None:
@@ -73,30 +74,31 @@ def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, clo
 
 
 def test_two_machines_with_the_same_name_do_not_both_lead(store: Store, clock: Clock) -> None:
-    """A process id of the other machine says nothing here, and its state folder is another, though the path is ours."""
+    """A process id of the other machine says nothing here, and its state folder is another, though the path is ours.
+    It may be a copy of ours."""
     process = subprocess.Popen(["true"])
     process.wait()
     one, two = lease(store, clock), lease(store, clock)
-    one._me = msgspec.structs.replace(one._me, machine="another", process_space="another", pid=process.pid)
+    one._me = msgspec.structs.replace(one._me, process_space="another", pid=process.pid)
     assert one._me.host == two._me.host
     for _ in range(5):
         assert owners(one, two) == ["ours", "theirs"]
         clock.now_s += RENEW_S
-    assert not two.is_neighbour
+    assert two.is_elsewhere, "it lives"
 
 
 def test_a_process_id_of_before_a_reboot_says_nothing(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock)
     one._me = msgspec.structs.replace(one._me, process_space="the boot before", pid=os.getpid())
     assert owners(one, two) == ["ours", "theirs"]
-    assert two.is_neighbour
+    assert not two.is_elsewhere
     clock.now_s += LEASE_S + 0.01
     assert owners(two) == ["ours"]
 
 
 def test_a_record_of_an_earlier_version_is_waited_for(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock, "/two")
-    one._me = msgspec.structs.replace(one._me, machine="", process_space="", pid=2**22 + 1)
+    one._me = msgspec.structs.replace(one._me, folder="", process_space="", pid=2**22 + 1)
     assert owners(one, two) == ["ours", "theirs"]
 
 
@@ -180,29 +182,6 @@ def test_a_record_that_cannot_be_read_is_nobodys(store: Store, clock: Clock, dat
     assert owners(lease(store, clock)) == ["ours"]
 
 
-def test_the_same_state_folder_on_the_same_host_is_a_neighbour(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock), lease(store, clock)
-    owners(one, two)
-    assert two.is_neighbour
-
-
-def test_only_what_somebody_elsewhere_left_is_inherited(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    owners(one)
-    assert not one.inherited
-    store.away = True
-    clock.now_s += LEASE_S + 0.01
-    owners(one)
-    store.away = False
-    assert owners(one) == ["ours"]
-    assert not one.inherited, "it was its own all the time"
-    clock.now_s += 1.0
-    owners(two)
-    clock.now_s += LEASE_S + 0.01
-    assert owners(two) == ["ours"]
-    assert two.inherited
-
-
 def keys(backend: str, *sockets: str, name: str = "web") -> set[str]:
     first, *others = sockets
     return set(keys_of(HAProxyPool(name, backend=backend, socket=first, sockets=others, allow_tcp_socket=True)))
@@ -216,7 +195,7 @@ def test_a_key_distinguishes_balancers_and_hosts_where_paths_are_meant(monkeypat
     assert len(found | of_ipvs("lvs", "-f 7 -6")) == 5
     assert of_ipvs("keepalived", "-f 7") < found
     for backend in (haproxy, ipvs):
-        monkeypatch.setattr(backend, "machine_id", lambda: "other")
+        monkeypatch.setattr(backend, "kernel_id", lambda: "other")
     assert len(found | keys("web", "/a") | of_ipvs("lvs", "-f 7")) == 6
     assert keys("web", "tcp://h:1") < found
 
@@ -250,25 +229,15 @@ def test_what_was_left_is_inherited_although_the_answer_to_the_takeover_got_lost
     store.lost = False
     clock.now_s += RENEW_S
     assert owners(two) == ["ours"]
-    assert two.inherited
     assert two.baseline == {"host1": Baseline(100, 100)}
 
 
-def test_what_was_inherited_and_not_on_the_disk_yet_is_inherited_by_the_next_run_on_that_disk(
-    store: Store, clock: Clock
-) -> None:
-    far, two, again = lease(store, clock, host="far"), lease(store, clock, "/two"), lease(store, clock, "/two")
-    owners(far, two)
-    asyncio.run(far.keep({"host1": Baseline(100, 100)}, None))
-    owners(two)
-    clock.now_s += LEASE_S + 0.01
-    assert owners(two) == ["ours"], "and it dies before anything is on its disk"
-    owners(again)
-    clock.now_s += LEASE_S + 0.01
-    assert owners(again) == ["ours"]
-    assert again.inherited
-    asyncio.run(again.keep(again.baseline, None))
-    assert not again.inherited
+def test_the_same_socket_is_the_same_key_in_all_containers_that_share_it(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mounted").symlink_to(tmp_path / "one")
+    assert keys("web", f"{tmp_path}/one/admin.sock") == keys("web", f"{tmp_path}/mounted/admin.sock")
+    assert keys("web", f"{tmp_path}/one/admin.sock") != keys("web", f"{tmp_path}/two/admin.sock")
 
 
 def test_a_record_that_changes_while_the_answer_is_on_its_way_is_new_when_it_comes(store: Store, clock: Clock) -> None:

@@ -44,7 +44,7 @@ def leases(store: Store, clock: Clock, names: str, host: str) -> Leases:
     """Of a balancer for each letter, on another host."""
     made = Leases(store, {name: f"backend `web` behind {name}" for name in names}, f"/{host}", clock)
     for lease in made._leases:
-        lease._me = msgspec.structs.replace(lease._me, host=host, machine=host, process_space=host, pid=1)
+        lease._me = msgspec.structs.replace(lease._me, host=host, folder=host, process_space=host, pid=1)
     return made
 
 
@@ -101,7 +101,7 @@ def test_a_death_is_followed_in_the_same_time_with_what_any_record_carries(store
     while owners(two) != ["ours"]:
         clock.now_s += RENEW_S
     assert LEASE_S <= clock.now_s - died_s <= LEASE_S + 2 * RENEW_S
-    assert (two.inherited, two.paused) == (BASELINE, pause)
+    assert (two.left(), two.paused) == (BASELINE, pause)
     assert two.heard_s == died_s
     owners(two)
     carried = [msgspec.json.decode(store.values[key][0])["baseline"] for key in "bc"]
@@ -120,7 +120,7 @@ def test_who_loses_one_gives_the_others_back(store: Store, clock: Clock) -> None
     assert not one.are_elsewhere
     third = leases(store, clock, "a", "three")
     assert owners(third) == ["ours"]
-    assert third.inherited == BASELINE, "what is to be put back behind a is not lost"
+    assert third.left() == BASELINE, "what is to be put back behind a is not lost"
 
 
 def test_a_store_that_is_away_while_they_are_taken_leaves_nobody_with_half(store: Store, clock: Clock) -> None:

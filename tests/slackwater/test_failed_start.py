@@ -40,7 +40,7 @@ def leave_lowered(site: Site, *balancers: RealHAProxy, name: str = "web") -> Non
 
 
 def stored(site: Site) -> list[str]:
-    return sorted(path.name for path in (site.state / "baseline").iterdir())
+    return sorted(path.name for path in (site.state / "baseline").glob("*.json"))
 
 
 def start(site: Site) -> subprocess.Popen[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from lbengine.backends.haproxy import measured
 from lbengine.backends.haproxy.agent_check import AgentCheck
@@ -12,7 +13,7 @@ from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.backends.haproxy.site import Configuration
 from lbengine.backends.haproxy.survey import access_of
 from lbengine.balancer import Backend, Balancer, Snapshot, Target
-from slackwater.machine import machine_id
+from slackwater.machine import kernel_id
 
 
 def _open(pool: HAProxyPool, timeout_s: float) -> Balancer:
@@ -31,9 +32,20 @@ def _target(path: str, backend: str) -> Target:
     return Target(
         place=f"backend `{backend}` behind {path}",
         lock=f"slackwater/{real}/{backend}",
-        lease=(backend, path if is_remote else f"{machine_id()}:{real}"),
+        lease=(backend, path if is_remote else _socket_id(real)),
         is_remote=is_remote,
     )
+
+
+def _socket_id(path: str) -> str:
+    """The same for all containers on this kernel that share the socket, whatever the path is there; HAProxy makes the
+    socket anew, but not its folder. Each container may have a HAProxy of its own behind the same path."""
+    folder, name = os.path.split(path)
+    try:
+        found = Path(folder).stat()
+    except OSError:
+        return f"{kernel_id()}:{path}"
+    return f"{kernel_id()}:{found.st_dev}:{found.st_ino}:{name}"
 
 
 def _lacks(pool: HAProxyPool) -> list[str]:

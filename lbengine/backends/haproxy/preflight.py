@@ -23,8 +23,9 @@ NOBODY = "slackwater.asks.for.the.level"
 def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str, int] = NOTHING_SET) -> list[str]:
     """Looks at each of the pool's HAProxies; returns warnings. Raises BalancerError when the pool cannot be driven.
 
-    One of several that does not answer is a warning, as it is left out while the pool is driven. Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
-    is to set one that is off by one and put it back in the same batch.
+    One of several that does not answer is a warning, as it is left out while the pool is driven. Changes nothing,
+    except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set is to set one
+    that is off by one and put it back in the same batch.
     """
     warnings: list[str] = []
     balances: dict[str, str] = {}

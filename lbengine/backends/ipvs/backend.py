@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from lbengine.backends.ipvs.ipvs import Lvs, run_here
 from lbengine.backends.ipvs.preflight import check
 from lbengine.backends.ipvs.settings import IpvsPool, ServicePool
 from lbengine.balancer import Backend, Target
 from slackwater.config import LbengineSettings
-from slackwater.machine import machine_id
+from slackwater.machine import kernel_id
+
+NETWORK = Path("/proc/self/ns/net")
+"""Each network namespace has a table of its own."""
 
 
 def _open(pool: IpvsPool, timeout_s: float) -> Lvs:
@@ -22,7 +26,8 @@ def _check(pool: IpvsPool, settings: LbengineSettings, without_us: Mapping[str, 
 
 def targets(pool: ServicePool) -> list[Target]:
     """A service of this host's table: nobody else can reach it, and whoever drives it is the only one."""
-    return [Target(pool.place, f"slackwater/ipvs/{pool.service}", (pool.service, machine_id()))]
+    table = f"{kernel_id()} {NETWORK.readlink()}"
+    return [Target(pool.place, f"slackwater/ipvs/{pool.service}", (pool.service, table))]
 
 
 IPVS = Backend(settings=IpvsPool, open=_open, check=_check, targets=targets)

@@ -1,0 +1,141 @@
+"""Two controllers on copies of one machine: nothing tells them apart but what each keeps in its state folder, and that
+may be a copy too."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.baseline import Baseline, BaselineStore
+from lbengine.engine import Engine
+from lbengine.engine_thread import EngineThread
+from lbengine.leadership.lease import LEASE_S
+from lbengine.leadership.ownership import Ownership
+from lbengine.restore import restore
+from slackwater import machine
+from slackwater.config import BusSettings, ControllerSettings, LbengineSettings
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.machine import folder_id
+from tests.support.played_lease_store import Store
+from tests.support.real_haproxy import RealHAProxy, needs_haproxy
+
+HOSTS = ("host1", "host2", "host3")
+STORED = dict.fromkeys(HOSTS, Baseline(100, 100))
+
+
+def test_a_folder_has_an_id_of_its_own_which_it_keeps(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    found = folder_id(str(one))
+    assert found != folder_id(str(two))
+    folder_id.cache_clear()
+    assert folder_id(str(one)) == found
+    (one / "id").write_text("\0\n")
+    folder_id.cache_clear()
+    assert folder_id(str(one)) != found
+    assert folder_id(str(tmp_path / "nowhere")) == folder_id(str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def pool_of(balancer: RealHAProxy) -> HAProxyPool:
+    return HAProxyPool(name="web", backend="web", socket=balancer.socket, mode="act")
+
+
+class Bucket(Store):
+    async def spread(self) -> None:
+        """It is one server's."""
+
+
+class One:
+    """A controller's lbengine, with a disk of its own."""
+
+    def __init__(self, folder: Path, balancer: RealHAProxy, store: Bucket) -> None:
+        self.folder = folder
+        self.pool = pool_of(balancer)
+        self.journal = Journal.open(journal_path(folder))
+        self.engine = Engine(self.pool, LbengineSettings(), folder, self.journal)
+        self.thread = EngineThread("lbengine")
+        # Process ids say nothing here: the other one is in another process namespace.
+        process = machine.Process("lb", f"space of {folder}", 7, lambda _: False)
+        self.ownership = Ownership(self.engine, self.pool, store, self.thread, lambda _: None, process)
+
+    async def turns(self) -> None:
+        """For longer than a lease, while nobody says anything."""
+        now_s = asyncio.get_running_loop().time()
+        for second in range(20):
+            await self.thread.run(self.engine.cycle, now_s + second)
+
+    async def crash(self) -> None:
+        """Its lease stays behind, and what it has set."""
+        await self.ownership.leave()
+        self.thread.shutdown()
+        self.journal.close()
+
+
+@needs_haproxy
+@pytest.mark.parametrize("copied", ["the machine", "the state folder too", "the state folder, after an episode"])
+def test_a_copy_takes_over_with_the_baseline(tmp_path: Path, balancer: RealHAProxy, copied: str) -> None:
+    async def scene() -> None:
+        store = Bucket()
+        a, b = tmp_path / "a", tmp_path / "b"
+        a.mkdir()
+        folder_id(str(a))
+        if copied == "the machine":
+            b.mkdir()
+        else:
+            if copied == "the state folder, after an episode":
+                past = BaselineStore(a, pool_of(balancer))
+                past.save(dict.fromkeys(HOSTS, Baseline(7, 7)))
+                past.remove()
+            shutil.copytree(a, b)
+        one = One(a, balancer, store)
+        await one.ownership.begin()
+        await one.thread.run(one.engine.store.save, STORED)
+        balancer.send("set server web/host1 weight 0")
+        two = One(b, balancer, store)
+        await two.ownership.begin()
+        assert two.engine.standby
+        await one.crash()
+        async with asyncio.timeout(60.0):
+            while two.engine.standby:
+                await asyncio.sleep(LEASE_S / 10)
+        assert two.engine.store.load() == STORED
+        await two.turns()
+        assert balancer.weight("host1") == 100
+        await two.crash()
+
+    asyncio.run(scene())
+
+
+@needs_haproxy
+def test_what_the_restore_command_has_put_back_is_not_taken_from_the_record(
+    tmp_path: Path, balancer: RealHAProxy
+) -> None:
+    """Somebody may have set a weight by hand since."""
+
+    async def scene() -> None:
+        store = Bucket()
+        one = One(tmp_path, balancer, store)
+        await one.ownership.begin()
+        await one.thread.run(one.engine.store.save, STORED)
+        balancer.send("set server web/host1 weight 0")
+        await one.crash()
+        settings = ControllerSettings(pool=[one.pool], state_dir=str(tmp_path), bus=BusSettings())
+        assert [change.target for change in restore(settings, one.pool, "alice", "it crashed")] == ["host1"]
+        balancer.send("set server web/host2 weight 50")
+        again = One(tmp_path, balancer, store)
+        await again.ownership.begin()
+        async with asyncio.timeout(60.0):
+            while again.ownership.lease.owner != "ours":
+                await asyncio.sleep(LEASE_S / 10)
+        assert again.engine.store.load() is None
+        await again.turns()
+        assert balancer.weight("host2") == 50
+        await again.crash()
+
+    asyncio.run(scene())
