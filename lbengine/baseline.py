@@ -123,6 +123,10 @@ class BaselineStore:
         self.id = ""
         self.mirror(None)
 
+    def forget(self) -> None:
+        """Somebody else has led since: what was stored is of the past, and not what to go back to."""
+        self.path.unlink(missing_ok=True)
+
     @property
     def put_back(self) -> str:
         """The `id` of what was removed last, by us or by `slackwater restore`: whoever still has it, it is done."""

@@ -112,7 +112,7 @@ class Engine:
         self.standby = who
         self._rescue.forget()
         if forget:
-            self.store.path.unlink(missing_ok=True)
+            self.store.forget()
         self.state = replace(self.state, phase="standby", limits={})
 
     def look_on(self) -> None:

@@ -97,6 +97,11 @@ def restore(
     return changes
 
 
+def has_stored(settings: ControllerSettings, pool: PoolSettings) -> bool:
+    """Whether a baseline is stored, so that there may be something to put back."""
+    return BaselineStore(Path(settings.state_dir), pool).path.exists()
+
+
 def stored_elsewhere(settings: ControllerSettings) -> list[PoolSettings]:
     """Pools that these settings do not drive, or not where a baseline of theirs is stored: an earlier run has left
     them. A file that cannot be read is logged."""

@@ -156,12 +156,13 @@ class Site:
             self.lab.cgroups.make(cgroup, weight=FRONT_WEIGHT)
             procs = self.lab.cgroups.procs_files(cgroup)
             slackwater = program("slackwater")
+            restore = [slackwater, "restore", "--all", "--unless-driven"]
             self.units[name] = Unit(
                 name,
                 placed([*boot, slackwater, "serve", "--config", str(file)], procs, netns),
                 LAB_DIR / machine,
                 env={"PATH": path, "SUDO_USER": RESTORER, **self.clocks[machine].env},
-                after=placed([slackwater, "restore", "--all", "--config", str(file), "--why", "the service ended"], []),
+                after=placed([*restore, "--config", str(file), "--why", "the service ended"], []),
                 leftovers=self._in_cgroup(cgroup),
             )
         self.units[SECOND].wanted = False

@@ -125,6 +125,11 @@ class Lease:
         return self._stored is not None and self._stored.baseline == self.baseline
 
     @property
+    def folder(self) -> str:
+        """Our `folder_id`."""
+        return self._me.folder
+
+    @property
     def is_elsewhere(self) -> bool:
         """True when the other one has another state folder, so that what we stored is of the past. One that lives has:
         ours may be a copy of it, with the same id."""

@@ -156,8 +156,15 @@ def log_to_stderr() -> None:
 @pool_option("The pool; needed when there are several.")
 @all_pools_option
 @why_option()
+@click.option(
+    "--unless-driven",
+    is_flag=True,
+    help="Leave a pool alone that another host's controller drives, or takes over within 3 s. The unit does this.",
+)
 @json_option
-def restore(config_path: Path, pool_name: str | None, every: bool, why: str, as_json: bool) -> None:
+def restore(
+    config_path: Path, pool_name: str | None, every: bool, why: str, unless_driven: bool, as_json: bool
+) -> None:
     """Set the baseline weights that are stored on disk, without a running controller.
 
     Stop `slackwater serve` first, or pause the pools: it would lower weights again. `--all` also finds pools that are
@@ -182,7 +189,7 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str, as_
     why = why or "`slackwater restore`"
     restored: list[Restored] = []
     for pool in pools:
-        restored.append(_restore_pool(settings, pool, why))
+        restored.append(_restore_pool(settings, pool, why, unless_driven))
         if not as_json:
             _tell_restored(restored[-1])
     if as_json:
@@ -201,13 +208,16 @@ class Restored(msgspec.Struct):
     """In words, servers that keep a weight which somebody else has set."""
 
 
-def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> Restored:
+def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str, unless_driven: bool) -> Restored:
     from lbengine.balancer import BalancerError
     from lbengine.baseline import BaselineError
-    from lbengine.restore import LeftOutError
+    from lbengine.leadership.another import left_to_another
+    from lbengine.restore import LeftOutError, has_stored
     from lbengine.restore import restore as set_baseline
 
     kept: list[str] = []
+    if unless_driven and has_stored(settings, pool) and (who := left_to_another(settings, pool)):
+        return Restored(pool.name, [], "", [f"its weights are left as they are: {who}"])
     try:
         return Restored(pool.name, set_baseline(settings, pool, login_name(), why, kept.append), "", kept)
     except LeftOutError as error:

@@ -20,7 +20,8 @@ log = logging.getLogger("slackwater.serve")
 
 def set_baseline(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[PoolSettings]:
     """Sets the baseline weights of these pools; returns those where that could not be confirmed, with the reason in
-    the log. All at once: one balancer that does not answer holds up no other."""
+    the log. All at once: one balancer that does not answer holds up no other. A pool that another controller drives is
+    left to it."""
     if not pools:
         return []
     with ThreadPoolExecutor(len(pools), thread_name_prefix="restore") as threads:
@@ -29,10 +30,14 @@ def set_baseline(settings: ControllerSettings, pools: Collection[PoolSettings], 
 
 
 def _give_back_one(settings: ControllerSettings, pool: PoolSettings, why: str) -> bool:
-    from lbengine.restore import LeftOutError, restore
+    from lbengine.leadership.another import left_to_another
+    from lbengine.restore import LeftOutError, has_stored, restore
 
     left_out = ""
     try:
+        if has_stored(settings, pool) and (who := left_to_another(settings, pool)):
+            log.info("pool %s: its weights are left as they are: %s", pool.name, who)
+            return True
         changes = restore(settings, pool, "serve", why)
     except LeftOutError as error:
         changes, left_out = error.changes, str(error)

@@ -185,6 +185,8 @@ class Supervisor:
             if self._outage.is_overdue(time.monotonic(), child.has_progressed):
                 if child.is_stuck:
                     self._restore("lbengine hung")
+                elif child.pid and child.starts == 1:
+                    self._restore(f"lbengine did not work within {self._settings.lbengine.lease_s:g} s of its start")
                 else:
                     log.error("lbengine could not be kept running for %g s", self._settings.lbengine.lease_s)
                     self._restore("lbengine could not be kept running")

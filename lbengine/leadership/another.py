@@ -1,0 +1,49 @@
+"""Whether another controller drives a pool: asked by who is about to set its baseline weights without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from lbengine.backends.table import targets_of
+from lbengine.baseline import BaselineStore
+from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
+from lbengine.leadership.ownership import BUCKET
+from slackwater.bus.bus import Bus, BusError
+from slackwater.config import ControllerSettings, PoolSettings
+
+TAKEN_OVER_WITHIN_S = LEASE_S + 3 * RENEW_S
+"""A takeover is done 2.4 s after the death, and the record is renewed by then."""
+CONNECTS_WITHIN_S = 1.0
+
+
+def left_to_another(settings: ControllerSettings, pool: PoolSettings) -> str:
+    """Who drives the pool from another host, in words, or takes it over soon enough; then what is stored here is of the
+    past, and forgotten. Empty: nobody, or nobody knows. Takes some seconds, where other hosts reach the balancer."""
+    if not any(target.is_remote for target in targets_of(pool)):
+        return ""
+    try:
+        found = asyncio.run(_look(settings, pool))
+    except BusError:  # without the bus nobody takes over
+        return ""
+    if found:
+        BaselineStore(Path(settings.state_dir), pool).forget()
+    return found
+
+
+async def _look(settings: ControllerSettings, pool: PoolSettings) -> str:
+    bus = await Bus.connect(settings.controller_bus, "slackwater-restore", wait_s=CONNECTS_WITHIN_S)
+    try:
+        bucket = await bus.bucket(BUCKET)
+        leases = [Lease(bucket, key, settings.state_dir, time.monotonic) for key in keys_of(pool)]
+        until_s = time.monotonic() + TAKEN_OVER_WITHIN_S
+        while time.monotonic() < until_s:
+            for lease in leases:
+                found = lease.found if await lease.step(take=False) == "theirs" and lease.found_alive else None
+                if found is not None and found.folder != lease.folder:
+                    return f"lbengine of {found.host} (pid {found.pid}) drives it"
+            await asyncio.sleep(RENEW_S / 2)
+        return ""
+    finally:
+        await bus.close()
