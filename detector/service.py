@@ -24,7 +24,7 @@ from detector.features.columns import Row, row_of
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.heartbeat import Heartbeat
-from slackwater.messages import Cycle, Sample, Verdict
+from slackwater.messages import Cycle, DecisionCause, Sample, Verdict
 from slackwater.stopping import on_stop
 
 log = logging.getLogger("detector")
@@ -33,6 +33,10 @@ LEAST_PAUSE_S = 0.001
 REPEATED_AFTER_S = 1.5
 """A node's last Verdict is sent again when no other came for this long: its readers know by it that we are there, and
 need not know how often the node sends Samples."""
+HEARS_OF_WEIGHTS_WITHIN_S = 1.5
+"""lbengine says at least once a second which servers are lowered. Before we know, nothing is called calm."""
+LOWERED_FOR: frozenset[DecisionCause | None] = frozenset({"interference", "unknown", "waiting"})
+"""Why a server is lowered that was beside a neighbour, as far as lbengine knows."""
 ALIVE_EVERY_S = 5.0
 """The supervisor hears of us at least this often, whatever comes."""
 NET_OBJECTS = 200_000
@@ -83,6 +87,10 @@ class Detector:
         """By pool and node: the last Verdict and when it was sent, the longest ago first."""
         self._is_stopped = False
         self._alarm = Alarm()
+        self._silent: set[str] = set()
+        """Pools of which no Cycle was heard yet."""
+        self._judges_from_s = 0.0
+        """Nothing is judged before this while lbengine was not heard of."""
         self._not_before_s = 0.0
         """No tick begins before this."""
         self._checkpoint = baseline_checkpoint.BaselineCheckpoint(self._judges, time.monotonic())
@@ -95,6 +103,7 @@ class Detector:
             await self._bus.subscribe("sample", self._take_sample, pool=pool, decode=sample_decoder.decode)
         for settings in self._settings.pool:
             await self._bus.subscribe("cycle", partial(self._take_cycle, settings.servers), pool=settings.name)
+        self.listen(time.monotonic())
         spare_the_collector()
         heartbeat = Heartbeat()
         while not self._is_stopped:
@@ -103,6 +112,10 @@ class Detector:
             heartbeat.beat()
             await self._sleep(began_s + self._settings.detector.tick_s)
         await asyncio.to_thread(self._save, self._checkpoint.whole(time.time()))
+
+    def listen(self, now_s: float) -> None:
+        """From now on each pool waits for lbengine's word before it judges, or for a while."""
+        self._silent, self._judges_from_s = set(self._judges), now_s + HEARS_OF_WEIGHTS_WITHIN_S
 
     def _end(self) -> None:
         self._is_stopped = True
@@ -131,10 +144,19 @@ class Detector:
         self._alarm.bring_forward(self._pause_until_s())
 
     def _take_cycle(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
-        self._judges[cycle.pool].report_balancer_latency(time.monotonic(), response_times_ms(cycle, node_of))
+        judge = self._judges[cycle.pool]
+        judge.report_balancer_latency(time.monotonic(), response_times_ms(cycle, node_of))
+        judge.lowered = {
+            node_of.get(one.server, one.server)
+            for one in cycle.servers
+            if cycle.mode == "act" and one.weight < one.baseline and one.cause in LOWERED_FOR
+        }
+        self._silent.discard(cycle.pool)
 
     async def _tick(self, now_s: float) -> None:
         for pool, judge in self._judges.items():
+            if pool in self._silent and now_s < self._judges_from_s:
+                continue
             arrived, self._arrived[pool] = self._arrived[pool], []
             for verdict in judge.take(now_s, arrived):
                 self._log_change(verdict)

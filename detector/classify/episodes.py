@@ -171,6 +171,11 @@ class StateMachines(SlotArrays):
         self.since_s[slot], self.since_unix_s[slot] = now_s, label_unix_s
         self._heard_s[slot] = self._requests_s[slot] = now_s
 
+    def take_up(self, slot: int, now_s: float, label_unix_s: float) -> None:
+        """A new node is in an episode that began before us: that it looks calm proves nothing, as its server is
+        lowered. What shows its neighbour is learnt from now on."""
+        self._begin(np.array([slot]), np.array([INTERFERENCE]), now_s, np.array([label_unix_s]))
+
     def step(
         self,
         slots: Ints,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -76,6 +76,8 @@ class Judge(SlotArrays):
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
+        self.lowered: Collection[str] = ()
+        """Nodes whose servers have less than their baseline weight because of a neighbour."""
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
         self.calm_by_label: dict[str, bool] | None = None
@@ -169,7 +171,7 @@ class Judge(SlotArrays):
         for slot, row in new_nodes:
             node = table.nodes[row]
             self.forget(slot)
-            self.rules.add_node(slot, now_s, float(table.time_unix_s[row]))
+            self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=node in self.lowered)
             if node in self._restored:
                 try:
                     cells = {**self._restored.pop(node)}

@@ -93,10 +93,13 @@ class Rules(SlotArrays):
         """Slot of a node in an episode -> the reasons of the last tick that showed it."""
         super().__init__(self._correlator, self._machines)
 
-    def add_node(self, slot: int, now_s: float, label_unix_s: float) -> None:
-        """Puts a new node into a slot: calm, without history."""
+    def add_node(self, slot: int, now_s: float, label_unix_s: float, *, is_lowered: bool = False) -> None:
+        """Puts a new node into a slot: calm, without history; or where its server `is_lowered` in the episode that is
+        the reason for that."""
         self._last_shown.pop(slot, None)
         self._machines.add_node(slot, now_s, label_unix_s)
+        if is_lowered:
+            self._machines.take_up(slot, now_s, label_unix_s)
 
     def since_s(self, slots: Ints) -> Floats:
         """(M,) when these slots' states began, monotonic seconds."""

@@ -121,8 +121,10 @@ def _reconcile_weights(
         name, baseline = server.name, baselines[server.name].weight
         position = state.positions.get(name)
         if position is None or name in theirs:
-            positions[name] = Position(server.weight)
             never_ours = name not in known or held.get(name) == server.weight
+            # One that is lowered at our start was by the lbengine before, in an episode that goes on.
+            lowered = position is None and not never_ours and server.weight < baseline
+            positions[name] = Position(server.weight, moved_s=view.now_s if lowered else None)
             if name not in theirs and never_ours and server.weight != baseline > 0:
                 theirs.add(name)
                 external[name] = (baseline, server.weight)

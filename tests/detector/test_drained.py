@@ -149,3 +149,38 @@ def test_where_nothing_shows_the_neighbour_without_requests_the_verdict_says_so_
         assert all(verdict.state == "interference" for verdict in judge.tick(now_s, samples) if verdict.node == "host1")
     host.neighbour = 0.0
     assert until(judge, cluster, "calm", 10.0) <= 4.0
+
+
+def restarted(judge: Judge) -> Judge:
+    """The judge of a detector that was started anew while lbengine says that host1 is lowered."""
+    again = new_judge()
+    again.restore_baselines(judge.export_baselines(0.0))
+    again.lowered = {"host1"}
+    return again
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_new_detector_does_not_call_a_drained_server_calm_while_its_neighbour_shows(
+    seed: int, others_rps: float
+) -> None:
+    judge, cluster = drained(seed)
+    judge = restarted(judge)
+    for name in ("host2", "host3"):
+        cluster.hosts[name].rps = others_rps
+    for now_s, samples in cluster.run(60.0):
+        for verdict in judge.tick(now_s, samples):
+            assert verdict.state == ("interference" if verdict.node == "host1" else "calm")
+    cluster.hosts["host1"].neighbour = 0.0
+    assert until(judge, cluster, "calm", 10.0) <= 4.0
+
+
+def test_a_new_detector_says_that_nothing_shows_where_the_neighbour_left_meanwhile() -> None:
+    judge, cluster = drained(0)
+    cluster.hosts["host1"].neighbour = 0.0
+    judge = restarted(judge)
+    verdicts = {}
+    for now_s, samples in cluster.run(5.0):
+        verdicts |= {verdict.node: verdict for verdict in judge.tick(now_s, samples)}
+    assert (verdicts["host1"].state, verdicts["host1"].calm_shows_within_s) == ("interference", None)
+    cluster.hosts["host1"].rps = 40.0
+    assert until(judge, cluster, "calm", 10.0) <= 4.0

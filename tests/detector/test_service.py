@@ -18,12 +18,12 @@ import pytest
 
 from detector.classify import tree
 from detector.features import sample_decoder
-from detector.service import ALIVE_EVERY_S, BASELINES, Detector, choose_model
+from detector.service import ALIVE_EVERY_S, BASELINES, HEARS_OF_WEIGHTS_WITHIN_S, Detector, choose_model
 from lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater import messages
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
-from slackwater.messages import Sample, Verdict
+from slackwater.messages import Cycle, Sample, ServerState, Verdict
 from tests.support.judges import shipped
 from tests.support.paths import PROGRAMS
 from tests.support.real_processes import free_address
@@ -235,6 +235,35 @@ def test_a_node_that_is_waited_for_has_its_last_verdict_repeated_until_it_is_unk
         assert {state for _, node, state in seen if node == "host2"} == {"unknown"}
 
     asyncio.run(main())
+
+
+def test_at_its_start_nothing_is_called_calm_before_lbengine_has_said_what_is_lowered(tmp_path: Path) -> None:
+    settings = ControllerSettings(
+        state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
+    )
+    servers = [
+        ServerState(host, "UP", weight, 100, weight, cause=cause)
+        for host, weight, cause in (("host1", 0, "interference"), ("host2", 100, "calm"), ("host3", 20, "pinned"))
+    ]
+    cycle = Cycle(1, "web", time.time(), "act", False, "roundrobin", "optimal", "", servers)
+
+    async def main(hears: bool) -> list[tuple[str, str]]:
+        sent = Sent()
+        detector = Detector(settings, cast(Bus, sent), shipped())
+        began_s = time.monotonic()
+        detector.listen(began_s)
+        cluster = Cluster()
+        for node in ("host1", "host2", "host3"):
+            detector._take_sample(sample_decoder.decode(messages.encode(cluster.sample(node, cluster.now_s))))
+        await detector._tick(began_s)
+        assert sent.states == []
+        if hears:
+            detector._take_cycle({}, cycle)
+        await detector._tick(began_s + (0.1 if hears else HEARS_OF_WEIGHTS_WITHIN_S))
+        return sent.states
+
+    assert asyncio.run(main(True)) == [("host1", "interference"), ("host2", "calm"), ("host3", "calm")]
+    assert {state for _, state in asyncio.run(main(False))} == {"calm"}, "there is no lbengine"
 
 
 def test_a_sample_wakes_it(tmp_path: Path) -> None:

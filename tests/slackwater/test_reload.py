@@ -178,7 +178,7 @@ def test_a_pool_comes_and_goes_with_its_weights(site: Site, second: RealHAProxy,
         assert reload(site) == ("pool.shop", ["journal", "detector", "lbengine", "web"])
         assert set(weights(second).values()) == {100}
     assert max(seen) < 100
-    assert not list((site.state / "baseline").glob("shop*"))
+    assert not list((site.state / "baseline").glob("shop*.json"))
     site.config.write_text(alone.replace('name = "web"', 'name = "other"'))  # the same balancer under another name
     assert reload(site) == ("pool.web; pool.other", ["journal", "detector", "lbengine", "web"])
     until(lambda: set(weights(site.balancer).values()) == {100}, "the baseline of the pool that went")
