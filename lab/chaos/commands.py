@@ -27,8 +27,8 @@ def chaos(hours: float | None, minutes: float | None, seed: int, hosts: int, jso
     """Inject random faults into a cluster under load, and check all the time what must hold whatever happens.
 
     Parts are killed, hung and restarted; disks fill; clocks step; the bus is cut, slow and in disorder; HAProxy
-    reloads, hangs and changes its version; nodes reboot, are renamed, and lie. Ends with status 1, and a short story,
-    when an invariant broke.
+    reloads, hangs and changes its version; nodes reboot, are renamed, and lie; the controller cannot start, and a copy
+    of it takes over. Ends with status 1, and a short story, when an invariant broke.
     """
     if hours is not None and minutes is not None:
         raise click.UsageError("give at most one of --hours and --minutes")

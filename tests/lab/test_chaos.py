@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.chaos import clock as clocks
+from lab.chaos import starts
 from lab.chaos.clock import Clock
 from lab.chaos.commands import kept_logs
 from lab.chaos.faults import TableExcuses, table
@@ -32,6 +35,7 @@ from lab.chaos.link import Link, State
 from lab.chaos.look import Failed, Look, Recorded, Usage
 from lab.chaos.run import Judge
 from lab.chaos.schedule import CALM_EVERY_S, CALM_S, Injection, calm_windows, clash, schedule
+from lab.chaos.site import CONTROLLER, Site
 from lab.chaos.story import Broken, story
 from lab.chaos.unit import RESTART_S, Unit
 from lab.cluster.balancer import free_port
@@ -343,6 +347,50 @@ def test_a_unit_that_is_not_wanted_stays_down(unit: Unit) -> None:
     assert unit.pid is None
     unit.up()
     eventually("it runs again", lambda: unit.pid is not None)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else "" for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("way", starts.WAYS)
+def test_what_keeps_a_controller_from_starting_is_undone(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("bus/nodes", "web host1\n"), ("serve.lock", ""), ("jetstream/data", "x"), ("c.toml", "x = 1")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    address = ("127.0.0.1", free_port(0))
+    for name, value in (("STATE_DIR", tmp_path), ("CONTROLLER_FILE", tmp_path / "c.toml"), ("BUS", address)):
+        monkeypatch.setattr(starts, name, value)
+    monkeypatch.setitem(starts.WAYS, "bus folder", lambda: starts.no_folder("bus"))
+    before = content(tmp_path)
+    undo = starts.WAYS[way]()
+    if way == "port":
+        with pytest.raises(OSError, match="in use"), socket.create_server(address):
+            pass
+    else:
+        assert content(tmp_path) != before
+    undo()
+    assert content(tmp_path) == before
+
+
+def test_a_killed_controller_starts_again_without_the_units_last_command(unit: Unit, tmp_path: Path) -> None:
+    site, before, after = SimpleNamespace(units={CONTROLLER: unit}), unit.pid, unit.after
+    down: list[int | None] = []
+
+    def meanwhile() -> starts.Undo:
+        down.append(unit.pid)
+        return lambda: down.append(0)
+
+    undo = starts.kill_controller(cast(Site, site), meanwhile)
+    eventually("it runs again", lambda: unit.pid not in (None, before))
+    assert not (tmp_path / "after").exists()
+    undo()
+    assert down == [None, 0]
+    assert unit.after == after
 
 
 def test_a_clock_steps_for_running_programs_and_for_nobody_else(tmp_path: Path) -> None:
