@@ -240,6 +240,19 @@ def test_the_same_socket_is_the_same_key_in_all_containers_that_share_it(tmp_pat
     assert keys("web", f"{tmp_path}/one/admin.sock") != keys("web", f"{tmp_path}/two/admin.sock")
 
 
+def test_what_was_taken_over_and_not_on_the_disk_yet_is_found_by_the_next_run(store: Store, clock: Clock) -> None:
+    far, two, again = lease(store, clock, host="far"), lease(store, clock, "/two"), lease(store, clock, "/two")
+    owners(far, two)
+    asyncio.run(far.keep({"host1": Baseline(100, 100)}, None, "of far"))
+    owners(two)
+    clock.now_s += LEASE_S + 0.01
+    assert owners(two) == ["ours"], "and it dies before anything is on its disk"
+    owners(again)
+    clock.now_s += LEASE_S + 0.01
+    assert owners(again) == ["ours"]
+    assert (again.baseline, again.baseline_id) == ({"host1": Baseline(100, 100)}, "of far")
+
+
 def test_a_record_that_changes_while_the_answer_is_on_its_way_is_new_when_it_comes(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
     owners(one)

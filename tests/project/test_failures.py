@@ -36,6 +36,11 @@ def test_each_failure_has_a_test_that_exists(row: str) -> None:
     assert [f"{file}::{test}" for file, test in named if not exists(file, test)] == []
 
 
+def test_no_failure_stands_twice() -> None:
+    failures = [row.split("|")[1].strip() for row in rows()]
+    assert sorted(failures) == sorted(set(failures))
+
+
 def test_tests_that_the_text_names_exist() -> None:
     assert all(exists(file, test) for file, test in NAMED.findall(PAGE.read_text()))
 
