@@ -34,7 +34,8 @@ RECORD_AFTERWARDS_S = 5.0
 
 
 class LeftOutError(BalancerUnreachable):
-    """Part of the balancer did not answer; `changes` were made on the others. It is worth trying again."""
+    """Not all is done: part of the balancer did not answer, or the stored baseline stays. `changes` were made. It is
+    worth trying again."""
 
     def __init__(self, text: str, changes: list[Change]) -> None:
         super().__init__(text)
@@ -56,8 +57,7 @@ def restore(
     (`say`). Where the nodes are asked for the weights, their leases end by themselves: that is waited for. The
     Changes go to the journal; when that cannot be written, or not soon, the weights are set all the same. Raises
     BaselineError (the file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError
-    (part of the balancer does not answer, or cannot be read: the rest is set, and the stored baseline stays for the
-    next time).
+    (part of the balancer does not answer or cannot be read, or the file cannot be removed: the rest is done).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
@@ -93,7 +93,10 @@ def restore(
     if snapshot.not_reached(baselines):
         again = f"`slackwater restore --pool {pool.name}`"
         raise LeftOutError(f"{snapshot.describe_not_reached(baselines)}; when it answers, run {again} again", changes)
-    store.remove()
+    try:
+        store.remove()
+    except BaselineError as error:
+        raise LeftOutError(f"the weights are set, but {error}", changes) from None
     return changes
 
 
