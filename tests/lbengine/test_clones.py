@@ -102,9 +102,9 @@ def test_a_copy_takes_over_with_the_baseline(tmp_path: Path, balancer: RealHAPro
         assert two.engine.standby
         await one.crash()
         async with asyncio.timeout(60.0):
-            while two.engine.standby:
+            while two.engine.standby or not two.engine.store.path.exists():
                 await asyncio.sleep(LEASE_S / 10)
-        assert two.engine.store.load() == STORED
+        assert await two.thread.run(two.engine.store.load) == STORED
         await two.turns()
         assert balancer.weight("host1") == 100
         await two.crash()
@@ -133,7 +133,7 @@ def test_what_the_restore_command_has_put_back_is_not_taken_from_the_record(
         async with asyncio.timeout(60.0):
             while again.ownership.lease.owner != "ours":
                 await asyncio.sleep(LEASE_S / 10)
-        assert again.engine.store.load() is None
+        assert await again.thread.run(again.engine.store.load) is None
         await again.turns()
         assert balancer.weight("host2") == 50
         await again.crash()
