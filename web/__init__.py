@@ -50,7 +50,6 @@ def create_app(
         settings, reader, gate, send, Models(settings.detector.model), Streams(), Fleet(reader)
     )
     security.protect(app, settings.web.listen, settings.web.hosts)
-    login.limiter.init_app(app)
     access.protect(app, gate, settings)
     for blueprint in (
         pages.pages,

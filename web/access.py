@@ -7,7 +7,6 @@ CSRF token (https://flask-wtf.readthedocs.io/).
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +18,16 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.wrappers import Response as BaseResponse
 
 from slackwater.config import ControllerSettings, host_and_port
+from web.known import KnownDevices
+from web.logins import Client, Logins
+from web.proxies import Proxies, network_of
 from web.security import is_loopback
 from web.sessions import EndedSessions
 from web.users import Role, Users, session_key
 
 OPEN = {"static", "login.show", "login.log_in", "api.healthz"}
 """Endpoints for everybody."""
-FOR_PROGRAMS = ("/api/", "/metrics", "/events")
+FOR_PROGRAMS = ("/api/", "/metrics", "/events", "/healthz")
 """Paths whose errors are JSON, without a redirect to the login page."""
 
 
@@ -49,12 +51,16 @@ class Gate:
     def __init__(self, settings: ControllerSettings, clock: Callable[[], float] = time.time) -> None:
         web = settings.web
         self.users = Users(settings.state_dir)
+        self.logins = Logins(self.users)
         self.ended = EndedSessions(settings.state_dir)
+        self._proxies = Proxies(settings.web)
         self._settings = web
         self.clock = clock
         alone = bool(web.listen) and is_loopback(host_and_port(web.listen)[0]) and not web.hosts
         self.open_to_read = web.read_without_login == "always" or (web.read_without_login == "loopback" and alone)
         self.behind_tls = not alone
+        self.key = session_key(settings.state_dir)
+        self.devices = KnownDevices(self.key, self.behind_tls)
 
     def who(self) -> Who:
         """Of the present request."""
@@ -73,25 +79,18 @@ class Gate:
         return Who(token.name, token.role, "token")
 
     def _by_proxy(self) -> Who | None:
-        header = self._settings.proxy_user_header
-        name = request.headers.get(header, "").strip() if header else ""
-        if not name or not self._trusted(request.remote_addr or ""):
+        name = self._proxies.person(request)[:64]
+        if not name:
             return None
-        return Who(name[:64], "operator" if name in self._settings.proxy_operators else "viewer", "proxy")
+        return Who(name, "operator" if name in self._settings.proxy_operators else "viewer", "proxy")
 
     def client_address(self) -> str:
-        """Of the present request: the last address that no trusted proxy has (`X-Forwarded-For`)."""
-        address = request.remote_addr or ""
-        forwarded = ",".join(request.headers.getlist("X-Forwarded-For")).split(",")
-        while forwarded and self._trusted(address) and _is_address(forwarded[-1].strip()):
-            address = forwarded.pop().strip()
-        return address
+        """Of the present request."""
+        return self._proxies.client(request)
 
-    def _trusted(self, address: str) -> bool:
-        try:
-            return ipaddress.ip_address(address).is_loopback or address in self._settings.proxies
-        except ValueError:
-            return False
+    def client(self, name: str) -> Client:
+        """Who sends the present request, as one who wants to log in under this name."""
+        return Client(network_of(self.client_address()), self.devices.of(request, name))
 
     def _by_session(self) -> Who | None:
         name, stamp, since_unix_s, session_id = (session.get(key) for key in ("name", "stamp", "since", "id"))
@@ -122,7 +121,7 @@ class Gate:
 def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
     """Sets up sessions and CSRF protection of an application, and admits only those who may read."""
     app.config.update(
-        SECRET_KEY=session_key(settings.state_dir),
+        SECRET_KEY=gate.key,
         SESSION_COOKIE_NAME="__Host-slackwater" if gate.behind_tls else "slackwater",
         SESSION_COOKIE_SECURE=gate.behind_tls,
         SESSION_COOKIE_HTTPONLY=True,
@@ -132,7 +131,6 @@ def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
         WTF_CSRF_SSL_STRICT=False,  # we send no referrer
         WTF_CSRF_CHECK_DEFAULT=False,
         MAX_CONTENT_LENGTH=64 * 1024,
-        RATELIMIT_HEADERS_ENABLED=False,
     )
     csrf = CSRFProtect(app)
 
@@ -147,14 +145,6 @@ def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
     @app.context_processor
     def _who() -> dict[str, Any]:
         return {"who": gate.who()}
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def path_on_this_site(path: str) -> str:

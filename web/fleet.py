@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 
-from slackwater.journal.journal import JournalError
+from slackwater.journal.journal import Journal, JournalError
 from slackwater.views.pool import no_view
 from web.content import harm
 from web.content.fleet import Server, servers_of, summary
@@ -62,16 +62,17 @@ class Fleet:
     def _harm_of(self, last: str, until_unix_s: float) -> tuple[float, HarmMap, bytes]:
         now_unix_s = self._reader.clock()
         if until_unix_s < now_unix_s - FRESH_S:
-            return self._read_harm(last, until_unix_s)
+            with self._reader.one_request() as journal:
+                return self._read_harm(journal, last, until_unix_s)
         with self._harm_lock:
             known = self._harm.get(last)
             if known is None or not 0 <= now_unix_s - known[0] < HARM_FRESH_S:
-                known = self._harm[last] = self._read_harm(last, now_unix_s)
+                with self._reader.journal() as journal:
+                    known = self._harm[last] = self._read_harm(journal, last, now_unix_s)
             return known
 
-    def _read_harm(self, last: str, until_unix_s: float) -> tuple[float, HarmMap, bytes]:
-        with self._reader.journal() as journal:
-            found = harm.read(journal, self._reader.settings.pool, last, until_unix_s)
+    def _read_harm(self, journal: Journal, last: str, until_unix_s: float) -> tuple[float, HarmMap, bytes]:
+        found = harm.read(journal, self._reader.settings.pool, last, until_unix_s)
         return until_unix_s, found, msgspec.json.encode(found)
 
     def _fresh(self) -> FleetEvent:

@@ -21,13 +21,17 @@ from web.streams import MAX_STREAMS
 logging.getLogger("waitress").setLevel(logging.WARNING)  # it logs each viewer that leaves
 # That a request waits a moment for a thread is no news; when none becomes free, the beat stops.
 logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-THREADS = MAX_STREAMS + 16
+THREADS = MAX_STREAMS + 24
 MOST_CONNECTIONS = 400
 """Then the oldest that waits for a request is closed for a new one. Below 1024 descriptors with the journal's."""
 SILENT_S = 30
 """A connection on which nothing comes for so long is closed."""
 MAX_REQUEST_BYTES = 64 * 1024
 """Of its head, and of its body."""
+LARGEST_ANSWER_BYTES = 64 << 20
+"""No thread waits until a client has read its answer: beyond a megabyte that lies in a file meanwhile."""
+MOST_UNREAD_BYTES = 128 << 20
+"""Of all connections; then the one that has left most unread is closed."""
 BEAT_EVERY_S = 1.0
 
 
@@ -49,6 +53,7 @@ class HttpServer:
             connection_limit=2 * MOST_CONNECTIONS,
             channel_timeout=SILENT_S,
             cleanup_interval=5,
+            outbuf_high_watermark=LARGEST_ANSWER_BYTES,
             max_request_header_size=MAX_REQUEST_BYTES,
             max_request_body_size=MAX_REQUEST_BYTES,
             asyncore_use_poll=True,
@@ -71,7 +76,18 @@ class HttpServer:
             if time.monotonic() >= self._beat_at_s:
                 self._beat_at_s = time.monotonic() + BEAT_EVERY_S
                 self._threads.add_task(self._beat)
+                self._close_unread()
         wasyncore.close_all(self._map, ignore_all=True)
+
+    def _close_unread(self) -> None:
+        """Also those that waitress gave up: it waits until they can be written to."""
+        found = [channel for one in self.listening for channel in one.active_channels.values()]
+        found.sort(key=lambda channel: int(channel.total_outbufs_len))
+        unread_bytes = sum(channel.total_outbufs_len for channel in found)
+        for channel in reversed(found):
+            if unread_bytes > MOST_UNREAD_BYTES or (channel.will_close and channel.total_outbufs_len):
+                unread_bytes -= channel.total_outbufs_len
+                channel.handle_close()
 
     def end(self) -> None:
         """Has `run` return, from another thread; requests that run have 2 s to end."""

@@ -17,6 +17,8 @@ Json = dict[str, Any]
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 NAME = {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9_:.-]*$", "maxLength": 128}
 IN_PATH = {"pool": "the pool's name", "node": "a node, or a server by the balancer's name"}
+FINEST_S = 0.001
+"""Of numbers in a query string, which are all seconds."""
 ERRORS = {
     400: "Something in the request is wrong",
     401: "Send a token or log in",
@@ -24,6 +26,7 @@ ERRORS = {
     404: "There is no such pool",
     409: "lbengine refused",
     413: "The request is too large",
+    429: "Too many ask at the same time",
     503: "The journal cannot be read, or lbengine does not answer",
 }
 
@@ -43,7 +46,7 @@ def old_parameter(name: str, new: str) -> Json:
 
 
 def number_parameter(name: str, text: str, most: float) -> Json:
-    return query_parameter(name, text, {"type": "number", "exclusiveMinimum": 0, "maximum": most})
+    return query_parameter(name, text, {"type": "number", "minimum": FINEST_S, "maximum": most})
 
 
 class Api:
@@ -58,7 +61,7 @@ class Api:
         self, path: str, summary: str, answer: type[msgspec.Struct] | str, *parameters: Json
     ) -> Callable[[Endpoint], Endpoint]:
         """A GET endpoint that answers with this struct as JSON, or with text of this content type."""
-        return self._endpoint("get", path, summary, answer, (400, 401, 404, 503), parameters)
+        return self._endpoint("get", path, summary, answer, (400, 401, 404, 429, 503), parameters)
 
     def post(self, path: str, summary: str, answer: type[msgspec.Struct]) -> Callable[[Endpoint], Endpoint]:
         """A POST endpoint that takes a control Request and answers with this struct as JSON."""

@@ -21,15 +21,22 @@ from slackwater.views.standing import Standing, standing
 from slackwater.views.usual import Usual
 from slackwater.views.why import Story, episodes
 from web.content.pool import ShownPool, drawn, show
+from web.lanes import Lane
 
 CHANGES = 200
 """As many Changes are read for the list of a pool, before steps upwards are put in one line."""
 LINES, FEW_LINES = 40, 8
+MOST_VALUES = 1_000_000
+"""Of the series in one answer: some 50 MB while it is made."""
+MOST_BYTES = 8 << 20
+"""Of the Changes in one answer."""
 PLOT_S = 300.0
 TAIL_S = 10.0
 """Each event repeats this much of the plots, for viewers who missed an event."""
 FRESH_S = 0.9
 WAIT_S = 2.0
+READS, READS_WAITING = 2, 10
+READ_S = 20.0
 
 
 class Mark(msgspec.Struct):
@@ -96,6 +103,8 @@ class Reader:
         self.measured_by = Remembered()
         """For `week`."""
         self._usual = Usual()
+        self.lane = Lane(READS, READS_WAITING)
+        """For what is read anew for each request."""
         self._lock = threading.Lock()
         self._made: dict[str, _Made] = {}
         self._health: Health | None = None
@@ -109,6 +118,14 @@ class Reader:
     def journal(self) -> Iterator[Journal]:
         """The journal, read-only. Raises JournalError."""
         with Journal.open(self._path, read_only=True, wait_s=WAIT_S, clock=self.clock) as journal:
+            yield journal
+
+    @contextmanager
+    def one_request(self) -> Iterator[Journal]:
+        """The same for what one request alone asks for: few do so at a time, and none for long. The answer is made in
+        this block, as it takes memory too. Raises JournalError, lanes.BusyError."""
+        with self.lane.turn(), self.journal() as journal:
+            journal.give_up_after(READ_S)
             yield journal
 
     def views(self) -> list[PoolView]:
@@ -138,9 +155,17 @@ class Reader:
             until_unix_s=until_unix_s // step_s * step_s,
             servers=pool.servers,
             nodes=nodes,
+            most_values=MOST_VALUES,
         )
-        changes = journal.changes(pool.name, limit=5_000, since_unix_s=since_unix_s, until_unix_s=until_unix_s)
-        marks = [mark for change in reversed(changes) if (mark := _mark(change, pool)) is not None]
+        changes = [
+            change
+            for what in ("weight", "restore")
+            for change in journal.changes(
+                pool.name, 5_000, since_unix_s, until_unix_s=until_unix_s, what=what, most_bytes=MOST_BYTES
+            )
+        ]
+        changes.sort(key=lambda change: change.time_unix_s)
+        marks = [mark for change in changes if (mark := _mark(change, pool)) is not None]
         spans = [
             span
             for span in journal.states(pool.name, since_unix_s)
@@ -236,8 +261,6 @@ def _goes_on(episode: Story, view: PoolView) -> bool:
 def _mark(change: Change, pool: PoolSettings) -> Mark | None:
     """The mark of a Change of a weight; None for another Change."""
     if not isinstance(change.before, int | float) or not isinstance(change.after, int | float):
-        return None
-    if change.what not in ("weight", "restore"):
         return None
     return Mark(
         id=change.id,

@@ -6,9 +6,11 @@ Header meanings: https://www.w3.org/TR/CSP3/, https://owasp.org/www-project-secu
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 from flask import Flask, Response, request
+from werkzeug.exceptions import SecurityError
 
 from slackwater.config import host_and_port
 
@@ -36,9 +38,13 @@ def protect(app: Flask, listen: str, hosts: Sequence[str] = ()) -> None:
     """Sets the headers on every answer and refuses foreign host names (400): those that are not in `hosts`, and where
     `listen` is on loopback not of this host either. On another address without `hosts` every name is good."""
     host = host_and_port(listen)[0] if listen else "localhost"
-    if is_loopback(host) or hosts:
-        own = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
-        app.config["TRUSTED_HOSTS"] = sorted(own | set(hosts))
+    names = {"localhost", "127.0.0.1", "::1", host, *hosts} if is_loopback(host) or hosts else set()
+    own = {_spelt(name.strip("[]")) for name in names}
+
+    @app.before_request
+    def _own_names_only() -> None:
+        if own and not _is_own(request.headers.get("Host", ""), own):
+            raise SecurityError(f"{request.headers.get('Host', '')!r} is no name of this site; see `web.hosts`")
 
     @app.after_request
     def _headers(response: Response) -> Response:
@@ -47,3 +53,20 @@ def protect(app: Flask, listen: str, hosts: Sequence[str] = ()) -> None:
         if request.endpoint != "static":
             response.headers.setdefault("Cache-Control", "no-store")
         return response
+
+
+def _is_own(header: str, own: Collection[str]) -> bool:
+    """Whether a Host header (RFC 9110, 7.2) has one of these names, or one below a name that begins with a dot."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@?#\s]+))(?::[0-9]{1,5})?", header)
+    if found is None:
+        return False
+    name = _spelt(found[1] or found[2])
+    return name in own or any(one.startswith(".") and name.endswith(one) for one in own)
+
+
+def _spelt(name: str) -> str:
+    """One spelling of each name: an IPv6 address has several."""
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        return name.lower().removesuffix(".")

@@ -11,7 +11,7 @@ from slackwater import control
 from slackwater.config import ControllerSettings, host_and_port
 from slackwater.heartbeat import Heartbeat
 from slackwater.stopping import stop_event
-from web import create_app, http_server
+from web import create_app, http_server, memory
 from web.security import is_loopback
 
 log = logging.getLogger("slackwater.web")
@@ -25,6 +25,7 @@ async def run(settings: ControllerSettings) -> None:
     """Serves the dashboard on `web.listen` until SIGTERM or SIGINT. Raises WebError."""
     if not settings.web.listen:
         raise WebError("web.listen is empty: there is no dashboard to serve")
+    memory.limit()
     loop = asyncio.get_running_loop()
     stop = stop_event()
     host, port = host_and_port(settings.web.listen)

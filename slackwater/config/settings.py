@@ -232,12 +232,19 @@ class WebSettings(Settings, frozen=True):
         Meta(
             pattern=HEADER_PATTERN,
             description="header in which a proxy of `proxies` names the logged-in person, such as X-Remote-User;"
-            " empty: none is trusted",
+            " believed with the secret of `proxy_secret_file` only. Empty: none is",
+        ),
+    ] = ""
+    proxy_secret_file: Annotated[
+        str,
+        Meta(
+            description="file with a secret of 16 characters or more, closed to others, that the proxies send as"
+            " X-Slackwater-Secret; without it no header of theirs counts. Empty: they are known by address alone"
         ),
     ] = ""
     proxies: Annotated[
         list[str],
-        Meta(description="addresses of proxies whose headers are trusted, X-Forwarded-For too; loopback always is"),
+        Meta(description="addresses of proxies in front of it, whose X-Forwarded-For counts; on loopback too"),
     ] = msgspec.field(default_factory=list)
     proxy_operators: Annotated[
         list[str], Meta(description="people named by the proxy who are operators; the others are viewers")

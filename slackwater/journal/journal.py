@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sqlite3
 import threading
 import time
@@ -19,6 +18,7 @@ import msgspec
 
 from slackwater import messages
 from slackwater.journal import schema
+from slackwater.journal.change_rows import Chosen, read_changes
 from slackwater.journal.losses import Losses, read_losses
 from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
 from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history, read_states
@@ -236,26 +236,14 @@ class Journal:
         target: str | None = None,
         text: str = "",
         offset: int = 0,
+        most_bytes: int | None = None,
     ) -> list[Change]:
-        """The Changes of a pool (or of all), newest first; `text`: those with it in any field, in either case."""
-        clauses = {
-            "pool = :pool": pool,
-            "time_unix_s >= :since": since_unix_s,
-            "time_unix_s < :until": until_unix_s,
-            "what = :what": what,
-            "target = :target": target,
-            "json LIKE :text ESCAPE '!'": _like(text) if text else None,
-        }
-        conditions = [clause for clause, value in clauses.items() if value is not None] or ["1"]
-        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "what": what, "target": target}
-        where |= {"text": clauses["json LIKE :text ESCAPE '!'"], "limit": limit, "offset": offset}
+        """The Changes of a pool (or of all), newest first; `text`: those with it in any field, in either case. Raises
+        ValueError for more than `most_bytes` of them."""
+        chosen = Chosen(pool, since_unix_s, until_unix_s, what, target, text)
         with self.reading() as database:
-            rows = database.execute(
-                f"SELECT json FROM changes WHERE {' AND '.join(conditions)}"
-                " ORDER BY time_unix_s DESC, rowid DESC LIMIT :limit OFFSET :offset",
-                where,
-            ).fetchall()
-        return [self._decode_change(row[0]) for row in rows]
+            rows = read_changes(database, chosen, limit, offset, most_bytes)
+        return [self._decode_change(row) for row in rows]
 
     def kinds_of_change(self) -> dict[tuple[str, str], int]:
         """(pool, what) -> how many Changes there are of it."""
@@ -289,16 +277,18 @@ class Journal:
         until_unix_s: float | None = None,
         servers: Mapping[str, str] | None = None,
         nodes: Collection[str] | None = None,
+        most_values: int | None = None,
     ) -> PoolSeries:
         """Series of each node from `since_unix_s` to `until_unix_s` (None: now), one value a step of `step_s`.
 
         Response times are means over the step, weighted with the requests. Steps of a minute or more come from the
         rolled-up minutes, of an hour or more from hours. `servers` maps server names to node names where they differ
-        (as in the settings); `nodes`: only these. Raises ValueError for a step that is not positive or too short.
+        (as in the settings); `nodes`: only these. Raises ValueError for a step that is not positive or too short, and
+        for more than `most_values`: steps times nodes times signals.
         """
         until_unix_s = self._clock() if until_unix_s is None else until_unix_s
         with self.reading() as database:
-            return read_history(database, pool, since_unix_s, until_unix_s, step_s, servers or {}, nodes)
+            return read_history(database, pool, since_unix_s, until_unix_s, step_s, servers or {}, nodes, most_values)
 
     def _latest(self, kind: type[M], pool: str) -> dict[str, tuple[M, float]]:
         name = next(name for name, struct in messages.KINDS.items() if struct is kind)
@@ -345,6 +335,11 @@ class Journal:
             work(database)
             self._node_ids.clear()
 
+    def give_up_after(self, seconds: float) -> None:
+        """What is read then raises JournalError: it is stopped, however far it came."""
+        until_s = time.monotonic() + seconds
+        self._connection.set_progress_handler(lambda: time.monotonic() > until_s, 10_000)
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """The open database, for the statements of this package."""
@@ -389,11 +384,6 @@ class Journal:
 
 def _kind_of(message: Message) -> str:
     return next(kind for kind, struct in messages.KINDS.items() if isinstance(message, struct))
-
-
-def _like(text: str) -> str:
-    """The LIKE pattern for a text within a JSON string; `!` escapes."""
-    return f"%{re.sub('([!%_])', '!' + chr(92) + '1', msgspec.json.encode(text).decode()[1:-1])}%"
 
 
 def _json(message: Any) -> str:

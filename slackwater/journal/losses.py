@@ -6,13 +6,12 @@ the result is an upper bound.
 
 from __future__ import annotations
 
-import math
 import sqlite3
 
 import msgspec
 
 from slackwater.journal import schema
-from slackwater.journal.series import MAX_STEPS
+from slackwater.journal.series import steps
 
 
 class Losses(msgspec.Struct):
@@ -32,11 +31,7 @@ def read_losses(
     database: sqlite3.Connection, pool: str, since_unix_s: float, step_s: float, until_unix_s: float
 ) -> dict[str, Losses]:
     """`Journal.losses`, from an open database. Raises ValueError as that does, sqlite3.Error."""
-    if step_s <= 0:
-        raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
-    length = max(0, math.ceil((until_unix_s - since_unix_s) / step_s))
-    if length > MAX_STEPS:
-        raise ValueError(f"step_s: {step_s:g} s gives {length} steps, expected at most {MAX_STEPS}")
+    length = steps(since_unix_s, until_unix_s, step_s)
     found: dict[int, Losses] = {}
     worst: dict[tuple[int, int], float] = {}
 

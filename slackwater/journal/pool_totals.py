@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from slackwater.journal import schema
 from slackwater.journal.journal import Journal
+from slackwater.journal.series import values_a_step
 from slackwater.messages import State
 
 Requests = tuple[float, float | None, float | None, float | None]
@@ -52,3 +54,9 @@ def begins(journal: Journal, pool: str, since_unix_s: float) -> list[Begin]:
     with journal.reading() as database:
         rows = database.execute(schema.EPISODES, {"pool": pool, "since": since_unix_s})
         return [Begin(*row) for row in rows]
+
+
+def fitting_step_s(journal: Journal, pool: str, seconds: float, most_values: int) -> int:
+    """The shortest step in whole seconds with which a history of all nodes has no more values. Raises JournalError."""
+    with journal.reading() as database:
+        return max(1, math.ceil(seconds * values_a_step(database, pool, {}, None) / most_values))

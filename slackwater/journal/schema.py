@@ -200,6 +200,7 @@ def failure(path: Path, verb: str, error: sqlite3.Error) -> JournalError:
         "SQLITE_CANTOPEN": "it cannot be opened: look at the rights on its folder",
         "SQLITE_IOERR": "the disk refused",
         "SQLITE_CORRUPT": "it is damaged; move it away and a new one is begun",
+        "SQLITE_INTERRUPT": "it took too long; ask for less",
         "SQLITE_NOTADB": "it is not an SQLite file; move it away and a new one is begun",
     }
     name = getattr(error, "sqlite_errorname", None) or ""

@@ -82,20 +82,20 @@ def read_history(
     step_s: float,
     servers: Mapping[str, str],
     nodes: Collection[str] | None,
+    most_values: int | None = None,
 ) -> PoolSeries:
     """`Journal.history`, from an open database. Raises ValueError as that does, sqlite3.Error."""
-    if step_s <= 0:
-        raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
-    length = max(0, math.ceil((until_unix_s - since_unix_s) / step_s))
-    if length > MAX_STEPS:
-        raise ValueError(f"step_s: {step_s:g} s gives {length} steps, expected at most {MAX_STEPS}")
+    length = steps(since_unix_s, until_unix_s, step_s)
+    if most_values is not None and (values := length * values_a_step(database, pool, servers, nodes)) > most_values:
+        raise ValueError(
+            f"{length} steps of these nodes are {values:,} values, expected at most {most_values:,}: take a longer"
+            " step (`step_s`), a shorter time (`last_s`), or name fewer nodes (`node`)"
+        )
     tier = schema.HOUR_S if step_s >= schema.HOUR_S else schema.MINUTE_S if step_s >= schema.MINUTE_S else 0
     held_s = tier or WEIGHT_HOLDS_S
     drawn = None if nodes is None else [*nodes, *(name for name, node in servers.items() if node in nodes)]
     where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s, "tier": tier}
     where |= {"nodes": _json_list(nodes), "servers": _json_list(drawn), "held": held_s}
-    measured = database.execute(schema.ROLLED_HISTORY if tier else schema.HISTORY, where).fetchall()
-    weights = database.execute(schema.ROLLED_WEIGHTS if tier else schema.WEIGHTS, where).fetchall()
     found: dict[str, NodeSeries] = {}
     gaps: list[float | None] = [None] * length
 
@@ -104,17 +104,38 @@ def read_history(
             found[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
         return found[node]
 
-    for row in measured:
+    for row in database.execute(schema.ROLLED_HISTORY if tier else schema.HISTORY, where):
         of_node = series(row["node"])
         for name in schema.SIGNALS:
             getattr(of_node, name)[row["slot"]] = row[name]
-    for row in weights:
+    for row in database.execute(schema.ROLLED_WEIGHTS if tier else schema.WEIGHTS, where):
         first = (row["time_unix_s"] - since_unix_s) / step_s
         held = series(servers.get(row["server"], row["server"])).weight
         for slot in range(max(0, int(first)), min(length, int(first + held_s / step_s) + 1)):
             held[slot] = row["weight"]
     grid = [since_unix_s + slot * step_s for slot in range(length)]
     return PoolSeries(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
+
+
+def steps(since_unix_s: float, until_unix_s: float, step_s: float) -> int:
+    """How many steps there are. Raises ValueError for a step that is not positive or too short."""
+    if not step_s > 0.0:
+        raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
+    count = (until_unix_s - since_unix_s) / step_s
+    if not count <= MAX_STEPS:
+        raise ValueError(f"step_s: {step_s:g} s gives {count:.0f} steps, expected at most {MAX_STEPS}")
+    return max(0, math.ceil(count))
+
+
+def values_a_step(
+    database: sqlite3.Connection, pool: str, servers: Mapping[str, str], nodes: Collection[str] | None
+) -> int:
+    """At most so many values a history has in each step: the signals of these nodes (None: all) that are known.
+
+    Raises sqlite3.Error.
+    """
+    known = {servers.get(name, name) for (name,) in database.execute("SELECT node FROM nodes WHERE pool = ?", (pool,))}
+    return len(NodeSeries.__struct_fields__) * len(known if nodes is None else known.intersection(nodes))
 
 
 def read_states(database: sqlite3.Connection, pool: str, since_unix_s: float) -> list[StateSpan]:

@@ -63,7 +63,10 @@ def estimate(
     last = since_unix_s + LONGEST_S
     answered_s = ANSWERED_PERIODS * sample.period_s
     step_s = sample.period_s / STEPS_A_PERIOD
-    first = journal.history(pool.name, begin, step_s, until_unix_s=last + answered_s, servers=pool.servers)
+    try:
+        first = journal.history(pool.name, begin, step_s, until_unix_s=last + answered_s, servers=pool.servers)
+    except ValueError:  # what a node says of its period may be anything
+        return None, f"no estimate: this server says that it sends a Sample every {sample.period_s:g} s"
     changed = first_change(first, baselines)
     if changed is not None and changed <= begin:
         return None, "no estimate: not all weights were at their baselines when it began"

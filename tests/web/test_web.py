@@ -178,13 +178,6 @@ def test_the_page_obeys_its_own_policy(client: FlaskClient, journal: Journal) ->
                 assert client.get(link).status_code == 200, link
 
 
-def test_on_loopback_foreign_host_names_are_refused(tmp_path: Path, client: FlaskClient) -> None:
-    assert client.get("/healthz", headers={"Host": "127.0.0.1:8099"}).status_code == 503, "no journal yet"
-    assert client.get("/healthz", headers={"Host": "rebound.example:8099"}).status_code == 400
-    everywhere = create_app(settings_in(tmp_path, "0.0.0.0:8099")).test_client()
-    assert everywhere.get("/healthz", headers={"Host": "balancer.example:8099"}).status_code == 503
-
-
 def test_nothing_can_be_posted(client: FlaskClient) -> None:
     assert client.post("/").status_code == 405
     assert client.post("/api/v1/pools").status_code == 405
@@ -230,8 +223,8 @@ def test_the_api_gives_changes(client: FlaskClient, journal: Journal) -> None:
     [
         ("/api/v1/pools/other", 404, "no pool `other`; the configuration has: web"),
         ("/api/v1/pools/other/history", 404, "no pool `other`"),
-        ("/api/v1/pools/web/history?step_s=0", 400, "step_s: expected a number above 0"),
-        ("/api/v1/pools/web/history?last_s=nan", 400, "last_s: expected a number above 0"),
+        ("/api/v1/pools/web/history?step_s=0", 400, "step_s: expected a number from 0.001"),
+        ("/api/v1/pools/web/history?last_s=nan", 400, "last_s: expected a number from 0.001"),
         ("/api/v1/pools/web/history?last_s=1e6&step_s=1", 400, "expected at most 20000"),
         ("/api/v1/pools/web/changes?limit=many", 400, "limit: expected a number from 1 to 10000"),
     ],

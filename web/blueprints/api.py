@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 from flask import Blueprint, Response, abort, request
@@ -18,8 +20,8 @@ from web.blueprints.controls import send
 from web.content import audit, episodes
 from web.content.harm import RANGES, HarmMap
 from web.context import as_json, context, operators_only, pool_settings
-from web.openapi import NAME, Api, number_parameter, old_parameter, query_parameter, text_parameter
-from web.reader import PLOT_S, Plots
+from web.openapi import FINEST_S, NAME, Api, number_parameter, old_parameter, query_parameter, text_parameter
+from web.reader import MOST_BYTES, PLOT_S, Plots
 from web.request_fields import new_names
 
 MAX_UNIX_S = 4e9
@@ -70,13 +72,15 @@ def description() -> Response:
 
 @described.get("/api/v1/pools", "All pools, now", Pools)
 def pools() -> Response:
-    return as_json(Pools(context().reader.views()))
+    reader, settings = context().reader, context().settings
+    with reader.one_request() as journal:
+        return as_json(Pools([reader.view(journal, pool) for pool in settings.pool]))
 
 
 @described.get("/api/v1/pools/<pool>", "One pool, now", PoolView)
 def pool(pool: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         return as_json(reader.view(journal, settings))
 
 
@@ -88,18 +92,15 @@ def history(pool: str) -> Response:
     nodes = request.args.getlist("node")
     if not all(is_server_name(node) for node in nodes):  # a server without a node stands under its own name
         abort(400, "node: expected names of nodes")
-    with reader.journal() as journal:
-        try:
-            return as_json(reader.plots(journal, settings, last_s, step_s, nodes or None, until_unix_s))
-        except ValueError as error:
-            abort(400, str(error))
+    with reader.one_request() as journal, _too_much_is_refused():
+        return as_json(reader.plots(journal, settings, last_s, step_s, nodes or None, until_unix_s))
 
 
 @described.get("/api/v1/pools/<pool>/episodes", "A pool's episodes", Episodes, LAST)
 def pool_episodes(pool: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
     now_unix_s, last_s = reader.clock(), _number("last_s", 7 * 86400.0, most=LONGEST_S)
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         return as_json(Episodes(episodes.listed(journal, settings.name, now_unix_s - last_s, now_unix_s)))
 
 
@@ -109,7 +110,7 @@ def week() -> Response:
     days = int(_number("days", WEEK_DAYS, most=max(DAYS), least=1))
     name = request.args.get("pool")
     pools = settings.pool if name is None else [pool_settings(name)]
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         return as_json(views.week(journal, settings, pools, days, reader.clock(), reader.measured_by))
 
 
@@ -117,8 +118,8 @@ def week() -> Response:
 def pool_changes(pool: str) -> Response:
     settings = pool_settings(pool)
     limit = int(_number("limit", 100, most=audit.MAX_CHANGES, least=1))
-    with context().reader.journal() as journal:
-        return as_json(Changes(journal.changes(settings.name, limit=limit)))
+    with context().reader.one_request() as journal, _too_much_is_refused():
+        return as_json(Changes(journal.changes(settings.name, limit=limit, most_bytes=MOST_BYTES)))
 
 
 @described.get(
@@ -131,7 +132,7 @@ def story(pool: str, node: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
     of = settings.servers.get(node, node)
     at_unix_s = _number("at_unix_s", 0.0, most=MAX_UNIX_S) or None
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         return as_json(NodeStory(why.story(journal, settings.name, of, settings.servers, reader.clock(), at_unix_s)))
 
 
@@ -159,12 +160,14 @@ def control(pool: str) -> Response:
 
 @described.get("/api/v1/changes", "The audit log", Changes, *FILTERS)
 def changes() -> Response:
-    return as_json(Changes(_filtered_changes()))
+    with _filtered_changes() as found:
+        return as_json(Changes(found))
 
 
 @described.get("/api/v1/changes.csv", "The audit log as CSV (RFC 4180)", "text/csv", *FILTERS)
 def changes_csv() -> Response:
-    answer = Response(audit.as_csv(_filtered_changes()), mimetype="text/csv")
+    with _filtered_changes() as found:
+        answer = Response(audit.as_csv(found), mimetype="text/csv")
     answer.headers["Content-Disposition"] = f"attachment; filename={audit.file_name('csv')}"
     return answer
 
@@ -187,7 +190,8 @@ def healthz() -> Response:
     return as_json({"ok": ok, "pools": ages}, 200 if ok else 503)
 
 
-def _filtered_changes() -> list[Change]:
+@contextmanager
+def _filtered_changes() -> Iterator[list[Change]]:
     """The Changes that the query string selects; without `since` all."""
     try:
         chosen = audit.filter_of({"since": "all", **new_names(request.args)})
@@ -196,17 +200,26 @@ def _filtered_changes() -> list[Change]:
     limit = int(_number("limit", audit.MAX_CHANGES, most=audit.MAX_CHANGES, least=1))
     since_unix_s = _number("since_unix_s", 0.0, most=MAX_UNIX_S)
     reader = context().reader
-    with reader.journal() as journal:
-        return audit.find(journal, chosen, reader.clock(), limit, (chosen.page - 1) * limit, since_unix_s)
+    with reader.one_request() as journal, _too_much_is_refused():
+        offset = (chosen.page - 1) * limit
+        yield audit.find(journal, chosen, reader.clock(), limit, offset, since_unix_s, MOST_BYTES)
 
 
-def _number(name: str, default: float, most: float, least: float = 0.0) -> float:
-    """A positive number of the query string; aborts with 400 if it is none."""
+@contextmanager
+def _too_much_is_refused() -> Iterator[None]:
+    """Aborts with 400 where an answer would be too large."""
+    try:
+        yield
+    except ValueError as error:
+        abort(400, str(error))
+
+
+def _number(name: str, default: float, most: float, least: float = FINEST_S) -> float:
+    """A number of the query string; aborts with 400 if it is none, or beyond the limits."""
     text = request.args.get(name)
     if text is None:
         return default
     value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?", text) else -1.0
-    if not (least <= value <= most and value > 0.0):
-        expected = f"from {least:g} to {most:g}" if least else f"above 0 and at most {most:g}"
-        abort(400, f"{name}: expected a number {expected}, got `{text}`")
+    if not least <= value <= most:
+        abort(400, f"{name}: expected a number from {least:g} to {most:g}, got `{text}`")
     return value

@@ -59,7 +59,7 @@ def _check_episode(pool: str, command: Request) -> None:
     """Aborts with 404 if there is no such episode. Raises JournalError."""
     assert command.target is not None
     assert command.since_unix_s is not None
-    with context().reader.journal() as journal:
+    with context().reader.one_request() as journal:
         if find(journal, pool_settings(pool), command.target, round(command.since_unix_s * 1000)) is None:
             abort(404, f"no episode of {command.target} that began then is in the journal")
 

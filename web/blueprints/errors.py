@@ -3,48 +3,69 @@
 from __future__ import annotations
 
 import msgspec
-from flask import Blueprint, Response, current_app, render_template, request
+from flask import Blueprint, Response, current_app, g, render_template, request
 from werkzeug.exceptions import HTTPException, SecurityError
-from werkzeug.sansio.response import Response as BaseResponse
+from werkzeug.wrappers import Response as BaseResponse
 
 from slackwater.journal.journal import JournalError
 from slackwater.views.answers import Error
-from web.access import FOR_PROGRAMS
-from web.context import as_json
+from web.access import FOR_PROGRAMS, Who
+from web.lanes import RETRY_S, BusyError
+from web.users import UsersError
 
 errors = Blueprint("errors", __name__)
 
 
 @errors.app_errorhandler(HTTPException)
-def refused(error: HTTPException) -> BaseResponse | HTTPException:
+def refused(error: HTTPException) -> BaseResponse:
     """Refusals, with their own headers such as Allow."""
-    if isinstance(error, SecurityError):  # a foreign host name: there is no page to lead to
-        return error
     answer = error.get_response()
-    if request.path.startswith(FOR_PROGRAMS):
-        answer.set_data(msgspec.json.encode(Error(str(error.description))))
-        answer.mimetype = "application/json"
-    else:
-        page = render_template("error.html", code=error.code, title=error.name, text=error.description)
-        answer.set_data(page)
-    return answer
+    # With a foreign host name there is no page to lead to.
+    with_page = not isinstance(error, SecurityError)
+    return _say(answer, error.code or 500, error.name, str(error.description), with_page)
 
 
 @errors.app_errorhandler(JournalError)
-def unreadable(error: JournalError) -> Response:
+def unreadable(error: JournalError) -> BaseResponse:
     """The journal is missing or broken."""
-    if request.path.startswith(FOR_PROGRAMS):
-        return as_json(Error(str(error)), 503)
-    return _page(503, "The journal cannot be read", str(error))
+    return _say(Response(status=503), 503, "The journal cannot be read", str(error))
+
+
+@errors.app_errorhandler(UsersError)
+def no_users(error: UsersError) -> BaseResponse:
+    """The file of users is damaged."""
+    current_app.logger.error("%s", error)
+    g.who = Who()  # the page asks who it is for
+    return _say(Response(status=503), 503, "Nobody can log in", "The file of users cannot be used; the log says why.")
+
+
+@errors.app_errorhandler(BusyError)
+def busy(error: BusyError) -> BaseResponse:
+    answer = Response(status=429, headers={"Retry-After": str(RETRY_S)})
+    return _say(answer, 429, "Too much at once", str(error))
+
+
+@errors.app_errorhandler(MemoryError)
+def no_room(_: MemoryError) -> BaseResponse:
+    """The process reached its limit (`web.memory`); what it had taken for this request is free again."""
+    current_app.logger.error("the page %s needs more memory than the dashboard may take", request.path)
+    return _say(Response(status=503), 503, "Too much", "This takes more memory than the dashboard has; ask for less.")
 
 
 @errors.app_errorhandler(Exception)
-def broken(error: Exception) -> Response:
+def broken(_: Exception) -> BaseResponse:
     """A bug in an endpoint."""
     current_app.logger.exception("the page %s failed", request.path)
-    return _page(500, type(error).__name__, "This page failed; the log has the cause. The controller runs on.")
+    text = "This page failed; the log has the cause. The controller runs on."
+    return _say(Response(status=500), 500, "It failed", text)
 
 
-def _page(status: int, title: str, text: str) -> Response:
-    page = render_template("error.html", code=status, title=title, text=text)
-    return Response(page, status, mimetype="text/html")
+def _say(answer: BaseResponse, status: int, title: str, text: str, with_page: bool = True) -> BaseResponse:
+    """Fills the answer: JSON for programs, a page for people."""
+    if request.path.startswith(FOR_PROGRAMS):
+        answer.set_data(msgspec.json.encode(Error(text)))
+        answer.mimetype = "application/json"
+    elif with_page:
+        answer.set_data(render_template("error.html", code=status, title=title, text=text))
+        answer.mimetype = "text/html"
+    return answer

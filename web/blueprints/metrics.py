@@ -20,7 +20,8 @@ metrics = Blueprint("metrics", __name__)
 def show() -> Response:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(context().reader))
-    return Response(generate_latest(registry), mimetype=CONTENT_TYPE_LATEST)
+    with context().reader.lane.turn():
+        return Response(generate_latest(registry), mimetype=CONTENT_TYPE_LATEST)
 
 
 class _Collector:

@@ -90,7 +90,7 @@ def pool(pool: str) -> tuple[str, int]:
         abort(400, f"last: expected one of {', '.join(RANGES)}")
     listed: list[episodes.Listed] = []
     if not event.error:
-        with reader.journal() as journal:
+        with reader.one_request() as journal:
             listed = episodes.listed(journal, pool, reader.clock() - EPISODES_S, reader.clock(), most=20)
     last_s, step_s = RANGES[shown]
     page = render_template(
@@ -103,7 +103,7 @@ def pool(pool: str) -> tuple[str, int]:
 @pages.get("/pools/<pool>/episodes/<node>/<int:since_ms>")
 def episode(pool: str, node: str, since_ms: int) -> str:
     pool_of, settings, reader = pool_settings(pool), context().settings, context().reader
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         story = episodes.find(journal, pool_of, node, since_ms)
         if story is None:
             abort(404, f"No episode of {node} that began then is in the journal.")
@@ -115,7 +115,7 @@ def episode(pool: str, node: str, since_ms: int) -> str:
 def all_episodes() -> str:
     reader = context().reader
     now_unix_s = reader.clock()
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         listed = [
             one
             for name in context().pool_names
@@ -131,7 +131,7 @@ def week() -> str:
     if text not in map(str, weeks.DAYS):
         abort(400, f"days: expected one of {', '.join(map(str, weeks.DAYS))}, got `{text}`")
     reader, settings = context().reader, context().settings
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         found = weeks.week(journal, settings, settings.pool, int(text), reader.clock(), reader.measured_by)
     acting = [pool.acting for pool in found.pools if pool.acting is not None]
     made = any(one.made for one in acting)
@@ -153,7 +153,7 @@ def changes() -> str:
         chosen = audit.filter_of(new_names(request.args))
     except (audit.FilterError, BothGiven) as error:
         abort(400, str(error))
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         offset = (chosen.page - 1) * audit.ON_A_PAGE
         found = audit.find(journal, chosen, reader.clock(), audit.ON_A_PAGE + 1, offset)
         kinds = sorted({what for _, what in journal.kinds_of_change()})
@@ -174,7 +174,7 @@ def changes() -> str:
 def detector() -> str:
     reader = context().reader
     nodes = []
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         for pool in context().settings.pool:
             samples = journal.latest_samples(pool.name)
             verdicts = journal.latest_verdicts(pool.name)
@@ -197,7 +197,7 @@ def detector() -> str:
 @pages.get("/governor")
 def governor() -> str:
     reader, settings = context().reader, context().settings
-    with reader.journal() as journal:
+    with reader.one_request() as journal:
         nodes = governors.rows(journal, settings, reader.clock())
         lines = governors.decisions(journal, [pool.name for pool in settings.pool], reader.clock())
     return render_template("governor.html", nodes=nodes, lines=lines, mode=settings.governor.mode)

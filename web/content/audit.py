@@ -58,9 +58,16 @@ def filter_of(given: Mapping[str, str]) -> Filter:
 
 
 def find(
-    journal: Journal, chosen: Filter, now_unix_s: float, limit: int, offset: int = 0, since_unix_s: float = 0.0
+    journal: Journal,
+    chosen: Filter,
+    now_unix_s: float,
+    limit: int,
+    offset: int = 0,
+    since_unix_s: float = 0.0,
+    most_bytes: int | None = None,
 ) -> list[Change]:
-    """The matching Changes, the newest first, none older than `since_unix_s`. Raises JournalError."""
+    """The matching Changes, the newest first, none older than `since_unix_s`. Raises JournalError, and ValueError for
+    more than `most_bytes` of them."""
     oldest_unix_s = max(now_unix_s - SINCE_S[chosen.since], since_unix_s)
     return journal.changes(
         chosen.pool or None,
@@ -70,6 +77,7 @@ def find(
         target=chosen.target or None,
         text=chosen.text,
         offset=offset,
+        most_bytes=most_bytes,
     )
 
 

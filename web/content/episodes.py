@@ -10,19 +10,22 @@ import msgspec
 
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, NodeSeries, PoolSeries
+from slackwater.journal.pool_totals import fitting_step_s
 from slackwater.messages import Change
 from slackwater.views import static_weights
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import NOTHING, SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.why import Marked, Story, episodes, with_changes
-from web.content.pool import episode_url, number, percent
+from web.content.pool import MOST_DRAWN, episode_url, number, percent
 
 AROUND_S = 60.0
 """The time shown before and after."""
 LONGEST_S = 3600.0
 """The means of a longer episode are of its first hour."""
 FINEST_S = 1.0
+MOST_VALUES = 1_000_000
+"""Of the series that its means are made of; in a large pool their steps are longer."""
 SIGNALS = (
     ("rt_p95_ms", "p95 of its response time", milliseconds),
     ("rps", "requests per second", number),
@@ -73,6 +76,8 @@ class EpisodePage(msgspec.Struct):
     plot_until_unix_s: float
     step_s: float
     marked: Marked | None
+    drawn: list[str]
+    """Nodes in the plots; empty: all."""
 
 
 class Listed(msgspec.Struct):
@@ -126,7 +131,8 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, epi
     around = AROUND_S if step_s < AROUND_S else 5 * AROUND_S
 
     def history(since: float, seconds: float) -> PoolSeries:
-        return journal.history(pool.name, since, step_s, until_unix_s=min(now, since + seconds), servers=pool.servers)
+        fits_s = max(step_s, fitting_step_s(journal, pool.name, seconds, MOST_VALUES))
+        return journal.history(pool.name, since, fits_s, until_unix_s=min(now, since + seconds), servers=pool.servers)
 
     histories = history(episode.since_unix_s - around, around), history(episode.since_unix_s, length)
     before, during = map(_means, histories)
@@ -156,7 +162,13 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, epi
         plot_until_unix_s=min(now, until + around),
         step_s=step_s if drawn_s / step_s <= 2000 else 3600.0 if drawn_s / 60.0 > 5000 else 60.0,
         marked=episode.marked,
+        drawn=_drawn(episode, histories[1]),
     )
+
+
+def _drawn(episode: Story, during: PoolSeries) -> list[str]:
+    """Of many nodes those of the episode, and then the first."""
+    return list(dict.fromkeys([*episode.nodes, *during.nodes]))[:MOST_DRAWN] if len(during.nodes) > MOST_DRAWN else []
 
 
 def _lasted(episode: Story, now_unix_s: float) -> str:

@@ -236,7 +236,7 @@ export class Stack {
     this.names = [];
     this.focus = [];
     this.urgent = [];
-    this.drawn = [];
+    this.drawn = section.dataset.nodes?.split(" ") ?? [];
     this.select?.addEventListener("change", () => this.draw());
     this.more?.addEventListener("click", () => { this.all = true; this.draw(); });
     new ResizeObserver(() => this.figures.forEach((f) => f.plot?.setSize({ width: Math.max(200, f.canvas.clientWidth), height: f.height }))).observe(this.parent);
