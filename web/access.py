@@ -7,11 +7,11 @@ CSRF token (https://flask-wtf.readthedocs.io/).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from flask import Flask, abort, g, redirect, request, session, url_for
 from flask_wtf.csrf import CSRFProtect
@@ -149,6 +149,4 @@ def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
 
 def path_on_this_site(path: str) -> str:
     """The path, if it is one of this site, else nothing: a redirect never leads elsewhere."""
-    parts = urlsplit(path)
-    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
-    return path if safe and path.isprintable() else ""
+    return path if re.match(r"/(?![/\\])", path) and path.isprintable() else ""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from flask import Response, abort, current_app, redirect, request, url_for
@@ -71,7 +70,8 @@ def operators_only(endpoint: Endpoint) -> Endpoint:
         if who.role is None:
             if request.path.startswith("/api/"):
                 abort(401, "log in first, or send a token")
-            return redirect(url_for("login.show", next=request.referrer and urlsplit(request.referrer).path))
+            asked = request.full_path.rstrip("?") if request.method == "GET" else None
+            return redirect(url_for("login.show", next=asked))
         if not who.operates:
             abort(403, f"{who.name} is a viewer; this needs an operator")
         return endpoint(*arguments, **named)

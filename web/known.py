@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from flask import Request, Response
+from flask import Request
 from itsdangerous import BadData, URLSafeTimedSerializer
+from werkzeug.wrappers import Response
 
 KEPT_S = 180 * 86400
 """Begins anew with each login."""

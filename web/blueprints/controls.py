@@ -6,6 +6,7 @@ Dangerous ones are confirmed: the first click leads to a page that describes the
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
@@ -102,7 +103,11 @@ def _fields(form: dict[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = {key: texts[key] for key in ("action", "why", "target", "mode", "mark") if key in texts}
     for key, field, factor in (("weight", "weight", 1), ("for_s", "for_min", 60)):
         if field in texts:
-            fields[key] = int(texts[field]) * factor if texts[field].isdecimal() else texts[field]
+            fields[key] = int(texts[field]) * factor if _is_number(texts[field]) else texts[field]
     if "since_ms" in texts:
-        fields["since_unix_s"] = int(texts["since_ms"]) / 1000 if texts["since_ms"].isdecimal() else texts["since_ms"]
+        fields["since_unix_s"] = int(texts["since_ms"]) / 1000 if _is_number(texts["since_ms"]) else texts["since_ms"]
     return fields
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,15}", text) is not None

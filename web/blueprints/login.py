@@ -40,7 +40,7 @@ def log_in() -> BaseResponse:
     session.permanent = True
     session.update(name=user.name, stamp=user.stamp, since=gate.clock(), id=secrets.token_hex(16))
     log.info("%s logged in as %s, from %s", user.name, user.role, gate.client_address())
-    answer = Response(status=302, headers={"Location": _next(request.form)})
+    answer = redirect(_next(request.form))
     gate.devices.remember(request, answer, user.name)
     return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -100,11 +101,11 @@ def pool(pool: str) -> tuple[str, int]:
     return page, 503 if event.error else 200
 
 
-@pages.get("/pools/<pool>/episodes/<node>/<int:since_ms>")
-def episode(pool: str, node: str, since_ms: int) -> str:
+@pages.get("/pools/<pool>/episodes/<node>/<since_ms>")
+def episode(pool: str, node: str, since_ms: str) -> str:
     pool_of, settings, reader = pool_settings(pool), context().settings, context().reader
     with reader.one_request() as journal:
-        story = episodes.find(journal, pool_of, node, since_ms)
+        story = episodes.find(journal, pool_of, node, int(since_ms)) if re.fullmatch("[0-9]{1,15}", since_ms) else None
         if story is None:
             abort(404, f"No episode of {node} that began then is in the journal.")
         page = episodes.page(journal, settings, pool_of, story, reader.clock())
