@@ -225,6 +225,8 @@ def api() -> str:
         '    -d \'{"action": "pause", "why": "deploy"}\' http://127.0.0.1:8099/api/v1/pools/web/control\n'
         "```\n",
         "`/healthz` answers 200 while every pool has fresh cycles, and 503 otherwise. It is up to a second old.\n",
+        "An answer has a limited size (400 beyond it), and few are made at a time (429 with `Retry-After`):"
+        " [what one visitor can take](../operations/dashboard.md#what-one-visitor-can-take).\n",
         table(("request", "meaning", "query parameters", "answer"), rows),
         "## Objects\n",
     ]

@@ -1,4 +1,4 @@
-"""The table of failures names a test for each, and every test that it names is there."""
+"""The tables of failures and of promises name a test for each, and every test that they name is there."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs/operations/failures.md"
+PROMISES = ROOT / "docs/operations/security.md"
 NAMED = re.compile(r"`([\w/]+\.(?:py|rs))::(\w+)`")
 
 
-def rows() -> list[str]:
-    """The tables' rows, without their heads."""
-    lines = PAGE.read_text().splitlines()
+def rows(page: Path = PAGE, section: str = "") -> list[str]:
+    """The rows of the tables of a page, or of a section of it, without their heads."""
+    text = page.read_text()
+    if section:
+        text = text[text.index(f"\n## {section}\n") + 1 :].partition("\n## ")[0]
+    lines = text.splitlines()
     heads = {number - 1 for number, line in enumerate(lines) if line.startswith("|---")}
     return [
         line
@@ -41,8 +45,14 @@ def test_no_failure_stands_twice() -> None:
     assert sorted(failures) == sorted(set(failures))
 
 
-def test_tests_that_the_text_names_exist() -> None:
-    assert all(exists(file, test) for file, test in NAMED.findall(PAGE.read_text()))
+@pytest.mark.parametrize("row", rows(PROMISES, "What is promised"), ids=lambda row: row.split("|")[1].strip()[:60])
+def test_each_promise_has_a_test(row: str) -> None:
+    assert NAMED.findall(row.split("|")[2]), f"{PROMISES.name}: no test in: {row}"
+
+
+@pytest.mark.parametrize("page", [PAGE, PROMISES], ids=lambda page: page.name)
+def test_tests_that_the_text_names_exist(page: Path) -> None:
+    assert [f"{file}::{test}" for file, test in NAMED.findall(page.read_text()) if not exists(file, test)] == []
 
 
 def test_a_test_that_is_not_there_is_noticed() -> None:
