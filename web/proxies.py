@@ -31,6 +31,9 @@ class Proxies:
 
     def __init__(self, settings: WebSettings) -> None:
         self._addresses = {address for text in settings.proxies if (address := address_of(text)) is not None}
+        for text in settings.proxies:
+            if address_of(text) is None:
+                log.error("web.proxies: %r is no address, and no proxy is known by it", text)
         self._user_header = settings.proxy_user_header
         self._asks_secret = bool(settings.proxy_secret_file)
         self._secret = _secret(settings.proxy_secret_file) if self._asks_secret else b""

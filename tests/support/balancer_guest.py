@@ -57,6 +57,7 @@ EMULATED = """\
 SupplementaryGroups=haproxy
 TimeoutStartSec=600
 TimeoutStopSec=300
+TimeoutAbortSec=10
 WatchdogSec=60
 """
 """The balancer's group, and more time than the unit gives: an emulated machine is ten times as slow."""

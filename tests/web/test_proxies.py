@@ -80,6 +80,12 @@ def test_behind_a_proxy_clients_are_distinguished(tmp_path: Path) -> None:
     site.logged_in("anna")
 
 
+def test_a_proxy_that_is_no_address_is_complained_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Site(tmp_path, 'proxies = ["10.0.0.9", "proxy.example"]\n')
+    assert "web.proxies: 'proxy.example' is no address" in caplog.text
+    assert "10.0.0.9" not in caplog.text
+
+
 @pytest.mark.parametrize("peer", [LOOPBACK, "::1", ELSEWHERE])
 def test_a_stranger_cannot_choose_an_address(tmp_path: Path, peer: str) -> None:
     site = Site(tmp_path, 'proxies = ["10.0.0.9"]\n')
