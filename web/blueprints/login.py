@@ -30,9 +30,9 @@ def log_in() -> BaseResponse:
     try:
         user = gate.logins.user(name, request.form.get("password", ""), gate.client(name))
     except BusyError as error:
-        answer = _form(str(error), 429)
-        answer.headers["Retry-After"] = str(RETRY_S)
-        return answer
+        refused = _form(str(error), 429)
+        refused.headers["Retry-After"] = str(RETRY_S)
+        return refused
     if user is None:
         log.warning("a login was refused, from %s", gate.client_address())
         return _form("Name or password is wrong.", 401)
