@@ -32,15 +32,27 @@ class Calm:
     """The same as predicted, for each of `SPEEDS`; () before the first look."""
     seen_s: float | None = None
     """When calm was seen last."""
+    requests: float = 0.0
+    """So many came meanwhile."""
 
-    def after(self, now_s: float, held: float, predicted: Sequence[float]) -> Calm:
-        """With one more look; `held`: requests in the pool now, `predicted`: for each of `SPEEDS`."""
+    def after(self, now_s: float, held: float, predicted: Sequence[float], rps: float = 0.0) -> Calm:
+        """With one more look; `held`: requests in the pool now, `predicted`: for each of `SPEEDS`, `rps`: the rate."""
         if self.seen_s is None:
-            return Calm(PRIOR_S * predicted[0], tuple(PRIOR_S * one for one in predicted), now_s)
+            return Calm(PRIOR_S * predicted[0], tuple(PRIOR_S * one for one in predicted), now_s, PRIOR_S * rps)
         passed_s = min(max(now_s - self.seen_s, 0.0), LONGEST_S)
         kept = math.exp(-passed_s / MEMORY_S)
         both = zip(self.predicted, predicted, strict=True)
-        return Calm(kept * self.held + passed_s * held, tuple(kept * a + passed_s * b for a, b in both), now_s)
+        return Calm(
+            kept * self.held + passed_s * held,
+            tuple(kept * a + passed_s * b for a, b in both),
+            now_s,
+            kept * self.requests + passed_s * rps,
+        )
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long a request takes, by Little's law; None where no more is known."""
+        return self.held / self.requests if self.requests > 0.0 else None
 
     @property
     def speed(self) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from lbengine.balancer import Server
 from lbengine.baseline import Baseline
-from lbengine.decision import guard, limits, position, queueing
+from lbengine.decision import alike, guard, limits, position, queueing
+from lbengine.decision.alike import Held
 from lbengine.decision.calm import Calm
 from lbengine.decision.choice import calm_capacity, choose, held_in_calm
 from lbengine.decision.headroom import Headroom
@@ -54,6 +55,8 @@ class Decisions:
     panic: str = ""
     calm: Calm | None = None
     """What is known of the calm pool, if this turn adds to it."""
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """As `PoolState.held`, after this turn."""
 
 
 def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> Decisions:
@@ -81,6 +84,9 @@ class _Turn:
     """One decision, with what its parts share."""
 
     def __init__(self, state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> None:
+        servers = view.snapshot.servers
+        self.held = alike.after(state.held, servers, view.verdicts, state.rates, state.calm)
+        view = replace(view, verdicts=alike.weighed(view.verdicts, self.held))
         self.state, self.view, self.pool, self.settings = state, view, pool, settings
         self.baselines: Mapping[str, Baseline] = state.baselines or {}
         self.usable = [server for server in view.snapshot.servers if self._is_usable(server)]
@@ -140,7 +146,7 @@ class _Turn:
         for name in movable:  # in their order
             move = moves[name]
             decisions[name] = Decision(move.position, move.why, move.short, move.cause, move.maxconn)
-        return Decisions(decisions, self.admission.panic, self._calm(loads))
+        return Decisions(decisions, self.admission.panic, self._calm(loads), self.held)
 
     def _calm(self, loads: list[Load]) -> Calm | None:
         """With what the pool holds now, if all of it is calm."""
@@ -151,7 +157,8 @@ class _Turn:
         predicted = held_in_calm(loads, rates.total_rps, self.view.snapshot.weights_mean)
         if predicted is None:
             return None
-        return self.state.calm.after(self.view.now_s, sum(server.in_flight for server in self.usable), predicted)
+        held = sum(server.in_flight for server in self.usable)
+        return self.state.calm.after(self.view.now_s, held, predicted, rates.total_rps)
 
     def _is_usable(self, server: Server) -> bool:
         """It takes requests, or would if we gave it weight; one that someone else holds at 0 does not."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
+from lbengine.decision.alike import Held
 from lbengine.decision.calm import Calm
 from lbengine.decision.position import Position
 from lbengine.decision.rates import Rates
@@ -40,6 +41,8 @@ class PoolState:
     """An earlier run may have set whatever `maxconn` is not the stored baseline."""
     rates: Rates = field(default_factory=Rates)
     calm: Calm = field(default_factory=Calm)
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """By server that is called slow."""
     last: Snapshot | None = None
     started_s: float | None = None
     """When the first turn was, or the takeover; None before."""

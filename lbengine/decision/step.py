@@ -142,6 +142,7 @@ def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedVa
         limits=limits,
         externally_limited=frozenset(still),
         calm=decisions.calm or state.calm,
+        held=decisions.held,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -89,6 +90,47 @@ def test_a_node_that_lies_costs_the_users_little(monkeypatch: pytest.MonkeyPatch
     assert lied_to.felt["mean_ms"] == pytest.approx(honest.felt["mean_ms"], rel=0.25)
     assert lied_to.felt["p95_ms"] == pytest.approx(honest.felt["p95_ms"], rel=0.35)
     assert (honest.moves, lied_to.moves > 0) == (0, True)
+
+
+def have_the_second_node_claim_to_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end of the warm-up on its Samples are those of a server beside a neighbour."""
+    judges = control.Detecting.tick
+
+    def slow(sample: Sample) -> Sample:
+        assert sample.sched is not None
+        assert sample.canary is not None
+        assert sample.traffic is not None
+        used = sample.sched.cpu_s_per_s or 0.0
+        return msgspec.structs.replace(
+            sample,
+            sched=msgspec.structs.replace(sample.sched, run_delay_per_cpu_s=6.5, run_delay_s_per_s=6.5 * used),
+            canary=msgspec.structs.replace(sample.canary, wall_cpu_ratio=4.5, late_ms=8.5),
+            traffic=msgspec.structs.replace(sample.traffic, rps=50.0, rt_mean_ms=65.0, rt_p95_ms=130.0),
+        )
+
+    def tick(self: control.Detecting, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
+        return judges(self, now_s, [slow(one) if one.node == "s1" and now_s > WARM_UP_S else one for one in samples])
+
+    monkeypatch.setattr(control.Detecting, "tick", tick)
+
+
+def test_a_liar_in_a_pool_of_two_does_not_keep_load_on_the_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The detector calls both slow alike; what the balancer holds of each tells them apart."""
+    pair = Setup(servers=2, noisy=0.5, noisy_servers=(0,), episode_s=0.0, load=0.2, seconds=15.0)
+    have_the_second_node_claim_to_be_slow(monkeypatch)
+    run = requests.Simulation(pair, "slackwater", shipped())
+    lowered = []
+    decides = run._decide
+
+    def decide(now_s: float) -> None:
+        decides(now_s)
+        if now_s > WARM_UP_S:
+            lowered.append(int(run.driver.weights[0][0]) < control.BASE_WEIGHT)
+
+    monkeypatch.setattr(run, "_decide", decide)
+    run.run()
+    assert statistics.mean(lowered) > 0.6
+    assert sum(before != after for before, after in itertools.pairwise(lowered)) <= 8, "it is told apart for good"
 
 
 WINDOW_S = 5.0
