@@ -297,9 +297,12 @@ def table(hosts: list[str]) -> dict[str, Fault]:
         Fault(Kind("reboot", hosts, short), reboot, fails_requests=True, takes_node=True),
         Fault(Kind("rename", hosts, long), rename, takes_node=True),
         Fault(Kind("second controller", ["lb2"], (20.0, 40.0), group="second"), second_controller),
-        Fault(Kind("failed start", [CONTROLLER], (20.0, 40.0), tuple(starts.WAYS), weight=2), starts.failed_start),
+        Fault(
+            Kind("failed start", [CONTROLLER], (20.0, 40.0), tuple(starts.WAYS), group="disk", weight=2),
+            starts.failed_start,
+        ),
         Fault(Kind("cloned controller", ["lb2"], (25.0, 40.0), group="second"), starts.cloned_controller),
-        Fault(Kind("one of two away", [CONTROLLER], (25.0, 40.0)), starts.one_of_two_away),
+        Fault(Kind("one of two away", [CONTROLLER], (25.0, 40.0), group="disk"), starts.one_of_two_away),
         Fault(Kind("hostile node", hosts, short, ("lies", "forgery", "flood")), hostile_node),
     ]
     return {fault.kind.name: fault for fault in faults}
