@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from detector.classify.judge import Judge
-from slackwater.messages import Gaps, Sample, State
+from slackwater.messages import Gaps, Sample, State, Verdict
 from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import Cluster
 
@@ -178,7 +178,7 @@ def test_a_new_detector_says_that_nothing_shows_where_the_neighbour_left_meanwhi
     judge, cluster = drained(0)
     cluster.hosts["host1"].neighbour = 0.0
     judge = restarted(judge)
-    verdicts = {}
+    verdicts: dict[str, Verdict] = {}
     for now_s, samples in cluster.run(5.0):
         verdicts |= {verdict.node: verdict for verdict in judge.tick(now_s, samples)}
     assert (verdicts["host1"].state, verdicts["host1"].calm_shows_within_s) == ("interference", None)
