@@ -69,7 +69,7 @@ def kill_controller(site: Site, meanwhile: Callable[[], Undo]) -> Undo:
     unit = site.units[CONTROLLER]
     after, unit.after, unit.wanted = unit.after, [], False
     ends = unit.restarts + 1
-    unit.send(signal.SIGKILL)
+    unit.kill()
     undo: Undo = lambda: None  # noqa: E731
     try:
         wait_until(lambda: unit.restarts >= ends or unit.pid is None, "the controller's end", ENDS_WITHIN_S)

@@ -120,6 +120,12 @@ class Unit:
         if self.pid is not None:
             os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """All of its processes at once, so that none of them puts anything right."""
+        for pid in [*self._leftovers(), *([self.pid] if self.pid is not None else [])]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def down(self) -> None:
         """As when the machine loses its power: nothing is run afterwards, nothing comes back by itself."""
         self.wanted = False
