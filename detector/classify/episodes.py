@@ -4,8 +4,9 @@ The way in is a cumulative sum for each state (`detector.classify.evidence`). A 
 log-likelihood ratio to that state's sum, any other tick takes away what the quietest one is worth.
 
 The way out is a sequential test of calm against what was seen in this episode (`detector.classify.proof`). A server
-with requests is judged by what its ticks look like. One without is judged by the signs that mean something then, and
-by the few answers that it gives: only a sign that showed this neighbour can prove that it is gone. Where none did, the
+with requests is judged by what its ticks look like. One that was relieved, so that it has no requests or a much smaller
+share of them than when the episode began, looks calm for that reason alone. It is judged by the signs that mean
+something then, as they were seen since it was relieved: only a sign that showed this neighbour can prove that it is gone. Where none did, the
 episode goes on, at most for `NO_REQUESTS_TIMEOUT_S`, and the Verdict says so: whoever drained the server must bring it
 requests. Once an episode has ended without requests, no tick without an answered request begins another.
 
@@ -37,6 +38,11 @@ ONSETS_PER_NODE_DAY, MEAN_EPISODE_S = 20.0, 60.0
 MOST_CERTAIN = 1.0 - 1e-6
 MOST_RATIO = 4.0
 """No tick without requests counts for more than this, either way."""
+RELIEVED = 0.5
+"""A server with less than this part of the share of the pool's requests that it had when the episode began is judged
+as one without requests."""
+RATE_S = 1.0
+"""A rate of requests is averaged over this time."""
 NO_REQUESTS_TIMEOUT_S = 300.0
 """So long without requests in an episode, and it ends: only requests can tell then."""
 
@@ -53,6 +59,8 @@ _QUIET, _BEGAN, _GOES_ON, _BLIND, _WAITS, _ENDED, _TIMED_OUT = range(7)
 class Signs:
     """What a tick of M nodes shows of a neighbour where there are no requests."""
 
+    rps: Floats
+    """(M,) requests per second; 0 where not known."""
     moments: Floats
     waited: Floats
     """(M,) random moments, and those at which the machine did not run the monitor."""
@@ -138,6 +146,11 @@ class StateMachines(SlotArrays):
     """When a tick last had requests."""
     _awaits_requests: Bools
     """Its last episode ended without requests, and none came since."""
+    _rps: Floats
+    """Its requests per second over about `RATE_S`."""
+    _began_share: Floats
+    """Its share of the pool's requests when its episode began."""
+    _relieved: Bools
     _left: Ints
     _left_since_s: Floats
     _left_since_unix_s: Floats
@@ -160,6 +173,9 @@ class StateMachines(SlotArrays):
             _heard_s=0.0,
             _requests_s=0.0,
             _awaits_requests=False,
+            _rps=0.0,
+            _began_share=0.0,
+            _relieved=False,
             _left=CALM,
             _left_since_s=0.0,
             _left_since_unix_s=0.0,
@@ -220,7 +236,7 @@ class StateMachines(SlotArrays):
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
-        idle = low_traffic & (state == INTERFERENCE)
+        idle = self._is_relieved(slots, low_traffic, signs.rps, REFERENCE_S * covered, now_s)
         calm = state == CALM
         shared = low_traffic & ~idle & ~calm
         trials = self._trials(signs, classification, weights, covered, idle=idle, calm=calm, shared=shared)
@@ -264,6 +280,22 @@ class StateMachines(SlotArrays):
             _proof=proof,
             _signs=self._proof.signs,
         )
+
+    def _is_relieved(self, slots: Ints, low_traffic: Bools, rps: Floats, covered_s: Floats, now_s: float) -> Bools:
+        """(M,) is beside a neighbour with far fewer requests than before, if any. What its signs showed with more
+        requests is forgotten then."""
+        kept = np.exp(-covered_s / RATE_S)
+        self._rps[slots] = kept * self._rps[slots] + (1.0 - kept) * rps
+        beside = self.state[slots] == INTERFERENCE
+        few = self._share(slots) < RELIEVED * self._began_share[slots]
+        relieved: Bools = np.asarray(beside & (low_traffic | few))
+        self._proof.forget_neighbour(slots[relieved & ~self._relieved[slots]], now_s)
+        self._relieved[slots] = relieved
+        return relieved
+
+    def _share(self, slots: Ints) -> Floats:
+        """(M,) of the requests of all nodes that are heard of."""
+        return np.asarray(self._rps[slots] / max(float(self._rps[self.state != UNKNOWN].sum()), 1e-9))
 
     def _trials(
         self,
@@ -359,6 +391,7 @@ class StateMachines(SlotArrays):
         soon = now_s - self._ended_s[new] <= REOPENS_WITHIN_S
         self._caution[new] = np.where(soon, np.minimum(MOST_CAUTION, self._caution[new] * 2), 1.0)
         self._proof.begin(slots, now_s)
+        self._began_share[slots], self._relieved[slots] = self._share(slots), False
         self._change(slots, states, now_s, label_unix_s)
 
     def _change(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:

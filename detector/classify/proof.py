@@ -148,6 +148,14 @@ class CalmProof(SlotArrays):
         self._beside[slots, looks] = LEARNT[LOOKS]
         self._sum[slots], self._zero_s[slots] = 0.0, now_s
 
+    def forget_neighbour(self, slots: Ints, now_s: float) -> None:
+        """What these slots' signs showed beside their neighbours was of another load, but for what Samples look like:
+        that is judged at that load alone."""
+        others = np.flatnonzero(~self._is_looks)
+        for counts in (self._beside, self._since, self._sum):
+            counts[np.ix_(slots, others)] = 0.0
+        self._zero_s[np.ix_(slots, others)] = now_s
+
     def take(
         self,
         slots: Ints,

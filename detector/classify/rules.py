@@ -198,6 +198,7 @@ def _signs(frame: Frame, table: Table) -> Signs:
     moments = np.where(np.isnan(counted), MOMENTS_PER_S * table.columns["period_s"], counted)
     moments = np.where(np.isnan(share), 0.0, moments)
     return Signs(
+        rps=filled(table.columns["traffic.rps"], 0.0),
         moments=moments,
         waited=filled(share, 0.0) * moments,
         loud=frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS,

@@ -428,3 +428,44 @@ def step_together_and_alone(ticks: list[tuple[State, State, State, bool, Shows]]
             one = alone[slot].step(now_s, 1000.0 + now_s, state, low_traffic=low_traffic, shows=shows)
             assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
             assert steps.describe(slot) == one.why
+
+
+# --- a server that was relieved
+
+
+def test_a_server_with_a_part_of_its_requests_looks_calm_for_that_reason_and_with_all_of_them_it_counts() -> None:
+    """Its neighbour is felt at 20 requests a second only; it gets 4."""
+    three = machines(3)
+    now_s = 0.0
+
+    def tick(rps: float, seen: State) -> tuple[State, float]:
+        nonlocal now_s
+        now_s += PERIOD_S
+        slow, fast = Shows(answered=True, slow=True, rps=rps), Shows(answered=True, rps=rps)
+        rows = [slow if seen == "interference" else fast, *[Shows(answered=True, rps=20.0)] * 2]
+        classified = np.array([CODES[seen], CODES["calm"], CODES["calm"]])
+        steps = three.step(
+            np.arange(3),
+            now_s,
+            np.full(3, 1000.0 + now_s),
+            classified,
+            says=np.where(classified == CODES["calm"], EVIDENCE.ratios[QUIET], EVIDENCE.ratios[STRONG]),
+            quiet=np.full(3, EVIDENCE.ratios[QUIET]),
+            threshold=np.full(3, THRESHOLD),
+            low_traffic=np.zeros(3, dtype=bool),
+            signs=signs(*rows),
+        )
+        return STATES[int(steps.state[0])], float(steps.calm_shows_within_s[0])
+
+    for _ in range(50):
+        tick(20.0, "calm")
+    for _ in range(10):
+        state, _ = tick(20.0, "interference")
+    assert state == "interference"
+    for _ in range(100):
+        state, within_s = tick(4.0, "calm")
+        assert state == "interference"
+    assert math.isinf(within_s)
+    for _ in range(50):
+        state, _ = tick(20.0, "calm")
+    assert state == "calm"

@@ -29,6 +29,7 @@ class Shows:
     """The signal is beyond its scale; None: it has no value."""
     answered: bool = False
     slow: bool = False
+    rps: float = 0.0
 
 
 NOTHING = Shows()
@@ -39,6 +40,7 @@ LOUD, QUIET_SIGNAL = Shows(loud=True), Shows(loud=False)
 def signs(*ticks: Shows) -> Signs:
     """One row each."""
     return Signs(
+        rps=np.array([tick.rps for tick in ticks]),
         moments=np.array([float(tick.moments) for tick in ticks]),
         waited=np.array([float(tick.waited) for tick in ticks]),
         loud=np.array([[bool(tick.loud)] for tick in ticks]),
