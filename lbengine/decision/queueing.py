@@ -29,6 +29,8 @@ SURPRISE = 0.01
 """A server that is called calm is full when so many requests in flight are less likely than this."""
 LAST_LOOKS = 2
 """It must hold them at so many looks: a calm server has answered a burst by the next one."""
+MOST_DEVIATIONS = 2.0
+"""Requests that wait for something else vary as Poisson's distribution: so many standard deviations are no queue."""
 OPEN_MIND = 0.1
 """Share of the prior that knows nothing of the capacity: a report may be wrong altogether."""
 RELAXATION = (1.0 - math.sqrt(0.8)) ** 2
@@ -60,10 +62,12 @@ def believed(
     """
     if not looks or not load.rps or calm_rps <= 0.0:
         return load
-    held = [max(look - load.rps * each_s, 0.0) for look in looks]
+    elsewhere = load.rps * each_s
     if load.reduce:
+        held = [max(look - elsewhere, 0.0) for look in looks]
         return _suspected(load, held, calm_rps, calm_error, speed)
-    return _called_calm(load, min(held[-LAST_LOOKS:]), calm_rps, speed)
+    queue = min(looks[-LAST_LOOKS:]) - elsewhere - MOST_DEVIATIONS * math.sqrt(elsewhere)
+    return _called_calm(load, max(queue, 0.0), calm_rps, speed)
 
 
 def _called_calm(load: Load, held: float, calm_rps: float, speed: float) -> Load:

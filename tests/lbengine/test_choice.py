@@ -172,6 +172,12 @@ def test_a_queue_that_is_short_for_a_slow_server_is_long_for_a_fast_one() -> Non
     assert told(load, [5], speed=4.0).slow
 
 
+def test_requests_that_wait_for_a_database_vary_in_number() -> None:
+    load = msgspec.structs.replace(calm("a", rps=30.0), served_rps=28.0)
+    assert told(load, [4, 8, 8], each_s=0.15) == load
+    assert told(load, [12, 16, 20], each_s=0.15).slow
+
+
 def test_two_requests_at_once_on_a_quiet_server_are_no_queue() -> None:
     load = msgspec.structs.replace(calm("a", rps=5.0), served_rps=4.5)
     assert told(load, [0, 0, 0, 0, 3]) == load
