@@ -24,8 +24,11 @@ from detector.slot_arrays import SlotArrays
 MOMENTS, LOOKS, ANSWERS = "random moments that waited", "Samples that look so", "slow answers"
 """Signs beside the signals that are beyond their scale."""
 PROOF = 10.0
-"""Sum of log-likelihood ratios that proves calm. Beside the neighbour it is reached once in e^10 trials at most
+"""Sum of log-likelihood ratios that proves calm. Beside a steady neighbour it is reached once in e^10 trials at most
 (Lorden, 1971), so once in a quarter of an hour of random moments."""
+REFUTED = 2.0
+"""Neighbours come in bursts. A sign whose sum has risen and then fell to 0 in this episode must rise to so many times
+that height."""
 MOST_PROOF_S = 7.0
 """A sign that would usually need longer than this to prove calm has no power."""
 LEARNT = {MOMENTS: 16.0, ANSWERS: 3.0, LOOKS: 2.0}
@@ -111,6 +114,9 @@ class CalmProof(SlotArrays):
     _sum: Floats
     _zero_s: Floats
     """(slots, signs) when the sum last was 0."""
+    _highest: Floats
+    _refuted: Floats
+    """(slots, signs) the highest sum since then; and the highest that fell to 0 in this episode."""
 
     def __init__(self, signs: tuple[str, ...]) -> None:
         self.signs = signs
@@ -128,6 +134,8 @@ class CalmProof(SlotArrays):
             _since=pairs,
             _sum=row,
             _zero_s=row,
+            _highest=row,
+            _refuted=row,
         )
 
     def learn(self, slots: Ints, trials: Trials, covered_s: Floats) -> None:
@@ -146,13 +154,14 @@ class CalmProof(SlotArrays):
         self._calm[slots, looks] = np.maximum(self._calm[slots, looks] - LEARNT[LOOKS], self._prior)
         self._beside[slots] = self._since[slots] = 0.0
         self._beside[slots, looks] = LEARNT[LOOKS]
-        self._sum[slots], self._zero_s[slots] = 0.0, now_s
+        self._sum[slots] = self._highest[slots] = self._refuted[slots] = 0.0
+        self._zero_s[slots] = now_s
 
     def forget_neighbour(self, slots: Ints, now_s: float) -> None:
         """What these slots' signs showed beside their neighbours was of another load, but for what Samples look like:
         that is judged at that load alone."""
         others = np.flatnonzero(~self._is_looks)
-        for counts in (self._beside, self._since, self._sum):
+        for counts in (self._beside, self._since, self._sum, self._highest, self._refuted):
             counts[np.ix_(slots, others)] = 0.0
         self._zero_s[np.ix_(slots, others)] = now_s
 
@@ -190,10 +199,14 @@ class CalmProof(SlotArrays):
         self._beside[slots] += np.where(zero[:, :, None], since, 0.0)
         self._since[slots] = np.where(zero[:, :, None], 0.0, since)
         self._zero_s[slots] = np.where(zero, now_s, self._zero_s[slots])
+        highest = np.maximum(self._highest[slots], sums)
+        refuted = np.where(zero, np.maximum(self._refuted[slots], highest), self._refuted[slots])
+        self._highest[slots], self._refuted[slots] = np.where(zero, 0.0, highest), refuted
+        needs = np.maximum(needed[:, None], REFUTED * refuted)
         with np.errstate(divide="ignore"):
-            able = learnt & (pace > 0.0) & ((PROOF / pace <= MOST_PROOF_S) | self._is_looks)
-            able &= self._is_looks != idle[:, None]
-            within_s = np.where(able, needed[:, None] / pace, np.inf)
+            quick = np.maximum(PROOF, REFUTED * refuted) / pace <= MOST_PROOF_S
+            able = learnt & (pace > 0.0) & (quick | self._is_looks) & (self._is_looks != idle[:, None])
+            within_s = np.where(able, needs / pace, np.inf)
         sign = np.argmin(within_s, axis=1)
         rows = np.arange(len(slots))
         fastest_s = within_s[rows, sign]
@@ -203,10 +216,10 @@ class CalmProof(SlotArrays):
         fits = (since[:, :, 0] <= most * since[:, :, 1])[rows, sign]
         lasted = now_s - self._zero_s[slots, sign] >= dwell_s - 1e-6
         return Proof(
-            proven=has_power & (evidence >= needed) & lasted & fits,
+            proven=has_power & (evidence >= needs[rows, sign]) & lasted & fits,
             ratio=np.where(has_power, ratio[rows, sign], 0.0),
             evidence=evidence,
-            needed=needed,
+            needed=needs[rows, sign],
             within_s=np.where(fastest_s <= MOST_PROOF_S, np.maximum(fastest_s, dwell_s), np.inf),
             sign=sign,
             calm_share=calm[rows, sign],
