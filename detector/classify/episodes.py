@@ -7,9 +7,9 @@ The way out is a sequential test of calm against what was seen in this episode (
 with requests is judged by what its ticks look like. One that was relieved, so that it has no requests or a much smaller
 share of them than when the episode began, looks calm for that reason alone. It is judged by the signs that mean
 something then, as they were seen since it was relieved: only a sign that showed this neighbour can prove that it is
-gone. Where none did, the episode goes on, at most for `NO_REQUESTS_TIMEOUT_S`, and the Verdict says so: whoever relieved
-the server must bring it requests. Once an episode has ended without requests, no tick without an answered request
-begins another.
+gone. Where none did, the episode goes on, at most for `NO_REQUESTS_TIMEOUT_S`, and the Verdict says so: whoever
+relieved the server must bring it requests. Once an episode has ended without requests, no tick without an answered
+request begins another.
 
 An episode that follows another closely shows that the proof before was wrong, so the next one needs twice as much
 evidence that its neighbour is gone, up to `MOST_CAUTION` times as much.
