@@ -30,8 +30,8 @@ LIBRARIES = ROOT / ".build/debian/usr/lib/x86_64-linux-gnu"
 TRIPLE = "x86_64-unknown-linux-gnu"
 TARGETS = {
     "sniffer": ("packets", "file", "http1", "memcached", "unknown", "text"),
-    "node": ("messages", "order", "fastcgi", "pages", "kernel", "settings", "hot_events"),
-    "python": ("messages", "haproxy", "ipvs", "keepalived", "configuration", "api"),
+    "node": ("messages", "order", "fastcgi", "pages", "kernel", "settings", "hot_events", "bus"),
+    "python": ("messages", "bus", "haproxy", "ipvs", "keepalived", "configuration", "api"),
 }
 NAMES = tuple(f"{room}-{target}" for room, targets in TARGETS.items() for target in targets)
 LONGEST = 8192

@@ -60,7 +60,7 @@ def type_of(schema: Json) -> str:
     kind = str(schema.get("type", "any value"))
     if schema.get("maximum") == 1:
         return f"{kind}, 0 to 1"
-    return f"{kind}, at least 0" if "minimum" in schema else kind
+    return f"{kind}, at least 0" if schema.get("minimum", -1) >= 0 else kind
 
 
 def fields_of(schema: Json) -> str:

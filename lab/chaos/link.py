@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,10 +34,21 @@ class State:
 
 
 class Link:
-    """Listens on one address and connects to another for each client; in a thread of its own."""
+    """Listens on one address and connects to another for each client; in a thread of its own.
 
-    def __init__(self, name: str, listen: tuple[str, int], bus: tuple[str, int], seed: int) -> None:
+    With `tls` (what it shows to clients) it stands for a server with TLS: what it disturbs it must be able to read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listen: tuple[str, int],
+        bus: tuple[str, int],
+        seed: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.name = name
+        self._tls = tls
         self.listen = listen
         self._bus = bus
         self._seed = seed
@@ -49,7 +62,7 @@ class Link:
 
     @property
     def url(self) -> str:
-        return f"nats://{self.listen[0]}:{self.listen[1]}"
+        return f"{'tls' if self._tls else 'nats'}://{self.listen[0]}:{self.listen[1]}"
 
     def start(self) -> None:
         """Raises LabError when the address cannot be listened on."""
@@ -102,6 +115,8 @@ class Link:
                 await asyncio.sleep(POLL_S)
             from_bus, to_bus = await asyncio.open_connection(*self._bus)
             self._writers.add(to_bus)
+            if self._tls is not None:
+                await _greet(from_bus, to_client, self._tls)
             random = Random(self._seed)
             ways = [
                 asyncio.create_task(self._pass(from_client, to_bus, lambda: self.state["to_bus"], random)),
@@ -113,7 +128,7 @@ class Link:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-        except OSError:  # the bus is down: the client sees a connection that ends
+        except (OSError, asyncio.IncompleteReadError):  # the bus is down: the client sees a connection that ends
             pass
         finally:
             for writer in (to_client, to_bus):
@@ -144,3 +159,11 @@ class Link:
                         disorder = None
                     writer.write(disorder.through(frame) if disorder else frame)
                 await writer.drain()
+
+
+async def _greet(from_bus: asyncio.StreamReader, to_client: asyncio.StreamWriter, tls: ssl.SSLContext) -> None:
+    """Hands the bus's greeting on as that of a server with TLS, and begins it."""
+    verb, _, info = (await from_bus.readuntil(b"\r\n")).partition(b" ")
+    to_client.write(verb + b" " + json.dumps(json.loads(info) | {"tls_required": True}).encode() + b"\r\n")
+    await to_client.drain()
+    await to_client.start_tls(tls)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import ssl
 import threading
 import uuid
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from lab.chaos.clock import Clock
 from lab.chaos.link import Link
 from lab.chaos.unit import Unit
 from lab.cluster.balancer import free_port
-from lab.cluster.bus import POOL, monitor_section, section_of
+from lab.cluster.bus import CERTIFICATE_FILE, POOL, certify, monitor_section, section_of
+from lab.cluster.bus import KEY_FILE as KEY_OF_BUS
 from lab.cluster.controller import node_toml
 from lab.cluster.hosts import BRIDGE_ADDRESS, FRONT_WEIGHT, TOP, Host, join_network, make_cgroups_of
 from lab.cluster.lab import Lab
@@ -120,8 +122,11 @@ class Site:
         self.second_host.folder.mkdir(parents=True, exist_ok=True)
         for name in ("lb1", "lb2", *(host.name for host in self.lab.hosts)):
             self.clocks[name] = Clock(LAB_DIR / name / "clock", library)
+        certify()
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(CERTIFICATE_FILE, KEY_OF_BUS)
         for number, name in enumerate(("lb2", *(host.name for host in self.lab.hosts))):
-            self.links[name] = Link(name, (BRIDGE_ADDRESS, FIRST_LINK_PORT + number), BUS, self.seed)
+            self.links[name] = Link(name, (BRIDGE_ADDRESS, FIRST_LINK_PORT + number), BUS, self.seed, tls)
             self.links[name].start()
         names = [name for host in self.lab.hosts for name in (host.name, host.name + RENAMED)]
         nats_server.change_nodes(SETTINGS, lambda _: [Node(POOL, name) for name in names])

@@ -40,8 +40,7 @@ VALID = datetime.timedelta(days=30)
 
 def prepare(lab_hosts: Sequence[Host]) -> None:
     """Makes the bus's certificate, unless it is there, and its users: the controller's, and those of all hosts."""
-    if not CERTIFICATE_FILE.exists():
-        _make_certificate()
+    certify()
     nats_server.change_nodes(SITE, lambda _: [Node(host.pool, host.name) for host in lab_hosts])
 
 
@@ -75,23 +74,25 @@ def wsengine_section(host: Host) -> str:
 
 
 def _section(user: str) -> str:
-    return f'[bus]\n{section_of(SITE, user, SITE.bus.address)}\ntls_ca = "{AUTHORITY_FILE}"\n'
+    return f"[bus]\n{section_of(SITE, user, SITE.bus.address)}\n"
 
 
 def as_node(settings: ControllerSettings, user: str, url: str) -> BusSettings:
-    """A controller's bus as this user logs in to it, at a URL that leads there."""
+    """A controller's bus as this user logs in to it, at a URL with TLS that leads there."""
     password_file = settings.bus_folder / "passwords" / f"{user}.password"
-    return BusSettings(url, user=user, password_file=str(password_file))
+    return BusSettings(url, user=user, password_file=str(password_file), tls_ca=str(AUTHORITY_FILE))
 
 
 def section_of(settings: ControllerSettings, user: str, url: str) -> str:
     """The same in a file."""
     bus = as_node(settings, user, url)
-    return f'url = "{bus.url}"\nuser = "{bus.user}"\npassword_file = "{bus.password_file}"'
+    return f'url = "{bus.url}"\nuser = "{bus.user}"\npassword_file = "{bus.password_file}"\ntls_ca = "{bus.tls_ca}"'
 
 
-def _make_certificate() -> None:
-    """One for the bridge's address, signed by an authority that is forgotten at once."""
+def certify() -> None:
+    """A certificate for the bridge's address, unless it is there, signed by an authority that is forgotten at once."""
+    if CERTIFICATE_FILE.exists():
+        return
     authority, key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Slackwater's lab")])
     is_authority = x509.BasicConstraints(ca=True, path_length=0)

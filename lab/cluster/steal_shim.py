@@ -94,7 +94,6 @@ class StealShim:
         inward = await self._connected(BusSettings(f"nats://{LISTEN}"), "lab-steal-in")
         for node in self._tasks:
             settings = bus.as_node(bus.SITE, node, bus.SITE.bus.address)
-            settings = msgspec.structs.replace(settings, tls_ca=str(bus.AUTHORITY_FILE))
             self._outward[node] = await self._connected(settings, f"lab-steal-{node}")
         await inward.subscribe("sample", self._take)
         await self._end.wait()

@@ -1,5 +1,6 @@
 //! A connection to NATS that comes back by itself for ever, and logs once when it comes or goes.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -73,6 +74,21 @@ impl Access<'_> {
         paired("bus.password_file", given(self.user) == given(self.password_file), "bus.user");
         paired("bus.tls_key", given(self.tls_cert) == given(self.tls_key), "bus.tls_cert");
         paired("bus.tls_cert", !given(self.tls_cert) || given(self.tls_ca), "bus.tls_ca");
+        let is_heard_by_none = !self.has_password() || self.needs_tls() || is_this_machine(self.url);
+        let encrypted =
+            "must be tls://HOST:PORT, or bus.tls_ca be set: the password would go to another machine in the clear";
+        faults.expect("bus.url", is_heard_by_none, || encrypted.to_owned());
+    }
+
+    /// Whether nothing may be said on a connection that is not encrypted, whatever the server says of itself.
+    #[must_use]
+    pub fn needs_tls(&self) -> bool {
+        !self.tls_ca.is_empty() || self.url.starts_with("tls://")
+    }
+
+    /// Whether there is a secret that others could read on such a connection. An NKey signs, and is never sent.
+    fn has_password(&self) -> bool {
+        !self.password_file.is_empty() || self.url.contains('@')
     }
 
     /// What [`connect`] needs. All files are read now: privileges may be given up before it connects, or connects again.
@@ -96,10 +112,13 @@ impl Access<'_> {
                 options.user_and_password(self.user.to_owned(), password.trim_end_matches(['\r', '\n']).to_owned());
         }
         if !self.tls_ca.is_empty() {
-            // A site with a certificate authority never wants an unencrypted connection.
-            options = options.tls_client_config(self.tls()?).require_tls(true);
+            options = options.tls_client_config(self.tls()?);
+        } else if self.has_password() || self.needs_tls() {
+            // A greeting comes before TLS, so anybody on the way can name servers of his own in it, to which the
+            // library would go without TLS, or with a certificate that anybody gets. A private authority's he lacks.
+            options = options.ignore_discovered_servers();
         }
-        Ok(options)
+        Ok(options.require_tls(self.needs_tls()))
     }
 
     /// Which servers to trust, and our own certificate.
@@ -118,6 +137,14 @@ impl Access<'_> {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| wrong(&error))?;
         config.with_client_auth_cert(ours, key).map_err(|error| wrong(&error))
     }
+}
+
+/// Whether a URL leads to this machine alone. Another name than `localhost` counts as outside.
+fn is_this_machine(url: &str) -> bool {
+    url.parse::<ServerAddr>().is_ok_and(|address| match address.host().trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(found) => found.to_canonical().is_loopback(),
+        Err(_) => address.host() == "localhost",
+    })
 }
 
 fn certificates(setting: &'static str, path: &str) -> Result<Vec<CertificateDer<'static>>, BusError> {
@@ -218,6 +245,7 @@ impl News {
 mod tests {
     use super::*;
     use async_nats::{ClientError, ServerError};
+    use std::io::{Read as _, Write as _};
 
     #[test]
     fn attempts_to_connect_become_rarer_up_to_a_bound() {
@@ -234,6 +262,76 @@ mod tests {
         assert_eq!(refused(bad), "bus.tls_ca: /nowhere/ca.pem: is not there");
         let bad = Access { tls_ca: "/dev/null", ..Access::default() };
         assert_eq!(refused(bad), "bus.tls_ca: /dev/null: holds no certificate (PEM)");
+    }
+
+    fn faults(access: Access<'_>) -> Vec<String> {
+        let mut faults = Faults::default();
+        access.check(&mut faults);
+        faults.texts()
+    }
+
+    #[test]
+    fn a_password_goes_to_another_machine_through_tls_alone() {
+        let with = |url| Access { url, user: "n1", password_file: "/p", ..Access::default() };
+        for url in
+            ["nats://10.0.0.5:4222", "nats://balancer:4222", "nats://localhost.example:1", "nats://[2001:db8::1]:1"]
+        {
+            assert!(faults(with(url)).concat().contains("in the clear"), "{url}");
+            assert!(faults(Access { tls_ca: "/ca.pem", ..with(url) }).is_empty(), "{url}");
+            assert!(faults(Access { url, nkey_file: "/n", ..Access::default() }).is_empty(), "a key is never sent");
+        }
+        assert!(!faults(Access { url: "nats://u:p@10.0.0.5:1", ..Access::default() }).is_empty());
+        for url in ["tls://10.0.0.5:4222", "nats://127.0.0.1:1", "nats://[::1]:1", "nats://localhost:1"] {
+            assert!(faults(with(url)).is_empty(), "{url}");
+        }
+    }
+
+    /// What a listener without TLS hears in some attempts of a program to connect, and to whom it then goes.
+    fn heard_by_a_stranger(access: Access<'_>, greeting: &str) -> Vec<u8> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = access.url.replace("HERE", &listener.local_addr().expect("an address").to_string());
+        let access = Access { url: &url, ..access };
+        let greeting = greeting.to_owned();
+        let stranger = std::thread::spawn(move || {
+            let mut heard = Vec::new();
+            for _ in 0..3 {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a limit");
+                stream.write_all(greeting.as_bytes()).expect("sent");
+                let mut part = [0; 4096];
+                if let Ok(length) = stream.read(&mut part) {
+                    heard.extend(&part[..length]);
+                }
+            }
+            heard
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
+        runtime.block_on(async {
+            let options = access.read().expect("readable files").connection_timeout(Duration::from_millis(300));
+            let client = connect(&url, options, "test", "n1", 8).await.expect("an address");
+            while !stranger.is_finished() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            drop(client);
+        });
+        stranger.join().expect("it ends")
+    }
+
+    #[test]
+    fn nothing_is_said_to_a_listener_without_tls_in_any_attempt() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("password");
+        std::fs::write(&file, "the-password").expect("written");
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("closed");
+        let password_file = file.to_str().expect("a path");
+        let info = "{\"server_id\":\"x\",\"version\":\"2.9.10\",\"max_payload\":1048576,\"proto\":1,\"headers\":true";
+        for more in ["", ",\"connect_urls\":[\"127.0.0.1:2\"]", ",\"auth_required\":true,\"tls_required\":false"] {
+            let greeting = format!("INFO {info}{more}}}\r\n");
+            let access = Access { url: "tls://HERE", user: "n1", password_file, ..Access::default() };
+            let heard = heard_by_a_stranger(access, &greeting);
+            let has = |word: &[u8]| heard.windows(word.len()).any(|part| part == word);
+            assert!(!has(b"CONNECT") && !has(b"the-password"), "{more}");
+        }
     }
 
     #[test]

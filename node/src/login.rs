@@ -63,7 +63,7 @@ impl Caller<'_> {
         let server: ServerAddr = self.access.url.parse().map_err(|error: std::io::Error| address(&error))?;
         let place = format!("{}:{}", server.host(), server.port());
         let greeting = greet(&place)?;
-        let wants_tls = !self.access.tls_ca.is_empty() || self.access.url.starts_with("tls://");
+        let wants_tls = self.access.needs_tls();
         if wants_tls && !(greeting.tls_required || greeting.tls_available) {
             let why = format!("{place} offers no TLS, and the settings demand it (bus.tls_ca, or tls:// in bus.url)");
             return Err(no_bus(

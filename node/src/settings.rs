@@ -113,6 +113,12 @@ impl std::error::Error for ConfigError {}
 pub struct Faults(Vec<(String, String)>);
 
 impl Faults {
+    /// What is wrong, without the names.
+    #[cfg(test)]
+    pub(crate) fn texts(self) -> Vec<String> {
+        self.0.into_iter().map(|(_, fault)| fault).collect()
+    }
+
     /// Notes the fault of setting `name`, unless it `holds`.
     pub fn expect(&mut self, name: &str, holds: bool, fault: impl FnOnce() -> String) {
         if !holds {

@@ -15,27 +15,27 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
-import ssl
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
 from slackwater import messages, tasks
+from slackwater.bus.access import BusError as BusError
+from slackwater.bus.access import inbox_of, login_of, rules_of
+from slackwater.bus.access import without_password as without_password
+from slackwater.bus.client import GuardedClient
 from slackwater.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
 from slackwater.bus.parts import WholeCycles, payloads
+from slackwater.complaints import Complaints
 from slackwater.config import BusSettings
-from slackwater.files import text_of
-from slackwater.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine
+from slackwater.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine, plain_text
 
 log = logging.getLogger("slackwater.bus")
 
@@ -49,12 +49,6 @@ RECONNECT_EVERY_S = 0.2
 DRAINED_WITHIN_S = 2.0
 """A broker that is gone answers no more, and the supervisor waits only some seconds for a part to end."""
 STORE_ANSWERS_WITHIN_S = 0.5
-COMPLAIN_EVERY_S = 60.0
-"""A faulty sender is faulty five times a second: log it once a minute."""
-
-
-class BusError(Exception):
-    """The bus cannot be reached, or there was no answer; the text names the address and what to check."""
 
 
 def subject_of(message: Message) -> str:
@@ -79,37 +73,6 @@ def _from_node(change: Change, size: int, now_unix_s: float) -> Change:
     return msgspec.structs.replace(change, time_unix_s=min(change.time_unix_s, now_unix_s))
 
 
-def without_password(url: str) -> str:
-    """The URL without its password, for logs."""
-    return re.sub(r"//[^/@]*@", "//***@", url)
-
-
-def _access(settings: BusSettings) -> dict[str, Any]:
-    """User, password and TLS for nats-py. Raises BusError for a file that is not there or open to others."""
-    access: dict[str, Any] = {}
-    if settings.user:
-        path = Path(settings.password_file)
-        try:
-            mode = path.stat().st_mode & 0o777
-            if mode & 0o007:
-                raise BusError(
-                    f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
-                )
-            access |= {"user": settings.user, "password": text_of(path).strip()}
-        except PermissionError:
-            raise BusError(f"bus.password_file: {path}: may not be read; run this as root or as its owner") from None
-        except FileNotFoundError:
-            raise BusError(f"bus.password_file: {path}: is not there; has `slackwater serve` been started?") from None
-        except OSError as error:
-            raise BusError(f"bus.password_file: {path}: {error.strerror}") from None
-    if settings.tls_ca:
-        try:
-            access["tls"] = ssl.create_default_context(cafile=settings.tls_ca)
-        except (OSError, ssl.SSLError) as error:
-            raise BusError(f"bus.tls_ca: {settings.tls_ca}: {error.strerror or error}") from None
-    return access
-
-
 def _is_news(record: logging.LogRecord) -> bool:
     """nats-py upgrades a plain connection to TLS by hand, of which asyncio's stream does not know: at each end asyncio
     complains of the answer that a plain one gives."""
@@ -120,7 +83,7 @@ logging.getLogger("asyncio").addFilter(_is_news)
 
 
 def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return plain_text(str(error)) or type(error).__name__
 
 
 async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> KeyValue:
@@ -138,7 +101,7 @@ class NoStoreError(BusError):
 class Bucket:
     """Keys with revisions. All methods raise BusError when the store does not answer."""
 
-    def __init__(self, store: KeyValue, stream: JetStreamContext, name: str, client: Client) -> None:
+    def __init__(self, store: KeyValue, stream: JetStreamContext, name: str, client: GuardedClient) -> None:
         self._store = store
         self._stream = stream
         self._name = f"KV_{name}"
@@ -188,25 +151,29 @@ class Bucket:
 class Bus:
     """A connection that reconnects by itself for ever. Use `await Bus.connect(url)`."""
 
-    def __init__(self, client: Client, url: str) -> None:
+    def __init__(self, client: GuardedClient, url: str) -> None:
         self._client = client
-        self._complained_s: dict[str, float] = {}
+        self._complaints = Complaints()
         self._intakes: list[Intake] = []
         self.url = without_password(url)
 
     @classmethod
     async def connect(cls, where: str | BusSettings, name: str, *, wait_s: float = 10.0) -> Bus:
         """Connects as `name`; raises BusError when there is no NATS there within `wait_s`, or we cannot log in."""
-        settings = BusSettings(url=where) if isinstance(where, str) else where
+        try:
+            settings = BusSettings(url=where) if isinstance(where, str) else where
+        except ValueError as error:
+            raise BusError(f"bus: {error}") from None
         url = settings.address
-        client = Client()
-        access = _access(settings)
+        client = GuardedClient(rules_of(settings))
+        login = login_of(settings)
         shown = without_password(url)
         trouble = ""
+        complaints = Complaints()
 
         async def on_error(error: Exception) -> None:
             nonlocal trouble
-            if client.is_connected and _text(error) != trouble:
+            if client.is_connected and _text(error) != trouble and complaints.are_due(_text(error)):
                 log.warning("bus %s: %s", shown, _text(error))
             trouble = _text(error)
 
@@ -228,10 +195,11 @@ class Bus:
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_EVERY_S,  # type: ignore[arg-type]  # it is only slept on
                 ping_interval=5,
+                inbox_prefix=inbox_of(settings.user),
                 error_cb=on_error,
                 disconnected_cb=on_disconnect,
                 reconnected_cb=on_reconnect,
-                **access,
+                **login,
             )
             await tasks.within(wait_s, connecting)
         except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
@@ -291,7 +259,10 @@ class Bus:
             if subject != raw.subject:
                 self._complain(raw.subject, f"its fields belong to {subject}")
             elif pool in (None, message.pool):  # `web.>` also brings the pool `web.example`
-                then(message)
+                try:
+                    then(message)
+                except Exception as error:
+                    self._complain(raw.subject, repr(error))
 
         async def on_message(raw: Msg) -> None:
             take(raw)
@@ -307,9 +278,7 @@ class Bus:
             await self._client.subscribe(subject, cb=on_message)
 
     def _complain(self, subject: str, what: str) -> None:
-        now = time.monotonic()
-        if now - self._complained_s.get(subject, -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
-            self._complained_s[subject] = now
+        if self._complaints.are_due(subject):
             log.warning("bus: message on %s left out: %s", subject, what)
 
     async def request(self, subject: str, question: dict[str, Any], *, timeout_s: float = 3.0) -> dict[str, Any]:
@@ -343,7 +312,7 @@ class Bus:
                 reply = {"error": "expected a JSON object, got one that is nested too deeply"}
             except ValueError as error:
                 reply = {"error": str(error)}
-            if reply is None:
+            if reply is None or not raw.reply:
                 return
             await raw.respond(json.dumps(reply).encode())
 

@@ -25,6 +25,20 @@ WSENGINE = "wsengine:"
 """Prefix of the user of a node's wsengine: it has its own password, which the monitor does not know."""
 MAX_PAYLOAD_BYTES = 256 * 1024
 """A Cycle of a pool of some hundred servers has 50 kB."""
+MOST_SUBSCRIPTIONS = 16_384
+"""Of one connection: a reader has one for each node while somebody floods."""
+MOST_WAITING_BYTES = 32 * 1024 * 1024
+"""Of a connection that does not read; who sends to it waits from half of this on."""
+LIMITS = {
+    "max_payload": MAX_PAYLOAD_BYTES,
+    "max_control_line": 1024,
+    "max_subscriptions": MOST_SUBSCRIPTIONS,
+    "max_pending": MOST_WAITING_BYTES,
+    "write_deadline": "2s",
+    "ping_interval": "5s",
+}
+"""As in the Ansible role. `max_subscriptions` and `max_pending` are the same for any number of nodes: nats-server
+refuses to reload a configuration in which they differ."""
 LOG_BYTES = 4 * 1024 * 1024
 STORE_BYTES = 16 * 1024 * 1024
 """For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
@@ -111,7 +125,8 @@ def config_text(
     """
     if tls is None and not is_loopback(listen):
         raise ConfigError(f"{listen} is reached from outside: passwords need TLS (--tls-cert and --tls-key)")
-    options: dict[str, Any] = {"server_name": "slackwater", "listen": listen, "max_payload": MAX_PAYLOAD_BYTES}
+    options: dict[str, Any] = {"server_name": "slackwater", "listen": listen, **LIMITS}
+    options["max_connections"] = 16 + 8 * len(nodes)
     if tls:
         options["tls"] = {"cert_file": str(tls.certificate), "key_file": str(tls.key)}
     if log_file:
@@ -122,7 +137,7 @@ def config_text(
     answers = ["_INBOX.>", *STORE]
     rights = [
         (CONTROLLER, [*(f"slackwater.{kind}.>" for kind in MADE_BY_CONTROLLER), *answers], ["slackwater.>", *answers]),
-        (CONTROL, ["slackwater.control.>"], ["_INBOX.>"]),
+        (CONTROL, ["slackwater.control.>"], [f"_INBOX.{CONTROL}.>"]),
     ]
     for node in nodes:
         rights += [
@@ -130,6 +145,7 @@ def config_text(
             (WSENGINE + node.name, [node.subject("change"), node.subject("knobs")], [node.subject("order")]),
         ]
     options["authorization"] = {
+        "timeout": 5,
         "users": [
             {
                 "user": user,
@@ -137,7 +153,7 @@ def config_text(
                 "permissions": {"publish": {"allow": publish}, "subscribe": {"allow": subscribe}},
             }
             for user, publish, subscribe in rights
-        ]
+        ],
     }
     head = f"# Written by `{by}`; changes here are lost. It holds passwords: readable for nats-server's user alone.\n"
     return head + "".join(f"{key}: {json.dumps(value, indent=2)}\n" for key, value in options.items())

@@ -21,13 +21,15 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from slackwater import tasks
+from slackwater.bus.client import size_of
 
 log = logging.getLogger("slackwater.bus")
 
 PER_S = 50
 """Messages of one subject accepted in a second. A monitor sends 5."""
 BYTES_A_MESSAGE = 8192
-"""A longer message takes the credit of several. A Sample has some 2,500 bytes."""
+"""On the wire, with headers that nobody reads. A longer message takes the credit of several; a Sample has some 2,500
+bytes."""
 CREDIT = 1000
 CREDIT_A_SUBJECT = 20
 """Four seconds of a node's Samples: this process may be busy that long without losing any."""
@@ -123,7 +125,13 @@ class Intake:
     """A subscription to a subject with a wildcard, for as long as the connection lives."""
 
     def __init__(
-        self, client: Client, subject: str, take: Callable[[Msg], None], *, per_s: int = PER_S, retry_s: float = 5.0
+        self,
+        client: Client,
+        subject: str,
+        take: Callable[[Msg], None],
+        *,
+        per_s: int = PER_S,
+        retry_s: float = 5.0,
     ) -> None:
         self._client = client
         self._subject = subject
@@ -158,11 +166,11 @@ class Intake:
         async def on_message(raw: Msg) -> None:
             if line is self._all and raw.subject in self._own:
                 line.returned += 1
-            elif self._meter.counts(raw.subject, len(raw.data), time.monotonic()):
+            elif self._meter.counts(raw.subject, size_of(raw), time.monotonic()):
                 line.returned += 1
                 self._take(raw)
             else:
-                line.extra += messages_worth(len(raw.data)) - 1
+                line.extra += messages_worth(size_of(raw)) - 1
             await self._give_back(line)
 
         line.subscription = await self._client.subscribe(subject, cb=on_message)

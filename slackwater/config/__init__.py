@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slackwater.config.balancers import ShownServer, declare, kind_of, look_at, place_in_words
 from slackwater.config.description import describe
-from slackwater.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback
+from slackwater.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback, is_loopback_host
 from slackwater.config.node_changes import (
     BATCH_CORES,
     BATCH_RUNNING,

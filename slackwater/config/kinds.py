@@ -50,8 +50,13 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def is_loopback(address: str) -> bool:
     """Whether only this machine reaches the address; a host name other than `localhost` counts as outside."""
-    host, _ = host_and_port(address)
+    return is_loopback_host(host_and_port(address)[0])
+
+
+def is_loopback_host(host: str) -> bool:
+    """The same of a host without a port, also one that a socket names."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host == "localhost"
+    return ((isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found).is_loopback

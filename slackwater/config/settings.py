@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +22,7 @@ from slackwater.config.kinds import (
     Settings,
     host_and_port,
     is_loopback,
+    is_loopback_host,
 )
 from slackwater.config.node_changes import GovernorSettings, RetuneSettings
 from slackwater.messages import Mode, Name, ServerName
@@ -68,11 +70,28 @@ class BusSettings(Settings, frozen=True):
         """The URL that clients connect to."""
         return self.url or f"{'tls' if self.tls_cert else 'nats'}://{self.listen}"
 
+    @property
+    def needs_tls(self) -> bool:
+        """Whether nothing may be said on a connection that is not encrypted."""
+        return bool(self.tls_ca) or self.address.startswith("tls://")
+
+    @property
+    def has_password(self) -> bool:
+        """Whether we have a secret that others could read on such a connection."""
+        return bool(self.password_file or self.control_password_file) or "@" in self.address
+
     def __post_init__(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("`tls_cert` and `tls_key` must be set together")
         if self.url:
+            if self.has_password and not self.needs_tls and not is_loopback_host(urlsplit(self.url).hostname or ""):
+                raise ValueError(
+                    "`url` would send the password in the clear to another machine: tls://HOST:PORT encrypts, and with"
+                    " `tls_ca` nats:// does too"
+                )
             return
+        if self.tls_ca and not self.tls_cert:
+            raise ValueError("`tls_ca` demands TLS, and the private nats-server has none: set `tls_cert` and `tls_key`")
         if not self.tls_cert and not is_loopback(self.listen):
             raise ValueError(
                 f"`listen` {self.listen} is reached from other machines: set `tls_cert` and `tls_key`, so that no"

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 
 from slackwater import messages
-from slackwater.bus.bus import Bus
+from slackwater.bus.bus import Bus, subject_of
+from slackwater.complaints import Complaints
 from slackwater.config import ControllerSettings
 from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, JournalError, journal_path
@@ -92,6 +93,7 @@ class Writer:
         self._clock = clock
         self._failures = 0
         self._complained_at = -COMPLAIN_S
+        self._complaints = Complaints(clock)
 
     async def flush(self) -> bool:
         """Writes everything that waits, in one transaction; False if that failed, then it waits on."""
@@ -108,7 +110,7 @@ class Writer:
                 log.error("%s; tries: %d, %s", error, self._failures, self._waiting())
             return False
         except Exception as error:
-            log.warning("one of %d messages cannot be stored (%s): writing them one by one", len(batch), error)
+            log.debug("one of %d messages cannot be stored (%s): writing them one by one", len(batch), error)
             await asyncio.to_thread(self._write_singly, batch)
         if self._failures:
             log.warning("the journal is written again after %d tries, %s", self._failures, self._waiting())
@@ -125,7 +127,8 @@ class Writer:
                 self._queue.put_back(batch[number:])
                 return
             except Exception as error:
-                log.error("left out (%s): %.500s", error, messages.encode(message).decode())
+                if self._complaints.are_due(subject_of(message)):
+                    log.error("left out (%s): %.500s", error, messages.encode(message).decode())
 
     async def keep(self, keeper: Keeper) -> None:
         """Rolls up and deletes what is too old or too much; a failure is logged, the next minute tries again."""

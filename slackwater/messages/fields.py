@@ -30,11 +30,14 @@ LATEST_UNIX_S = 4102444800.0
 """2100-01-01: a time after it is a mistake or an attack, and breaks calendars that read it."""
 UnixTime = Annotated[float, Meta(ge=0.0, le=LATEST_UNIX_S)]
 """Seconds since 1970."""
-Value = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | Text
+MOST = 2**63 - 1
+"""What a signed number of 64 bits holds, as the journal stores it."""
+Integer = Annotated[int, Meta(ge=-(2**63), le=MOST)]
+Value = Integer | float | Text
 """Of a knob or of a weight."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=MOST)]
 
 
 class MessageError(ValueError):

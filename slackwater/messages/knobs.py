@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.messages.causes import KnobCause
-from slackwater.messages.fields import Name, Text, UnixTime, Value, Version, Word
+from slackwater.messages.fields import Integer, Name, Text, UnixTime, Value, Version, Word
 
 MOST_KNOBS = 64
 MOST_WORDS = 64
@@ -42,9 +42,9 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     """The value in effect."""
     baseline: Value | None = None
     """What it is put back to; the value where no knob is set."""
-    lowest: int | None = None
+    lowest: Integer | None = None
     """The lowest whole number that Orders may set."""
-    highest: int | None = None
+    highest: Integer | None = None
     words: Annotated[list[Word], Meta(max_length=MOST_WORDS)] = []
     """The words that Orders may set."""
     reloads: bool = False

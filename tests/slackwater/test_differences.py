@@ -61,7 +61,7 @@ def test_a_pool_that_is_driven_otherwise_gets_its_weights_back_first() -> None:
 
 
 def test_passwords_are_not_shown() -> None:
-    bus = '[bus]\nurl = "nats://{}@h:1"\n'
+    bus = '[bus]\nurl = "tls://{}@h:1"\n'
     (one,) = compare(settings(bus.format("a:old") + WEB), settings(bus.format("a:new") + WEB))
     assert (one.setting, one.parts) == ("bus.url", frozenset())
     assert "old" not in str(one)

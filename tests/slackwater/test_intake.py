@@ -14,6 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from slackwater.bus.client import GuardedClient
 from slackwater.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Subscription
 from tests.support.nats_process import Server, until
 
@@ -69,7 +70,7 @@ class Heard:
 
 def story(url: str, body: Callable[[Client, Client, Client, Heard], object], retry_s: float = AGAIN_S) -> None:
     async def run() -> None:
-        ours, good, bad = Client(), Client(), Client()
+        ours, good, bad = GuardedClient(), Client(), Client()
         heard = Heard()
         for client in (ours, good, bad):
             await client.connect(url, reconnect_time_wait=0.1)  # type: ignore[arg-type]
@@ -124,6 +125,20 @@ def test_who_sends_few_but_huge_messages_is_cut_off_too(url: str) -> None:
         await arrives(good, "s.good", b"before", heard)
         for _ in range(300):
             await bad.publish("s.bad", b"x" * 250_000)
+            await bad.flush()
+        await arrives(good, "s.good", b"after", heard)
+        assert ours.stats["in_msgs"] < 200
+
+    story(url, body, retry_s=30.0)
+
+
+def test_headers_cost_credit_as_data_do(url: str) -> None:
+    """Nobody reads them, and they take as much of the connection."""
+
+    async def body(ours: Client, good: Client, bad: Client, heard: Heard) -> None:
+        await arrives(good, "s.good", b"before", heard)
+        for _ in range(300):
+            await bad.publish("s.bad", b"", headers={f"a{number}": "b" * 25 for number in range(7000)})
             await bad.flush()
         await arrives(good, "s.good", b"after", heard)
         assert ours.stats["in_msgs"] < 200

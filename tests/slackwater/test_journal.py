@@ -471,6 +471,19 @@ def test_one_message_that_cannot_be_stored_does_not_hold_up_the_others(
     assert "host2" in caplog.text
 
 
+def test_messages_of_one_sender_that_cannot_be_stored_are_told_once_a_minute(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue()
+    writer = Writer(journal, queue, clock=lambda: 0.0)
+    for second in range(5):
+        queue.put(sample("host2", float(second), in_flight=10**400))
+        queue.put(sample("host3", float(second)))
+        assert asyncio.run(writer.flush())
+    assert [record.levelname for record in caplog.records if "left out" in record.getMessage()] == ["ERROR"]
+    assert len(caplog.records) == 1
+
+
 def test_changes_that_could_not_be_written_to_the_very_end_are_in_the_log(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,29 @@ def test_wrong_value_is_refused_with_the_fields_name(kind: str, field: str, valu
         decode(kind, json.dumps(wrong))
     assert str(refusal.value).startswith(f"{kind}: ")
     assert named in str(refusal.value)
+
+
+def with_each_whole_number(value: Any, number: int) -> Iterator[Any]:
+    """The value as often as there is a whole number in it, with this one in its place."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        changed = with_each_whole_number(one, number)
+        for other in [number] if type(one) is int else changed:
+            copy = value.copy()
+            copy[key] = other
+            yield copy
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, 10**400], ids=["2^63", "-2^63-1", "10^30", "10^400"])
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_a_whole_number_beyond_64_bits_is_refused_wherever_it_stands(path: Path, number: int) -> None:
+    """SQLite has none, nor has a column of numbers: what takes a message in may count on it."""
+    kind = path.stem.partition("-")[0]
+    changed = list(with_each_whole_number(json.loads(path.read_text()), number))
+    assert changed, "a version at least"
+    for one in changed:
+        with pytest.raises(MessageError):
+            decode(kind, json.dumps(one))
 
 
 @pytest.mark.parametrize("kind", KINDS)

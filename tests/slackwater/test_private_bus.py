@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +17,15 @@ from nats.aio.client import Client
 
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus, BusError
-from slackwater.bus.config import WSENGINE
+from slackwater.bus.config import LIMITS, WSENGINE
 from slackwater.cli.main import cli
-from slackwater.config import CONTROL, CONTROLLER, BusSettings, ControllerSettings, load
+from slackwater.config import CONTROL, CONTROLLER, BusSettings, ControllerSettings, host_and_port, load
 from slackwater.control import Request, send
 from slackwater.messages import Change, Sample, encode
 from slackwater.supervise.state_dir import ServeLock, write_serve
 from tests.support.certificates import certificates
 from tests.support.nats_process import IN_TIME_S, as_node, until
+from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 
 PARTS = ("sample", "verdict", "order", "weight", "ask", "knobs", "change")
@@ -30,7 +33,7 @@ OF_NODES = [f"slackwater.{kind}.web.{node}" for kind in PARTS for node in ("web1
 OF_OTHERS = [
     *("slackwater.cycle.web", "slackwater.controller-change.web", "slackwater.control.web", "slackwater.request.web"),
     *("$JS.API.STREAM.CREATE.any", "$JS.API.STREAM.DELETE.KV_slackwater_lease", "$KV.slackwater_lease.web"),
-    *("_INBOX.any", "anything"),
+    *("_INBOX.any", "_INBOX.slackwater-control.any", "_INBOX.slackwater-controller.any", "anything"),
 ]
 MAY_PUBLISH = {
     "web1": {"slackwater.sample.web.web1"},
@@ -44,7 +47,7 @@ MAY_PUBLISH = {
 MAY_HEAR = {
     "web1": {"slackwater.weight.web.web1", "slackwater.ask.web.web1"},
     f"{WSENGINE}web1": {"slackwater.order.web.web1"},
-    CONTROL: {"_INBOX.any"},
+    CONTROL: {"_INBOX.slackwater-control.any"},
 }
 
 
@@ -242,6 +245,10 @@ def test_with_a_bus_of_the_site_there_are_no_nodes_to_add(tmp_path: Path) -> Non
             'listen = "0.0.0.0:1"\ntls_cert = "/c.pem"\ntls_key = "/k.pem"',
             "expected the address or name that the certificate is for",
         ),
+        ('tls_ca = "/ca.pem"', "`tls_ca` demands TLS, and the private nats-server has none"),
+        ('url = "nats://u:p@h:1"', "`url` would send the password in the clear to another machine"),
+        ('url = "nats://10.0.0.5:1"\nuser = "u"\npassword_file = "/p"', "would send the password in the clear"),
+        ('url = "nats://localhost.example:1"\ncontrol_user = "u"\ncontrol_password_file = "/p"', "in the clear"),
         ('url = "nats://h:1"\ncontrol_user = "x"', "bus.control_user and bus.control_password_file must be set"),
     ],
 )
@@ -292,3 +299,16 @@ def test_two_nodes_never_share_a_subject(config: Path) -> None:
     done = run(config, "bus", "node", "add", "web.a", "b")
     assert done.exit_code == 1
     assert "slackwater.sample.web.a.b is the subject of another node too" in done.output
+
+
+def test_the_private_broker_has_the_limits_of_the_ansible_role(site: ControllerSettings) -> None:
+    template = ROOT / "ansible/roles/slackwater_broker/templates/nats.conf.j2"
+    of_role = set(re.findall(r"^(max_\w+|write_deadline|ping_interval):", template.read_text(), re.MULTILINE))
+    text = (site.bus_folder / "nats.conf").read_text()
+    assert of_role == set(LIMITS) | {"max_connections"}
+    assert of_role <= set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    with contextlib.ExitStack() as stack:
+        connected = [stack.enter_context(socket.create_connection(host_and_port(site.bus.listen))) for _ in range(60)]
+        last = stack.enter_context(connected[-1].makefile("rb"))
+        lines = [last.readline(), last.readline()]
+        assert any(b"maximum connections exceeded" in line for line in lines), "more than parts and nodes have"

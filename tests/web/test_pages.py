@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_read_is_reported(tmp_path: Path, journal: Journa
 def test_settings_have_their_sources_and_no_secrets(tmp_path: Path, journal: Journal) -> None:  # noqa: ARG001
     config = tmp_path / "controller.toml"
     config.write_text(
-        f'state_dir = "{tmp_path}"\n[bus]\nurl = "nats://me:hunter22@n.example:4222"\n'
+        f'state_dir = "{tmp_path}"\n[bus]\nurl = "tls://me:hunter22@n.example:4222"\n'
         '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\nlaw = "tail"\n'
     )
     settings = load(config)

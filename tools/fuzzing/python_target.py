@@ -16,7 +16,9 @@ import atheris
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-with atheris.instrument_imports(include=["slackwater", "detector", "lbengine", "web", "json", "csv", "tomllib"]):
+with atheris.instrument_imports(
+    include=["slackwater", "detector", "lbengine", "web", "json", "csv", "tomllib", "nats"]
+):
     from tools.fuzzing import targets
 
 STRANGE: tuple[Any, ...] = (

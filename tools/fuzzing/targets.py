@@ -36,6 +36,7 @@ from slackwater import config, messages
 from slackwater.bus.config import MAX_PAYLOAD_BYTES
 from slackwater.bus.parts import payloads
 from slackwater.messages import Cycle, MessageError
+from tools.fuzzing.bus_socket import bus_socket, bus_words
 from web import create_app
 from web.users import Users
 
@@ -314,6 +315,7 @@ def api_words() -> list[str]:
 
 
 TARGETS = {
+    "bus": Target(bus_socket, bus_words),
     "messages": Target(message, message_words, is_json=True),
     "haproxy": Target(haproxy_socket, haproxy_words),
     "ipvs": Target(ipvs_table, ipvs_words),
