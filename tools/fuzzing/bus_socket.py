@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from slackwater.bus import client
-from slackwater.bus.wire import LONGEST_LINE_BYTES, LONGEST_MESSAGE_BYTES
+from slackwater.bus.wire import LONGEST_LINE_BYTES, LONGEST_MESSAGE_BYTES, ProtocolError
 
 SEPARATOR = b"\0"
 """Between a greeting and what follows the login."""
@@ -58,7 +58,7 @@ async def _greeted(greeting: bytes) -> None:
         wire, asyncio.StreamReaderProtocol(reader), reader, asyncio.get_running_loop()
     )
     for _ in range(2):
-        with contextlib.suppress(client.ProtocolError, client.InsecureError):
+        with contextlib.suppress(ProtocolError, client.InsecureError):
             await transport.readline()
     with contextlib.suppress(client.InsecureError):
         transport.write(b"CONNECT {}")
@@ -85,7 +85,7 @@ async def _heard(parts: list[bytes]) -> list[object]:
         for part in parts:
             await one._ps.parse(part)
             assert len(one._ps._buffer) <= LONGEST_MESSAGE_BYTES + LONGEST_LINE_BYTES  # type: ignore[attr-defined]
-    except client.ProtocolError:
+    except ProtocolError:
         good = False
     while not subscription._pending_queue.empty():
         message = subscription._pending_queue.get_nowait()
