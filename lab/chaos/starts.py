@@ -198,9 +198,10 @@ def _copy(path: Path, to: Path) -> None:
 def one_of_two_away(site: Site, one: Injection) -> Undo:
     """The pool gets a second HAProxy; in an episode that one is gone, and the controller is killed."""
     second = SecondHAProxy(site)
-    before = CONTROLLER_FILE.read_text()
+    line = f'sockets = ["{second.admin_socket}"]\n'
+    before = CONTROLLER_FILE.read_text().replace(line, "")
     second.start()
-    CONTROLLER_FILE.write_text(before.replace('mode = "act"', f'sockets = ["{second.admin_socket}"]\nmode = "act"', 1))
+    CONTROLLER_FILE.write_text(before.replace('mode = "act"', f'{line}mode = "act"', 1))
     site.signal(CONTROLLER, signal.SIGHUP)
 
     def lose() -> Undo:

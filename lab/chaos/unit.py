@@ -122,9 +122,13 @@ class Unit:
 
     def kill(self) -> None:
         """All of its processes at once, so that none of them puts anything right."""
-        for pid in [*self._leftovers(), *([self.pid] if self.pid is not None else [])]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        main = [self.pid] if self.pid is not None else []
+        pids = [*main, *(pid for pid in self._leftovers() if pid not in main)]
+        # Stopped first: a child hears of its parent's end, and would still set the weights right.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def down(self) -> None:
         """As when the machine loses its power: nothing is run afterwards, nothing comes back by itself."""
