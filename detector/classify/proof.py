@@ -9,7 +9,7 @@ scale or not, an answer that was slow or not). Their log-likelihood ratios add u
 
 The share beside this neighbour is counted in this episode, from trials before the sum last left 0: those since may be
 of calm. A sign whose share beside the neighbour is that of calm has no power, and proves nothing however long it is
-quiet. Of the signs that have power the quickest decides.
+quiet. Of the signs that have power the quickest decides, as long as none of the others shows the neighbour.
 """
 
 from __future__ import annotations
@@ -215,8 +215,9 @@ class CalmProof(SlotArrays):
         most = calm + WEAKEST * (beside - calm)
         fits = (since[:, :, 0] <= most * since[:, :, 1])[rows, sign]
         lasted = now_s - self._zero_s[slots, sign] >= dwell_s - 1e-6
+        agree = ~(able & (sums <= 0.0)).any(axis=1)
         return Proof(
-            proven=has_power & (evidence >= needs[rows, sign]) & lasted & fits,
+            proven=has_power & (evidence >= needs[rows, sign]) & lasted & fits & agree,
             ratio=np.where(has_power, ratio[rows, sign], 0.0),
             evidence=evidence,
             needed=needs[rows, sign],

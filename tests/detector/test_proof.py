@@ -272,3 +272,29 @@ def test_no_more_of_calm_is_remembered_than_makes_sense() -> None:
     for _ in range(2000):
         proof.learn(SLOT, Trials(np.zeros((1, 3)), np.full((1, 3), 4.0)), np.array([TICK_S]))
     assert proof._calm[0, :, 1].tolist() == [MEMORY] * 3
+
+
+def test_a_sign_proves_nothing_while_another_shows_the_neighbour() -> None:
+    proof = CalmProof((*SIGNS, "disk", "pressure"))
+    proof.resize(1)
+
+    def tick(now_s: float, hits: tuple[float, ...]) -> Proof:
+        count = np.array([[0.0, 0.0, 0.0, 1.0, 1.0]])
+        return proof.take(
+            SLOT,
+            now_s,
+            Trials(np.array([hits]), count),
+            np.array([TICK_S]),
+            peers=np.zeros(1, dtype=bool),
+            idle=np.ones(1, dtype=bool),
+            needed=np.array([PROOF]),
+            dwell_s=np.zeros(1),
+        )
+
+    proof.begin(SLOT, 0.0)
+    for number in range(50):
+        tick(TICK_S * number, (0.0, 0.0, 0.0, 1.0, 1.0))
+    disk_is_quiet = [tick(10.0 + TICK_S * number, (0.0, 0.0, 0.0, 0.0, 1.0)) for number in range(30)]
+    assert not any(found.proven[0] for found in disk_is_quiet)
+    both_are = [tick(16.0 + TICK_S * number, (0.0, 0.0, 0.0, 0.0, 0.0)) for number in range(30)]
+    assert both_are[-1].proven[0]
