@@ -9,7 +9,7 @@ import msgspec
 
 from detector.classify.judge import Judge
 from detector.features.baseline import LAST_HEARD, StoredBaselines
-from slackwater.files import replacing
+from slackwater.files import bytes_of, write_whole
 
 VERSION = 3
 """Of the file. In 1 the probe's cycles stood under the name of hardware's; in 2 nodes had no age of their own."""
@@ -59,8 +59,7 @@ class BaselineCheckpoint:
 
 def save(path: Path, content: bytes) -> None:
     """Writes the content of a `BaselineCheckpoint`, atomically. Raises OSError."""
-    with replacing(path) as draft:
-        draft.write_bytes(content)
+    write_whole(path, content)
 
 
 def load(path: Path, now_unix_s: float) -> dict[str, StoredBaselines]:
@@ -69,7 +68,7 @@ def load(path: Path, now_unix_s: float) -> dict[str, StoredBaselines]:
     Raises ValueError for a file that is no such thing.
     """
     try:
-        content = msgspec.json.decode(path.read_bytes())
+        content = msgspec.json.decode(bytes_of(path))
         if content["v"] != VERSION:
             raise ValueError(f"version {content['v']}, expected {VERSION}")
         pools = msgspec.convert(content["pools"], dict[str, StoredBaselines])

@@ -18,6 +18,7 @@ from retune.service import KINDS, drive_all
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
 from slackwater.config import ControllerSettings
+from slackwater.files import PRIVATE, open_file
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.machine import controller_id
 from slackwater.messages import GOVERNOR
@@ -73,7 +74,7 @@ async def run(
 def only_one(state_dir: Path) -> Iterator[None]:
     """Two governors of one controller would undo each other's work. Raises GovernorError."""
     path = state_dir / "governor.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT, PRIVATE)
     deadline_s = time.monotonic() + END_WITHIN_S
     try:
         while True:

@@ -18,7 +18,7 @@ from lbengine.balancer import Server, Snapshot
 from lbengine.state_file import StateFile, StateFileError
 from slackwater.config import PoolSettings, kind_of, place_in_words
 from slackwater.control import ServerWeight
-from slackwater.files import force_folder, replace_durably, replacing
+from slackwater.files import as_owner, force_folder, remove, replace_durably, write_whole
 from slackwater.messages import Name
 
 VERSION = 1
@@ -112,11 +112,12 @@ class BaselineStore:
     def remove(self) -> None:
         """Removes the file: nothing is left to put back. Raises BaselineError."""
         try:
-            if self.path.exists():
-                with contextlib.suppress(OSError), replacing(self._note) as draft:
-                    draft.write_text(f"{self.id}\n")
-                self.path.unlink()
-                force_folder(self.path.parent)
+            with as_owner(self.path):
+                if self.path.exists():
+                    with contextlib.suppress(OSError):
+                        write_whole(self._note, f"{self.id}\n".encode())
+                    remove(self.path)
+                    force_folder(self.path.parent)
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
         self._written = self.saved = None

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from slackwater.files import replacing
+from slackwater.files import bytes_of, write_whole
 from slackwater.messages import Change, State, Verdict, encode
 
 log = logging.getLogger("lbengine.hooks")
@@ -102,7 +102,7 @@ class Hooks:
 
     def _load(self) -> dict[str, dict[str, State]]:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, dict[str, State]])
+            return msgspec.json.decode(bytes_of(self._file), type=dict[str, dict[str, State]])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -116,8 +116,7 @@ class Hooks:
             for pool, nodes in self._states.items()
         }
         try:
-            with replacing(self._file) as draft:
-                draft.write_bytes(msgspec.json.encode(going_on))
+            write_whole(self._file, msgspec.json.encode(going_on))
         except OSError as error:
             log.warning("%s: cannot be written: %s", self._file, error.strerror)
 

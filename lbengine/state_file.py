@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from slackwater.files import replace_durably
+from slackwater.files import bytes_of, remove, replace_durably
 
 Kept = TypeVar("Kept")
 
@@ -27,7 +27,7 @@ class StateFile(Generic[Kept]):
     def load(self) -> Kept | None:
         """The value, or None when there is none. Raises StateFileError."""
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=self.kind)
+            return msgspec.json.decode(bytes_of(self.path), type=self.kind)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -37,7 +37,7 @@ class StateFile(Generic[Kept]):
         """Keeps the value; None removes the file. Raises StateFileError."""
         try:
             if value is None:
-                self.path.unlink(missing_ok=True)
+                remove(self.path)
             else:
                 replace_durably(self.path, msgspec.json.encode(value) + b"\n")
         except OSError as error:

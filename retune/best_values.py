@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.files import replace_durably
+from slackwater.files import bytes_of, replace_durably
 
 log = logging.getLogger("retune")
 
@@ -35,7 +35,7 @@ class BestValues:
         self.path = state_dir / "retune.json"
         self._found: dict[str, dict[str, dict[str, int]]] = {}
         try:
-            self._found = msgspec.json.decode(self.path.read_bytes(), type=_File).found
+            self._found = msgspec.json.decode(bytes_of(self.path), type=_File).found
         except FileNotFoundError:
             pass
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,48 +1,193 @@
-"""Files that readers, and a restart, find whole: the old content or the new one."""
+"""Files: with whose rights they are opened, and replaced so that readers and a restart find them whole.
+
+Root's commands work in folders of other users, who may put a link in the place of any file there. So whatever is read,
+made or removed below such a folder is so with the rights of that user, and belongs to that user. The kernel then
+refuses what a link leads to, and the service can use what a command of root's has left. All other modules open files by
+this one; `tests/project/test_opened_files.py` has the few that may do so themselves, with the reason.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
+import pwd
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
+
+SERVICE_USER = "slackwater"
+"""Of the controller's package."""
+PRIVATE = 0o600
+STATE_DIR_MODE = 0o750
+"""As systemd makes it for the unit (StateDirectoryMode=)."""
+
+
+class User(NamedTuple):
+    """The ids of a user and of a group."""
+
+    uid: int
+    gid: int
+
+
+# --- with whose rights
+
+
+def in_hands_of(path: Path) -> User | None:
+    """The user who can put something else at this path; None: root alone.
+
+    That is the owner of the last folder or link on the way that is not root's. Links of root's lead where root wants.
+    Who owns a file itself says nothing: a file of root's may have been linked there.
+    """
+    return _not_roots(path.absolute()) or _not_roots(Path(os.path.realpath(path)))
+
+
+def _not_roots(path: Path) -> User | None:
+    found = None
+    for part in (*reversed(path.parents), path):
+        try:
+            here = part.lstat()
+        except OSError:
+            break
+        if here.st_uid and _is_known(here.st_uid) and (stat.S_ISDIR(here.st_mode) or stat.S_ISLNK(here.st_mode)):
+            found = User(here.st_uid, here.st_gid)
+    return found
+
+
+@contextmanager
+def as_owner(path: Path) -> Iterator[None]:
+    """For root: the files of the block are opened with the rights of the user who has `path` in hands.
+
+    It holds for this thread. For all other users, and where root alone has it in hands, nothing is changed. Raises
+    PermissionError where this root may not act for others.
+    """
+    user = in_hands_of(path) if os.geteuid() == 0 else None
+    if user is None:
+        yield
+        return
+    if os.getgroups():  # root needs none for itself, and none of its groups counts for the other user
+        os.setgroups([])
+    before = _use(user)
+    try:
+        yield
+    finally:
+        _use(before)
+
+
+def _use(user: User) -> User:
+    """Has the kernel check this thread's use of files against these ids (setfsuid(2)); returns those of before."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = User(libc.setfsuid(-1), libc.setfsgid(-1))  # -1 is nobody's: the ids stay, and are told
+    libc.setfsgid(user.gid)
+    libc.setfsuid(user.uid)
+    if (libc.setfsuid(-1), libc.setfsgid(-1)) != user:
+        libc.setfsuid(before.uid)
+        libc.setfsgid(before.gid)
+        raise PermissionError(errno.EPERM, f"may not act for user {user.uid}, who owns the folder")
+    return before
+
+
+@functools.cache
+def _is_known(uid: int) -> bool:
+    """Whether it is a user's of this user namespace; all others are shown as one, which owns nothing here."""
+    lines = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()]
+    return any(int(first) <= uid < int(first) + int(count) for first, _, count in lines)
+
+
+# --- reading
+
+
+def bytes_of(path: Path) -> bytes:
+    """What a file holds. Raises OSError."""
+    with as_owner(path):
+        return path.read_bytes()
 
 
 def text_of(path: Path) -> str:
     """The text of a file that a person wrote: UTF-8, with a byte order mark or without. Raises OSError, for another
     encoding too."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return bytes_of(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise OSError(errno.EILSEQ, f"not UTF-8 at byte {error.start}", str(path)) from None
 
 
+def exists(path: Path) -> bool:
+    """Whether something is there, also a link to nowhere. Raises PermissionError where that cannot be seen."""
+    with as_owner(path):
+        return os.path.lexists(path)
+
+
+# --- writing
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """A draft for the new content of a file, which takes its place at the end of the block. Raises OSError.
 
-    Makes the folder. The draft does not outlive the block; after a power cut the new content may be missing.
+    Makes the folder. `mode` is what the umask leaves of it. The draft does not outlive the block; after a power cut the
+    new content may be missing. In the block root has the rights of who has the file in hands (`as_owner`).
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        yield draft
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def replace_durably(path: Path, data: bytes) -> None:
-    """Replaces a file's content so that a power cut leaves the old one or the new one. Raises OSError."""
-    if not path.parent.is_dir():
+    with as_owner(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        force_folder(path.parent.parent)
-    with replacing(path) as draft, draft.open("wb") as file:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+        os.close(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        try:
+            yield draft
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replaces a file's content; a reader finds the old or the new one. Raises OSError."""
+    with replacing(path, mode) as draft:
+        draft.write_bytes(data)
+
+
+def replace_durably(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """As `write_whole`, so that a power cut too leaves the old content or the new one. Raises OSError."""
+    with as_owner(path):
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            force_folder(path.parent.parent)
+        with replacing(path, mode) as draft, draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        force_folder(path.parent)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Adds to a file, which is made if it is not there. Raises OSError."""
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    force_folder(path.parent)
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Writes a file that only its owner can read, whole or not at all; one that is so already is left alone."""
+    with as_owner(path):
+        if path.exists() and path.read_bytes() == text.encode() and not path.stat().st_mode & 0o077:
+            return
+        write_whole(path, text.encode(), PRIVATE)
+
+
+def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of a file that is no link. Raises OSError."""
+    with as_owner(path):
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, if it is there. Raises OSError."""
+    with as_owner(path):
+        path.unlink(missing_ok=True)
 
 
 def force_folder(folder: Path) -> None:
@@ -52,3 +197,30 @@ def force_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# --- folders
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that only its owner can use. Raises OSError."""
+    with as_owner(folder):
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)
+
+
+def make_state_dir(folder: Path) -> None:
+    """Makes the controller's folder if it is not there: closed to others, and for the service's user if root makes it
+    and there is one. Raises OSError."""
+    with as_owner(folder):
+        if folder.is_dir():
+            return
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=STATE_DIR_MODE)
+    if os.geteuid() == 0 and in_hands_of(folder) is None:
+        with contextlib.suppress(KeyError):  # without the package
+            service = pwd.getpwnam(SERVICE_USER)
+            os.chown(folder, service.pw_uid, service.pw_gid)

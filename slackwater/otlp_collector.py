@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.config import OtlpSettings
 from slackwater.extras import installed_by
+from slackwater.files import bytes_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -94,7 +95,7 @@ def headers_in(path: str) -> dict[str, str]:
             raise OtlpError(
                 f"otlp.headers_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
             )
-        lines = file.read_text(encoding="ascii").splitlines()
+        lines = bytes_of(file).decode("ascii").splitlines()
     except OSError as error:
         raise OtlpError(f"otlp.headers_file: {path}: {error.strerror}") from None
     except UnicodeDecodeError:

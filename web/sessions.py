@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from web.users import open_closed
+from slackwater.files import PRIVATE, bytes_of, replace_durably
 
 log = logging.getLogger("slackwater.web")
 
@@ -35,18 +34,13 @@ class EndedSessions:
         while len(self._ended) > MOST:
             del self._ended[next(iter(self._ended))]
         try:
-            fresh = self._path.with_suffix(".new")
-            fresh.unlink(missing_ok=True)
-            with open_closed(fresh) as sink:
-                os.write(sink, "".join(f"{one}\n" for one in list(self._ended)).encode())
-                os.fsync(sink)
-            fresh.replace(self._path)
+            replace_durably(self._path, "".join(f"{one}\n" for one in list(self._ended)).encode(), PRIVATE)
         except OSError as error:
             log.error("%s: a logout may be forgotten at the next start: %s", self._path, error.strerror)
 
     def _read(self) -> Iterator[str]:
         try:
-            lines = self._path.read_text(encoding="ascii", errors="replace").splitlines()
+            lines = bytes_of(self._path).decode("ascii", "replace").splitlines()
         except FileNotFoundError:
             return
         except OSError as error:

@@ -19,6 +19,8 @@ import msgspec
 from msgspec import Meta
 from werkzeug.security import check_password_hash, generate_password_hash
 
+from slackwater.files import PRIVATE, bytes_of, make_state_dir, open_file, replace_durably
+
 Role = Literal["viewer", "operator"]
 LEAST_PASSWORD = 10
 TOKEN_PREFIX = "swt_"
@@ -118,7 +120,7 @@ class Users:
             found = self.path.stat()
             version = found.st_mtime_ns, found.st_ino
             if self._read is None or self._read[0] != version:
-                self._read = version, msgspec.json.decode(self.path.read_bytes(), type=_File)
+                self._read = version, msgspec.json.decode(bytes_of(self.path), type=_File)
         except FileNotFoundError:
             return _File()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -128,18 +130,13 @@ class Users:
     @contextmanager
     def _changing(self) -> Iterator[_File]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_state_dir(self.path.parent)
             with open_closed(self.path.with_suffix(".lock")) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 file = msgspec.json.decode(msgspec.json.encode(self._load()), type=_File)
                 yield file
                 data = msgspec.json.format(msgspec.json.encode(msgspec.convert(msgspec.to_builtins(file), _File)))
-                fresh = self.path.with_suffix(".new")
-                fresh.unlink(missing_ok=True)
-                with open_closed(fresh) as sink:
-                    os.write(sink, data + b"\n")
-                    os.fsync(sink)
-                fresh.replace(self.path)
+                replace_durably(self.path, data + b"\n", PRIVATE)
         except msgspec.ValidationError as error:
             raise UsersError(f"not kept: {error}") from None
         except OSError as error:
@@ -148,16 +145,8 @@ class Users:
 
 @contextmanager
 def open_closed(path: Path) -> Iterator[int]:
-    """A file for writing that only its owner may read, made if it is not there. What root makes belongs to the folder's
-    owner, since the dashboard reads it; what is there already keeps its owner."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        fd = os.open(path, flags | os.O_EXCL, 0o600)
-        if os.geteuid() == 0:
-            folder = path.parent.stat()
-            os.fchown(fd, folder.st_uid, folder.st_gid)
-    except FileExistsError:
-        fd = os.open(path, flags, 0o600)
+    """A file for writing that only its owner may read, made if it is not there."""
+    fd = open_file(path, os.O_RDWR | os.O_CREAT, PRIVATE)
     try:
         yield fd
     finally:
@@ -168,7 +157,7 @@ def session_key(state_dir: str | Path) -> bytes:
     """The key that session cookies are signed with: made at the first start, then kept. Raises UsersError."""
     path = Path(state_dir) / "web-session-key"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_state_dir(path.parent)
         with open_closed(path) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             key = os.pread(fd, 64, 0)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from detector.recordings.recording import Label
+from slackwater import files
 from slackwater.messages import is_name
 
 FILE = "marks.jsonl"
@@ -52,9 +53,8 @@ def check(mark: Mark) -> Mark:
 def append(folder: Path, mark: Mark) -> None:
     """Writes a mark down. Raises MarkError, OSError."""
     check(mark)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(mark)) + "\n")
+    files.make_state_dir(folder)
+    files.append(folder / FILE, f"{json.dumps(asdict(mark))}\n".encode())
 
 
 def read(folder: Path) -> list[Mark]:
@@ -62,7 +62,7 @@ def read(folder: Path) -> list[Mark]:
     path = folder / FILE
     found: list[Mark] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = files.bytes_of(path).decode().splitlines()
     except FileNotFoundError:
         return []
     for number, line in enumerate(lines, start=1):

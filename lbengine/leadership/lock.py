@@ -17,6 +17,7 @@ from pathlib import Path
 from lbengine.backends.table import targets_of
 from lbengine.balancer import Target
 from slackwater.config import PoolSettings
+from slackwater.files import PRIVATE, bytes_of, open_file, remove
 
 SYSTEM_FOLDER = Path("/run/slackwater")
 
@@ -102,17 +103,14 @@ def _target_lock(pool: PoolSettings, target: Target, folder: Path) -> Iterator[N
 def _locked(path: Path) -> Iterator[None]:
     """Raises BlockingIOError when another process has it, OSError."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = open_file(path, os.O_RDWR | os.O_CREAT, PRIVATE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, fd):
-                if os.geteuid() == 0:  # the service must be able to open what root leaves behind
-                    owner = path.parent.stat()
-                    os.fchown(fd, owner.st_uid, owner.st_gid)
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
                 yield
-                path.unlink(missing_ok=True)
+                remove(path)
                 return
         finally:
             os.close(fd)
@@ -128,7 +126,7 @@ def _is_at(path: Path, fd: int) -> bool:
 
 def _holder(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
-        return f"process {int(path.read_text(encoding='ascii'))}"
+        return f"process {int(bytes_of(path))}"
     return "another process"
 
 

@@ -11,7 +11,6 @@ Configuration keys: https://docs.nats.io/running-a-nats-service/configuration/se
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.config import CONTROL, CONTROLLER, ConfigError, is_loopback
+from slackwater.files import exists, make_private, text_of, write_secret
 from slackwater.messages import NAME_PATTERN
 
 WSENGINE = "wsengine:"
@@ -165,36 +165,7 @@ def passwords_in(folder: Path, names: list[str]) -> dict[str, str]:
     passwords = {}
     for name in names:
         path = folder / f"{name}.password"
-        if not path.exists():
+        if not exists(path):
             write_secret(path, secrets.token_urlsafe(24) + "\n")
-        passwords[name] = path.read_text(encoding="utf-8").strip()
+        passwords[name] = text_of(path).strip()
     return passwords
-
-
-def make_private(folder: Path) -> None:
-    """Makes a folder that only its owner can use."""
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-        _give_to_owner_of(folder.parent, folder)
-    if folder.stat().st_mode & 0o077:
-        folder.chmod(0o700)
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Writes a file that only its owner can read, whole or not at all; one that is so already is left alone."""
-    if path.exists() and path.read_text(encoding="utf-8") == text and not path.stat().st_mode & 0o077:
-        return
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600)
-    _give_to_owner_of(path.parent, fresh)
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
-
-
-def _give_to_owner_of(folder: Path, made: Path) -> None:
-    """What root makes in a folder belongs to whom the folder belongs to: the controller's user reads it."""
-    if os.geteuid() == 0:
-        found = folder.stat()
-        os.chown(made, found.st_uid, found.st_gid)

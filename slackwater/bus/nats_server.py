@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slackwater.bus.bus import BusError
-from slackwater.bus.config import Node, Tls, config_text, make_private, parse_nodes, passwords_in, users, write_secret
+from slackwater.bus.config import Node, Tls, config_text, parse_nodes, passwords_in, users
 from slackwater.config import ControllerSettings, host_and_port
-from slackwater.files import text_of
+from slackwater.files import bytes_of, exists, make_private, make_state_dir, open_file, remove, text_of, write_secret
 
 START_WITHIN_S = 30.0
 
@@ -41,13 +41,13 @@ def log_file(settings: ControllerSettings) -> Path:
 def nodes_of(settings: ControllerSettings) -> list[Node]:
     """The nodes that may log in. Raises ConfigError for a list that somebody broke."""
     path = settings.bus_folder / "nodes"
-    return parse_nodes(text_of(path), str(path)) if path.exists() else []
+    return parse_nodes(text_of(path), str(path)) if exists(path) else []
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One process at a time writes there."""
-    lock = os.open(folder, os.O_RDONLY)
+    lock = open_file(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -61,6 +61,7 @@ def change_nodes(settings: ControllerSettings, change: Callable[[list[Node]], li
     A server that runs takes it over when it gets SIGHUP. The password of a node that went is gone.
     """
     folder = settings.bus_folder
+    make_state_dir(Path(settings.state_dir))
     make_private(folder)
     with _locked(folder):
         before = nodes_of(settings)
@@ -74,8 +75,7 @@ def change_nodes(settings: ControllerSettings, change: Callable[[list[Node]], li
         write_secret(folder / "nats.conf", config)
         write_secret(folder / "nodes", text)
         for gone in set(users(before)) - set(names):
-            with contextlib.suppress(FileNotFoundError):
-                (folder / "passwords" / f"{gone}.password").unlink()
+            remove(folder / "passwords" / f"{gone}.password")
 
 
 def check_free(listen: str) -> None:
@@ -122,7 +122,7 @@ def wait_until_it_answers(
     deadline_s = time.monotonic() + within_s
     while not answers(listen):
         if time.monotonic() >= deadline_s:
-            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            lines = bytes_of(log).decode(errors="replace").splitlines() if exists(log) else []
             last = f"; the last line of {log}: {lines[-1]}" if lines else ""
             raise BusError(f"the private nats-server does not answer on {listen} within {within_s:g} s{last}")
         meanwhile()

@@ -13,6 +13,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from slackwater.files import as_owner, bytes_of
+
 HEADER = "Slackwater-Signature"
 
 
@@ -30,9 +32,10 @@ class Signer:
     def load(cls, path: Path) -> Signer:
         """Reads a private key in PEM; raises SigningError, also when others than its owner may read it."""
         try:
-            if path.stat().st_mode & 0o077:
-                raise SigningError(f"{path}: others than its owner may read it; chmod 600")
-            key = load_pem_private_key(path.read_bytes(), password=None)
+            with as_owner(path):
+                if path.stat().st_mode & 0o077:
+                    raise SigningError(f"{path}: others than its owner may read it; chmod 600")
+                key = load_pem_private_key(bytes_of(path), password=None)
         except OSError as error:
             raise SigningError(f"{path}: {error.strerror}") from None
         except (ValueError, TypeError, UnsupportedAlgorithm):

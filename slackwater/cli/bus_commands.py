@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from pathlib import Path
@@ -12,14 +11,14 @@ import click
 from click.core import ParameterSource
 
 from slackwater.bus import nats_server
-from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users, write_secret
+from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users
 from slackwater.bus.node_settings import node_text
 from slackwater.bus.ports import Port, parse_port
 from slackwater.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
-from slackwater.files import text_of
+from slackwater.files import text_of, write_secret
 from slackwater.options import config_option, json_option, tell
 from slackwater.renamed import RenamedOption
-from slackwater.supervise.state_dir import read_serve, running_serve
+from slackwater.supervise.state_dir import read_serve, running_serve, send_signal
 
 
 def an_address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -189,6 +188,7 @@ def taken_over(settings: ControllerSettings) -> None:
     """Has a nats-server that runs read its configuration again."""
     if running_serve(settings.state_dir) is None:
         return
-    pid = (read_serve(Path(settings.state_dir)) or {}).get("children", {}).get("nats-server")
+    folder = Path(settings.state_dir)
+    pid = (read_serve(folder) or {}).get("children", {}).get("nats-server")
     if isinstance(pid, int):
-        os.kill(pid, signal.SIGHUP)
+        send_signal(folder, pid, signal.SIGHUP)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -14,7 +13,7 @@ import msgspec
 from slackwater.options import config_option
 from slackwater.supervise.last_settings import state_dirs_of
 from slackwater.supervise.reload import Outcome
-from slackwater.supervise.state_dir import is_alive, read_serve, running_serve
+from slackwater.supervise.state_dir import is_alive, read_serve, running_serve, send_signal
 
 ANSWERS_WITHIN_S = 300.0
 LOOK_EVERY_S = 0.1
@@ -69,7 +68,7 @@ def _ask(folder: Path, pid: int) -> Outcome:
     """Sends SIGHUP and waits for the outcome of a reload that began afterwards. Raises ReloadError."""
     asked_s = time.monotonic()
     try:
-        os.kill(pid, signal.SIGHUP)
+        send_signal(folder, pid, signal.SIGHUP)
     except PermissionError:
         raise ReloadError(f"process {pid} is another user's: run it as root or as the controller's user") from None
     while time.monotonic() < asked_s + ANSWERS_WITHIN_S:

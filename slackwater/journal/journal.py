@@ -6,7 +6,6 @@ WAL mode lets the page read while the journal process and lbengine write (https:
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import threading
 import time
@@ -19,6 +18,7 @@ import msgspec
 from slackwater import messages
 from slackwater.journal import schema
 from slackwater.journal.change_rows import Chosen, read_changes
+from slackwater.journal.database import Database
 from slackwater.journal.losses import Losses, read_losses
 from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
 from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history, read_states
@@ -42,22 +42,17 @@ class Journal:
     All methods raise JournalError, whose text names the file, when it cannot be read or written.
     """
 
-    def __init__(
-        self, connection: sqlite3.Connection, path: Path, read_only: bool, wait_s: float, clock: Callable[[], float]
-    ) -> None:
-        self.path = path
-        self.read_only = read_only
-        self._connection = connection
-        self._wait_s = wait_s
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self.path = database.path
+        self._database = database
         self._clock = clock
         self._lock = threading.Lock()
-        self._inode = path.stat().st_ino
         self._unforced = False
         """Changes were recorded that may not be on the disk yet."""
-        self._log_inode = 0
-        """Of the write-ahead log whose name is on the disk."""
         self._node_ids: dict[tuple[str, str], int] = {}
         self._weights: dict[tuple[str, str], tuple[int, int, float]] = {}
+        self._known_of = database.connection
+        """What the two above are known of."""
 
     @classmethod
     def open(
@@ -67,12 +62,11 @@ class Journal:
 
         `wait_s` is how long to wait for another writer; `clock` gives the wall time in seconds.
         """
-        path = Path(path)
-        return cls(schema.connect(path, read_only, wait_s), path, read_only, wait_s, clock)
+        return cls(Database(Path(path), read_only, wait_s), clock)
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            self._database.close()
 
     def __enter__(self) -> Journal:
         return self
@@ -107,7 +101,7 @@ class Journal:
             return
         self._unforced = False
         try:
-            self._log_inode = schema.force_log(Path(os.path.realpath(self.path)), self._log_inode)
+            self._database.force()
         except OSError as error:
             self._unforced = True
             raise JournalError(f"{self.path}: not written: the disk refused ({error})") from None
@@ -345,7 +339,8 @@ class Journal:
         """The open database, for the statements of this package."""
         with self._lock:
             try:
-                yield self._connection
+                with self._database.used() as database:
+                    yield database
             except sqlite3.Error as error:
                 raise failure(self.path, "read", error) from error
 
@@ -353,31 +348,24 @@ class Journal:
     def _transaction(self, verb: str) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                self._reopen_if_replaced()
-                database = self._connection
-                database.execute("BEGIN IMMEDIATE")
-                yield database
-                database.execute("COMMIT")
-            except BaseException as error:
-                self._node_ids.clear()
-                self._weights.clear()
-                with contextlib.suppress(sqlite3.Error):
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    raise failure(self.path, verb, error) from error
-                raise
+                with self._database.used() as database:
+                    if database is not self._known_of:
+                        self._forget()
+                        self._known_of = database
+                    try:
+                        database.execute("BEGIN IMMEDIATE")
+                        yield database
+                        database.execute("COMMIT")
+                    except BaseException:
+                        self._forget()
+                        with contextlib.suppress(sqlite3.Error):
+                            if database.in_transaction:
+                                database.execute("ROLLBACK")
+                        raise
+            except sqlite3.Error as error:
+                raise failure(self.path, verb, error) from error
 
-    def _reopen_if_replaced(self) -> None:
-        """A file that was deleted under us would swallow everything in silence: then begin a new one."""
-        try:
-            if self.path.stat().st_ino == self._inode:
-                return
-        except OSError:
-            pass
-        self._connection.close()
-        self._connection = schema.connect(self.path, self.read_only, self._wait_s)
-        self._inode = self.path.stat().st_ino
+    def _forget(self) -> None:
         self._node_ids.clear()
         self._weights.clear()
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from slackwater.files import exists, force_folder, make_state_dir
 from slackwater.journal.steps import STEPS
 
 APPLICATION_ID = 0x534C574B
@@ -210,11 +211,11 @@ def failure(path: Path, verb: str, error: sqlite3.Error) -> JournalError:
 
 def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
     """Opens the file, makes or updates its tables unless `read_only`. Raises JournalError."""
-    if read_only and not path.exists():
-        raise JournalError(f"no journal at {path}: is `slackwater serve` running with this state_dir?")
     try:
+        if read_only and not exists(path):
+            raise JournalError(f"no journal at {path}: is `slackwater serve` running with this state_dir?")
         if not read_only:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_state_dir(path.parent)
         uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
         connection = sqlite3.connect(uri, uri=True, timeout=wait_s, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:
@@ -252,11 +253,7 @@ def force_log(database: Path, known_inode: int) -> int:
     finally:
         os.close(handle)
     if inode != known_inode:
-        folder = os.open(database.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        force_folder(database.parent)
     return inode
 
 

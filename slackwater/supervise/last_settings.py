@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from slackwater.config import ConfigError, ControllerSettings, load, parse
-from slackwater.files import replacing
+from slackwater.files import PRIVATE, bytes_of, write_whole
 
 log = logging.getLogger("slackwater.config")
 
@@ -35,9 +35,7 @@ class _Kept(msgspec.Struct):
 def keep(folder: Path, config: Path, text: str) -> None:
     """Writes it; a full disk is no reason to stop, so an error is only logged."""
     try:
-        with replacing(folder / NAME) as draft:
-            draft.touch(mode=0o600)
-            draft.write_bytes(msgspec.json.encode(_Kept(str(config.absolute()), text)))
+        write_whole(folder / NAME, msgspec.json.encode(_Kept(str(config.absolute()), text)), PRIVATE)
     except OSError as error:
         log.error("%s/%s cannot be written: %s", folder, NAME, error.strerror)
 
@@ -52,7 +50,7 @@ def load_or_last(config: Path) -> ControllerSettings:
     except ConfigError as error:
         for folder in state_dirs_of(config):
             try:
-                kept = msgspec.json.decode((folder / NAME).read_bytes(), type=_Kept)
+                kept = msgspec.json.decode(bytes_of(folder / NAME), type=_Kept)
             except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                 continue
             if kept.config == str(config.absolute()):

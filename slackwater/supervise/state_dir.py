@@ -6,15 +6,16 @@ the supervisor was killed.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import fcntl
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from slackwater.files import replacing
+from slackwater.files import STATE_DIR_MODE, bytes_of, in_hands_of, open_file, remove, write_whole
 
 LEFTOVERS_END_WITHIN_S = 8.0
 
@@ -24,13 +25,21 @@ class StateError(Exception):
 
 
 def prepare(state_dir: str) -> Path:
-    """Makes the folder if it is not there; raises StateError when nothing can be written in it."""
+    """Makes the folder if it is not there. Raises StateError when root runs this in a folder of another user, or
+    nothing can be written in it."""
     path = Path(state_dir)
+    owner = in_hands_of(path)
+    if os.geteuid() == 0 and owner is not None:
+        raise StateError(
+            f"state_dir {path}: is user {owner.uid}'s, who could not use what root leaves there, and could have root"
+            " write elsewhere: run `slackwater serve` as that user (`systemctl start slackwater-controller` does)"
+        )
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=STATE_DIR_MODE, parents=True, exist_ok=True)
         probe = path / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        remove(probe)
+        os.close(open_file(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        remove(probe)
     except OSError as error:
         raise StateError(f"state_dir {path}: cannot be written: {error.strerror}; who runs this must own it") from None
     return path
@@ -45,7 +54,7 @@ class ServeLock:
 
     def acquire(self, wait_s: float = LEFTOVERS_END_WITHIN_S) -> None:
         """Takes the lock; waits for the leftovers of a `serve` that was killed. Raises StateError."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = open_file(self._path, os.O_RDWR | os.O_CREAT, 0o640)
         deadline_s = time.monotonic() + wait_s
         while True:
             try:
@@ -80,7 +89,7 @@ class ServeLock:
 def running_serve(state_dir: str) -> int | None:
     """The pid of the `serve` that uses this folder, if one does and this user may see it."""
     try:
-        fd = os.open(Path(state_dir) / "serve.lock", os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(Path(state_dir) / "serve.lock", os.O_RDONLY)
     except OSError:
         return None
     try:
@@ -96,7 +105,7 @@ def is_surely_not_served(state_dir: str) -> bool:
     """Whether no `serve` uses this folder; false where this user cannot see it."""
     lock = Path(state_dir) / "serve.lock"
     try:
-        os.close(os.open(lock, os.O_RDONLY | os.O_CLOEXEC))
+        os.close(open_file(lock, os.O_RDONLY))
     except FileNotFoundError:
         return os.access(state_dir, os.R_OK | os.X_OK)
     except OSError:
@@ -106,22 +115,50 @@ def is_surely_not_served(state_dir: str) -> bool:
 
 def write_serve(state_dir: Path, description: dict[str, Any]) -> None:
     """Replaces serve.json in one step, so that a reader never sees half of it."""
-    with replacing(state_dir / "serve.json") as draft:
-        draft.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    write_whole(state_dir / "serve.json", f"{json.dumps(description, indent=2)}\n".encode())
 
 
 def read_serve(state_dir: Path) -> dict[str, Any] | None:
     """The content of serve.json; None if there is none (nothing runs)."""
     try:
-        found = json.loads((state_dir / "serve.json").read_text(encoding="utf-8"))
+        found = json.loads(bytes_of(state_dir / "serve.json"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def remove_serve(state_dir: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        (state_dir / "serve.json").unlink()
+    remove(state_dir / "serve.json")
+
+
+def send_signal(state_dir: Path, pid: int, number: signal.Signals) -> None:
+    """Sends a signal to a process that a file of this folder names. Raises StateError, PermissionError, and
+    ProcessLookupError if it is gone.
+
+    Who has the folder in hands may write any number there: root signals processes of that user alone.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:  # also EINVAL: no number of a process
+        raise ProcessLookupError(errno.ESRCH, f"no process {pid}") from None
+    try:
+        owner = in_hands_of(state_dir)
+        if os.geteuid() == 0 and _users_of(pid) != {owner.uid if owner else 0}:
+            raise StateError(
+                f"process {pid}, which {state_dir} names, is not of the user who owns that folder: no signal was sent"
+            )
+        signal.pidfd_send_signal(process, number)
+    finally:
+        os.close(process)
+
+
+def _users_of(pid: int) -> set[int]:
+    """The real, effective and saved ids of a process's user: proc(5). Raises ProcessLookupError."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, f"no process {pid}") from None
+    return {int(word) for line in lines if line.startswith("Uid:") for word in line.split()[1:4]}
 
 
 def _pid_in(fd: int) -> int | None:

@@ -374,11 +374,11 @@ def test_a_locked_journal_is_reported_in_words_and_nothing_is_half_written(path:
 
 def test_a_full_disk_is_reported_in_words_and_the_journal_lives_on(journal: Journal) -> None:
     journal.record(change(1))
-    pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
-    journal._connection.execute(f"PRAGMA max_page_count={pages}")
+    pages = journal._database.connection.execute("PRAGMA page_count").fetchone()[0]
+    journal._database.connection.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(JournalError, match="disk is full"):
         journal.record(*(change(number) for number in range(10, 2000)))
-    journal._connection.execute("PRAGMA max_page_count=1000000")
+    journal._database.connection.execute("PRAGMA max_page_count=1000000")
     journal.record(change(2))
     assert [kept.id for kept in journal.changes()] == ["id2", "id1"]
 

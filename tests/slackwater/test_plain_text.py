@@ -106,7 +106,9 @@ def test_a_journal_that_has_control_characters_shows_none(tmp_path: Path) -> Non
     path = tmp_path / "journal.sqlite"
     with Journal.open(path) as journal:
         journal.record(change)
-        assert "\\u001b" in journal._connection.execute("SELECT json FROM changes").fetchone()[0], "it is stored"
+        assert "\\u001b" in journal._database.connection.execute("SELECT json FROM changes").fetchone()[0], (
+            "it is stored"
+        )
         (shown,) = journal.changes(change.pool)
     assert shown.why == plain_text(HOSTILE)
     assert not any(is_control(one) for text in texts(msgspec.to_builtins(shown)) for one in text)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slackwater.bus.bus import without_password
 from slackwater.config import PoolSettings
-from slackwater.files import replacing
+from slackwater.files import bytes_of, write_whole
 from slackwater.journal.journal import Journal, JournalError
 from slackwater.otlp_collector import Collector
 from slackwater.views.why import AFTER_S, Story, episodes, with_changes
@@ -93,7 +93,7 @@ class Sender:
     def _read(self) -> float:
         """Unix seconds; at the very first start that is now: what was before is not sent."""
         try:
-            return float(json.loads(self._path.read_text(encoding="utf-8"))["sent_until_unix_s"])
+            return float(json.loads(bytes_of(self._path))["sent_until_unix_s"])
         except (OSError, ValueError, KeyError, TypeError):
             self._write(now := self._reader.clock() - AFTER_S)
             return now
@@ -101,8 +101,7 @@ class Sender:
     def _write(self, until_unix_s: float) -> None:
         self._sent_until_unix_s = until_unix_s
         try:
-            with replacing(self._path) as draft:
-                draft.write_text(json.dumps({"sent_until_unix_s": until_unix_s}) + "\n", encoding="utf-8")
+            write_whole(self._path, f"{json.dumps({'sent_until_unix_s': until_unix_s})}\n".encode())
         except OSError as error:
             log.error("%s: %s; a restart would send episodes again", self._path, error.strerror)
 

@@ -28,6 +28,7 @@ from lbengine.backends.keepalived.conf import (
     virtual_servers,
 )
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
+from slackwater.files import write_whole
 
 PID_FILES = ("/run/keepalived.pid", "/run/keepalived/keepalived.pid")
 DEFAULT_CONFIGURATION = "/etc/keepalived/keepalived.conf"
@@ -59,9 +60,7 @@ class LocalFiles:
             return None
 
     def replace(self, path: str, text: str) -> None:
-        new = Path(path).with_name(f".{Path(path).name}.slackwater")
-        new.write_text(text, encoding="ascii")
-        new.replace(path)
+        write_whole(Path(path), text.encode("ascii"))
 
     def matching(self, pattern: str) -> list[str]:
         return sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute patterns

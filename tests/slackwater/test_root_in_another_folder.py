@@ -1,0 +1,254 @@
+"""Root's commands in the folder of the service's user, who has laid links in it: they lead to nothing of root's, and what
+root makes there is the user's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lbengine.backends.keepalived.keepalived import LocalFiles
+from slackwater.cli.main import cli
+from slackwater.files import in_hands_of, make_state_dir, replacing
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.supervise import state_dir
+from slackwater.supervise.state_dir import StateError, send_signal
+from tests.support.other_user import UID, as_user, folder_of_another_user, of_others
+from tests.support.real_processes import free_address
+
+SECRET = "the-secret-of-root"
+CONFIG = """
+state_dir = "{folder}"
+[bus]
+listen = "{bus}"
+[web]
+listen = "{web}"
+[[pool]]
+name = "web"
+backend = "web"
+socket = "{folder}/../admin.sock"
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_of_another_user() as made:
+        (made.parent / "controller.toml").write_text(CONFIG.format(folder=made, bus=free_address(), web=free_address()))
+        yield made
+
+
+@pytest.fixture
+def secret(folder: Path) -> Path:
+    """A file that root alone reads, beside the folder."""
+    path = folder.parent / "secret"
+    path.write_text(SECRET)
+    path.chmod(0o600)
+    return path
+
+
+def run(folder: Path, *words: str, text: str = "") -> Result:
+    return CliRunner().invoke(cli, [*words, "--config", str(folder.parent / "controller.toml")], input=text)
+
+
+COMMANDS = [
+    ("bus", "node", "add", "web", "web1"),
+    ("bus", "node", "remove", "web1"),
+    ("bus", "node", "list"),
+    ("bus", "node", "settings", "web1"),
+    ("web", "user", "add", "anna"),
+    ("web", "user", "list"),
+    ("web", "token", "add", "grafana"),
+    ("restore", "--all"),
+    ("pause", "--pool", "web"),
+    ("status",),
+    ("log",),
+    ("week",),
+    ("why", "web1"),
+    ("mark", "web1", "backup", "--begin"),
+    ("reload",),
+    ("check",),
+    ("governor", "run", "--for", "1s"),
+]
+FOLDERS = ["bus", "bus/passwords", "baseline", "locks", "jetstream"]
+NAMES = [
+    *FOLDERS,
+    *("bus/nodes", "bus/nats.conf", "bus/passwords/web1.password", "bus/passwords/slackwater-control.password"),
+    *("bus/passwords/slackwater-controller.password", "web-users.json", "web-users.lock", "web-session-key"),
+    *("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "baseline/web.json", "paused-web.json"),
+    *("by-hand-web.json", "marks.jsonl", "serve.json", "serve.lock", "governor.lock", "settings-in-force.json"),
+    *("hooks.json", "otlp.json", "retune.json", "nats.log"),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_link_in_place_of_any_file_leads_nowhere(folder: Path, words: tuple[str, ...]) -> None:
+    """Each name in turn stands for a folder of root's and a file of root's, also where the others are as usual."""
+    theirs = folder.parent / "of-root"
+    (theirs / "passwords").mkdir(parents=True)
+    theirs.chmod(0o755)
+    for name in ("nodes", "nats.conf", "web.json", "passwords/web1.password", "secret"):
+        (theirs / name).write_text(f'{{"web": "{SECRET}"}}\n')
+        (theirs / name).chmod(0o600)
+    before = {path: (path.lstat(), path.read_bytes() if path.is_file() else b"") for path in theirs.rglob("*")}
+    for name in NAMES:
+        to = theirs if name in FOLDERS else theirs / "secret"
+        as_user(folder, f"rm -rf ./* && mkdir -p {Path(name).parent} && ln -s {to} {name}")
+        done = run(folder, *words, text="long enough a password\n")
+        assert SECRET not in done.output + str(done.exception)
+        for path, (found, data) in before.items():
+            now = path.lstat()
+            assert (now.st_mode, now.st_uid, now.st_gid) == (found.st_mode, found.st_uid, found.st_gid), (name, path)
+            assert not path.is_file() or path.read_bytes() == data, (name, path)
+        assert set(theirs.rglob("*")) == set(before), name
+        made = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+        assert not [path for path in made if SECRET.encode() in path.read_bytes()], name
+        assert of_others(folder) == [], name
+
+
+def test_what_root_makes_the_service_can_use(folder: Path) -> None:
+    """A journal of root's, 0600, once kept the service from starting."""
+    assert run(folder, "web", "user", "add", "anna", text="long enough a password\n").exit_code == 0
+    assert run(folder, "bus", "node", "add", "web", "web1").exit_code == 0
+    assert run(folder, "mark", "web1", "backup", "--begin").exit_code == 0
+    with Journal.open(journal_path(folder)):
+        pass
+    with replacing(folder / "baseline" / "web.json") as draft:
+        draft.write_text("{}")
+    assert of_others(folder) == []
+    assert {path.name for path in folder.iterdir()} >= {"web-users.json", "bus", "journal.sqlite", "marks.jsonl"}
+    for name in ("web-users.json", "bus/nats.conf", "bus/passwords/web1.password"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+
+
+def test_the_journal_too_is_opened_with_the_users_rights(folder: Path) -> None:
+    """SQLite follows links, also from the two files beside it."""
+    victim = folder.parent / "other.sqlite"
+    with sqlite3.connect(victim) as database:
+        database.execute("CREATE TABLE kept (x)")
+    victim.chmod(0o600)
+    before = victim.read_bytes()
+    as_user(folder, "ln -s ../other.sqlite journal.sqlite")
+    with pytest.raises(Exception, match="cannot be opened"):
+        Journal.open(journal_path(folder))
+    assert victim.read_bytes() == before
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["controller.toml", "other.sqlite", "state"]
+
+
+def test_a_balancers_file_in_another_hands_is_replaced_with_its_users_rights(folder: Path, secret: Path) -> None:
+    """keepalived's weights are in files that the service may write."""
+    as_user(folder, f"ln -s {secret} .weight.slackwater; ln -s {secret} weight")
+    LocalFiles().replace(str(folder / "weight"), "1\n")
+    assert secret.read_text() == SECRET
+    assert (folder / "weight").read_text() == "1\n"
+    assert of_others(folder) == []
+
+
+@pytest.mark.parametrize("command", [("bus", "node", "add", "web", "web1"), ("reload",)], ids=" ".join)
+def test_root_sends_no_signal_to_a_process_of_another_user(folder: Path, command: tuple[str, ...]) -> None:
+    """`serve.json` and `serve.lock` may name any process."""
+    with subprocess.Popen(["sleep", "600"]) as victim:
+        config = folder.parent / "controller.toml"
+        described = f'{{"pid": {victim.pid}, "config": "{config}", "children": {{"nats-server": {victim.pid}}}}}'
+        as_user(folder, f"echo {victim.pid} > serve.lock; echo '{described}' > serve.json")
+        with subprocess.Popen(["flock", "serve.lock", "sh", "-c", "echo held; read x"], cwd=folder, **PIPES) as holder:
+            assert holder.stdout
+            assert holder.stdin
+            assert holder.stdout.readline() == b"held\n"
+            done = run(folder, *command)
+            holder.stdin.close()
+        assert done.exit_code == 1
+        assert f"process {victim.pid}, which {folder} names, is not of the user who owns that folder" in done.output
+        assert victim.poll() is None
+        victim.kill()
+
+
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+
+def test_a_signal_goes_to_the_users_own_process_and_to_no_number(folder: Path) -> None:
+    as_them = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "sh", "-c", "echo up; exec sleep 600"]
+    with subprocess.Popen(as_them, stdout=subprocess.PIPE) as theirs:
+        assert theirs.stdout
+        assert theirs.stdout.readline() == b"up\n"
+        send_signal(folder, theirs.pid, signal.SIGHUP)
+        assert theirs.wait() == -signal.SIGHUP
+    for number in (theirs.pid, 0, -1, 2**40):
+        with pytest.raises((ProcessLookupError, OverflowError)):
+            send_signal(folder, number, signal.SIGHUP)
+    with pytest.raises(StateError, match="is not of the user"):
+        send_signal(folder, 1, signal.SIGHUP)
+
+
+def test_serve_does_not_run_as_root_in_the_folder_of_another_user(folder: Path) -> None:
+    """nats-server and SQLite would leave files there that the service cannot use."""
+    done = run(folder, "serve")
+    assert done.exit_code == 1
+    assert f"state_dir {folder}: is user {UID}'s" in done.output
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("bus", "node", "add", "web", "web1"), ("web", "user", "add", "anna")], ids=" ".join)
+def test_a_command_before_the_first_start_makes_the_folder_closed_to_others(
+    folder: Path, words: tuple[str, ...]
+) -> None:
+    folder.rmdir()
+    assert run(folder, *words, text="long enough a password\n").exit_code == 0
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+
+
+def test_the_folder_is_made_for_the_services_user_if_there_is_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slackwater.files.SERVICE_USER", "nobody")
+    made = folder.parent / "made"
+    make_state_dir(made)
+    assert made.stat().st_uid == 65534
+    assert stat.S_IMODE(made.stat().st_mode) == 0o750
+    make_state_dir(folder / "below")
+    assert (folder / "below").stat().st_uid == UID, "what is in somebody's hands already is theirs"
+
+
+def test_whose_hands_a_path_is_in(folder: Path) -> None:
+    """Who can put something else there, not who owns the file: a user may link a file of root's into his folder."""
+    above = folder.parent
+    as_user(folder, "mkdir a; ln -s /etc b; touch c")
+    (folder / "a/of-root").mkdir()
+    (folder / "d").write_text("")
+    (above / "link").symlink_to(folder)
+    (above / "of-root").symlink_to("/etc")
+    theirs = (UID, UID)
+    for name in ("a", "a/x", "a/of-root", "a/of-root/x", "b", "b/passwd", "c", "d", "not-there/x"):
+        assert in_hands_of(folder / name) == theirs, name
+    assert in_hands_of(folder) == theirs
+    for path in ("controller.toml", "", "not-there/x", "of-root/passwd", "of-root"):
+        assert in_hands_of(above / path) is None, path
+    assert in_hands_of(above / "link" / "x") == theirs, "root's link to the folder"
+    os.chown(above / "of-root", UID, UID, follow_symlinks=False)
+    assert in_hands_of(above / "of-root" / "passwd") == theirs, "whose it is may let it lead elsewhere"
+
+
+def test_root_is_itself_again_afterwards(folder: Path, secret: Path) -> None:
+    with replacing(folder / "x") as draft:
+        draft.write_text("x")
+        with pytest.raises(PermissionError):
+            secret.read_text()
+    assert secret.read_text() == SECRET
+    with pytest.raises(RuntimeError), replacing(folder / "x"):
+        raise RuntimeError
+    assert secret.read_text() == SECRET
+    assert of_others(folder) == []
+
+
+def test_a_supervisor_sees_a_folder_of_its_own_user(tmp_path: Path) -> None:
+    assert state_dir.prepare(str(tmp_path / "made")) == tmp_path / "made"
+    with socket.socket(socket.AF_UNIX) as listener:  # of any kind: it is no file of ours
+        listener.bind(str(tmp_path / "made/x"))
+    assert state_dir.read_serve(tmp_path / "made") is None
