@@ -18,7 +18,7 @@ from lbengine.balancer import Server, Snapshot
 from lbengine.state_file import StateFile, StateFileError
 from slackwater.config import PoolSettings, kind_of, place_in_words
 from slackwater.control import ServerWeight
-from slackwater.files import as_owner, force_folder, remove, replace_durably, write_whole
+from slackwater.files import as_owner, bytes_of, force_folder, remove, replace_durably, write_whole
 from slackwater.messages import Name
 
 VERSION = 1
@@ -126,13 +126,13 @@ class BaselineStore:
 
     def forget(self) -> None:
         """Somebody else has led since: what was stored is of the past, and not what to go back to."""
-        self.path.unlink(missing_ok=True)
+        remove(self.path)
 
     @property
     def put_back(self) -> str:
         """The `id` of what was removed last, by us or by `slackwater restore`: whoever still has it, it is done."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            return self._note.read_text().strip()
+            return bytes_of(self._note).decode().strip()
         return ""
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from slackwater.files import bytes_of
 from slackwater.messages import KnobState
 
 SHIPPED = Path(__file__).resolve().parent / "knowledge.toml"
@@ -49,7 +50,7 @@ def load(path: str = "") -> Knowledge:
     """Reads a knowledge base; an empty path means the shipped one. Raises KnowledgeError."""
     file = Path(path) if path else SHIPPED
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        raw = tomllib.loads(bytes_of(file).decode("utf-8-sig"))
     except OSError as error:
         raise KnowledgeError(f"{file}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -118,6 +118,12 @@ def text_of(path: Path) -> str:
         raise OSError(errno.EILSEQ, f"not UTF-8 at byte {error.start}", str(path)) from None
 
 
+def secret_of(path: Path) -> tuple[str, int]:
+    """As `text_of`, and who may read it: the file's mode."""
+    with as_owner(path):
+        return text_of(path), stat.S_IMODE(path.stat().st_mode)
+
+
 def exists(path: Path) -> bool:
     """Whether something is there, also a link to nowhere. Raises PermissionError where that cannot be seen."""
     with as_owner(path):

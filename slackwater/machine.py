@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from slackwater.files import replacing
+from slackwater.files import bytes_of, replacing
 
 MACHINE_ID = Path("/etc/machine-id")
 """machine-id(5): made at the first boot, and kept."""
@@ -89,6 +89,6 @@ def this_process() -> Process:
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return bytes_of(path).decode().strip()
     except (OSError, UnicodeDecodeError):
         return ""

@@ -33,7 +33,7 @@ from detector.features.columns import Floats, Ints
 from detector.features.features import CAUSE, FEATURES, FELT, Frame, describe_all
 from detector.features.history import in_cgroup
 from detector.features.signals import INDEX
-from slackwater.files import replacing
+from slackwater.files import bytes_of, write_whole
 
 FORMAT = 2
 MAX_DEPTH = 6
@@ -285,8 +285,7 @@ def save(path: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) ->
 
     described = {**metadata, "format": FORMAT, "features": list(FEATURES), "terms": list(TERMS)}
     written = {**content, "metadata": json.dumps(described)}
-    with replacing(path) as draft:
-        draft.write_bytes(with_plain(skops.io.dumps(written, compression=zipfile.ZIP_DEFLATED), written))
+    write_whole(path, with_plain(skops.io.dumps(written, compression=zipfile.ZIP_DEFLATED), written))
     return load(path)
 
 
@@ -308,7 +307,7 @@ def path_of(named: str) -> Path:
 def load(path: Path) -> Model:
     """Reads a model file. Raises ModelError for one that is not ours, is damaged or has other features."""
     try:
-        data = path.read_bytes()
+        data = bytes_of(path)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
     if not zipfile.is_zipfile(io.BytesIO(data)):

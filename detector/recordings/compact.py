@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from detector.recordings.recording import FORMAT, Label, Recording, RecordingError
+from slackwater.files import bytes_of
 from slackwater.messages import Sample
 
 SHIPPED = Path(__file__).parent / "try.jsonl.xz"
@@ -44,7 +45,7 @@ def encode(recording: Recording, noises: dict[str, str]) -> bytes:
 def read(path: Path) -> tuple[Recording, dict[str, str]]:
     """The recording, and what its kinds of noise are. Raises RecordingError for a file that is damaged or empty."""
     try:
-        first, *rest = lzma.decompress(path.read_bytes()).splitlines()
+        first, *rest = lzma.decompress(bytes_of(path)).splitlines()
         head = msgspec.json.decode(first, type=Head)
         if head.format != FORMAT:
             raise RecordingError(f"{path}: format {head.format}; this program reads format {FORMAT}")

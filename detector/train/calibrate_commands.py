@@ -14,7 +14,7 @@ from detector.train.calibrate import CalibrationError, Limits, NoiseSchedule
 from detector.train.commands import describe, progress, write_report
 from detector.train.training import train_model
 from slackwater.config import ControllerSettings, load
-from slackwater.files import write_whole
+from slackwater.files import bytes_of, write_whole
 from slackwater.options import config_option, pool_option
 from slackwater.stopping import on_stop
 
@@ -97,7 +97,7 @@ def calibrate(
     if not yes and not click.confirm(f"Install it as {target}?", err=True):
         click.echo(f"not installed; the model is {made}")
         return
-    write_whole(target, made.read_bytes())
+    write_whole(target, bytes_of(made))
     click.echo(f"installed: {target}")
     if settings.detector.model != str(target):
         click.echo(f'set `model = "{target}"` under [detector], and start `slackwater serve` again to use it')

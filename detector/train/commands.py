@@ -18,6 +18,7 @@ from detector.train import reliability
 from detector.train.report import page, reliability_plot
 from detector.train.scores import SURE
 from detector.train.training import Progress, TrainingError, track, train_model
+from slackwater.files import write_whole
 
 
 def _files(data: Iterable[Path]) -> list[Path]:
@@ -70,8 +71,7 @@ def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_
 
 def write_report(path: Path, model: tree.Model) -> None:
     """Writes a model's report as HTML. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(model, describe(model)), encoding="utf-8")
+    write_whole(path, page(model, describe(model)).encode())
 
 
 @click.group(epilog="Example: slackwater detector explain")
@@ -103,7 +103,7 @@ def evaluate(data: tuple[Path, ...], which: str, plot: Path | None, as_json: boo
         if plot is not None:
             if result["reliability"] is None:
                 raise click.ClickException(f"{plot}: not written: no Verdict stated a probability")
-            plot.write_text(reliability_plot(result["reliability"]), encoding="utf-8")
+            write_whole(plot, reliability_plot(result["reliability"]).encode())
     except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import grp
 import os
-import pwd
 import shlex
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from lbengine.backends.haproxy.algorithms import CONFIGURED
 from lbengine.backends.haproxy.configuration import started
 from lbengine.backends.haproxy.site import Configuration, read_configuration
 from lbengine.backends.haproxy.survey import (
-    SERVICE_USER,
     FoundBackend,
     FoundServer,
     Survey,
@@ -38,7 +36,7 @@ from lbengine.preflight import MOST_NAMES
 from slackwater.bus import nats_server
 from slackwater.bus.config import Node, parse_nodes
 from slackwater.config import ControllerSettings, is_loopback, parse
-from slackwater.files import replacing
+from slackwater.files import PRIVATE, SERVICE_USER, exists, replacing
 from slackwater.options import DEFAULT_CONFIG, config_option
 from slackwater.supervise.state_dir import running_serve
 
@@ -145,7 +143,6 @@ def init(
     _with(nats_server.nodes_of(settings), new)  # refuses before anything is written
     certificate: list[str] = []
     if not dry_run:
-        _make_state_dir(Path(settings.state_dir))
         if wishes != asked:
             certificate = make_certificate(settings, config_path.parent, _write)
         nats_server.change_nodes(settings, lambda nodes: _with(nodes, new))
@@ -158,7 +155,7 @@ def init(
         pools=pools,
         left_out=left_out,
         certificate=certificate,
-        login=[] if (Path(settings.state_dir) / "web-users.json").exists() else [_login_command(named)],
+        login=[] if exists(Path(settings.state_dir) / "web-users.json") else [_login_command(named)],
         missing=_missing(found, pools, settings),
         nodes=[
             NodeLines(node.name, pool.name, lines_for(node, settings.bus_folder / "passwords", wishes.tls_ca, named))
@@ -182,21 +179,9 @@ def _configuration(named: Path | None) -> Configuration:
     return read_configuration(named or USUAL_CONFIGURATION)
 
 
-def _make_state_dir(folder: Path) -> None:
-    """For the service's user, if root makes it and there is one."""
-    if folder.exists():
-        return
-    folder.mkdir(mode=0o750, parents=True)
-    if os.geteuid() == 0:
-        with contextlib.suppress(KeyError):
-            service = pwd.getpwnam(SERVICE_USER)
-            os.chown(folder, service.pw_uid, service.pw_gid)
-
-
 def _write(path: Path, text: str, mode: int) -> None:
     """Whole or not at all. What a group may read belongs to the service's, if there is one, or is for nobody else."""
-    with replacing(path) as draft:
-        draft.touch(mode=0o600)
+    with replacing(path, PRIVATE) as draft:
         if mode & 0o077 == 0o040 and os.geteuid() == 0:
             with contextlib.suppress(KeyError):  # without the package
                 os.chown(draft, 0, grp.getgrnam(SERVICE_USER).gr_gid)

@@ -17,7 +17,7 @@ from pathlib import Path
 from lbengine.backends.table import targets_of
 from lbengine.balancer import Target
 from slackwater.config import PoolSettings
-from slackwater.files import PRIVATE, bytes_of, open_file, remove
+from slackwater.files import PRIVATE, as_owner, bytes_of, open_file, remove
 
 SYSTEM_FOLDER = Path("/run/slackwater")
 
@@ -32,7 +32,7 @@ def lock_folder(state_dir: Path) -> Path:
     """
     personal = os.environ.get("XDG_RUNTIME_DIR")
     for folder in [SYSTEM_FOLDER, *([Path(personal) / "slackwater"] if personal else [])]:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), as_owner(folder):
             folder.mkdir(mode=0o700, exist_ok=True)
             if is_ours(folder):
                 return folder
@@ -87,7 +87,8 @@ def _target_lock(pool: PoolSettings, target: Target, folder: Path) -> Iterator[N
     path = folder / lock_name(target.lock)
     with contextlib.ExitStack() as held:
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            with as_owner(folder):
+                folder.mkdir(mode=0o700, exist_ok=True)
             if not is_ours(folder):
                 raise LockError(f"pool `{pool.name}`: {folder} must belong to this user, and to no other")
             held.enter_context(_locked(path))

@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from slackwater.files import bytes_of
+
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 825
 RENEW_DAYS = 30
 """One that ends within so many days is signed anew."""
@@ -138,8 +140,8 @@ def _builder(
 
 def _read(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
-        certificate = x509.load_pem_x509_certificate(files.authority.read_bytes())
-        key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate(bytes_of(files.authority))
+        key = serialization.load_pem_private_key(bytes_of(files.authority_key), None)
     except (ValueError, TypeError) as error:
         raise AuthorityError(f"{files.authority}, {files.authority_key}: cannot be used: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -152,8 +154,8 @@ def _fitting(
 ) -> x509.Certificate | None:
     """The certificate that is there, if it is of this authority and key, for this host, and for a while yet."""
     try:
-        found = x509.load_pem_x509_certificate(files.certificate.read_bytes())
-        key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+        found = x509.load_pem_x509_certificate(bytes_of(files.certificate))
+        key = serialization.load_pem_private_key(bytes_of(files.key), None)
         found.verify_directly_issued_by(authority)
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except Exception:  # whatever is wrong with it, it is signed anew

@@ -26,6 +26,7 @@ from slackwater.config.description import hints, struct_of
 from slackwater.config.kinds import ConfigError
 from slackwater.config.settings import ControllerSettings, PoolSettings
 from slackwater.config.toml_lines import KeyPath, dotted, key_lines, line_of
+from slackwater.files import bytes_of
 
 log = logging.getLogger("slackwater.config")
 
@@ -39,7 +40,7 @@ def read(path: str | Path) -> str:
     """The text of a controller's file. Raises ConfigError."""
     path = Path(path)
     try:
-        return path.read_text(encoding="utf-8-sig")  # with a byte order mark, which some editors write, or without
+        return bytes_of(path).decode("utf-8-sig")  # with a byte order mark, which some editors write, or without
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

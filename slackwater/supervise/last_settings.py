@@ -6,6 +6,7 @@ A file that was changed and refused must not keep anybody from `slackwater pause
 from __future__ import annotations
 
 import logging
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from slackwater.config import ConfigError, ControllerSettings, load, parse
-from slackwater.files import PRIVATE, bytes_of, write_whole
+from slackwater.files import PRIVATE, bytes_of, in_hands_of, write_whole
+from slackwater.service_user import become
 
 log = logging.getLogger("slackwater.config")
 
@@ -43,6 +45,7 @@ def keep(folder: Path, config: Path, text: str) -> None:
 def load_or_last(config: Path) -> ControllerSettings:
     """The settings in the file; where it is wrong or gone those that `serve` accepted last from it, with a warning.
 
+    The latter are the words of the service's user, who may write what it likes there: root is that user from then on.
     Raises ConfigError.
     """
     try:
@@ -54,7 +57,9 @@ def load_or_last(config: Path) -> ControllerSettings:
             except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                 continue
             if kept.config == str(config.absolute()):
-                log.warning("%s; using the settings that the controller accepted last", error)
+                owner = in_hands_of(folder / NAME) if os.geteuid() == 0 else None
+                as_whom = f", as their owner {become(owner)}" if owner else ""
+                log.warning("%s; using the settings that the controller accepted last%s", error, as_whom)
                 return parse(kept.text, f"{folder / NAME}")
         raise
 
@@ -64,7 +69,7 @@ def state_dirs_of(config: Path) -> list[Path]:
     the usual folder."""
     named: object = None
     try:
-        text = config.read_text(encoding="utf-8-sig")
+        text = bytes_of(config).decode("utf-8-sig")
         named = tomllib.loads(text).get("state_dir")
     except tomllib.TOMLDecodeError:
         line = re.search(r'^state_dir\s*=\s*"([^"\\]+)"', text, re.MULTILINE)

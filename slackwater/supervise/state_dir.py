@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slackwater.files import STATE_DIR_MODE, bytes_of, in_hands_of, open_file, remove, write_whole
+from slackwater.files import STATE_DIR_MODE, as_owner, bytes_of, in_hands_of, open_file, remove, write_whole
 
 LEFTOVERS_END_WITHIN_S = 8.0
 
@@ -35,7 +35,8 @@ def prepare(state_dir: str) -> Path:
             " write elsewhere: run `slackwater serve` as that user (`systemctl start slackwater-controller` does)"
         )
     try:
-        path.mkdir(mode=STATE_DIR_MODE, parents=True, exist_ok=True)
+        with as_owner(path):
+            path.mkdir(mode=STATE_DIR_MODE, parents=True, exist_ok=True)
         probe = path / f".write-test-{os.getpid()}"
         remove(probe)
         os.close(open_file(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -155,7 +156,7 @@ def send_signal(state_dir: Path, pid: int, number: signal.Signals) -> None:
 def _users_of(pid: int) -> set[int]:
     """The real, effective and saved ids of a process's user: proc(5). Raises ProcessLookupError."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = bytes_of(Path(f"/proc/{pid}/status")).decode(errors="replace").splitlines()
     except FileNotFoundError:
         raise ProcessLookupError(errno.ESRCH, f"no process {pid}") from None
     return {int(word) for line in lines if line.startswith("Uid:") for word in line.split()[1:4]}

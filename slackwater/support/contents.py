@@ -16,6 +16,7 @@ import msgspec
 
 from slackwater import __version__
 from slackwater.config import ConfigError, ControllerSettings, describe, load
+from slackwater.files import bytes_of
 from slackwater.support.archive import Bundle
 from slackwater.support.journal_rows import rows
 from slackwater.support.reading import NotRead, listing, output, read_inside
@@ -91,7 +92,7 @@ def _settings(site: Site, bundle: Bundle) -> None:
     for path in (site.config, *(NODE_FOLDER / name for name in NODE_FILES)):
         known = declared if path == site.config else None
         try:
-            given[str(path)] = scrubber.settings(tomllib.loads(path.read_text(encoding="utf-8-sig")), known=known)
+            given[str(path)] = scrubber.settings(tomllib.loads(bytes_of(path).decode("utf-8-sig")), known=known)
         except (OSError, UnicodeDecodeError) as error:
             if path == site.config:
                 bundle.left_out(str(path), getattr(error, "strerror", None) or "not UTF-8")

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from errno import ELOOP, ENOTDIR
 from pathlib import Path
 
+from slackwater.files import as_owner
+
 MOST_BYTES = 20_000_000
 """Of one file or one program's output: the newest."""
 PROGRAM_WITHIN_S = 60.0
@@ -26,12 +28,13 @@ def read_inside(folder: Path, *names: str, most_bytes: int = MOST_BYTES) -> byte
     """
     handle = -1
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        for number, name in enumerate(names):
-            kind = 0 if number == len(names) - 1 else os.O_DIRECTORY
-            below = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | kind, dir_fd=handle)
-            os.close(handle)
-            handle = below
+        with as_owner(folder):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            for number, name in enumerate(names):
+                kind = 0 if number == len(names) - 1 else os.O_DIRECTORY
+                below = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | kind, dir_fd=handle)
+                os.close(handle)
+                handle = below
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise NotRead("no regular file")
@@ -53,7 +56,8 @@ def read_inside(folder: Path, *names: str, most_bytes: int = MOST_BYTES) -> byte
 def listing(folder: Path, depth: int = 2) -> Iterator[str]:
     """Kind, mode, size, age and name of what is in a folder; links by themselves. Raises NotRead."""
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        with as_owner(folder):
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise NotRead(error.strerror or str(error)) from None
     for entry in entries[:MOST_LISTED]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from slackwater.files import as_owner
+
 MOST_SECRET_BYTES = 1_000_000
 REMOVED = "[removed]"
 LEAST_CHARACTERS = 6
@@ -123,7 +125,8 @@ class Scrubber:
 def _content(path: Path) -> str:
     """What a secret's file holds, so that it can be searched for; empty where it cannot be read."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with as_owner(path):
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return ""
     try:

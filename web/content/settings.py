@@ -13,6 +13,7 @@ from slackwater import config
 from slackwater.bus.bus import without_password
 from slackwater.config import ConfigError, ControllerSettings
 from slackwater.config.toml_lines import KeyPath, key_lines
+from slackwater.files import bytes_of
 from slackwater.supervise import state_dir
 
 
@@ -48,7 +49,7 @@ def settings_page(settings: ControllerSettings) -> SettingsPage:
     text = ""
     if path:
         try:
-            text = Path(path).read_text(encoding="utf-8-sig")
+            text = bytes_of(Path(path)).decode("utf-8-sig")
         except (OSError, UnicodeDecodeError):
             path = ""
     changed = bool(text) and _parsed(text, path) != settings

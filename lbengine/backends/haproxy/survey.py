@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import grp
 import io
@@ -21,9 +20,10 @@ from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.haproxy.site import Configuration, SurveyError, find_in, socket_named, spoken
 from lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder
 from slackwater.config import LbengineSettings
+from slackwater.files import SERVICE_USER
 from slackwater.messages import is_name
+from slackwater.service_user import SYSTEMD, groups_of_unit
 
-SERVICE_USER = "slackwater"
 USUAL_SOCKETS = (
     "/run/haproxy/admin.sock",
     "/run/haproxy/haproxy.sock",
@@ -33,7 +33,6 @@ USUAL_SOCKETS = (
     "/var/run/haproxy.sock",
 )
 """Debian's, the one of HAProxy's guides, and Red Hat's."""
-SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.d"
 """Where a site's own lines for the controller's unit are."""
 INTERNAL = ("<", "MASTER")
 """Beginnings of the names of HAProxy's own proxies."""
@@ -225,19 +224,6 @@ def _examined(
     except BalancerError as error:
         return FoundBackend(name, balance, servers, [str(error).replace(start, f"backend `{name}`{at}")], [])
     return FoundBackend(name, balance, servers, [], [text.replace(start, f"backend `{name}`{at}") for text in warnings])
-
-
-def groups_of_unit(systemd: Path = SYSTEMD) -> set[str]:
-    """The groups that drop-ins of the controller's unit give it (systemd.exec(5): an empty value takes back those
-    before)."""
-    found: set[str] = set()
-    for file in sorted((systemd / DROP_INS).glob("*.conf")):
-        with contextlib.suppress(OSError):
-            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-                key, _, value = line.partition("=")
-                if key.strip() == "SupplementaryGroups":
-                    found = found | set(value.split()) if value.strip() else set()
-    return found
 
 
 def access_of(

@@ -28,7 +28,7 @@ from lbengine.backends.keepalived.conf import (
     virtual_servers,
 )
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
-from slackwater.files import write_whole
+from slackwater.files import bytes_of, write_whole
 
 PID_FILES = ("/run/keepalived.pid", "/run/keepalived/keepalived.pid")
 DEFAULT_CONFIGURATION = "/etc/keepalived/keepalived.conf"
@@ -55,7 +55,7 @@ class LocalFiles:
 
     def read(self, path: str) -> str | None:
         try:
-            return Path(path).read_text(encoding="utf-8", errors="replace")
+            return bytes_of(Path(path)).decode(errors="replace")
         except OSError:
             return None
 

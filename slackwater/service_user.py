@@ -1,0 +1,44 @@
+"""The service's user: its groups, and root becoming that user for good."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+from pathlib import Path
+
+from slackwater.files import SERVICE_USER, User, bytes_of
+
+SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.d"
+
+
+def groups_of_unit(systemd: Path = SYSTEMD) -> set[str]:
+    """The groups that drop-ins of the controller's unit give it (systemd.exec(5): an empty value takes back those
+    before)."""
+    found: set[str] = set()
+    for file in sorted((systemd / DROP_INS).glob("*.conf")):
+        with contextlib.suppress(OSError):
+            for line in bytes_of(file).decode(errors="replace").splitlines():
+                key, _, value = line.partition("=")
+                if key.strip() == "SupplementaryGroups":
+                    found = found | set(value.split()) if value.strip() else set()
+    return found
+
+
+def become(user: User) -> str:
+    """Root is this user from now on, with the groups that the unit has if it is the service's; returns the name.
+
+    Raises OSError where this root may not.
+    """
+    groups, name = [user.gid], str(user.uid)
+    with contextlib.suppress(KeyError):  # a number that has no name here
+        name = pwd.getpwuid(user.uid).pw_name
+        groups = os.getgrouplist(name, user.gid)
+    for group in groups_of_unit() if name == SERVICE_USER else ():
+        with contextlib.suppress(KeyError):
+            groups.append(grp.getgrnam(group).gr_gid)
+    os.setgroups(groups)
+    os.setresgid(user.gid, user.gid, user.gid)
+    os.setresuid(user.uid, user.uid, user.uid)
+    return name

@@ -1,0 +1,149 @@
+"""One module opens, makes and removes files: `slackwater/files.py`, for root with the rights of who has them in hands.
+
+A place that does so itself is within one of its blocks (`as_owner`, `replacing`), or in `ALLOWED` with its reason: then what
+it opens is never in a folder of the service's user.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PACKAGES = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
+ONE = "slackwater/files.py"
+OPENS = {
+    "open",
+    "read_text",
+    "read_bytes",
+    "write_text",
+    "write_bytes",
+    "touch",
+    "truncate",
+    "mkstemp",
+    "mkdir",
+    "makedirs",
+}
+OPENS |= {"unlink", "rmdir", "rmtree", "rename", "renames", "symlink", "symlink_to", "link", "hardlink_to", "chmod"}
+OPENS |= {"fchmod", "lchmod", "chown", "fchown", "lchown", "scandir", "listdir", "copyfile", "copytree"}
+SIGNALS = {"kill", "killpg", "pidfd_send_signal"}
+BLOCKS = {"as_owner", "replacing"}
+NOT_FILES = {"Journal", "tarfile", "BACKENDS[pool.balancer]", "context().streams"}
+"""What has an `open` of its own; `Journal.open` opens by `slackwater/journal/database.py`."""
+
+ALLOWED = {
+    ("slackwater/support/archive.py", "write_private"): "a new file where the caller wants it, which stays root's",
+    ("slackwater/supervise/parts.py", "of"): "a file in memory",
+    ("slackwater/supervise/parts.py", "read_settings"): "a file in memory",
+    ("slackwater/journal/schema.py", "connect"): "within the block of database.py",
+    ("slackwater/journal/schema.py", "force_log"): "within the block of database.py",
+    ("slackwater/journal/database.py", "_begin_anew"): "within the block of `used`",
+    ("slackwater/journal/database.py", "_save"): "within the block of `used`",
+    ("lbengine/backends/haproxy/configuration.py", "text_of"): "HAProxy's own file; shared with the Ansible modules",
+    ("lbengine/backends/haproxy/configuration.py", "_strings"): "of /proc; shared with the Ansible modules",
+    ("lbengine/backends/haproxy/measured.py", "read"): "comes with the package",
+    ("slackwater/machine.py", "has_ended"): "signal 0, which is none",
+    ("slackwater/supervise/state_dir.py", "is_alive"): "signal 0, which is none",
+    ("slackwater/supervise/state_dir.py", "send_signal"): "has looked whose process it is",
+    ("lbengine/hooks.py", "_run"): "a child of its own",
+    ("detector/train/calibrate.py", "stopped"): "a child of its own",
+}
+
+
+def is_opening(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Name(id="open"):
+            return True
+        case ast.Attribute(value=of, attr="open") if ast.unparse(of) in NOT_FILES:
+            return False
+        case ast.Attribute(value=ast.Name(id="sqlite3"), attr="connect"):
+            return True
+        case ast.Attribute(attr="replace"):  # a path's has the new path alone; those of texts and values have more
+            return len(call.args) == 1 and not call.keywords
+        case ast.Attribute(value=ast.Name(id="os" | "signal"), attr=name) if name in SIGNALS:
+            return True
+        case ast.Attribute(attr=name):
+            return name in OPENS
+    return False
+
+
+def is_block(statement: ast.With | ast.AsyncWith) -> bool:
+    return any(
+        isinstance(item.context_expr, ast.Call)
+        and isinstance(item.context_expr.func, ast.Name)
+        and item.context_expr.func.id in BLOCKS
+        for item in statement.items
+    )
+
+
+def openings(source: str) -> Iterator[tuple[str, str]]:
+    """The function (or `module`) and the call, of each that is in no block of `slackwater/files.py`."""
+
+    def below(node: ast.AST, function: str) -> Iterator[tuple[str, str]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if isinstance(node, ast.With | ast.AsyncWith) and is_block(node):
+            return
+        if isinstance(node, ast.Call) and is_opening(node):
+            yield function, ast.unparse(node)
+        for child in ast.iter_child_nodes(node):
+            yield from below(child, function)
+
+    yield from below(ast.parse(source), "module")
+
+
+def found() -> dict[tuple[str, str], list[str]]:
+    """(file, function) -> what it opens."""
+    all_: dict[tuple[str, str], list[str]] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            for function, code in openings(path.read_text()) if name != ONE else ():
+                all_.setdefault((name, function), []).append(code)
+    return all_
+
+
+def test_no_other_code_opens_files() -> None:
+    wrong = {place: code for place, code in found().items() if place not in ALLOWED}
+    assert not wrong, "\n".join(f"{file}, {function}: {code}" for (file, function), code in wrong.items())
+
+
+def test_each_allowed_place_is_there() -> None:
+    assert ALLOWED.keys() <= found().keys()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(path)",
+        "path.open('w')",
+        "os.open(path, flags)",
+        "(folder / 'x').write_text(text)",
+        "draft.replace(path)",
+        "os.chown(path, 0, 0)",
+        "sqlite3.connect(path)",
+        "os.kill(pid, 15)",
+        "def f():\n    with suppress(OSError):\n        path.unlink()",
+    ],
+)
+def test_an_opening_is_seen(code: str) -> None:
+    assert list(openings(code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "bytes_of(path)",
+        "text.replace('a', 'b')",
+        "msgspec.structs.replace(value, a=1)",
+        "Journal.open(path)",
+        "self._process.kill()",
+        "with replacing(path) as draft:\n    draft.write_bytes(data)",
+        "with suppress(OSError), as_owner(path):\n    path.unlink()",
+    ],
+)
+def test_what_opens_nothing_or_as_the_owner_is_left_alone(code: str) -> None:
+    assert not list(openings(code))
