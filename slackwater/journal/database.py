@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import sqlite3
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,12 +23,26 @@ from slackwater.journal.schema import JournalError
 log = logging.getLogger("slackwater.journal")
 
 BESIDE = ("-wal", "-shm")
+SHARED_BYTES = 0x40000002, 510
+"""Start and length of what every connection to a database locks (https://sqlite.org/src/file/src/os.h)."""
 NOT_THERE = 0
 """In place of an inode."""
 
 
+@contextlib.contextmanager
+def _held(database: Path) -> Iterator[None]:
+    """While it is held as by a reader, no connection takes itself for the last one: that one would bring its log into
+    the database, and remove the log that is there by name, which may be another process's by now."""
+    with open(database, "rb") as file:  # noqa: PTH123 - within the block of `used`
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, *SHARED_BYTES, 0))
+        yield
+
+
 class Database:
-    """One connection, with the rights of who has the folder in hands. The caller has one thread at a time use it."""
+    """One connection, with the rights of who has the folder in hands. The caller has one thread at a time use it.
+
+    Of a process one has a file open for long: SQLite shares `-shm` among the connections of a process.
+    """
 
     def __init__(self, path: Path, read_only: bool, wait_s: float) -> None:
         """Makes or updates the file unless `read_only`. Raises JournalError."""
@@ -99,7 +114,8 @@ class Database:
                 log.error(
                     "%s: somebody deleted %s beside it; what was in there is saved", self.path, " or ".join(BESIDE)
                 )
-            self.connection.close()
+            with _held(self._file):
+                self.connection.close()
             self._open()
             # Something stands in the new log from now on: the other processes see that it is one.
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -198,6 +200,23 @@ def test_of_a_request_for_a_certificate_only_the_key_counts() -> None:
     request = identity.request({"name": "slackwater-controller"}, private)
     made = x509.load_pem_x509_certificate(authority.sign(request, "lb1", ["lb1"], certificate, signs, 90).encode())
     assert made.subject.rfc4514_string() == "CN=lb1"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a key of root's")
+@pytest.mark.parametrize("kind", ["nkey", "tls"])
+def test_a_key_does_not_leave_its_host(kind: str, tmp_path: Path) -> None:
+    """What the module answers is public; the key is in its file alone."""
+    given: dict[str, Any] = {"kind": kind, "path": str(tmp_path / "key"), "_ansible_remote_tmp": str(tmp_path)}
+    given |= {"name": "web1", "addresses": ["web1"], "certificate": str(tmp_path / "none")} if kind == "tls" else {}
+    asked = json.dumps({"ANSIBLE_MODULE_ARGS": given})
+    program = [sys.executable, str(ANSIBLE / "plugins/modules/identity.py")]
+    done = subprocess.run(program, input=asked, capture_output=True, text=True)
+    answered = json.loads(done.stdout)
+    assert answered["changed"]
+    secret = (tmp_path / "key").read_text()
+    assert not any(line in done.stdout + done.stderr for line in secret.split("\n") if line and "-----" not in line)
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o640
 
 
 UNQUOTED = {

@@ -1,5 +1,5 @@
-"""Root's commands in the folder of the service's user, who has laid links in it: they lead to nothing of root's, and what
-root makes there is the user's."""
+"""Root's commands in the folder of the service's user, who has laid links in it: they lead to nothing of root's, and
+what root makes there is the user's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from slackwater.cli.main import cli
 from slackwater.files import in_hands_of, make_state_dir, replacing
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.supervise import state_dir
+from slackwater.supervise.last_settings import keep
 from slackwater.supervise.state_dir import StateError, send_signal
 from tests.support.other_user import UID, as_user, folder_of_another_user, of_others
 from tests.support.real_processes import free_address
@@ -252,3 +254,30 @@ def test_a_supervisor_sees_a_folder_of_its_own_user(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:  # of any kind: it is no file of ours
         listener.bind(str(tmp_path / "made/x"))
     assert state_dir.read_serve(tmp_path / "made") is None
+
+
+AS_ROOT = """
+import os, sys
+from pathlib import Path
+from slackwater.supervise.last_settings import load_or_last
+import lbengine.backends.table
+settings = load_or_last(Path(sys.argv[1]))
+print(settings.pool[0].backend, os.getresuid(), os.getresgid())
+"""
+
+
+def test_with_the_settings_that_the_service_kept_root_is_the_service(folder: Path) -> None:
+    """They name sockets, files and commands' targets, and the service's user may write there what it likes."""
+    config = folder.parent / "controller.toml"
+    keep(folder, config, config.read_text().replace('backend = "web"', 'backend = "of-the-service"'))
+
+    def who() -> str:
+        done = subprocess.run([sys.executable, "-c", AS_ROOT, str(config)], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    assert who() == "web (0, 0, 0) (0, 0, 0)", "its own settings are root's"
+    config.write_text(config.read_text() + "\n[broken\n")
+    assert who() == f"of-the-service ({UID}, {UID}, {UID}) ({UID}, {UID}, {UID})"
+    os.chown(folder, 0, 0)
+    os.chown(folder / "settings-in-force.json", 0, 0)
+    assert who() == "of-the-service (0, 0, 0) (0, 0, 0)"
