@@ -127,7 +127,11 @@ def secret_of(path: Path) -> tuple[str, int]:
 def exists(path: Path) -> bool:
     """Whether something is there, also a link to nowhere. Raises PermissionError where that cannot be seen."""
     with as_owner(path):
-        return os.path.lexists(path)
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
 
 # --- writing

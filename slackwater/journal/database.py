@@ -59,6 +59,8 @@ class Database:
     def _open(self) -> None:
         self._inode = NOT_THERE  # if it fails, the next use tries again
         self.connection = schema.connect(self.path, self.read_only, self._wait_s)
+        self._file = Path(os.path.realpath(self.path))
+        """Where SQLite has the files beside it."""
         self._inode = self.path.stat().st_ino
         self._beside = self._found()
 
@@ -77,11 +79,6 @@ class Database:
         """Has what was written on the disk. Raises OSError."""
         with as_owner(self.path):
             self._log_inode = schema.force_log(self._file, self._log_inode)
-
-    @property
-    def _file(self) -> Path:
-        """Where SQLite has the files beside it."""
-        return Path(os.path.realpath(self.path))
 
     def _found(self) -> tuple[int, int]:
         """The inodes of `-wal` and `-shm`. SQLite has both from the first transaction on until the last one closes."""
@@ -102,7 +99,11 @@ class Database:
             self.connection.close()
             self._open()
         elif not self.read_only and self._found() != self._beside:
-            self._begin_anew()
+            try:
+                self._begin_anew()
+            except OSError as error:
+                text = f"{self.path}: somebody deleted a file beside it, and none can be made: {error}"
+                raise JournalError(text) from None
 
     def _begin_anew(self) -> None:
         """One process after the other. All that have the old pair share it, and look before they write."""

@@ -211,9 +211,9 @@ def failure(path: Path, verb: str, error: sqlite3.Error) -> JournalError:
 
 def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
     """Opens the file, makes or updates its tables unless `read_only`. Raises JournalError."""
+    if read_only and not exists(path):
+        raise JournalError(f"no journal at {path}: is `slackwater serve` running with this state_dir?")
     try:
-        if read_only and not exists(path):
-            raise JournalError(f"no journal at {path}: is `slackwater serve` running with this state_dir?")
         if not read_only:
             make_state_dir(path.parent)
         uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"

@@ -273,8 +273,8 @@ def test_ended_sessions_stay_a_bounded_number(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_logout_holds_while_the_disk_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "web-ended-sessions.new").mkdir()
     ended = EndedSessions(tmp_path)
+    (tmp_path / "web-ended-sessions").mkdir()
     ended.add("a")
     assert "a" in ended
     assert "a logout may be forgotten at the next start" in caplog.text
