@@ -59,21 +59,21 @@ def _not_roots(path: Path) -> User | None:
 
 
 @contextmanager
-def as_owner(path: Path) -> Iterator[None]:
-    """For root: the files of the block are opened with the rights of the user who has `path` in hands.
+def as_owner(path: Path) -> Iterator[User | None]:
+    """For root: the files of the block are opened with the rights of the user who has `path` in hands, whom it gives.
 
     It holds for this thread. For all other users, and where root alone has it in hands, nothing is changed. Raises
     PermissionError where this root may not act for others.
     """
     user = in_hands_of(path) if os.geteuid() == 0 else None
     if user is None:
-        yield
+        yield None
         return
     if os.getgroups():  # root needs none for itself, and none of its groups counts for the other user
         os.setgroups([])
     before = _use(user)
     try:
-        yield
+        yield user
     finally:
         _use(before)
 
@@ -104,9 +104,15 @@ def _is_known(uid: int) -> bool:
 
 
 def bytes_of(path: Path) -> bytes:
-    """What a file holds. Raises OSError."""
-    with as_owner(path):
-        return path.read_bytes()
+    """What a file holds. Raises OSError; also for a pipe or a device in another user's folder, which could take root for
+    ever."""
+    with as_owner(path) as other:
+        if other is None:
+            return path.read_bytes()
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "no regular file", str(path))
+            return file.read()
 
 
 def text_of(path: Path) -> str:
@@ -189,9 +195,9 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
-    """A descriptor of a file that is no link. Raises OSError."""
+    """A descriptor of a file that is no link; a pipe in its place is not waited for. Raises OSError."""
     with as_owner(path):
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
 
 
 def remove(path: Path) -> None:

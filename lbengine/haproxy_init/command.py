@@ -36,7 +36,7 @@ from lbengine.preflight import MOST_NAMES
 from slackwater.bus import nats_server
 from slackwater.bus.config import Node, parse_nodes
 from slackwater.config import ControllerSettings, is_loopback, parse
-from slackwater.files import PRIVATE, SERVICE_USER, exists, replacing
+from slackwater.files import PRIVATE, SERVICE_USER, exists, in_hands_of, replacing
 from slackwater.options import DEFAULT_CONFIG, config_option
 from slackwater.supervise.state_dir import running_serve
 
@@ -182,7 +182,7 @@ def _configuration(named: Path | None) -> Configuration:
 def _write(path: Path, text: str, mode: int) -> None:
     """Whole or not at all. What a group may read belongs to the service's, if there is one, or is for nobody else."""
     with replacing(path, PRIVATE) as draft:
-        if mode & 0o077 == 0o040 and os.geteuid() == 0:
+        if mode & 0o077 == 0o040 and os.geteuid() == 0 and in_hands_of(path) is None:
             with contextlib.suppress(KeyError):  # without the package
                 os.chown(draft, 0, grp.getgrnam(SERVICE_USER).gr_gid)
                 draft.chmod(mode)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from slackwater.messages import plain_text
 from slackwater.options import config_option
 from slackwater.supervise.last_settings import state_dirs_of
 from slackwater.supervise.reload import Outcome
@@ -42,13 +43,18 @@ def reload(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(outcome, order="sorted").decode())
         sys.exit(1 if outcome.error else 0)
     if outcome.error:
-        raise ReloadError(f"refused, the settings before stay in force: {outcome.error}")
+        raise ReloadError(f"refused, the settings before stay in force: {_plain(outcome.error)}")
     for one in outcome.changed:
-        click.echo(str(one))
+        click.echo(_plain(str(one)))
     if not outcome.changed:
         click.echo("nothing differs from the settings in force")
     else:
         click.echo(f"started anew: {', '.join(outcome.restarted) or 'nothing'}")
+
+
+def _plain(text: str) -> str:
+    """The words of another user's file, line by line, for root's terminal."""
+    return "\n".join(map(plain_text, text.splitlines()))
 
 
 def _running(config_path: Path, state_dir: Path | None) -> tuple[Path, int]:

@@ -256,6 +256,14 @@ def test_a_supervisor_sees_a_folder_of_its_own_user(tmp_path: Path) -> None:
     assert state_dir.read_serve(tmp_path / "made") is None
 
 
+@pytest.mark.parametrize("name", ["baseline/web.json", "web-users.json", "serve.lock", "bus/nodes", "journal.sqlite"])
+def test_a_pipe_in_place_of_a_file_holds_up_nobody(folder: Path, name: str) -> None:
+    as_user(folder, f"mkdir -p {Path(name).parent} && mkfifo {name}")
+    for words in (("restore", "--all"), ("web", "user", "list"), ("bus", "node", "list"), ("status",)):
+        run(folder, *words)
+    assert of_others(folder) == []
+
+
 AS_ROOT = """
 import os, sys
 from pathlib import Path
