@@ -104,8 +104,7 @@ def _is_known(uid: int) -> bool:
 
 
 def bytes_of(path: Path) -> bytes:
-    """What a file holds. Raises OSError; also for a pipe or a device in another user's folder, which could take root for
-    ever."""
+    """What a file holds. Raises OSError; in another user's folder for a pipe or a device too, which may never end."""
     with as_owner(path) as other:
         if other is None:
             return path.read_bytes()
