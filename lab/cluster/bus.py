@@ -17,8 +17,9 @@ from lab.cluster.hosts import BRIDGE_ADDRESS, Host
 from lab.cluster.hosts import POOL as POOL
 from lab.cluster.paths import LAB_DIR
 from slackwater.bus import nats_server
-from slackwater.bus.config import WSENGINE, Node, write_secret
+from slackwater.bus.config import WSENGINE, Node
 from slackwater.config import BusSettings, ControllerSettings
+from slackwater.files import write_secret
 
 STATE_DIR = LAB_DIR / "slackwater"
 AUTHORITY_FILE = LAB_DIR / "bus-authority.pem"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from click.testing import CliRunner, Result
@@ -160,7 +161,9 @@ def test_root_sends_no_signal_to_a_process_of_another_user(folder: Path, command
         config = folder.parent / "controller.toml"
         described = f'{{"pid": {victim.pid}, "config": "{config}", "children": {{"nats-server": {victim.pid}}}}}'
         as_user(folder, f"echo {victim.pid} > serve.lock; echo '{described}' > serve.json")
-        with subprocess.Popen(["flock", "serve.lock", "sh", "-c", "echo held; read x"], cwd=folder, **PIPES) as holder:
+        with subprocess.Popen(
+            ["flock", "serve.lock", "sh", "-c", "echo held; read x"], cwd=folder, stdin=PIPE, stdout=PIPE
+        ) as holder:
             assert holder.stdout
             assert holder.stdin
             assert holder.stdout.readline() == b"held\n"
@@ -170,9 +173,6 @@ def test_root_sends_no_signal_to_a_process_of_another_user(folder: Path, command
         assert f"process {victim.pid}, which {folder} names, is not of the user who owns that folder" in done.output
         assert victim.poll() is None
         victim.kill()
-
-
-PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
 def test_a_signal_goes_to_the_users_own_process_and_to_no_number(folder: Path) -> None:
