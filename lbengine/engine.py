@@ -26,7 +26,6 @@ from lbengine.verdicts import LatestVerdicts
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.control import Request
-from slackwater.files import remove
 from slackwater.machine import controller_id
 from slackwater.messages import VERSION, Ask, Change, Cycle, ServerState, Verdict, Weight, shortened
 

@@ -8,7 +8,7 @@ import os
 import pwd
 from pathlib import Path
 
-from slackwater.files import SERVICE_USER, User, bytes_of
+from slackwater.files import SERVICE_USER, User, bytes_of, in_hands_of
 
 SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.d"
 
@@ -24,6 +24,13 @@ def groups_of_unit(systemd: Path = SYSTEMD) -> set[str]:
                 if key.strip() == "SupplementaryGroups":
                     found = found | set(value.split()) if value.strip() else set()
     return found
+
+
+def become_owner_of(folder: Path) -> str:
+    """Root is the user who has the folder in hands from now on, where that is another one; returns that one's name, or
+    nothing. For what that user's files have root do."""
+    owner = in_hands_of(folder) if os.geteuid() == 0 else None
+    return become(owner) if owner else ""
 
 
 def become(user: User) -> str:

@@ -171,6 +171,7 @@ def restore(
     not in the configuration any more, and needs none when it cannot be read.
     """
     from lbengine.restore import stored_elsewhere
+    from slackwater.service_user import become_owner_of
     from slackwater.supervise.give_back import settings_for_restore
     from slackwater.supervise.state_dir import running_serve
 
@@ -178,7 +179,8 @@ def restore(
         raise click.UsageError("--all and --pool exclude each other.")
     keep_files_private()
     settings = settings_for_restore(config_path) if every else load_or_last(config_path)
-    pools = [*settings.pool, *stored_elsewhere(settings)] if every else [settings.the_pool(pool_name)]
+    elsewhere = stored_elsewhere(settings) if every else []
+    pools = [*settings.pool, *elsewhere] if every else [settings.the_pool(pool_name)]
     serving = running_serve(settings.state_dir)
     if serving is not None and pools:
         click.echo(
@@ -189,6 +191,8 @@ def restore(
     why = why or "`slackwater restore`"
     restored: list[Restored] = []
     for pool in pools:
+        if pool in elsewhere:  # where it is says a file of the service's user
+            become_owner_of(Path(settings.state_dir))
         restored.append(_restore_pool(settings, pool, why, unless_driven))
         if not as_json:
             _tell_restored(restored[-1])

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from slackwater.config import ConfigError, ControllerSettings, PoolSettings
+from slackwater.files import in_hands_of
 from slackwater.supervise import last_settings, state_dir
 from slackwater.supervise.start import take_free
 
@@ -78,7 +80,8 @@ def _after_failed_start(settings: ControllerSettings) -> None:
     with contextlib.ExitStack() as held:
         locks = PoolLocks(lock_folder(folder))
         held.callback(locks.release)
-        ours = take_free(locks, [*settings.pool, *stored_elsewhere(settings)])
+        is_of_another = os.geteuid() == 0 and in_hands_of(folder) is not None  # root takes nobody's word for a place
+        ours = take_free(locks, [*settings.pool, *([] if is_of_another else stored_elsewhere(settings))])
         failed = set_baseline(settings, ours, "`slackwater serve` could not start")
     if done := [pool.name for pool in ours if pool not in failed]:
         log.info("could not start; baseline weights: %s", ", ".join(done))

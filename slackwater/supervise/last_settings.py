@@ -6,7 +6,6 @@ A file that was changed and refused must not keep anybody from `slackwater pause
 from __future__ import annotations
 
 import logging
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -14,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from slackwater.config import ConfigError, ControllerSettings, load, parse
-from slackwater.files import PRIVATE, bytes_of, in_hands_of, write_whole
-from slackwater.service_user import become
+from slackwater.files import PRIVATE, bytes_of, write_whole
+from slackwater.service_user import become_owner_of
 
 log = logging.getLogger("slackwater.config")
 
@@ -57,8 +56,8 @@ def load_or_last(config: Path) -> ControllerSettings:
             except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                 continue
             if kept.config == str(config.absolute()):
-                owner = in_hands_of(folder / NAME) if os.geteuid() == 0 else None
-                as_whom = f", as their owner {become(owner)}" if owner else ""
+                owner = become_owner_of(folder / NAME)
+                as_whom = f", as their owner {owner}" if owner else ""
                 log.warning("%s; using the settings that the controller accepted last%s", error, as_whom)
                 return parse(kept.text, f"{folder / NAME}")
         raise

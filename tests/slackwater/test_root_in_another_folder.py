@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ from subprocess import PIPE
 import pytest
 from click.testing import CliRunner, Result
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.keepalived.keepalived import LocalFiles
+from lbengine.baseline import Baseline, BaselineStore
 from slackwater.cli.main import cli
 from slackwater.files import in_hands_of, make_state_dir, replacing
 from slackwater.journal.journal import Journal, journal_path
@@ -289,3 +292,21 @@ def test_with_the_settings_that_the_service_kept_root_is_the_service(folder: Pat
     os.chown(folder, 0, 0)
     os.chown(folder / "settings-in-force.json", 0, 0)
     assert who() == "of-the-service (0, 0, 0) (0, 0, 0)"
+
+
+def test_where_only_the_services_files_know_a_pool_root_is_the_service(folder: Path) -> None:
+    """`restore --all` finds pools that are in no settings any more by their stored baselines."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        where = folder.parent / "of-another.sock"
+        listener.bind(str(where))
+        listener.listen()
+        listener.settimeout(60)
+        where.chmod(0o666)
+        BaselineStore(folder, HAProxyPool(name="left", backend="left", socket=str(where))).save({"a": Baseline(9, 9)})
+        command = [sys.executable, "-P", "-m", "slackwater.cli.main", "restore", "--all", "--config"]
+        with subprocess.Popen([*command, str(folder.parent / "controller.toml")], stderr=subprocess.DEVNULL) as restore:
+            connection, _ = listener.accept()
+            with connection:
+                peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            restore.kill()
+    assert struct.unpack("3i", peer)[1] == UID
