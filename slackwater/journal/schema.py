@@ -213,6 +213,8 @@ def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
     """Opens the file, makes or updates its tables unless `read_only`. Raises JournalError."""
     if read_only and not exists(path):
         raise JournalError(f"no journal at {path}: is `slackwater serve` running with this state_dir?")
+    if path.is_fifo():  # SQLite would wait for it for ever
+        raise JournalError(f"{path}: is a pipe, and no file")
     try:
         if not read_only:
             make_state_dir(path.parent)
