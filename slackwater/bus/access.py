@@ -9,7 +9,7 @@ from typing import Any
 
 from slackwater.bus.client import Rules
 from slackwater.config import BusSettings
-from slackwater.files import text_of
+from slackwater.files import secret_of
 from slackwater.messages import is_name
 
 
@@ -39,12 +39,12 @@ def login_of(settings: BusSettings) -> dict[str, Any]:
     if settings.user:
         path = Path(settings.password_file)
         try:
-            mode = path.stat().st_mode & 0o777
+            secret, mode = secret_of(path)
             if mode & 0o007:
                 raise BusError(
                     f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
                 )
-            login |= {"user": settings.user, "password": text_of(path).strip()}
+            login |= {"user": settings.user, "password": secret.strip()}
         except PermissionError:
             raise BusError(f"bus.password_file: {path}: may not be read; run this as root or as its owner") from None
         except FileNotFoundError:
