@@ -332,7 +332,7 @@ class Journal:
     def give_up_after(self, seconds: float) -> None:
         """What is read then raises JournalError: it is stopped, however far it came."""
         until_s = time.monotonic() + seconds
-        self._connection.set_progress_handler(lambda: time.monotonic() > until_s, 10_000)
+        self._database.connection.set_progress_handler(lambda: time.monotonic() > until_s, 10_000)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
