@@ -206,7 +206,13 @@ def test_each_setting_with_a_text_is_a_secret_or_is_known_to_be_none() -> None:
     """A new setting belongs in `PLAIN`, or has a name that `SECRET_KEY` finds."""
     of_texts = {name for name, default, _ in describe() if default[:1] in ('"', "[", "{", "(")}
     secret = {name for name in of_texts if SECRET_KEY.search(name.rpartition(".")[2])}
-    assert secret == {"bus.password_file", "bus.control_password_file", "bus.tls_key", "retune.order_key"}
+    assert secret == {
+        "bus.password_file",
+        "bus.control_password_file",
+        "bus.tls_key",
+        "retune.order_key",
+        "web.proxy_secret_file",
+    }
     assert {name for name in of_texts - secret if name not in PLAIN} <= NUMBERS
     assert not secret & PLAIN
 
