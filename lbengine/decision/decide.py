@@ -21,7 +21,7 @@ from lbengine.decision.choice import calm_capacity, choose, held_in_calm
 from lbengine.decision.headroom import Headroom
 from lbengine.decision.law_weights import Load, Want, capacities
 from lbengine.decision.position import Position
-from lbengine.decision.residual import OVER
+from lbengine.decision.residual import OVER, STEPS
 from lbengine.decision.state import PoolState, PoolView
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import DecisionCause, Verdict
@@ -355,16 +355,28 @@ class _Turn:
 def _make_room(
     moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
 ) -> None:
-    """Where the others would be too full the slow servers get at once what is wanted."""
+    """Where the others would be too full the slow servers get at once what those cannot carry, or what is wanted if
+    that is less."""
     behind = [name for name in slow if name in moves and moves[name].position.weight < moves[name].target]
     if not behind:
         return
-    filled = headroom.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})
-    if filled <= headroom.limit():
+    now = {name: moves[name].position.weight for name in behind}
+
+    def given(share: float) -> dict[str, int]:
+        """Each gets this share of what it lacks."""
+        return {name: weight + math.ceil(share * (moves[name].target - weight)) for name, weight in now.items()}
+
+    others = {**weights, **{name: move.position.weight for name, move in moves.items()}}
+    filled, most = headroom.filled(others), headroom.limit() - OVER
+    if filled <= most + OVER:
         return
-    for name in behind:
+    low, high = 0.0, 1.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if headroom.filled(others | given(middle)) <= most else (middle, high)
+    for name, weight in given(high).items():
         move = moves[name]
-        move.position = position.given_back(move.position, move.target, now_s)
+        move.position = position.given_back(move.position, weight, now_s)
         move.why = f"{move.why}: given back at once, since the others would be {filled:.0%} full"
         move.short = "given back at once", f"the others would be {filled:.0%} full"
 

@@ -176,3 +176,11 @@ def test_trials_are_counted_also_while_nothing_shows_the_episode() -> None:
     quiet = turn(Position(100, trial_s=NOW_S - 1.0, trials=1), shown=False).position
     assert (quiet.weight, quiet.trials) == (100, 1), "a trial goes on while nothing shows its episode"
     assert turn(quiet, now_s=NOW_S + 1.0).cause == "tried"
+
+
+def test_where_the_others_are_just_too_full_a_slow_server_gets_no_more_than_they_cannot_carry() -> None:
+    """Of 500 requests/s the others can carry 480 at 80%. It keeps that weight to the end of the episode."""
+    after = turn(Position(0, moved_s=NOW_S - 1.0), balance="roundrobin", total_rps=500.0)
+    assert 0 < after.position.weight < 50
+    assert after.position.least == after.position.weight
+    assert "given back at once" in after.why
