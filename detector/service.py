@@ -24,6 +24,7 @@ from detector.features.columns import Row, row_of
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.heartbeat import Heartbeat
+from slackwater.machine import controller_id
 from slackwater.messages import Cycle, DecisionCause, Sample, Verdict
 from slackwater.stopping import on_stop
 
@@ -81,6 +82,8 @@ class Detector:
         self._bus = bus
         self._path = Path(settings.state_dir) / BASELINES
         self._judges = {pool.name: Judge.of(pool.name, settings.detector, model) for pool in settings.pool}
+        for judge in self._judges.values():
+            judge.controller = controller_id(settings.state_dir)
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._sent: dict[tuple[str, str], tuple[Verdict, float]] = {}

@@ -50,7 +50,8 @@ class Engine:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.pool, self.settings, self.state_dir = pool, settings, state_dir
-        self.inbox = LatestVerdicts()
+        self._controller = controller_id(state_dir)
+        self.inbox = LatestVerdicts(self._controller)
         self.standby = ""
         """Who drives the balancer, when that is not us."""
         self.may_lower: Callable[[], bool] = lambda: True
@@ -58,7 +59,6 @@ class Engine:
         self.at_rest = False
         """After the last turn there was nothing to look after: see `_is_at_rest`."""
         self._wall = wall
-        self._controller = controller_id(state_dir)
         self.store = BaselineStore(state_dir, pool)
         self._writer = Writer(
             pool.name,

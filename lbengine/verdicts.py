@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from slackwater.messages import Verdict
 
+OTHERS_AFTER_S = 2.0
+"""What the detector of another controller says of a node counts when our own has said nothing of it for so long: two
+that disagree would move a weight with each Verdict."""
 FRESH_S = 1.0
 """An episode that began less than this ago is learnt about with every Verdict."""
 
@@ -19,10 +23,19 @@ def age_s(verdict: Verdict) -> float:
 class LatestVerdicts:
     """Filled by the bus, read by the engine; a single assignment at a time, so it needs no lock between threads."""
 
+    own: str | None = None
+    """Id of the controller that this lbengine belongs to."""
     _newest: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
+    _own_s: dict[str, float] = field(default_factory=dict)
+    """Node -> when its last Verdict of our own detector came."""
 
     def put(self, verdict: Verdict, now_s: float) -> bool:
-        """Keeps a Verdict; True when it is news: the node's state is another than before, or an episode is fresh."""
+        """Keeps a Verdict; True when it is news: the node's state is another than before, or an episode is fresh.
+        One of another controller's detector is left out while our own is heard of."""
+        if verdict.controller in (None, self.own):
+            self._own_s[verdict.node] = now_s
+        elif now_s - self._own_s.get(verdict.node, -math.inf) < OTHERS_AFTER_S:
+            return False
         before = self._newest.get(verdict.node)
         self._newest[verdict.node] = (verdict, now_s)
         if before is None or before[0].state != verdict.state:

@@ -76,6 +76,8 @@ class Judge(SlotArrays):
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
+        self.controller: str | None = None
+        """Id of the controller that this detector belongs to, for its Verdicts."""
         self.lowered: Collection[str] = ()
         """Nodes whose servers have less than their baseline weight because of a neighbour."""
         self.ticks: list[Tick] | None = None
@@ -257,6 +259,7 @@ class Judge(SlotArrays):
                 *_or_none(np.array(numbers)),
                 outcome.probability.tolist(),
                 _finite(outcome.calm_shows_within_s),
+                repeat(self.controller),
             )
         )
 
@@ -275,6 +278,7 @@ class Judge(SlotArrays):
             severity=0.0,
             path=[f"no Sample for {stale.for_s:.1f} s"],
             model=self.model.name,
+            controller=self.controller,
         )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.messages.causes import CycleOutage, DecisionCause, Mode, WeightsMean
-from slackwater.messages.fields import Count, Name, NonNegative, ServerName, Share, Version
+from slackwater.messages.fields import MOST, Count, Name, NonNegative, ServerName, Share, Version
 
 
 class Weight(msgspec.Struct, omit_defaults=True):
@@ -106,5 +106,5 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     part: Count = 0
     """Of a Cycle that is too large for one message: which of its `parts` this is, from 0. Each has some of the servers,
     and all else."""
-    parts: Annotated[int, Meta(ge=1)] = 1
+    parts: Annotated[int, Meta(ge=1, le=MOST)] = 1
     """So many messages make this Cycle."""

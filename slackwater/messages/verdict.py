@@ -46,3 +46,5 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     calm_shows_within_s: NonNegative | None = 0.0
     """So long after its neighbour's end this node would be proven calm, on average. Absent (null) where nothing that it
     shows would prove it: then only more requests can."""
+    controller: Name | None = None
+    """Whose detector says it: several controllers may share a bus. Absent: not known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lbengine.verdicts import LatestVerdicts, age_s
+from lbengine.verdicts import OTHERS_AFTER_S, LatestVerdicts, age_s
 from slackwater.messages import State, Verdict
 from tests.support.pool_shown import verdict
 
@@ -36,3 +36,16 @@ def test_another_state_is_always_news() -> None:
 
 def test_a_clock_that_was_set_back_makes_no_episode_older_than_nothing() -> None:
     assert age_s(since("interference", -30.0)) == 0.0
+
+
+def test_two_detectors_that_disagree_move_nothing_in_turns() -> None:
+    """Ours goes before, and the other one is heard when ours is silent."""
+    ours = msgspec.structs.replace(since("calm", 60.0), controller="a")
+    theirs = msgspec.structs.replace(since("interference", 60.0), controller="b")
+    latest = LatestVerdicts("a")
+    assert latest.put(theirs, 0.0)
+    assert latest.put(ours, 0.1)
+    assert not latest.put(theirs, 0.15)
+    assert latest.fresh(0.2, 3.0)["host1"].state == "calm"
+    assert latest.put(theirs, 0.1 + OTHERS_AFTER_S)
+    assert latest.fresh(2.2, 3.0)["host1"].state == "interference"

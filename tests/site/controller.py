@@ -32,6 +32,13 @@ INIT = (
     *("slackwater", "init", "--listen", f"{BALANCER_ADDRESS}:14222", "--tls-cert", "/etc/slackwater/bus.pem"),
     *("--tls-key", "/etc/slackwater/bus.key", "--tls-ca", "/etc/slackwater/authority.pem"),
 )
+AS_CONTROLLER = (
+    *("setpriv", "--reuid=slackwater", "--regid=slackwater", "--groups=haproxy"),
+    # Python may lie in root's home on the machine that runs the tests.
+    *("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"),
+    "--bounding-set=-all,+dac_read_search",
+)
+"""The unit's user, with the group of the drop-in that makes HAProxy's socket its own."""
 AS_NODE = (
     *("setpriv", "--reuid=slackwater-node", "--regid=slackwater-node", "--clear-groups"),
     *("--inh-caps=-all,+net_raw,+perfmon", "--ambient-caps=-all,+net_raw,+perfmon"),
@@ -97,7 +104,7 @@ class Slackwater:
 
     def _start(self, machine: str, unit: str) -> Service:
         if unit == CONTROLLER:
-            return self.host.start(unit, ["/usr/bin/slackwater", "serve"], ENVIRONMENT)
+            return self.host.start(unit, [*AS_CONTROLLER, "/usr/bin/slackwater", "serve"], ENVIRONMENT)
         if unit == MONITOR:
             web = self._webs[machine]
             settings = web.machine.place("/etc/slackwater/node.toml")
