@@ -283,8 +283,7 @@ class StateMachines(SlotArrays):
         )
 
     def _is_relieved(self, slots: Ints, low_traffic: Bools, rps: Floats, covered_s: Floats, now_s: float) -> Bools:
-        """(M,) is beside a neighbour with far fewer requests than before, if any. What its signs showed with more
-        requests is forgotten then."""
+        """(M,) is beside a neighbour with far fewer requests than before. What its signs showed is forgotten."""
         kept = np.exp(-covered_s / RATE_S)
         self._rps[slots] = kept * self._rps[slots] + (1.0 - kept) * rps
         beside = self.state[slots] == INTERFERENCE
