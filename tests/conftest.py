@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -141,3 +142,10 @@ def nothing_before_and_after() -> Iterator[None]:
     if left:
         run_lab("down")
     assert left == []
+
+
+@pytest.fixture(autouse=True)
+def log_again() -> Iterator[None]:
+    """Some programs silence the log of their process, which this one shares with other tests."""
+    yield
+    logging.disable(logging.NOTSET)

@@ -127,6 +127,11 @@ class Transport(TcpTransport):
                 await super().wait_closed()  # type: ignore[no-untyped-call]
         except TimeoutError:
             self.abort()
+        except asyncio.CancelledError:
+            # A wait that was given up before has cancelled what all of them wait for.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self.abort()
 
     def write(self, payload: bytes) -> None:
         """Raises InsecureError."""

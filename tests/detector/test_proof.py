@@ -96,7 +96,7 @@ def test_beside_a_steady_neighbour_calm_is_proven_in_at_most_one_of_twenty_runs(
 def test_no_steady_neighbour_is_taken_for_calm(seed: int, calm: float, above: float) -> None:
     beside = calm + above * (1.0 - calm)
     early = np.isfinite(Neighbour(seed, calm, runs=200).proven_within(beside, BESIDE_S))
-    assert early.mean() <= 0.05
+    assert early.mean() <= 0.1, "0.05 and three standard errors of 200 runs"
 
 
 @pytest.mark.parametrize("weaker", [0.5, 0.55])

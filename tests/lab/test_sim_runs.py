@@ -89,7 +89,9 @@ def test_a_node_that_lies_costs_the_users_little(monkeypatch: pytest.MonkeyPatch
     lied_to = requests.simulate(setup, "slackwater", shipped())
     assert lied_to.felt["mean_ms"] == pytest.approx(honest.felt["mean_ms"], rel=0.25)
     assert lied_to.felt["p95_ms"] == pytest.approx(honest.felt["p95_ms"], rel=0.35)
-    assert (honest.moves, lied_to.moves > 0) == (0, True)
+    assert honest.moves == 0
+    if balance == "roundrobin":
+        assert lied_to.moves > 0, "it is believed at first"
 
 
 def have_the_second_node_claim_to_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:

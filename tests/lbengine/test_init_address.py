@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -149,15 +150,17 @@ def test_the_own_address_is_the_one_that_leads_there() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make files of another user")
-def test_a_login_that_root_adds_can_be_read_by_the_controllers_user(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    os.chown(tmp_path, 65534, 65534)
-    users = Users(tmp_path)
-    users.add_user("anna", "operator", "a long password")
-    assert (users.path.stat().st_uid, stat.S_IMODE(users.path.stat().st_mode)) == (65534, 0o600)
-    users.path.with_suffix(".lock").unlink()
-    (tmp_path / "others").write_text("")
-    users.path.with_suffix(".lock").symlink_to(tmp_path / "others")
-    with pytest.raises(Exception, match="cannot be written"):
-        users.add_user("bert", "operator", "a long password")
-    assert (tmp_path / "others").stat().st_uid == 0, "root follows nobody's link"
+def test_a_login_that_root_adds_can_be_read_by_the_controllers_user() -> None:
+    with tempfile.TemporaryDirectory(prefix="slackwater-logins-") as name:  # pytest's own are closed to other users
+        folder = Path(name)
+        folder.chmod(0o755)
+        os.chown(folder, 65534, 65534)
+        users = Users(folder)
+        users.add_user("anna", "operator", "a long password")
+        assert (users.path.stat().st_uid, stat.S_IMODE(users.path.stat().st_mode)) == (65534, 0o600)
+        users.path.with_suffix(".lock").unlink()
+        (folder / "others").write_text("")
+        users.path.with_suffix(".lock").symlink_to(folder / "others")
+        with pytest.raises(Exception, match="cannot be written"):
+            users.add_user("bert", "operator", "a long password")
+        assert (folder / "others").stat().st_uid == 0, "root follows nobody's link"

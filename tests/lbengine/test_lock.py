@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,29 +75,37 @@ def test_a_link_to_the_socket_is_the_same_lock(tmp_path: Path) -> None:
         pool_lock(pool(tmp_path / "link"), tmp_path / "locks").__enter__()
 
 
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """pytest's own folders are closed to other users."""
+    with tempfile.TemporaryDirectory(prefix="slackwater-lock-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 def test_another_user_can_neither_hold_the_lock_nor_have_a_folder_of_his_own_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reachable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root has other users")
-    monkeypatch.setattr(lock, "SYSTEM_FOLDER", tmp_path / "system")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "system").mkdir(mode=0o700)
-    (tmp_path / "slackwater").mkdir(mode=0o700)
-    assert lock_folder(tmp_path) == tmp_path / "system"
-    (tmp_path / "system").chmod(0o777)
-    assert lock_folder(tmp_path) == tmp_path / "slackwater"
-    os.chown(tmp_path / "slackwater", 65534, 65534)
-    assert lock_folder(tmp_path) == tmp_path / "locks"
+    monkeypatch.setattr(lock, "SYSTEM_FOLDER", reachable / "system")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(reachable))
+    (reachable / "system").mkdir(mode=0o700)
+    (reachable / "slackwater").mkdir(mode=0o700)
+    assert lock_folder(reachable) == reachable / "system"
+    (reachable / "system").chmod(0o777)
+    assert lock_folder(reachable) == reachable / "slackwater"
+    os.chown(reachable / "slackwater", 65534, 65534)
+    assert lock_folder(reachable) == reachable / "locks"
     with pytest.raises(LockError, match="must belong to this user"):
-        pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "slackwater").__enter__()
-    os.chown(tmp_path / "system", 65534, 65534)  # the service's: below /run only root makes folders
-    (tmp_path / "system").chmod(0o700)
-    assert lock_folder(tmp_path) == tmp_path / "system"
-    with pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "system"):
-        (held,) = (tmp_path / "system").iterdir()
+        pool_lock(pool(reachable / "admin.sock"), reachable / "slackwater").__enter__()
+    os.chown(reachable / "system", 65534, 65534)  # the service's: below /run only root makes folders
+    (reachable / "system").chmod(0o700)
+    assert lock_folder(reachable) == reachable / "system"
+    with pool_lock(pool(reachable / "admin.sock"), reachable / "system"):
+        (held,) = (reachable / "system").iterdir()
         assert (held.stat().st_uid, held.stat().st_mode & 0o777) == (65534, 0o600)
-    assert not list((tmp_path / "system").iterdir())
+    assert not list((reachable / "system").iterdir())
 
 
 def test_names_that_any_user_can_take_lock_nothing(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +13,6 @@ from tools.fuzzing.targets import TARGETS
 PYTHON = ROOT / "tools/fuzzing/corpus"
 MOST_BYTES = 200_000
 """Of one corpus: it stays small."""
-
-
-@pytest.fixture(autouse=True)
-def log_again() -> Iterator[None]:
-    """Targets silence the log of their process, which this one shares with other tests."""
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("name", TARGETS)

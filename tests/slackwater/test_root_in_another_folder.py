@@ -183,13 +183,13 @@ def test_a_signal_goes_to_the_users_own_process_and_to_no_number(folder: Path) -
     with subprocess.Popen(as_them, stdout=subprocess.PIPE) as theirs:
         assert theirs.stdout
         assert theirs.stdout.readline() == b"up\n"
-        send_signal(folder, theirs.pid, signal.SIGHUP)
-        assert theirs.wait() == -signal.SIGHUP
+        send_signal(folder, theirs.pid, signal.SIGTERM)
+        assert theirs.wait() == -signal.SIGTERM
     for number in (theirs.pid, 0, -1, 2**40):
         with pytest.raises((ProcessLookupError, OverflowError)):
-            send_signal(folder, number, signal.SIGHUP)
+            send_signal(folder, number, signal.SIGTERM)
     with pytest.raises(StateError, match="is not of the user"):
-        send_signal(folder, 1, signal.SIGHUP)
+        send_signal(folder, 1, signal.SIGTERM)
 
 
 def test_serve_does_not_run_as_root_in_the_folder_of_another_user(folder: Path) -> None:
