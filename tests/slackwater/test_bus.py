@@ -8,9 +8,8 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partialmethod
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,14 +21,6 @@ from slackwater.bus.bus import CHANGES_PER_S, Bus, BusError, subject_of, without
 from slackwater.messages import Change, Cycle, Sample, Verdict, encode
 from tests.support.nats_process import IN_TIME_S, Server, until
 from tests.support.real_processes import free_address
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
-    server.start()
-    yield server
-    server.stop()
 
 
 def sample(node: str, pool: str = "web", seq: int = 0) -> Sample:

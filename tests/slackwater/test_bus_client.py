@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,6 @@ from tests.support.real_processes import free_address
 
 PASSWORD = "the-password"
 SUBJECT = b"slackwater.sample.web.n1"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
-    server.start()
-    yield server
-    server.stop()
 
 
 def sample(node: str, seq: int = 0) -> Sample:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import msgspec
 import pytest
 from flask.testing import FlaskClient
 
-from slackwater.journal.journal import Journal, JournalError, journal_path
+from slackwater.journal.journal import Journal, JournalError
 from slackwater.messages import Change, Message, Sample, Verdict
 from tests.support.paths import ROOT
 from tests.support.web_settings import settings_in
-from tests.support.web_story import T0, Clock, story
+from tests.support.web_story import T0, Clock
 from web import create_app
 from web.content.pool import MOST_DRAWN
 from web.context import Context
@@ -32,13 +31,6 @@ READ_ANEW = (
     "/api/v1/fleet/harm?until_unix_s=1000000",
 )
 SHARED = ("/", "/fleet", "/healthz", "/login", "/api/v1/fleet/harm", "/api/v1/openapi.json")
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(journal_path(tmp_path), clock=Clock()) as opened:
-        opened.record(*story())
-        yield opened
 
 
 @pytest.fixture

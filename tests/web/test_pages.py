@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from slackwater.config import load
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.journal.journal import Journal
 from slackwater.messages import GOVERNOR, Change, Cycle, Governed, Message, Sample, Verdict, WeightsMean
 from slackwater.supervise import state_dir
 from tests.support.web_settings import settings_in
@@ -21,13 +20,6 @@ from web.content.model import model_page
 
 SINCE_MS = round((T0 - 42) * 1000)
 EPISODE = f"/pools/web/episodes/web1/{SINCE_MS}"
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(journal_path(tmp_path), clock=Clock()) as opened:
-        opened.record(*story())
-        yield opened
 
 
 @pytest.fixture
