@@ -146,6 +146,11 @@ def nothing_before_and_after() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_again() -> Iterator[None]:
-    """Some programs silence the log of their process, which this one shares with other tests."""
+    """Some commands silence a part of the log for the rest of their process, which has other tests to run here."""
+    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    levels = [(logger, logger.level) for logger in (logging.root, *loggers)]
     yield
     logging.disable(logging.NOTSET)
+    for logger, level in levels:
+        if logger.level != level:
+            logger.setLevel(level)
