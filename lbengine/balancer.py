@@ -214,6 +214,8 @@ class Backend(Generic[Pool]):
     """Looks at a pool's balancer before it is driven; returns warnings. The mapping has the weights that servers have
     without us, where those of now may be ours. Raises BalancerError."""
     targets: Callable[[Pool], list[Target]]
+    rest: Callable[[Pool, PoolSettings], Pool | None] = lambda pool, _: pool
+    """What a pool drives and the other one does not, as a pool; None: nothing. They are at different places."""
     claim: Callable[[PoolSettings], str] = lambda _: ""
     """Why no other backend may drive this pool, in words; empty where it may. Raises BalancerError."""
     lacks: Callable[[Pool], list[str]] = lambda _: []

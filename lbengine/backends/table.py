@@ -45,6 +45,11 @@ def targets_of(pool: PoolSettings) -> list[Target]:
     return BACKENDS[pool.balancer].targets(pool)
 
 
+def rest_of(pool: PoolSettings, other: PoolSettings) -> PoolSettings | None:
+    """What the pool drives and the other one, at another place, does not; None: nothing."""
+    return BACKENDS[pool.balancer].rest(pool, other)
+
+
 def lacks(pool: PoolSettings) -> list[str]:
     """What the controller's user lacks on this host to drive the pool, in words with the remedy."""
     return BACKENDS[pool.balancer].lacks(pool)

@@ -8,49 +8,80 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from slackwater.config import ConfigError, ControllerSettings, PoolSettings
 from slackwater.files import in_hands_of
+from slackwater.messages import Change
 from slackwater.supervise import last_settings, state_dir
 from slackwater.supervise.start import take_free
 
 log = logging.getLogger("slackwater.serve")
+
+MOST_NAMED = 20
+"""Servers in one line of the log."""
+
+
+@dataclass(frozen=True)
+class GivenBack:
+    """What became of one pool's weights."""
+
+    pool: PoolSettings
+    text: str
+    """In words: which server's weight was set back, and to what."""
+    is_confirmed: bool = True
 
 
 def set_baseline(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[PoolSettings]:
     """Sets the baseline weights of these pools; returns those where that could not be confirmed, with the reason in
     the log. All at once: one balancer that does not answer holds up no other. A pool that another controller drives is
     left to it."""
+    return [one.pool for one in _give_back(settings, pools, why) if not one.is_confirmed]
+
+
+def _give_back(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[GivenBack]:
     if not pools:
         return []
     with ThreadPoolExecutor(len(pools), thread_name_prefix="restore") as threads:
-        confirmed = list(threads.map(lambda pool: _give_back_one(settings, pool, why), pools))
-    return [pool for pool, done in zip(pools, confirmed, strict=True) if not done]
+        return list(threads.map(lambda pool: _give_back_one(settings, pool, why), pools))
 
 
-def _give_back_one(settings: ControllerSettings, pool: PoolSettings, why: str) -> bool:
+def _give_back_one(settings: ControllerSettings, pool: PoolSettings, why: str) -> GivenBack:
     from lbengine.leadership.another import left_to_another
     from lbengine.restore import LeftOutError, has_stored, restore
 
     left_out = ""
     try:
-        if has_stored(settings, pool) and (who := left_to_another(settings, pool)):
+        is_stored = has_stored(settings, pool)
+        if is_stored and (who := left_to_another(settings, pool)):
             log.info("pool %s: its weights are left as they are: %s", pool.name, who)
-            return True
+            return GivenBack(pool, f"left as it is, {who}")
         changes = restore(settings, pool, "serve", why)
     except LeftOutError as error:
-        changes, left_out = error.changes, str(error)
+        is_stored, changes, left_out = True, error.changes, str(error)
     except Exception as error:  # whatever it is, the other pools must have their turn
         log.error("pool %s: the baseline weights could not be set: %s", pool.name, error)
-        return False
+        return GivenBack(pool, "the baseline weights could not be set", is_confirmed=False)
     for change in changes:
         log.warning("pool %s: %s %s -> %s (%s)", pool.name, change.target, change.before, change.after, why)
     if left_out:
         log.error("pool %s: %s", pool.name, left_out)
-    return not left_out
+    return GivenBack(pool, _in_words(changes, is_stored, left_out), is_confirmed=not left_out)
+
+
+def _in_words(changes: Sequence[Change], is_stored: bool, left_out: str) -> str:
+    named = [f"{change.target} {change.before} -> {change.after}" for change in changes[:MOST_NAMED]]
+    if more := len(changes) - len(named):
+        named.append(f"and {more} more")
+    if named:
+        said = f"{', '.join(named)} set back"
+        return f"{said}, not all of it" if left_out else said
+    if left_out:
+        return "not all could be set back"
+    return "every server has its baseline weight" if is_stored else "nothing of ours was lowered"
 
 
 def after_failed_start(config: Path) -> None:
@@ -82,9 +113,8 @@ def _after_failed_start(settings: ControllerSettings) -> None:
         held.callback(locks.release)
         is_of_another = os.geteuid() == 0 and in_hands_of(folder) is not None  # root takes nobody's word for a place
         ours = take_free(locks, [*settings.pool, *([] if is_of_another else stored_elsewhere(settings))])
-        failed = set_baseline(settings, ours, "`slackwater serve` could not start")
-    if done := [pool.name for pool in ours if pool not in failed]:
-        log.info("could not start; baseline weights: %s", ", ".join(done))
+        done = _give_back(settings, ours, "`slackwater serve` could not start")
+    log.info("could not start; %s", "; ".join(f"pool {one.pool.name}: {one.text}" for one in done) or "no pool is ours")
 
 
 def settings_for_restore(config: Path) -> ControllerSettings:

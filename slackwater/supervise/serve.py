@@ -287,11 +287,16 @@ class Supervisor:
 
     def _give_weights_back(self, *, strict: bool) -> None:
         """Sets the baseline weights of pools that nobody drives any more; `strict`: raises ReloadRefused."""
+        from lbengine.moved import keep_apart
+
         failed = set_baseline(self._settings, self._give_back.values(), "the settings changed")
         self._give_back = {pool.name: pool for pool in failed}
         if failed and strict:
-            names = ", ".join(pool.name for pool in failed)
-            raise ReloadRefused(f"pool {names}: its baseline weights could not be set; the reason is above")
+            names = ", ".join(self._give_back)
+            remedy = "; where its balancer is gone for good, restart the controller"
+            raise ReloadRefused(f"pool {names}: its baseline weights could not be set; the reason is above{remedy}")
+        apart = [keep_apart(self._settings, pool) for pool in failed]
+        self._give_back = {pool.name: pool for pool in apart if pool is not None}
 
     def _start_anew(self, name: str) -> Child:
         child = self._child(name)

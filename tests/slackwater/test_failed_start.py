@@ -159,6 +159,54 @@ def test_a_pool_that_is_not_driven_any_more_gets_its_baseline_at_the_start(
     assert not stored(site)
 
 
+def test_the_last_word_of_a_failed_start_names_each_pools_weights(site: Site, tmp_path: Path) -> None:
+    pools = f'[[pool]]\nname = "api"\nbackend = "api"\nsocket = "{tmp_path}/nobody.sock"\n'
+    site.config.write_text(site.config.read_text() + pools)
+    last_settings.keep(site.state, site.config, site.config.read_text())
+    wrong_settings(site)
+    start(site)
+    until(lambda: "could not start; " in site.log.read_text(), "the last word")
+    said = next(line for line in site.log.read_text().splitlines() if "could not start; " in line)
+    assert said.endswith("could not start; pool web: host1 0 -> 100 set back; pool api: nothing of ours was lowered")
+
+
+def test_a_haproxy_that_is_gone_for_good_and_from_the_settings_holds_up_nothing(
+    site: Site, balancer: RealHAProxy
+) -> None:
+    with haproxy(backend([1, 2, 3])) as other:
+        leave_lowered(site, balancer, other)
+        at, away = Path(other.socket), Path(f"{other.socket}.away")
+        at.rename(away)
+        site.serve()
+        until(lambda: weights(balancer) == BASE, "the baseline")
+        kept = until(lambda: [name for name in stored(site) if name.startswith("web.left-")], "what is left of it")
+        until(lambda: stored(site) == kept, "the end of what is stored of the one that is driven")
+        log = site.log.read_text()
+        assert "is not driven" not in log
+        assert f"if it is gone for good, remove {site.state}/baseline/{kept[0]}" in log
+        away.rename(at)
+        assert f"{kept[0].removesuffix('.json')}: host1 0 -> 100" in site.cli("restore", "--all").stdout
+        assert weights(other) == BASE
+        assert not stored(site)
+
+
+@pytest.mark.parametrize("moved", ["to a backend of another name", "to another socket"])
+def test_a_pool_whose_old_place_is_no_more_is_driven_at_its_new_one_and_not_lowered_there(
+    site: Site, balancer: RealHAProxy, moved: str, tmp_path: Path
+) -> None:
+    """The servers may be the same ones."""
+    if moved == "to another socket":
+        gone = HAProxyPool(name="web", backend="web", socket=f"{tmp_path}/before.sock")
+    else:
+        gone = HAProxyPool(name="web", backend="before", socket=balancer.socket)
+    (site.state / "baseline/web.json").unlink()
+    BaselineStore(site.state, gone).save(dict.fromkeys(HOSTS, Baseline(100, 100)))
+    site.serve()
+    until(lambda: weights(balancer) == BASE, "the baseline")
+    until(lambda: "web.json" not in stored(site), "the end of what is stored of it")
+    assert "is not driven" not in site.log.read_text()
+
+
 def test_a_start_that_fails_leaves_the_weights_of_the_serve_that_runs(site: Site) -> None:
     site.serve()
     until(lambda: weights(site.balancer) == BASE, "the baseline")

@@ -288,7 +288,10 @@ def test_a_pool_whose_weights_cannot_be_put_back_stays(
     until(lambda: second.weight("host1") < 100, "a lower weight in the second pool")
     second.stop()
     site.config.write_text(alone)
-    assert refused(site) == "pool shop: its baseline weights could not be set; the reason is above"
+    assert refused(site) == (
+        "pool shop: its baseline weights could not be set; the reason is above; where its balancer is gone for good,"
+        " restart the controller"
+    )
     until(lambda: site.balancer.weight("host1") < 100, "the other pool is driven")
     assert "lbengine" in site.children()
     serve.send_signal(signal.SIGTERM)

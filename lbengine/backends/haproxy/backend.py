@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 from lbengine.backends.haproxy import measured
 from lbengine.backends.haproxy.agent_check import AgentCheck
 from lbengine.backends.haproxy.fleet import haproxy_of
@@ -13,6 +15,7 @@ from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.backends.haproxy.site import Configuration
 from lbengine.backends.haproxy.survey import access_of
 from lbengine.balancer import Backend, Balancer, Snapshot, Target
+from slackwater.config import PoolSettings
 from slackwater.machine import kernel_id
 
 
@@ -48,6 +51,13 @@ def _socket_id(path: str) -> str:
     return f"{kernel_id()}:{found.st_dev}:{found.st_ino}:{name}"
 
 
+def _rest(pool: HAProxyPool, other: PoolSettings) -> HAProxyPool | None:
+    if not isinstance(other, HAProxyPool) or other.backend != pool.backend:
+        return pool
+    first, *more = [socket for socket in pool.all_sockets if socket not in other.all_sockets] or [""]
+    return msgspec.structs.replace(pool, socket=first, sockets=more) if first else None
+
+
 def _lacks(pool: HAProxyPool) -> list[str]:
     local = [path for path in pool.all_sockets if not path.startswith(TCP)]
     return [text for path in local for text in access_of(path, Configuration())]
@@ -57,4 +67,6 @@ def _advice(pool: HAProxyPool, snapshot: Snapshot) -> tuple[str, str] | None:
     return measured.advice(snapshot.balance, pool.backend, measured.read())
 
 
-HAPROXY = Backend(settings=HAProxyPool, open=_open, check=check, targets=_targets, lacks=_lacks, advice=_advice)
+HAPROXY = Backend(
+    settings=HAProxyPool, open=_open, check=check, targets=_targets, rest=_rest, lacks=_lacks, advice=_advice
+)

@@ -1,0 +1,54 @@
+"""A pool that the settings have at another place than its stored baseline, when that one cannot be put back there.
+
+Its HAProxy is gone for good, or its backend has another name now. The pool must be driven at its new place all the
+same, and nothing of ours may stay lowered at the old one, should that come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import msgspec
+
+from lbengine.backends.table import rest_of
+from lbengine.baseline import BaselineError, BaselineStore
+from slackwater.config import ControllerSettings, PoolSettings
+
+log = logging.getLogger("lbengine")
+
+MOST_LETTERS = 100
+"""Of a pool's name; with what is added it is no longer than a name may be."""
+
+
+def keep_apart(settings: ControllerSettings, left: PoolSettings) -> PoolSettings | None:
+    """Has the stored baseline count where the settings have the pool now, since its servers may be the same ones; what
+    it had elsewhere is kept under a name of its own. Returns that as a pool, None where nothing is left of it.
+
+    A pool whose name the settings do not use stands in nobody's way, and stays as it is.
+    """
+    now = next((pool for pool in settings.pool if pool.name == left.name), None)
+    if now is None or now.place == left.place:
+        return left
+    folder = Path(settings.state_dir)
+    try:
+        stored = BaselineStore(folder, left).load()
+        if stored is None:
+            return left
+        rest = rest_of(left, now)
+        if rest is not None:
+            mark = hashlib.sha256(rest.place.encode()).hexdigest()[:8]
+            rest = msgspec.structs.replace(rest, name=f"{left.name[:MOST_LETTERS].rstrip('.')}.left-{mark}")
+            BaselineStore(folder, rest).save(stored)
+        BaselineStore(folder, now).save(stored)
+    except BaselineError as error:
+        log.error("pool %s: %s", left.name, error)
+        return left
+    if rest is not None:
+        log.warning(
+            "pool %s: the settings have it at %s now; what may be lowered at %s is put back at a start, at a stop and"
+            " by `slackwater restore --all`, when that answers; if it is gone for good, remove %s",
+            left.name, now.place, rest.place, BaselineStore(folder, rest).path,
+        )  # fmt: skip
+    return rest
