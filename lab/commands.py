@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
+from lab.ablate.commands import ablate
 from lab.calm.commands import calm
 from lab.chaos.commands import chaos
 from lab.cluster.lab import Lab, LabSettings
@@ -328,7 +329,7 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
 
 
 for command in (
-    *(calm, simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, cost),
+    *(ablate, calm, simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, cost),
     *(governor, governor_policies),
 ):
     lab.add_command(command)

@@ -4,9 +4,6 @@ against `leastconn` over all of them."""
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,9 +24,6 @@ FORMAT = 1
 PLAN, LINES = "drawn.json", "scenarios.jsonl"
 MEASURES = ("second_means_median_ms", "mean_ms", "p95_ms", "p99_ms")
 """The first, ICE's measure, decides who is worse."""
-REPORT_EVERY_S = 15.0
-LONGEST_S = 3600.0
-"""That a scenario may take."""
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,25 +86,11 @@ def run(
     with (folder / LINES).open("w") as file:  # without a line that was cut
         for one in played:
             file.write(json.dumps(one) + "\n")
-    began = reported = time.monotonic()
-    context = multiprocessing.get_context("forkserver")
-    with context.Pool(len(os.sched_getaffinity(0))) as pool, (folder / LINES).open("a") as file:
-        results = pool.imap_unordered(partial(_play, model, plan), left)
-        for number in range(1, len(left) + 1):
-            try:
-                found = results.next(timeout=max(0.0, min(until_mono_s - time.monotonic(), LONGEST_S)))
-            except multiprocessing.TimeoutError:
-                progress(
-                    f"time is up: {len(left) - number + 1} of {count} scenarios are left; the same command goes on"
-                )
-                return
+    work = partial(_play, model, plan)
+    with (folder / LINES).open("a") as file:
+        for found in resumable.side_by_side(work, left, count, "scenarios", progress, until_mono_s):
             file.write(json.dumps(found) + "\n")
             file.flush()
-            now = time.monotonic()
-            if now - reported >= REPORT_EVERY_S:
-                reported = now
-                left_s = (now - began) / number * (len(left) - number)
-                progress(f"{len(done) + number} of {count} scenarios; about {left_s / 60:.0f} min left")
 
 
 def summary(folder: Path, count: int) -> dict[str, Any]:

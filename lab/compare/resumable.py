@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,10 @@ class Planned(Protocol):
 
 P = TypeVar("P", bound=Planned)
 T = TypeVar("T")
+R = TypeVar("R")
+REPORT_EVERY_S = 15.0
+LONGEST_S = 3600.0
+"""That one piece of work may take."""
 
 
 def save(path: Path, plan: object) -> None:
@@ -95,3 +100,35 @@ def paced(
         took_s.append(time.monotonic() - began)
         left_s = sum(took_s) / done * (len(left) - done)
         progress(f"{total - len(left) + done} of {total}; about {left_s / 60:.0f} min left")
+
+
+def side_by_side(
+    work: Callable[[T], R],
+    left: Sequence[T],
+    total: int,
+    unit: str,
+    progress: Callable[[str], None],
+    until_mono_s: float = float("inf"),
+    jobs: int | None = None,
+) -> Iterator[R]:
+    """What `work` gives for each that is left, in the order in which they are done, in as many processes (`jobs`; None:
+    all processors). What is not done by `until_mono_s` is given up."""
+    if not left:
+        return
+    done = total - len(left)
+    began = reported = time.monotonic()
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(jobs or len(os.sched_getaffinity(0))) as pool:
+        results = pool.imap_unordered(work, left)
+        for number in range(1, len(left) + 1):
+            try:
+                found = results.next(timeout=max(0.0, min(until_mono_s - time.monotonic(), LONGEST_S)))
+            except multiprocessing.TimeoutError:
+                progress(f"time is up: {len(left) - number + 1} of {total} {unit} are left; the same command goes on")
+                return
+            yield found
+            now = time.monotonic()
+            if now - reported >= REPORT_EVERY_S:
+                reported = now
+                left_s = (now - began) / number * (len(left) - number)
+                progress(f"{done + number} of {total} {unit}; about {left_s / 60:.0f} min left")

@@ -13,7 +13,7 @@ from detector.classify.tree import Model
 from lab.sim.balancers.table import BALANCERS
 from lab.sim.requests import Simulation
 from lab.sim.setup import Setup
-from lab.sim.tally import felt_of
+from lab.sim.tally import Felt, felt_of
 
 SECONDS = 15.0
 WARM_UP_S = 12.0
@@ -78,10 +78,15 @@ def play(setup: Setup, players: Sequence[str], model: Model | None) -> dict[str,
         run = Simulation(replace(setup, balance=balance), policy, model)
         outcome = run.run()
         found[name] = {
-            **felt_of(*run.waited()),
+            **felt(run),
             "unanswered_share": outcome.felt["failed_share"],
             "moves": outcome.moves,
             "missed": outcome.missed,
             "false_reductions": outcome.false_reductions,
         }
     return {"setup": asdict(setup), "players": found}
+
+
+def felt(run: Simulation) -> Felt:
+    """What users felt of a run that was played."""
+    return felt_of(*run.waited())

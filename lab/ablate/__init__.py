@@ -1,0 +1,1 @@
+"""What each mechanism of the decision brings: drawn scenarios, each played with one mechanism after the other off."""

@@ -1,0 +1,164 @@
+"""The command `slackwater lab ablate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from lab.cluster.terminal import console
+from lab.compare.commands import until
+from lab.options import json_option, progress, write_json
+
+if TYPE_CHECKING:
+    from detector.classify.tree import Model
+    from lab.ablate.data import Key, Line
+    from lab.ablate.summary import Row
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+BALANCES = ("leastconn", "random", "roundrobin")
+
+
+def _play(model: Model, code: str, commit: str | None, machine: str, left: tuple[Key, tuple[str, ...]]) -> Line:
+    from lab.ablate.data import Line
+    from lab.ablate.mechanisms import named
+    from lab.ablate.play import cpu_s, play
+
+    key, names = left
+    began_s = cpu_s()
+    played = play(*key, named(names, key.balance), model)
+    return Line(
+        code=code,
+        commit=commit,
+        machine=machine,
+        **key._asdict(),
+        cpu_s=round(cpu_s() - began_s, 1),
+        alone=played.alone,
+        everything=played.everything,
+        off=played.off,
+        same=played.same,
+    )
+
+
+@click.command(
+    epilog="Example: slackwater lab ablate --scenarios 300 --seed 77 --minutes 30"
+    " --data docs/results/ablation.jsonl --page docs/results/ablation.md"
+)
+@click.option("--scenarios", type=click.IntRange(1), default=20, show_default=True, help="So many are drawn of a seed.")
+@click.option(
+    "--seed", "seeds", multiple=True, type=int, help="Same seed, same scenarios; again for more.  [default: 77]"
+)
+@click.option(
+    "--balance",
+    "balances",
+    multiple=True,
+    type=click.Choice(BALANCES),
+    help="Again for more.  [default: leastconn and random]",
+)
+@click.option("--off", "names", multiple=True, metavar="MECHANISM", help="Only these; again for more.  [default: all]")
+@click.option("--minutes", type=click.FloatRange(0.1), help="End after so long; go on another time.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [default: all processors]")
+@click.option("--data", type=FILE, help="Each scenario is a line here; what it has is not played again.")
+@click.option("--page", "place", type=FILE, help="The page to write.")
+@click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
+@click.option("--list", "only_list", is_flag=True, help="Only list the mechanisms.")
+@json_option
+def ablate(
+    scenarios: int,
+    seeds: tuple[int, ...],
+    balances: tuple[str, ...],
+    names: tuple[str, ...],
+    minutes: float | None,
+    jobs: int | None,
+    data: Path | None,
+    place: Path | None,
+    replay: bool,
+    only_list: bool,
+    json_file: str | None,
+) -> None:
+    """Play drawn scenarios in the simulator with each mechanism of the decision off, and show what each brings.
+
+    With --data it can be stopped at any time, and the same command goes on. Figures of another state of the decision
+    code or the simulator are left out, and played again. The decision code has no switches for this: what is off is
+    replaced from outside, by name.
+    """
+    from detector.service import choose_model
+    from lab.ablate import data as files
+    from lab.ablate import page
+    from lab.ablate.mechanisms import MECHANISMS
+    from lab.ablate.summary import summary
+    from lab.cluster import machine
+    from lab.cluster.commit import commit
+    from lab.compare.measured import machine_of
+    from lab.compare.resumable import append, side_by_side
+    from slackwater.config import DetectorSettings
+
+    if unknown := [name for name in names if name not in MECHANISMS]:
+        raise click.UsageError(f"--off {unknown[0]}: expected one of {', '.join(MECHANISMS)}")
+    if data is None and (replay or place):
+        raise click.UsageError("--data is missing: the file with the scenarios that are played")
+    if replay and place is None:
+        raise click.UsageError("--page is missing: the page to write")
+    if only_list:
+        for one in MECHANISMS.values():
+            click.echo(f"{one.name:26}{one.off}{_under(one.balances)}")
+        return
+    found = files.read(data) if data else []
+    code = files.code_digest()
+    keys = [
+        files.Key(seed, number, balance)
+        for number in range(scenarios)
+        for seed in seeds or (77,)
+        for balance in balances or BALANCES[:2]
+    ]
+    left = [] if replay else files.left(found, code, keys, names)
+    model = choose_model(DetectorSettings(model=""))
+    work = partial(_play, model, code, commit(), machine_of(machine.bare()))
+    try:
+        for line in side_by_side(work, left, len(keys), "scenarios", progress, until(minutes), jobs):
+            found.append(line)
+            if data is not None:
+                append(data, line)
+    finally:
+        if data is not None and place is not None:
+            page.write(found, data, place)
+    balances_rows = summary(files.of_one_state(found))
+    if json_file:
+        as_json = {name: [asdict(row) | {"brings": row.brings} for row in rows] for name, rows in balances_rows.items()}
+        write_json({"code": code, "commit": commit(), "balances": as_json}, json_file)
+    if json_file != "-":
+        _show(balances_rows)
+
+
+def _under(balances: frozenset[str]) -> str:
+    return "" if len(balances) == len(BALANCES) else f" (under {' and '.join(sorted(balances))})"
+
+
+def _show(balances: Mapping[str, Sequence[Row]]) -> None:
+    from lab.ablate.page import shown
+
+    for balance, rows in balances.items():
+        title = f"{balance}: {rows[0].scenarios} scenarios; ratios of geometric means"
+        columns = (
+            "off",
+            "differs",
+            "mean to alone",
+            "p99",
+            "worst mean",
+            "mean to everything",
+            "p99",
+            "brings",
+            "lines",
+        )
+        table = Table(*columns, title=title, box=None)
+        for one in rows:
+            alone = (f"{one.alone_mean.value:.3f}", f"{one.alone_p99.value:.3f}", f"{one.worst_mean:.2f}")
+            table.add_row(
+                one.name, str(one.differs), *alone, shown(one.mean), shown(one.p99), one.brings, str(one.lines)
+            )
+        console().print(table)

@@ -1,0 +1,101 @@
+"""The data of the ablation: a line of JSON for each scenario under a balance, in one file that is only appended to."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from lab.ablate.mechanisms import EVERYTHING, named
+from lab.ablate.play import Figures
+from lab.cluster.paths import ROOT
+from lab.compare.resumable import read_lines
+
+FORMAT = 1
+CODE = (
+    *("detector/classify", "detector/features", "detector/models", "lbengine/decision", "lbengine/laws"),
+    *("lab/sim", "lab/ablate/instead.py", "lab/ablate/mechanisms.py", "lab/ablate/play.py"),
+)
+"""What the figures depend on. Those of other contents of it are of another program."""
+KINDS = (".py", ".skops")
+
+
+class Key(NamedTuple):
+    """A scenario under a balance of `mechanisms.BALANCES`."""
+
+    seed: int
+    number: int
+    balance: str
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A scenario under one balance, played with some mechanisms off."""
+
+    v: int = FORMAT
+    code: str
+    """As `code_digest`."""
+    commit: str | None
+    machine: str
+    seed: int
+    number: int
+    balance: str
+    cpu_s: float
+    """CPU time that it took."""
+    alone: Figures
+    """The balancer without Slackwater."""
+    everything: Figures
+    off: dict[str, Figures]
+    """By mechanism, where without it something else was set."""
+    same: list[str]
+    """Mechanisms without which the same was set all the time."""
+
+    @property
+    def key(self) -> Key:
+        return Key(self.seed, self.number, self.balance)
+
+    def without(self, name: str) -> Figures | None:
+        """The figures without a mechanism; None: it was not played."""
+        return self.everything if name == EVERYTHING or name in self.same else self.off.get(name)
+
+
+@functools.cache
+def code_digest(root: Path = ROOT) -> str:
+    """The first 12 digits of a digest over the files of `CODE`: the same after a rebase, another after any change."""
+    digest = hashlib.sha256()
+    for place in CODE:
+        path = root / place
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.suffix in KINDS:
+                digest.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def read(path: Path) -> list[Line]:
+    """All lines, oldest first; none where there is no file. Raises ExperimentError, OSError."""
+    return read_lines(path, Line, FORMAT, "a scenario of the ablation")
+
+
+def of_one_state(found: Sequence[Line]) -> list[Line]:
+    """Those with the same code as the last one."""
+    return [one for one in found if one.code == found[-1].code] if found else []
+
+
+def left(
+    found: Iterable[Line], code: str, keys: Iterable[Key], mechanisms: Sequence[str]
+) -> list[tuple[Key, tuple[str, ...]]]:
+    """What is still to be played with this code, and with which mechanisms off; no names: all."""
+    played: dict[Key, set[str]] = {}
+    for one in found:
+        if one.code == code:
+            played.setdefault(one.key, set()).update(one.off, one.same)
+    todo = []
+    for key in keys:
+        wanted = [one.name for one in named(mechanisms, key.balance)]
+        missing = tuple(name for name in wanted if name not in played.get(key, ()))
+        if missing:
+            todo.append((key, missing))
+    return todo

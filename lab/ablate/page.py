@@ -1,0 +1,63 @@
+"""The page of the ablation, drawn from its data file alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader
+
+from lab.ablate.data import CODE, Line, of_one_state
+from lab.ablate.mechanisms import MECHANISMS
+from lab.ablate.summary import BRINGS, HARMS, LITTLE, UNSURE, WORSE, summary
+from lab.compare.statistics import Estimate
+
+TEMPLATES = Environment(
+    loader=PackageLoader("lab.ablate"),
+    autoescape=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+def page(found: Sequence[Line], data: str, place: str) -> str:
+    """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
+    mine = of_one_state(found)
+    files = ["--data", data, "--page", place]
+    seeds = {seed: 1 + max(one.number for one in mine if one.seed == seed) for seed in sorted({m.seed for m in mine})}
+    balances = [word for one in dict.fromkeys(line.balance for line in mine) for word in ("--balance", one)]
+    return TEMPLATES.get_template("ablation.md.jinja").render(
+        commands=[
+            shlex.join(
+                ["slackwater", "lab", "ablate", "--seed", str(seed), "--scenarios", str(count), *balances, *files]
+            )
+            for seed, count in seeds.items()
+        ],
+        replay=shlex.join(["slackwater", "lab", "ablate", *files, "--replay"]),
+        found=mine,
+        others=len(found) - len(mine),
+        commits=Counter(one.commit or "not recorded" for one in mine),
+        machines=Counter(one.machine for one in mine),
+        hours=sum(one.cpu_s for one in mine) / 3600,
+        balances=summary(mine),
+        guards=[one for one in MECHANISMS.values() if one.guards],
+        words=(BRINGS, LITTLE, UNSURE, HARMS),
+        worse=WORSE,
+        code=CODE,
+        shown=shown,
+    )
+
+
+def shown(ratio: Estimate) -> str:
+    """`1.012 (0.998 to 1.031)`; without an interval where there are too few scenarios."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f}"
+    return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def write(found: Sequence[Line], data: Path, place: Path) -> None:
+    """Writes the page. Raises OSError."""
+    place.write_text(page(found, str(data), str(place)))

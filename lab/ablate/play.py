@@ -1,0 +1,191 @@
+"""A drawn scenario, played with each mechanism off: in one run for as long as they decide the same.
+
+The run is of the whole decision. Beside it each turn is decided once more with each mechanism off, from what that one
+believes. While the same is set the simulated servers are the same too. At the first difference the process is copied
+(fork), and the copy plays on with the mechanism off, and with those beside it without which the same is set. So what
+runs have in common is simulated once, and a mechanism that changes nothing in a scenario costs no run of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import msgspec
+
+from detector.classify.tree import Model
+from lab.ablate.mechanisms import BALANCES, Mechanism
+from lab.ablate.seams import Seam, off
+from lab.sim import drawn
+from lab.sim.requests import Simulation
+from lbengine.decision import prediction
+from lbengine.decision.prediction import Alike
+from lbengine.decision.state import PoolState, PoolView
+from lbengine.decision.step import Actions, step
+from slackwater.config import LbengineSettings, PoolSettings
+
+POLICY = "slackwater"
+DIGITS = 4
+REMEMBERED = 4096
+Weights = frozenset[tuple[str, str, int]]
+"""What is set in a turn: of which kind, of which server, and the value."""
+
+
+class PlayError(RuntimeError):
+    """A run ended without figures; the text says which."""
+
+
+class Figures(msgspec.Struct, frozen=True, array_like=True):
+    """What users felt of a scenario, in ms over all requests, and how often a weight was set."""
+
+    mean_ms: float
+    p95_ms: float
+    p99_ms: float
+    moves: int = 0
+
+
+class Played(msgspec.Struct, frozen=True):
+    """A scenario under one balance."""
+
+    alone: Figures
+    """The balancer without Slackwater."""
+    everything: Figures
+    off: dict[str, Figures]
+    """By mechanism that is off, where something else was set."""
+    same: list[str]
+    """Mechanisms without which the same was set all the time."""
+
+
+class Beside:
+    """Stands in for `step` in the simulation: decides for the run, and beside it for each mechanism."""
+
+    def __init__(self, mechanisms: Sequence[Mechanism]) -> None:
+        self.figures: dict[str, Figures] = {}
+        """Of the copies, which have ended."""
+        self.answer: int | None = None
+        """In a copy: where its figures go."""
+        self._off: Mechanism | None = None
+        self._beside = list(mechanisms)
+        self._states: dict[str, PoolState] = {}
+
+    @property
+    def same(self) -> list[str]:
+        """Those for which there was no difference so far."""
+        return [one.name for one in self._beside]
+
+    def __call__(
+        self, state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings
+    ) -> tuple[PoolState, Actions]:
+        def decided(mechanism: Mechanism | None, before: PoolState) -> tuple[PoolState, Actions]:
+            with off(() if mechanism is None else mechanism.seams):
+                return step(before, view, pool, settings)
+
+        ours = decided(self._off, state)
+        found = {one.name: decided(one, self._states.get(one.name, state)) for one in self._beside}
+        self._states = {name: theirs[0] for name, theirs in found.items()}
+        groups: dict[Weights, list[Mechanism]] = {_set(ours[1]): []}
+        for one in self._beside:
+            groups.setdefault(_set(found[one.name][1]), []).append(one)
+        self._beside = groups.pop(_set(ours[1]))
+        for first, *others in groups.values():
+            if self._copied(first.name):
+                self._off, self._beside = first, others
+                return found[first.name]
+        return ours
+
+    def end(self, ours: Figures) -> None:
+        """Ends a copy, and gives its figures to the run that it is of."""
+        assert self.answer is not None
+        assert self._off is not None
+        found = {**self.figures, **dict.fromkeys([self._off.name, *self.same], ours)}
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self.answer, "wb") as pipe:
+            pipe.write(msgspec.json.encode(found))
+        os._exit(0)
+
+    def _copied(self, name: str) -> bool:
+        """True in the copy; the run itself goes on when the copy has ended."""
+        reads, writes = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if (pid := os.fork()) == 0:
+            os.close(reads)
+            if self.answer is not None:
+                os.close(self.answer)
+            self.answer, self.figures = writes, {}
+            return True
+        os.close(writes)
+        with os.fdopen(reads, "rb") as pipe:
+            answer = pipe.read()
+        _, status = os.waitpid(pid, 0)
+        if status != 0:
+            raise PlayError(f"without {name}: the run ended with status {status} and {len(answer)} bytes of figures")
+        self.figures |= msgspec.json.decode(answer, type=dict[str, Figures])
+        return False
+
+
+def _set(actions: Actions) -> Weights:
+    return frozenset((one.what, one.server, one.after) for one in actions.wanted)
+
+
+def play(seed: int, number: int, balance: str, mechanisms: Sequence[Mechanism], model: Model) -> Played:
+    """A scenario under a balance of `BALANCES`. For a process without threads: it is copied. Raises PlayError."""
+    setup = replace(drawn.scenario(seed, number), balance=BALANCES[balance])
+    alone = figures(Simulation(setup, "static", None))
+    beside = Beside(mechanisms)
+    try:
+        with off([Seam("lab.sim.control:step", beside), *_remembering()]):
+            ours = figures(Simulation(setup, POLICY, model))
+        if beside.answer is not None:
+            beside.end(ours)
+    except BaseException:
+        if beside.answer is None:
+            raise
+        traceback.print_exc()
+        os._exit(1)
+    return Played(alone, ours, beside.figures, beside.same)
+
+
+def figures(run: Simulation) -> Figures:
+    """Plays a run to its end."""
+    outcome = run.run()
+    felt = drawn.felt(run)
+    mean_ms, p95_ms, p99_ms = (float(f"{felt[key]:.{DIGITS}g}") for key in ("mean_ms", "p95_ms", "p99_ms"))
+    return Figures(mean_ms, p95_ms, p99_ms, outcome.moves)
+
+
+def cpu_s() -> float:
+    """CPU time of this process and of its copies that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _remembering() -> list[Seam]:
+    """The predictions that several mechanisms ask for in a turn are made once: they are functions of values."""
+
+    @lru_cache(maxsize=REMEMBERED)
+    def one_queue(groups: tuple[Alike, ...], total_rps: float) -> float:
+        return _one_queue(groups, total_rps)
+
+    @lru_cache(maxsize=REMEMBERED)
+    def own_queues(groups: tuple[Alike, ...], total_rps: float) -> float:
+        return _own_queues(groups, total_rps)
+
+    def as_one(groups: Sequence[Alike], total_rps: float) -> float:
+        return one_queue(tuple(groups), total_rps)
+
+    def as_own(groups: Sequence[Alike], total_rps: float) -> float:
+        return own_queues(tuple(groups), total_rps)
+
+    return [
+        Seam("lbengine.decision.prediction:one_queue", as_one),
+        Seam("lbengine.decision.prediction:own_queues", as_own),
+    ]
+
+
+_one_queue, _own_queues = prediction.one_queue, prediction.own_queues

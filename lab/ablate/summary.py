@@ -1,0 +1,100 @@
+"""What each mechanism brings, over all scenarios that were played with it off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lab.ablate.data import Line
+from lab.ablate.mechanisms import BALANCES, EVERYTHING, MECHANISMS
+from lab.ablate.play import Figures
+from lab.ablate.seams import lines_of
+from lab.compare.statistics import Estimate, geometric_mean
+
+WORTH = 1.02
+"""A mechanism is worth its code where response times are so many times as long without it, or longer."""
+WORSE = 1.1
+"""A scenario in which the mean is longer than so many times that of the balancer alone is worse."""
+BRINGS, LITTLE, UNSURE, HARMS = "yes", "less than 2%", "not shown", "no: better without"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mechanism off, under one balance. Ratios are geometric means over the scenarios."""
+
+    name: str
+    off: str
+    scenarios: int
+    differs: int
+    """Scenarios in which something else was set without it."""
+    alone_mean: Estimate
+    alone_p99: Estimate
+    """To the balancer alone."""
+    worst_mean: float
+    """The same, in the worst scenario."""
+    worse: int
+    """Scenarios whose mean is above `WORSE`."""
+    mean: Estimate
+    p99: Estimate
+    """To everything."""
+    lines: int
+    """Of code that nothing else needs."""
+    guards: str
+
+    @property
+    def brings(self) -> str:
+        """Whether it is worth its code by mean or p99, in a word; of `everything` there is none."""
+        if self.name == EVERYTHING:
+            return ""
+        both = [(one.low, one.high) for one in (self.mean, self.p99) if one.low is not None and one.high is not None]
+        if len(both) < 2:
+            return LITTLE if not self.differs else UNSURE
+        if any(low >= WORTH for low, _ in both):
+            return BRINGS
+        if all(high <= 1.0 for _, high in both) and any(high < 1.0 for _, high in both):
+            return HARMS
+        return LITTLE if all(high < WORTH for _, high in both) else UNSURE
+
+
+def rows(found: Sequence[Line], balance: str) -> list[Row]:
+    """A row for everything and for each mechanism that was played under a balance, in the table's order."""
+    mine = [one for one in found if one.balance == balance]
+    made = []
+    for name in (EVERYTHING, *MECHANISMS):
+        played: dict[tuple[int, int], tuple[Line, Figures]] = {}
+        for one in mine:
+            if (figures := one.without(name)) is not None:
+                played[one.seed, one.number] = (one, figures)
+        if played:
+            made.append(_row(name, list(played.values())))
+    return made
+
+
+def _row(name: str, played: Sequence[tuple[Line, Figures]]) -> Row:
+    mechanism = MECHANISMS.get(name)
+    alone = [figures.mean_ms / line.alone.mean_ms for line, figures in played]
+    return Row(
+        name=name,
+        off="nothing is off" if mechanism is None else mechanism.off,
+        scenarios=len(played),
+        differs=sum(name in line.off for line, _ in played),
+        alone_mean=_mean(alone),
+        alone_p99=_mean([figures.p99_ms / line.alone.p99_ms for line, figures in played]),
+        worst_mean=max(alone),
+        worse=sum(one > WORSE for one in alone),
+        mean=_mean([figures.mean_ms / line.everything.mean_ms for line, figures in played]),
+        p99=_mean([figures.p99_ms / line.everything.p99_ms for line, figures in played]),
+        lines=0 if mechanism is None else lines_of(mechanism.goes),
+        guards="" if mechanism is None else mechanism.guards,
+    )
+
+
+def _mean(ratios: Sequence[float]) -> Estimate:
+    found = geometric_mean(ratios)
+    assert found is not None
+    return found
+
+
+def summary(found: Sequence[Line]) -> dict[str, list[Row]]:
+    """By balance that was played, in the order of `BALANCES`."""
+    return {balance: made for balance in BALANCES if (made := rows(found, balance))}

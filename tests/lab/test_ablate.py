@@ -1,0 +1,217 @@
+"""What each mechanism of the decision brings: seams, runs that share what they have in common, data, figures, page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from lab.ablate import data, page, play, summary
+from lab.ablate.mechanisms import BALANCES, EVERYTHING, MECHANISMS, named
+from lab.ablate.play import Figures
+from lab.ablate.seams import Argument, Seam, SeamError, as_it_came, lines_of, off
+from lab.commands import lab
+from lab.compare.statistics import geometric_mean
+from lab.sim import drawn
+from lab.sim.requests import Simulation
+from lbengine.decision import calm, choice, position
+from tests.support.judges import shipped
+from tests.support.paths import ROOT
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_what_is_switched_off_is_there_and_takes_what_stands_in_for_it(name: str) -> None:
+    mechanism = MECHANISMS[name]
+    assert mechanism.name == name
+    assert mechanism.seams
+    assert mechanism.balances <= BALANCES.keys()
+    for seam in mechanism.seams:
+        seam.check()
+    assert lines_of(mechanism.goes) >= len(mechanism.goes)
+
+
+def test_a_name_that_was_changed_is_an_error() -> None:
+    for seam, wrong in (
+        (Seam("lbengine.decision.choice:REMOVED", 1), "choice:REMOVED: there is no such name"),
+        (Seam("lbengine.decision.removed:CALM", 1), "removed:CALM: there is no such name"),
+        (Seam("lbengine.decision.choice:RECOURSE", position.moved), "expected a function"),
+        (Seam("lbengine.decision.position:moved", 1.0), "expected a value"),
+        (Seam("lbengine.decision.position:moved", lambda position: position), "takes position, weight, now_s"),
+    ):
+        with pytest.raises(SeamError, match=wrong):
+            seam.check()
+    with pytest.raises(SeamError, match="expected target among them"):
+        as_it_came("lbengine.decision.position:moved", "target")
+
+
+def test_a_mechanism_is_off_for_a_while() -> None:
+    seams = [
+        Seam("lbengine.decision.choice:RECOURSE", 7.0),
+        Seam("lbengine.decision.calm:Calm.speed", property(lambda _: 9.0)),
+        as_it_came("lbengine.decision.position:watched", "position"),
+    ]
+    before, watched = choice.RECOURSE, position.watched
+    with off(seams):
+        assert choice.RECOURSE == 7.0
+        assert calm.Calm().speed == 9.0
+        here = position.Position(3, blind_s=0.0)
+        assert isinstance(position.watched, Argument)
+        assert position.watched(here, 50, now_s=100.0) is here
+    assert before == choice.RECOURSE
+    assert calm.Calm().speed == 1.0
+    assert position.watched is watched
+
+
+def alone(seed: int, number: int, balance: str, name: str) -> Figures:
+    """The figures of a run of its own, with the mechanism off from its start to its end."""
+    setup = replace(drawn.scenario(seed, number), balance=BALANCES[balance])
+    with off(() if name == EVERYTHING else MECHANISMS[name].seams):
+        return play.figures(Simulation(setup, "slackwater", shipped()))
+
+
+def test_a_run_that_is_copied_at_its_first_difference_is_as_one_of_its_own(tmp_path: Path) -> None:
+    names = (
+        "choice",
+        "calm-speed",
+        "recourse",
+        "no-rise",
+        "watched",
+        "law",
+        "law-ice",
+        "choice-counts",
+        "bare",
+        "drains",
+    )
+    place = tmp_path / "ablation.jsonl"
+    asked = [
+        "ablate",
+        "--seed",
+        "77",
+        "--scenarios",
+        "1",
+        "--balance",
+        "leastconn",
+        "--jobs",
+        "1",
+        "--data",
+        str(place),
+    ]
+    off_only = [word for name in names for word in ("--off", name)]
+    done = CliRunner().invoke(lab, [*asked, *off_only, "--json", "-"])
+    assert done.exit_code == 0, done.output
+    (line,) = data.read(place)
+    assert set(line.off) | set(line.same) == set(names)
+    assert line.off
+    assert line.same
+    for name in (EVERYTHING, *names):
+        assert line.without(name) == alone(77, 0, "leastconn", name), name
+    rows = {row["name"]: row for row in json.loads(done.stdout)["balances"]["leastconn"]}
+    assert rows.keys() == {EVERYTHING, *names}
+    assert rows["recourse"]["scenarios"] == 1
+    assert done.stderr == "" or "of 1 scenarios" in done.stderr
+
+    again = CliRunner().invoke(lab, [*asked, "--off", "choice", "--page", str(tmp_path / "page.md")])
+    assert again.exit_code == 0, again.output
+    assert len(data.read(place)) == 1, "nothing is played again"
+    assert "| choice | no choice among predicted splits" in (tmp_path / "page.md").read_text()
+
+
+def line_of(number: int, times: float, **given: Any) -> data.Line:
+    usual = Figures(10.0, 20.0, 30.0, 4)
+    without = Figures(10.0 * times, 20.0 * times, 30.0 * times, 5)
+    whole: dict[str, Any] = {
+        "code": "now",
+        "commit": "abc",
+        "machine": "a machine",
+        "seed": 7,
+        "number": number,
+        "balance": "leastconn",
+        "cpu_s": 2.0,
+        "alone": Figures(20.0, 40.0, 60.0),
+        "everything": usual,
+        "off": {"choice": without},
+        "same": ["recourse"],
+    }
+    return data.Line(**whole | given)
+
+
+def test_what_is_left_is_what_was_not_played_with_this_code() -> None:
+    keys = [data.Key(7, number, "leastconn") for number in range(3)]
+    found = [line_of(0, 1.0), line_of(1, 1.0, code="before")]
+    assert data.left(found, "now", keys, ("choice", "recourse", "kept", "two-choices")) == [
+        (keys[0], ("kept",)),
+        (keys[1], ("choice", "recourse", "kept")),
+        (keys[2], ("choice", "recourse", "kept")),
+    ]
+    assert data.left(found, "now", keys[:1], ("choice",)) == []
+    everything = data.left((), "now", keys[:1], ())
+    assert everything == [(keys[0], tuple(one.name for one in named((), "leastconn")))]
+    assert data.of_one_state(found) == found[1:]
+
+
+def test_a_digest_of_the_code_changes_with_it(tmp_path: Path) -> None:
+    for place in data.CODE:
+        path = tmp_path / place
+        path = path if path.suffix else path / "some.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a = 1\n")
+        assert (ROOT / place).exists()
+    data.code_digest.cache_clear()
+    before = data.code_digest(tmp_path)
+    (tmp_path / "lbengine/decision/some.py").write_text("a = 2\n")
+    data.code_digest.cache_clear()
+    assert before != data.code_digest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word"),
+    [
+        ([1.03, 1.05, 1.04, 1.06], summary.BRINGS),
+        ([1.0, 1.01, 1.0, 0.99], summary.LITTLE),
+        ([1.3, 0.8, 1.1, 0.9], summary.UNSURE),
+        ([0.97, 0.98, 0.95, 0.96], summary.HARMS),
+    ],
+)
+def test_a_mechanism_that_brings_surely_less_than_two_percent_is_told(ratios: list[float], word: str) -> None:
+    found = [line_of(number, times) for number, times in enumerate(ratios)]
+    rows = {one.name: one for one in summary.rows(found, "leastconn")}
+    assert rows.keys() == {EVERYTHING, "choice", "recourse"}
+    assert rows["choice"].brings == word
+    assert rows["choice"].differs == len(ratios)
+    assert rows["choice"].worst_mean == pytest.approx(max(ratios) / 2)
+    assert (rows["recourse"].mean.value, rows["recourse"].brings) == (1.0, summary.LITTLE)
+    assert rows[EVERYTHING].alone_mean.value == pytest.approx(0.5)
+    text = page.page(found, "data.jsonl", "page.md")
+    assert f"| {word} | 587 |" in text or f"| {word} | {rows['choice'].lines} |" in text
+    assert "slackwater lab ablate --data data.jsonl --page page.md --replay" in text
+
+
+def test_a_page_without_data_says_how_to_get_some() -> None:
+    assert "**Nothing is played yet.**" in page.page([], "data.jsonl", "page.md")
+
+
+def test_a_half_and_a_double_are_as_if_nothing_had_changed() -> None:
+    found = geometric_mean([0.5, 2.0, 0.5, 2.0])
+    assert found is not None
+    assert found.value == pytest.approx(1.0)
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.5 <= found.low < 1.0 < found.high <= 2.0
+    assert geometric_mean([]) is None
+
+
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    for arguments, wrong in (
+        (["--off", "nothing"], "--off nothing: expected one of choice"),
+        (["--page", "page.md"], "--data is missing"),
+        (["--data", "data.jsonl", "--replay"], "--page is missing"),
+    ):
+        done = CliRunner().invoke(lab, ["ablate", *arguments])
+        assert done.exit_code == 2
+        assert wrong in done.output
+    listed = CliRunner().invoke(lab, ["ablate", "--list"])
+    assert "(under random)" in listed.output
