@@ -95,4 +95,5 @@ def _lines(place: str) -> int:
         assert source is not None
         return len(Path(source).read_text().splitlines())
     there: Any = inspect.getattr_static(*found(place))
-    return len(inspect.getsourcelines(there.fget if isinstance(there, property) else there)[0])
+    function: Any = there.fget if isinstance(there, property) else there
+    return len(inspect.getsourcelines(function)[0])

@@ -88,8 +88,10 @@ def geometric_mean(values: Sequence[float], seed: int = 1) -> Estimate | None:
     if not len(logs):
         return None
     low, high = _interval((logs,), lambda one, axis: np.mean(one, axis=axis), seed, paired=False)
-    ends = [None if end is None else math.exp(end) for end in (low, high)]
-    return Estimate(math.exp(float(logs.mean())), *ends, len(logs))
+    middle = math.exp(float(logs.mean()))
+    if low is None or high is None:
+        return Estimate(middle, None, None, len(logs))
+    return Estimate(middle, math.exp(low), math.exp(high), len(logs))
 
 
 def _interval(data: tuple[Any, ...], statistic: Any, seed: int, *, paired: bool) -> tuple[float | None, float | None]:
