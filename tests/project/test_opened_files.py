@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.code_places import assert_only, in_functions, places, python_files
 from tests.support.paths import ROOT
 
 PACKAGES = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
@@ -56,8 +57,10 @@ ALLOWED = {
 }
 
 
-def is_opening(call: ast.Call) -> bool:
-    match call.func:
+def is_opening(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    match node.func:
         case ast.Name(id="open"):
             return True
         case ast.Attribute(value=of, attr="open") if ast.unparse(of) in NOT_FILES:
@@ -65,7 +68,7 @@ def is_opening(call: ast.Call) -> bool:
         case ast.Attribute(value=ast.Name(id="sqlite3"), attr="connect"):
             return True
         case ast.Attribute(attr="replace"):  # a path's has the new path alone; those of texts and values have more
-            return len(call.args) == 1 and not call.keywords
+            return len(node.args) == 1 and not node.keywords
         case ast.Attribute(value=ast.Name(id="os" | "signal"), attr=name) if name in SIGNALS:
             return True
         case ast.Attribute(attr=name):
@@ -73,49 +76,24 @@ def is_opening(call: ast.Call) -> bool:
     return False
 
 
-def is_block(statement: ast.With | ast.AsyncWith) -> bool:
-    return any(
+def is_block(node: ast.AST) -> bool:
+    return isinstance(node, ast.With | ast.AsyncWith) and any(
         isinstance(item.context_expr, ast.Call)
         and isinstance(item.context_expr.func, ast.Name)
         and item.context_expr.func.id in BLOCKS
-        for item in statement.items
+        for item in node.items
     )
 
 
 def openings(source: str) -> Iterator[tuple[str, str]]:
     """The function (or `module`) and the call, of each that is in no block of `slackwater/files.py`."""
-
-    def below(node: ast.AST, function: str) -> Iterator[tuple[str, str]]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            function = node.name
-        if isinstance(node, ast.With | ast.AsyncWith) and is_block(node):
-            return
-        if isinstance(node, ast.Call) and is_opening(node):
-            yield function, ast.unparse(node)
-        for child in ast.iter_child_nodes(node):
-            yield from below(child, function)
-
-    yield from below(ast.parse(source), "module")
-
-
-def found() -> dict[tuple[str, str], list[str]]:
-    """(file, function) -> what it opens."""
-    all_: dict[tuple[str, str], list[str]] = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = str(path.relative_to(ROOT))
-            for function, code in openings(path.read_text()) if name != ONE else ():
-                all_.setdefault((name, function), []).append(code)
-    return all_
+    for function, call in in_functions(source, is_opening, is_block):
+        yield function, ast.unparse(call)
 
 
 def test_no_other_code_opens_files() -> None:
-    wrong = {place: code for place, code in found().items() if place not in ALLOWED}
-    assert not wrong, "\n".join(f"{file}, {function}: {code}" for (file, function), code in wrong.items())
-
-
-def test_each_allowed_place_is_there() -> None:
-    assert ALLOWED.keys() <= found().keys()
+    files = [path for path in python_files(*PACKAGES) if path != ROOT / ONE]
+    assert_only(ALLOWED, places(files, openings))
 
 
 @pytest.mark.parametrize(

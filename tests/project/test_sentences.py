@@ -12,9 +12,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.code_places import assert_only, in_functions, places, python_files
 from tests.support.paths import ROOT
 
 PACKAGES = ("slackwater", "detector", "lbengine", "retune", "governor", "web", "lab")
@@ -114,16 +116,8 @@ def is_branch(node: ast.AST) -> bool:
 
 def branches(source: str) -> Iterator[tuple[str, str]]:
     """The function (or `module`), and the expression."""
-
-    def below(node: ast.AST, function: str) -> Iterator[tuple[str, str]]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            function = node.name
-        if is_branch(node):
-            yield function, ast.unparse(node).partition("\n")[0]
-        for child in ast.iter_child_nodes(node):
-            yield from below(child, function)
-
-    yield from below(ast.parse(source), "module")
+    for function, node in in_functions(source, is_branch):
+        yield function, ast.unparse(node).partition("\n")[0]
 
 
 # --- Rust
@@ -153,29 +147,18 @@ def rust_branches(source: str) -> Iterator[tuple[str, str]]:
 # --- the product
 
 
-def found() -> dict[tuple[str, str], list[str]]:
-    """(file, function) -> the branches there."""
-    all_: dict[tuple[str, str], list[str]] = {}
-    files = [(path, branches) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    files += [
-        (path, rust_branches)
+def rust_files() -> list[Path]:
+    """Those without tests."""
+    return [
+        path
         for crate in CRATES
         for path in sorted((ROOT / crate / "src").rglob("*.rs"))
         if "tests" not in path.relative_to(ROOT).with_suffix("").parts and not path.stem.endswith("_tests")
     ]
-    for path, look in files:
-        for function, code in look(path.read_text()):
-            all_.setdefault((str(path.relative_to(ROOT)), function), []).append(code)
-    return all_
 
 
 def test_nothing_in_the_product_branches_on_a_sentence() -> None:
-    wrong = {place: code for place, code in found().items() if place not in ALLOWED}
-    assert not wrong, "\n".join(f"{file}, {function}: {code}" for (file, function), code in wrong.items())
-
-
-def test_each_allowed_place_is_there() -> None:
-    assert ALLOWED.keys() <= found().keys()
+    assert_only(ALLOWED, places(python_files(*PACKAGES), branches) | places(rust_files(), rust_branches))
 
 
 @pytest.mark.parametrize(
