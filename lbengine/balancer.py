@@ -127,15 +127,6 @@ class Snapshot:
         return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
 
 
-@dataclass(frozen=True)
-class RescueCounts:
-    """Of the pool's requests since the balancer started."""
-
-    sent_twice: int
-    failed: int
-    """No server gave a response to the end."""
-
-
 class Balancer(abc.ABC):
     """Reads and sets the weights of one pool of one balancer. Not for several threads at once.
 
@@ -170,13 +161,6 @@ class Balancer(abc.ABC):
         Raises BalancerError where there is no such limit: none of the servers shows one then.
         """
         raise BalancerError(f"no `maxconn` can be set on this balancer: {', '.join(maxconns)}")
-
-    def set_rescue(self, timeout_ms: int) -> RescueCounts:  # noqa: ARG002
-        """Has a GET or HEAD that no server has begun to answer within `timeout_ms` sent to another server as well.
-
-        0: never. It ends by itself soon, unless it is set again. Raises BalancerError where the balancer cannot.
-        """
-        raise BalancerError("`rescue` is not possible on this balancer")
 
     def percents_for_nodes(self) -> Mapping[str, int]:
         """By server, the percentage of its configured weight that its node must be sent now; empty where the

@@ -21,7 +21,6 @@ from lbengine.decision.step import Actions, step, without
 from lbengine.outcome.outcomes import ChangeOutcomes
 from lbengine.overrides.commands import OperatorCommands
 from lbengine.overrides.overrides import Pause
-from lbengine.rescue import Rescue
 from lbengine.verdicts import LatestVerdicts
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
@@ -71,7 +70,6 @@ class Engine:
         self.outbox = self._writer.outbox
         self.commands = OperatorCommands(pool, state_dir, self._writer.note, wall)
         self._outcomes = ChangeOutcomes(self._writer)
-        self._rescue = Rescue(pool, self._writer, lambda: self.may_lower())
         stored = self.store.load()
         self.state = PoolState("paused", baselines=stored, adopt_limits=stored is not None)
         self._last_known: list[ServerState] = []
@@ -110,7 +108,6 @@ class Engine:
     def stand_by(self, who: str, forget: bool) -> None:
         """Somebody else drives the balancer: look only. `forget`: what we stored is of the past."""
         self.standby = who
-        self._rescue.forget()
         if forget:
             self.store.forget()
         self.state = replace(self.state, phase="standby", limits={})
@@ -183,8 +180,6 @@ class Engine:
         self._last_known, self._outage_since_unix_s = servers, None
         cycle = self._cycle(view.snapshot, sentence)
         cycle.servers = servers
-        cycle.rescue_timeout_ms = self._rescue.timeout_ms or None
-        cycle.rescue_sent_twice = self._rescue.sent_twice or None
         self.outbox.append(cycle)
         return sentence
 
@@ -222,8 +217,6 @@ class Engine:
 
         Raises BalancerError when that is refused or part of the balancer does not answer: the file stays then.
         """
-        if self.state.phase != "standby":
-            self._rescue.end(why, now_s)
         if self.state.phase == "standby" or not self.store.path.exists():
             return f"{self.pool.name}: nothing to put back"
         view, phase = replace(self._look(now_s), then="paused"), self.state.phase
@@ -283,7 +276,6 @@ class Engine:
             back = self._restore(actions, by, self.commands.describe(), remarks)
             remarks += [f"{made.target} {made.before} -> {made.after} put back" for made in back]
         if after.phase not in ("observing", "acting"):
-            self._rescue.end(self.commands.describe(), view.now_s)
             self.state = after
             return [], [*remarks, self.commands.describe()]
         positions = {name: decision.position for name, decision in actions.decisions.servers.items()}
@@ -294,7 +286,6 @@ class Engine:
         self.state = without(after, [one for one in actions.wanted if (one.what, one.server) not in done])
         remarks += self.commands.overrides.describe()
         remarks += self._outcomes.over_share(view.snapshot, after.baselines or {})
-        remarks += self._rescue.turn(view.snapshot, actions.findings.verdicts, view.now_s)
         return changes, remarks
 
     def _restore(self, actions: Actions, by: str, why: str, remarks: list[str]) -> list[Change]:
@@ -343,7 +334,6 @@ class Engine:
             return f"{self.pool.name}: {done}"
         if self.acting and not was_acting:  # what was imagined in observe mode was never set
             self.state = replace(self.state, positions={}, limits={})
-            self._rescue.forget()
         self._enter_phase()
         try:
             turn = self.cycle(now_s).removeprefix(f"{self.pool.name}: ")

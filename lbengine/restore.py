@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lbengine.backends.table import balancer_of
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
+from lbengine.balancer import Balancer, BalancerUnreachable
 from lbengine.baseline import (
     BaselineError,
     BaselineStore,
@@ -62,9 +61,6 @@ def restore(
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
     balancer = balancer or balancer_of(pool, settings.lbengine.socket_timeout_s)
-    if pool.rescue_after_ms is not None and (pool.mode == "act" or stored is not None):
-        with contextlib.suppress(BalancerError):  # it forgets the rescue by itself soon
-            balancer.set_rescue(0)
     if stored is None:
         return []
     snapshot = balancer.read()

@@ -42,16 +42,6 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_pool_balancer_away", ("pool",), "1 while the balancer does not answer, or refuses what is asked."),
     ("slackwater_pool_response_seconds", ("pool", "quantile"), "Response time over the pool's requests."),
     ("slackwater_pool_target_seconds", ("pool", "quantile"), "The target of the settings."),
-    (
-        "slackwater_rescue_timeout_seconds",
-        ("pool",),
-        "Time-out of the rescue while it is armed; in observe mode what it would be.",
-    ),
-    (
-        "slackwater_rescue_requests_total",
-        ("pool",),
-        "Requests that the balancer sent to two servers, since lbengine began.",
-    ),
     ("slackwater_node_state", ("pool", "node", "state"), "1 for the state that the node is in."),
     ("slackwater_server_weight", ("pool", "node"), "Weight now."),
     ("slackwater_server_baseline_weight", ("pool", "node"), "Weight that the site gave it."),
@@ -163,9 +153,6 @@ def _pools(reader: Reader, views: dict[str, PoolView]) -> Iterator[MaybeValue]:
         if view.mode is not None:
             yield "slackwater_pool_acting", (pool.name,), view.mode == "act"
             yield "slackwater_pool_paused", (pool.name,), view.paused
-        if view.rescue_timeout_ms is not None:
-            yield "slackwater_rescue_timeout_seconds", (pool.name,), view.rescue_timeout_ms / 1000.0
-        yield "slackwater_rescue_requests_total", (pool.name,), view.rescue_sent_twice
         measured = (("0.95", view.rt_p95_ms, pool.target_p95_ms), ("0.99", view.rt_p99_ms, pool.target_p99_ms))
         for quantile, value_ms, target_ms in measured:
             if value_ms is not None:

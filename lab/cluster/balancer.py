@@ -14,7 +14,6 @@ from pathlib import Path
 from lab.cluster.hosts import POOL, Host
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import Program, call, wait_until
-from lbengine.backends.haproxy import rescue
 
 BASE_WEIGHT = 100
 BALANCES = {
@@ -49,23 +48,20 @@ def configuration(
     *,
     tls: bool = False,
     defaults: Sequence[str] = (),
-    rescues: bool = False,
 ) -> str:
     """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line.
 
-    `tls`: the servers are asked over TLS; `defaults`: more lines of that section; `rescues`: with the lines that the
-    pool's setting `rescue` needs. Each pool is a backend, with a frontend of its own.
+    `tls`: the servers are asked over TLS; `defaults`: more lines of that section. Each pool is a backend, with a
+    frontend of its own.
 
     `retry-on`: a web server that restarts gracefully closes kept connections on which a request may just be arriving.
     `pool-purge-delay`: after its default of 5 s most requests of a quiet pool open a connection, which costs them some
     milliseconds on this machine; other balancers keep theirs.
     """
-    section = "".join(f"{line}\n" for line in (rescue.TABLE_SECTION if rescues else ()))
     more_defaults = "".join(f"    {line}\n" for line in defaults)
     place = "443 ssl verify none" if tls else "80"
 
     def of_pool(number: int, pool: str) -> str:
-        more_lines = "".join(f"{line}\n" for line in (rescue.backend_lines(pool, RETRY_ON) if rescues else ()))
         lines = more or {}
         servers = "\n".join(
             f"    server {one.name} {one.address}:{place} weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
@@ -81,7 +77,7 @@ frontend lab-{pool}
 backend {pool}
     {BALANCES[balance]}
     http-reuse safe
-{more_lines}{servers}
+{servers}
 """
 
     pools = "\n".join(of_pool(number, pool) for number, pool in enumerate(pools_of(members)))
@@ -105,7 +101,6 @@ defaults
     timeout http-keep-alive 30s
     default-server pool-purge-delay 1h
 {more_defaults}
-{section}
 {pools}"""
 
 
@@ -209,18 +204,16 @@ class Balancer:
         balance: str,
         lines: Mapping[str, str] | None = None,
         defaults: Sequence[str] = (),
-        *,
-        rescues: bool = False,
     ) -> None:
         """Writes the configuration; in force from the next start or reload.
 
-        `lines`: what server lines have besides; `defaults`: more lines of that section; `rescues`: as `configuration`.
+        `lines`: what server lines have besides; `defaults`: more lines of that section.
         """
         if balance not in BALANCES:
             raise LabError(f"no balance `{balance}` in the lab; there are: {', '.join(BALANCES)}")
-        self.balance, self.lines, self.rescues = balance, dict(lines or {}), rescues
+        self.balance, self.lines = balance, dict(lines or {})
         where = self.members, balance, self.port, self.admin_socket
-        self.config.write_text(configuration(*where, self.lines, tls=self.tls, defaults=defaults, rescues=rescues))
+        self.config.write_text(configuration(*where, self.lines, tls=self.tls, defaults=defaults))
 
     def start(self, wrapped: Sequence[str]) -> None:
         """`wrapped` is the command without arguments, as it is placed in its cgroup."""

@@ -34,9 +34,7 @@ STOP_S = 15.0
 FRESH_S = 2.0
 
 
-def controller_toml(
-    pools: Sequence[str], admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal", *, rescues: bool
-) -> str:
+def controller_toml(pools: Sequence[str], admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
     """The controller's file, all else at its defaults."""
     sections = "".join(
         f"""\
@@ -46,7 +44,6 @@ backend = "{pool}"
 socket = "{admin_socket}"
 mode = "{mode}"
 law = "{law}"
-rescue = {str(rescues).lower()}
 
 """
         for pool in pools
@@ -127,10 +124,9 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, of
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
-    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal", *, rescues: bool = False) -> None:
+    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal") -> None:
         self.lab = lab
         self.law: Law = law
-        self.rescues = rescues
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
         self.program: Program | None = None
@@ -142,7 +138,7 @@ class Controller:
         """Writes the controller's file; in force from the next start."""
         bus.prepare(self.lab.hosts)
         where = pools_of(self.lab.hosts), self.lab.balancer.admin_socket, self.web
-        text = controller_toml(*where, mode, self.law, rescues=self.rescues)
+        text = controller_toml(*where, mode, self.law)
         CONTROLLER_FILE.write_text(text)
 
     def start(self, monitors: Callable[[], list[Running]] | None = None) -> None:

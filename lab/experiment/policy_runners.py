@@ -12,7 +12,7 @@ from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.bus import forget
 from lab.cluster.bus_listener import BusListener
 from lab.cluster.controller import Controller, start_bus, start_monitors
-from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
 from lab.cluster.peers import start
 from lab.cluster.spawn import wait_until
@@ -41,8 +41,6 @@ class PolicyRunner:
         """Whom the load asks; None: HAProxy."""
         self.lines: Mapping[str, str] = {}
         """What the balancer's line of a server has besides, by server."""
-        self.rescues = False
-        """HAProxy has the lines for the pool's setting `rescue`."""
         self.listener: BusListener | None = None
         self.judged: BusListener | None = None
         self.changes: BusListener | None = None
@@ -119,21 +117,16 @@ class OracleRunner(PolicyRunner):
 
 
 class SlackwaterRunner(PolicyRunner):
-    """Slackwater itself: the real controller and monitors, with one of its laws. `rescues` needs HAProxy 3.0."""
+    """Slackwater itself: the real controller and monitors, with one of its laws."""
 
-    def __init__(
-        self, lab: Lab, scenario: Scenario, law: Law = "optimal", *, mode: Mode = "act", rescues: bool = False
-    ) -> None:
+    def __init__(self, lab: Lab, scenario: Scenario, law: Law = "optimal", *, mode: Mode = "act") -> None:
         super().__init__(lab, scenario)
         self._law: Law = law
         self._mode: Mode = mode
-        self.rescues = rescues
-        if rescues and lab.settings.haproxy == LabSettings().haproxy:
-            raise LabError("the rescue needs HAProxy 3.0: expected --haproxy haproxy-3 or haproxy-3.2")
 
     def begin(self) -> None:
         forget()
-        controller = Controller(self.lab, self._mode, self._law, rescues=self.rescues)
+        controller = Controller(self.lab, self._mode, self._law)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()

@@ -178,9 +178,9 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
     runner = policy.runner(lab, scenario)
     balance = lab.balancer.balance if scenario.keeps_balance else policy.balance
     try:
-        configured = lab.balancer.balance, lab.balancer.lines, lab.balancer.rescues
-        if configured != (balance, runner.lines, runner.rescues):
-            lab.balancer.set_balance(balance, runner.lines, rescues=runner.rescues)
+        configured = lab.balancer.balance, lab.balancer.lines
+        if configured != (balance, runner.lines):
+            lab.balancer.set_balance(balance, runner.lines)
             lab.balancer.reload()
         _set_quotas(lab, scenario.quotas)
         aims = aims_of(lab, scenario)

@@ -176,7 +176,6 @@ def settings_text(found: Survey, pools: Sequence[NewPool], wishes: Wishes) -> st
         lines += ["", "[[pool]]", f"name = {toml_text(pool.name)}", f"backend = {toml_text(pool.name)}"]
         lines += [f"socket = {toml_text(found.socket)}"]
         lines += ['mode = "observe"                # decides and records, and sets no weight; "act" sets them']
-        lines += ["# rescue = true                 # with HAProxy 3.0; `slackwater config check` prints its lines"]
         if renamed := [(one, node.name) for node in pool.nodes for one in node.servers if one != node.name]:
             pairs = ", ".join(f"{toml_text(server)} = {toml_text(name)}" for server, name in renamed)
             lines += [f"servers = {{ {pairs} }}"]

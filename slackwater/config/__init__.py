@@ -17,7 +17,6 @@ from slackwater.config.reading import load, parse, read, use_new_names
 from slackwater.config.settings import (
     CONTROL,
     CONTROLLER,
-    MOST_RESCUE_TIMEOUT_MS,
     BusSettings,
     ControllerSettings,
     DetectorSettings,

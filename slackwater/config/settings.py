@@ -34,10 +34,6 @@ CONTROL = "slackwater-control"
 """The user of people's commands at the bus: it alone may publish them, and it may do nothing else."""
 
 
-MOST_RESCUE_TIMEOUT_MS = 2000
-"""No request is sent to a second server later than this: where calm response times are so long, none is at all."""
-
-
 class BusSettings(Settings, frozen=True):
     """NATS. Without `url`, `slackwater serve` starts a private nats-server on `listen`, with users of its own."""
 
@@ -158,16 +154,6 @@ class PoolSettings(Settings, frozen=True):
     @property
     def balancer(self) -> str:
         return self.word()
-
-    @property
-    def rescue_after_ms(self) -> int | None:
-        """The shortest time-out after which a request may be sent to another server too; None: never."""
-        return None
-
-    @property
-    def lines_of_balancer(self) -> list[str]:
-        """What these settings need in the balancer's own configuration, beside what every pool needs."""
-        return []
 
     @property
     def driven(self) -> dict[str, str]:

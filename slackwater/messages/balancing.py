@@ -93,11 +93,6 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     """What weights set under `balance`; absent: it is not known."""
     controller: str = ""
     """Which controller made it, as its own parts recognise it; empty in those of earlier versions."""
-    rescue_timeout_ms: Count | None = None
-    """A GET or HEAD that is not answered within this is sent to another server too; absent: none is. In observe mode
-    what would be."""
-    rescue_sent_twice: Count | None = None
-    """Requests so far, since lbengine began; absent: none."""
     outage: CycleOutage | None = None
     """Why there is nothing to show: `servers` is empty then, and `sentence` has the reason."""
     outage_since_unix_s: NonNegative | None = None

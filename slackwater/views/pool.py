@@ -84,10 +84,6 @@ class PoolView(msgspec.Struct, kw_only=True):
     """Over the requests of all servers; None when stale or without requests."""
     rt_p99_ms: float | None = None
     rows: list[Row] = []
-    rescue_timeout_ms: int | None = None
-    """A GET or HEAD that is not answered within this is sent to another server too; None: none is."""
-    rescue_sent_twice: int | None = None
-    """Requests so far, since lbengine began; None: none, or stale."""
 
 
 def pool_view(
@@ -197,8 +193,6 @@ def pool_view(
         rt_p95_ms=pooled_ms(measured_now, 0.95),
         rt_p99_ms=pooled_ms(measured_now, 0.99),
         rows=rows,
-        rescue_timeout_ms=cycle.rescue_timeout_ms if cycle and not stale else None,
-        rescue_sent_twice=cycle.rescue_sent_twice if cycle and not stale else None,
     )
 
 

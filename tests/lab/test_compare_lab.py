@@ -31,7 +31,7 @@ WATCHED = ("agent-check", "outlier")
 """Monitors run, and no detector."""
 OBSERVED = ("wsengine-only", "observed-lc")
 """The detector runs, and no weight is changed."""
-MOVED = ("ice", "slackwater-rescue-lc")
+MOVED = ("ice", "slackwater-lc")
 """The detector runs, and lbengine sets weights."""
 POLICIES = (*ORACLES, *SILENT, *WATCHED, *OBSERVED, *MOVED)
 
@@ -45,8 +45,7 @@ def runners(names: Iterable[str]) -> set[object]:
 def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -> None:
     assert runners(POLICIES) == runners(TABLE)
     out = tmp_path / "compared"
-    # The rescue needs HAProxy 3.0 or later.
-    asked = ["compare", "--out", str(out), "--rounds", "1", "--haproxy", "haproxy-3"]
+    asked = ["compare", "--out", str(out), "--rounds", "1"]
     asked += [part for name in POLICIES for part in ("--policy", name)]
     done = run_lab(*asked, "--json", "-", timeout_s=1400.0)
     assert done.returncode == 0, done.stderr

@@ -26,8 +26,8 @@ from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.scenarios import SCENARIOS
 from tests.support.comparison_files import recorded
 
-NOT_IN_IT = {"tail", "equalise", "slackwater-rescue", "slackwater-rescue-lc"}
-"""Other laws, and what `lab/bench/rescue.py` measures on a newer HAProxy."""
+NOT_IN_IT = {"tail", "equalise"}
+"""Other laws."""
 FACTS: dict[str, Any] = {
     **{"cpu": "Test CPU", "cores": 2, "last_level_cache_mib": 32.0, "kernel": "6.1", "haproxy": "2.6", "apache": "2.4"},
     **{"php": "8.2", "hosts": 3, "quota_cores": 0.4, "period_s": 0.05, "hypervisor": "none"},

@@ -171,8 +171,6 @@ def controller(**values: Any) -> str:
         },
         "slackwater_controller_law": "optimal",
         "slackwater_controller_max_mitigated": 0.5,
-        "slackwater_controller_rescue": False,
-        "slackwater_controller_rescue_min_timeout_ms": 100,
         "slackwater_controller_service": "",
         "slackwater_controller_servers": {},
         "slackwater_controller_settings": {},
@@ -186,9 +184,6 @@ def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
     alone = parse(controller(slackwater_controller_settings={"detector": {"calm_dwell_s": 5.0}}), "alone").pool[0]
     assert isinstance(alone, HAProxyPool)
     assert (alone.mode, alone.all_sockets) == ("observe", ["/run/haproxy/admin.sock"])
-    assert alone.rescue_after_ms is None
-    rescues = {"slackwater_controller_rescue": True, "slackwater_controller_rescue_min_timeout_ms": 200}
-    assert parse(controller(**rescues), "rescue").pool[0].rescue_after_ms == 200
     shared = parse(controller(slackwater_shared=True, slackwater_mode="act"), "shared").pool[0]
     assert isinstance(shared, HAProxyPool)
     assert shared.all_sockets == ["tcp://10.0.0.1:14299", "tcp://10.0.0.2:14299"]

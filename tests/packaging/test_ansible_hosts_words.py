@@ -226,7 +226,6 @@ UNQUOTED = {
     ("slackwater_broker/templates/users.conf.j2", "made"),
     ("slackwater_broker/templates/users.conf.j2", "answers"),
     ("slackwater_controller/templates/controller.toml.j2", "slackwater_controller_max_mitigated"),
-    ("slackwater_controller/templates/controller.toml.j2", "slackwater_controller_rescue_min_timeout_ms"),
     ("slackwater_controller/templates/controller.toml.j2", "setting"),
     ("slackwater_controller/templates/site.conf.j2", "slackwater_controller_groups | join(' ')"),
     *(

@@ -147,7 +147,6 @@ def haproxy_socket(data: bytes) -> None:
         lambda: published(balancer.read()),
         lambda: balancer.set_weights({"web1": 7}),
         lambda: balancer.set_maxconns({"web1": 7}),
-        lambda: balancer.set_rescue(100),
         lambda: balancer.ask(*MANY_COMMANDS),
         lambda: surveyed(*balancer.ask("show stat", "show servers state")),
     ]

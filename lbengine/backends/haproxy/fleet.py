@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from lbengine.backends.haproxy import rescue
 from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, RescueCounts, Server, Snapshot
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
 
 ASK_AGAIN_S = 2.0
 """A member that does not answer costs a timeout: it is asked this seldom."""
@@ -92,14 +91,6 @@ class Fleet(Balancer):
         """As `set_weights`."""
         self._maxconns |= maxconns
         self._each(lambda member, names: member.set_maxconns({name: maxconns[name] for name in names}), maxconns)
-
-    def set_rescue(self, timeout_ms: int) -> RescueCounts:
-        """On each that answered last, or on all if none was asked yet. Raises BalancerError after all were tried."""
-        members = [self.members[n] for n in self._answering()] or list(self.members)
-        answers = list(self._asking.map(lambda member: _attempt(lambda: member.set_rescue(timeout_ms)), members))
-        if errors := [str(answer) for answer in answers if isinstance(answer, BalancerError)]:
-            raise BalancerError("; ".join(errors))
-        return rescue.summed([answer for answer in answers if isinstance(answer, RescueCounts)])
 
     def _answering(self) -> list[int]:
         return sorted(self._last.keys() - self._away.keys())

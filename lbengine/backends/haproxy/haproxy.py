@@ -10,11 +10,10 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from lbengine.backends.haproxy import rescue
 from lbengine.backends.haproxy.answers import backend_id, facts_of, is_of, parse, states
 from lbengine.backends.haproxy.replies import Replies
 from lbengine.backends.haproxy.settings import TCP
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, RescueCounts, Snapshot
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 from slackwater.config import host_and_port
 from slackwater.messages import is_name, is_server_name, plain_text
 
@@ -100,9 +99,6 @@ class HAProxy(Balancer):
         self._raise_refused(maxconns, answers)
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._raise_different(maxconns, {server.name: server.maxconn for server in snapshot.servers})
-
-    def set_rescue(self, timeout_ms: int) -> RescueCounts:
-        return rescue.arm(self, timeout_ms)
 
     def _check(self, values: Mapping[str, int], least: int, most: int, what: str) -> None:
         for server, value in values.items():

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from lbengine.backends.haproxy import rescue
 from lbengine.backends.haproxy.algorithms import ALGORITHMS
 from lbengine.backends.haproxy.answers import facts_of
 from lbengine.backends.haproxy.haproxy import HAProxy
@@ -110,8 +109,6 @@ def _check_one(
     common = check_servers(snapshot, pool, where, without_us)
     if pool.weight_delivery == "agent-check":
         _check_agents(snapshot, where)
-    if pool.rescue and (lacks := rescue.lacks(haproxy)):
-        raise BalancerError(lacks[0])
     warnings += _check_balance(haproxy, snapshot, pool, where)
     return snapshot, warnings + _warnings(snapshot, pool) + common
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from lbengine.backends.haproxy import rescue
-from slackwater.config import ADDRESS_PATTERN, MOST_RESCUE_TIMEOUT_MS, PoolSettings
+from slackwater.config import ADDRESS_PATTERN, PoolSettings
 from slackwater.messages import Name
 
 TCP = "tcp://"
@@ -48,27 +47,7 @@ class HAProxyPool(PoolSettings, frozen=True, kw_only=True, tag_field="balancer",
         ),
     ] = "socket"
 
-    rescue: Annotated[
-        bool,
-        Meta(
-            description="in an episode HAProxy sends a GET or HEAD that is not answered in time to another server too,"
-            " at most 2% of the requests; needs HAProxy 3.0 and lines in its configuration, which `slackwater config"
-            " check` prints"
-        ),
-    ] = False
-    rescue_min_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=20,
-            le=MOST_RESCUE_TIMEOUT_MS,
-            description="with `rescue`: a request is not sent again before this; later where calm response times are"
-            " long",
-        ),
-    ] = 100
-
     def __post_init__(self) -> None:
-        if self.rescue and self.weight_delivery == "agent-check":
-            raise ValueError('`rescue` needs `weight_delivery = "socket"`: it is armed through the admin socket')
         if len(set(self.all_sockets)) < len(self.all_sockets):
             raise ValueError(f"`socket` and `sockets` name one twice: {', '.join(self.all_sockets)}")
         if any(socket.startswith(TCP) for socket in self.all_sockets) and not self.allow_tcp_socket:
@@ -81,14 +60,6 @@ class HAProxyPool(PoolSettings, frozen=True, kw_only=True, tag_field="balancer",
     def all_sockets(self) -> list[str]:
         """Of every HAProxy that this pool is behind, the first one first."""
         return [self.socket, *self.sockets]
-
-    @property
-    def rescue_after_ms(self) -> int | None:
-        return self.rescue_min_timeout_ms if self.rescue else None
-
-    @property
-    def lines_of_balancer(self) -> list[str]:
-        return rescue.lines(self.backend) if self.rescue else []
 
     @property
     def driven(self) -> dict[str, str]:
