@@ -40,11 +40,6 @@ def text_parameter(name: str, text: str) -> Json:
     return query_parameter(name, text, {"type": "string", "maxLength": 200})
 
 
-def old_parameter(name: str, new: str) -> Json:
-    """A parameter's old name, accepted for one release."""
-    return {**text_parameter(name, f"old name of `{new}`, until the next release"), "deprecated": True}
-
-
 def number_parameter(name: str, text: str, most: float) -> Json:
     return query_parameter(name, text, {"type": "number", "minimum": FINEST_S, "maximum": most})
 

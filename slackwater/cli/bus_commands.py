@@ -17,7 +17,6 @@ from slackwater.bus.ports import Port, parse_port
 from slackwater.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
 from slackwater.files import text_of, write_secret
 from slackwater.options import config_option, json_option, tell
-from slackwater.renamed import RenamedOption
 from slackwater.supervise.state_dir import read_serve, running_serve, send_signal
 
 
@@ -46,7 +45,6 @@ def bus() -> None:
 @click.option(
     "--out",
     "folder",
-    cls=RenamedOption,
     type=click.Path(path_type=Path),
     required=True,
     help="Folder for nats.conf and the passwords.",

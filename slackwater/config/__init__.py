@@ -13,7 +13,7 @@ from slackwater.config.node_changes import (
     GovernorSettings,
     RetuneSettings,
 )
-from slackwater.config.reading import load, parse, read, use_new_names
+from slackwater.config.reading import load, parse, read
 from slackwater.config.settings import (
     CONTROL,
     CONTROLLER,

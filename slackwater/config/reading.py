@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from slackwater import renamed
 from slackwater.config.balancers import (
     BALANCERS,
     controller_settings,
@@ -68,8 +67,6 @@ def parse(text: str, where: str) -> ControllerSettings:
         if isinstance(raw.get(key), str):
             at = line_of((key,), lines)
             raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
-    for warning in use_new_names(raw, lines, where):
-        log.warning("%s", warning)
     for _, table in _tables(raw, "pool"):
         use_defaults(table)
     try:
@@ -96,27 +93,6 @@ def _zero(value: object, at: KeyPath = ()) -> KeyPath:
     """Where a text has a zero byte; empty: none has."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return next((found for key, one in inside if (found := _zero(one, (*at, key)))), at if "\0" in str(value) else ())
-
-
-def use_new_names(raw: dict[str, Any], lines: dict[KeyPath, int], where: str) -> list[str]:
-    """Gives the old names in a file's values, and in `lines`, their new ones; returns a warning for each.
-
-    Raises ConfigError where the old and the new name are both given.
-    """
-    warnings: list[str] = []
-    for old, new in renamed.SETTINGS.items():
-        section, _, old_key = old.rpartition(".")
-        new_key = new.rpartition(".")[2]
-        for at, table in _tables(raw, section):
-            if old_key not in table:
-                continue
-            line = line_of((*at, old_key), lines)
-            if new_key in table:
-                raise ConfigError(f"{where}:{line}: {renamed.BothGiven(old_key, new_key)}")
-            warnings.append(f"{where}:{line}: {renamed.warning(old_key, new_key)}")
-            table[new_key] = table.pop(old_key)
-            lines[(*at, new_key)] = line
-    return warnings
 
 
 def _tables(raw: dict[str, Any], section: str) -> list[tuple[KeyPath, dict[str, Any]]]:

@@ -10,23 +10,25 @@ from __future__ import annotations
 STEPS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE changes (id TEXT PRIMARY KEY, pool TEXT NOT NULL, time_unix_s REAL NOT NULL, what TEXT NOT"
-        " NULL, target TEXT NOT NULL, json TEXT NOT NULL)",
+        " NULL, target TEXT NOT NULL, json TEXT NOT NULL, node TEXT)",
         "CREATE INDEX changes_time ON changes (time_unix_s)",
+        "CREATE INDEX changes_pool_time ON changes (pool, time_unix_s)",
+        "CREATE INDEX changes_target_time ON changes (target, time_unix_s)",
+        "CREATE INDEX changes_node ON changes (pool, node, time_unix_s) WHERE node IS NOT NULL",
+        "CREATE INDEX changes_what ON changes (pool, what, time_unix_s)",
         "CREATE TABLE nodes (id INTEGER PRIMARY KEY, pool TEXT NOT NULL, node TEXT NOT NULL, UNIQUE (pool, node))",
         "CREATE TABLE samples (node_id INTEGER NOT NULL, time_unix_s REAL NOT NULL, rps REAL, rt_mean_ms REAL,"
         " rt_p50_ms REAL, rt_p95_ms REAL, rt_p99_ms REAL, in_flight REAL, errors_per_s REAL, cpu REAL, steal REAL,"
         " run_delay_per_cpu_s REAL, pressure_cpu REAL, pressure_memory REAL, pressure_io REAL, cpi REAL,"
         " cache_miss_rate REAL, wall_cpu_ratio REAL, PRIMARY KEY (node_id, time_unix_s)) WITHOUT ROWID",
         "CREATE TABLE states (node_id INTEGER NOT NULL, since_unix_s REAL NOT NULL, state TEXT NOT NULL,"
-        " last_unix_s REAL NOT NULL, severity REAL NOT NULL, path TEXT NOT NULL, PRIMARY KEY (node_id,"
+        " last_unix_s REAL NOT NULL, severity REAL NOT NULL, path TEXT NOT NULL, resource TEXT, PRIMARY KEY (node_id,"
         " since_unix_s, state)) WITHOUT ROWID",
+        "CREATE INDEX states_last ON states (last_unix_s)",
         "CREATE TABLE weights (pool TEXT NOT NULL, server TEXT NOT NULL, time_unix_s REAL NOT NULL, weight INTEGER"
         " NOT NULL, wanted INTEGER NOT NULL, PRIMARY KEY (pool, server, time_unix_s)) WITHOUT ROWID",
         "CREATE TABLE latest (kind TEXT NOT NULL, pool TEXT NOT NULL, node TEXT NOT NULL, received_unix_s REAL NOT"
         " NULL, json TEXT NOT NULL, PRIMARY KEY (kind, pool, node)) WITHOUT ROWID",
-    ),
-    ("ALTER TABLE states ADD COLUMN resource TEXT",),
-    (
         "CREATE TABLE rolled (step_s INTEGER NOT NULL, node_id INTEGER NOT NULL, time_unix_s INTEGER NOT NULL, n"
         " INTEGER NOT NULL, rps INTEGER, rt_mean_ms INTEGER, rt_p50_ms INTEGER, rt_p95_ms INTEGER, rt_p99_ms"
         " INTEGER, in_flight INTEGER, errors_per_s INTEGER, cpu INTEGER, steal INTEGER, run_delay_per_cpu_s"
@@ -35,26 +37,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE rolled_weights (step_s INTEGER NOT NULL, node_id INTEGER NOT NULL, time_unix_s INTEGER NOT"
         " NULL, weight INTEGER NOT NULL, wanted INTEGER NOT NULL, PRIMARY KEY (step_s, node_id, time_unix_s))"
         " WITHOUT ROWID",
-        "CREATE INDEX changes_pool_time ON changes (pool, time_unix_s)",
-        "CREATE INDEX changes_target_time ON changes (target, time_unix_s)",
-        "CREATE INDEX states_last ON states (last_unix_s)",
-    ),
-    (
-        # Nodes could date what they said as they liked: after the year 2100 no calendar reads it.
-        "DELETE FROM samples WHERE time_unix_s > 4102444800",
-        "DELETE FROM rolled WHERE time_unix_s > 4102444800",
-        "DELETE FROM states WHERE max(since_unix_s, last_unix_s) > 4102444800",
-        "DELETE FROM latest WHERE json_extract(json, '$.time_unix_s') > 4102444800",
-        "UPDATE changes SET time_unix_s = (SELECT coalesce(max(time_unix_s), 0) FROM changes WHERE time_unix_s <="
-        " 4102444800), json = json_set(json, '$.time_unix_s', (SELECT coalesce(max(time_unix_s), 0) FROM changes WHERE"
-        " time_unix_s <= 4102444800)) WHERE time_unix_s > 4102444800",
-        "ALTER TABLE changes ADD COLUMN node TEXT",
-        "UPDATE changes SET node = target WHERE json_extract(json, '$.by') = 'wsengine'",
-        "CREATE INDEX changes_node ON changes (pool, node, time_unix_s) WHERE node IS NOT NULL",
-    ),
-    ("CREATE TABLE clock (begin_age_s REAL NOT NULL, end_age_s REAL NOT NULL, begin_unix_s REAL NOT NULL)",),
-    ("CREATE INDEX changes_what ON changes (pool, what, time_unix_s)",),
-    (
+        "CREATE TABLE clock (begin_age_s REAL NOT NULL, end_age_s REAL NOT NULL, begin_unix_s REAL NOT NULL)",
         "CREATE TABLE rolled_states (node_id INTEGER NOT NULL, time_unix_s INTEGER NOT NULL, known_s REAL NOT NULL,"
         " lost_s REAL NOT NULL, episodes INTEGER NOT NULL, worst_unix_s REAL, PRIMARY KEY (node_id, time_unix_s))"
         " WITHOUT ROWID",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated
 
 import msgspec
 
 from slackwater.messages import Resource, State
-from slackwater.renamed import old_field
 
 SERVING = ("UP", "no check")
 """How HAProxy's status begins for a server that takes requests; `no check` is one without health checks."""
@@ -54,7 +52,6 @@ class Row(msgspec.Struct):
     """What a neighbour takes (`unclear` if that cannot be decided); only in `interference`."""
     retuned: list[str] = []
     """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
-    turned: Annotated[list[str], old_field("retuned")] = []
     governed: list[str] = []
     """What the governor has changed on the node: `cpu.cores 4 → 2`."""
     in_flight: int | None = None
@@ -76,9 +73,6 @@ class Row(msgspec.Struct):
     """False: lbengine decides nothing about its weight, which is somebody else's or the pool is paused."""
     exceptions: list[str] = []
     """Why it does not count as calm: `is DOWN in HAProxy`."""
-
-    def __post_init__(self) -> None:
-        self.turned = self.retuned
 
 
 def duration(seconds: float) -> str:

@@ -24,7 +24,6 @@ from slackwater import messages
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
 from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.journal.schema import APPLICATION_ID
 from slackwater.journal.service import COMPLAIN_S, Queue, Writer
 from slackwater.journal.steps import STEPS
 from slackwater.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
@@ -316,22 +315,6 @@ def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
         with pytest.raises(JournalError, match=rf"newer Slackwater \(schema 99, expected at most {len(STEPS)}\)"):
             Journal.open(path, read_only)
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (99,)
-
-
-def test_a_journal_of_before_resources_were_reported_is_updated_and_keeps_its_states(path: Path) -> None:
-    old = sqlite3.connect(path)
-    for statement in STEPS[0]:
-        old.execute(statement)
-    old.execute("INSERT INTO nodes VALUES (1, 'web', 'host1')")
-    old.execute("INSERT INTO states VALUES (1, 5.0, 'interference', 9.0, 0.5, '[]')")
-    old.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    old.execute("PRAGMA user_version=1")
-    old.commit()
-    old.close()
-    with pytest.raises(JournalError, match="`slackwater serve` updates it"):
-        Journal.open(path, read_only=True)
-    with Journal.open(path) as journal:
-        assert [(span.severity, span.resource) for span in journal.states("web", 0.0)] == [(0.5, None)]
 
 
 def test_somebody_elses_file_is_refused_and_left_alone(path: Path) -> None:

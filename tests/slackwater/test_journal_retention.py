@@ -17,7 +17,6 @@ from slackwater.config import JournalSettings
 from slackwater.journal import schema
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.journal.retention import LEAST_NODE_CHANGES, NODE_CHANGES, Keeper
-from slackwater.journal.steps import STEPS
 from slackwater.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
 
 T0 = 1_794_999_600.0
@@ -166,19 +165,6 @@ def test_queries_of_long_times_walk_no_table_from_end_to_end(journal: Journal) -
             big = [line for line in plan if "rolled" in line or "samples" in line]
             assert big, plan
             assert all(line.startswith("SEARCH") for line in big), plan
-
-
-def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = journal_path(tmp_path)
-    with sqlite3.connect(path) as database:
-        for statement in STEPS[0]:
-            database.execute(statement)
-        database.execute("PRAGMA user_version=1")
-        database.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
-    with Journal.open(path, clock=lambda: T0) as journal:
-        journal.record(sample("host1", 0.0, 1.0, 5.0))
-        keep(journal, JournalSettings(), T0)
-        assert journal.history("web", T0, 60.0, until_unix_s=T0 + 60.0).nodes["host1"].rps == [1.0]
 
 
 def of_node(node: str, number: int) -> Change:

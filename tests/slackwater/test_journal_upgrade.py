@@ -1,4 +1,4 @@
-"""Journals of every earlier schema are updated with all their rows; released steps stay as they are."""
+"""Journals of every schema are read with all their rows; released steps stay as they are."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import pytest
 from slackwater.journal import schema
 from slackwater.journal.journal import Journal
 from slackwater.journal.steps import STEPS
-from slackwater.messages import Change, Cpu, Sample, Traffic, encode
-from slackwater.views.change_lines import change_lines
+from slackwater.messages import Cpu, Sample, Traffic
 from tests.support.journal_files import FOLDER, ROWS, made, places
 
 T0 = 1_795_000_000.0
@@ -120,24 +119,3 @@ def test_today_s_columns_are_what_the_steps_make(fresh: Path) -> None:
     assert columns(fresh, "samples") == ["node_id", "time_unix_s", *names], A_STEP_IS_MISSING
     assert columns(fresh, "rolled") == ["step_s", "node_id", "time_unix_s", "n", *names], A_STEP_IS_MISSING
     assert set(schema.SIGNALS) <= set(names)
-
-
-def test_what_a_node_dated_beyond_all_calendars_is_readable_again(tmp_path: Path) -> None:
-    """Until nodes' times were checked, one such Change ended `log`, `why` and the CSV for good."""
-    path = made(tmp_path / "journal.sqlite", 3)
-    forged = Change(1, "c2", "web", 1e300, "cpu.share", "host1", 1, 2, "x" * 5000, "wsengine", True)
-    far = Sample(1, "host2", "web", 1e300, "b", 8, 0.2)
-    with closing(sqlite3.connect(path)) as file:
-        row = (forged.id, forged.pool, forged.time_unix_s, forged.what, forged.target, encode(forged).decode())
-        file.execute("INSERT INTO changes VALUES (?,?,?,?,?,?)", row)
-        file.execute("INSERT INTO samples (node_id, time_unix_s) VALUES (2, 1e300)")
-        file.execute("INSERT INTO latest VALUES ('sample', 'web', 'host2', 1795000010.3, ?)", (encode(far).decode(),))
-        file.commit()
-    with Journal.open(path) as journal:
-        newest, older = journal.changes("web")
-        assert (newest.id, newest.time_unix_s, newest.why) == ("c2", T0 + 10.0, "x" * 5000)
-        assert older.id == "c1"
-        assert list(journal.received("sample", "web")) == ["host1"]
-        assert change_lines([newest, older])
-        with closing(sqlite3.connect(path)) as file:
-            assert file.execute("SELECT node FROM changes ORDER BY id").fetchall() == [(None,), ("host1",)]

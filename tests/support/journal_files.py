@@ -47,23 +47,16 @@ ROWS: tuple[tuple[str, ...], ...] = (
         f" VALUES ('c1', 'web', 1795000010.0, 'weight', 'host1', '{CHANGE}')",
         "INSERT INTO latest (kind, pool, node, received_unix_s, json)"
         f" VALUES ('sample', 'web', 'host1', 1795000010.3, '{SAMPLE}')",
-    ),
-    ("UPDATE states SET resource = 'cpu' WHERE node_id = 1",),
-    (
+        "UPDATE states SET resource = 'cpu' WHERE node_id = 1",
         "INSERT INTO rolled (step_s, node_id, time_unix_s, n, rps, rt_mean_ms, rt_p50_ms, rt_p95_ms, rt_p99_ms,"
         " in_flight, errors_per_s, cpu, steal, run_delay_per_cpu_s, pressure_cpu, pressure_memory, pressure_io, cpi,"
         " cache_miss_rate, wall_cpu_ratio) VALUES (60, 1, 1794999960, 300, 800000, 20000, 15000, 50000, 90000, 30000,"
         " 0, 5000, 1000, 2000, 3000, 4000, 6000, 17000, 100, 12000)",
         "INSERT INTO rolled_weights (step_s, node_id, time_unix_s, weight, wanted)"
         " VALUES (60, 1, 1794999960, 1000000, 1000000)",
-    ),
-    ("UPDATE changes SET node = NULL WHERE id = 'c1'",),
-    ("INSERT INTO clock (begin_age_s, end_age_s, begin_unix_s) VALUES (-315576000, 60, 1479424010.3)",),
-    (
+        "INSERT INTO clock (begin_age_s, end_age_s, begin_unix_s) VALUES (-315576000, 60, 1479424010.3)",
         "INSERT INTO changes (id, pool, time_unix_s, what, target, json)"
         f" VALUES ('c2', 'web', 1795000020.0, 'mark_episode', 'host1', '{MARK}')",
-    ),
-    (
         "INSERT INTO rolled_states (node_id, time_unix_s, known_s, lost_s, episodes, worst_unix_s)"
         " VALUES (1, 1794960000, 5, 2.5, 1, 1795000005.0)",
     ),

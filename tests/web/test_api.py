@@ -15,12 +15,10 @@ import schemathesis
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, settings
 from prometheus_client.parser import text_string_to_metric_families
-from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks
 
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle, Governed, plain_text
-from slackwater.renamed import REQUEST_FIELDS
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, story
 from web import create_app
@@ -52,9 +50,6 @@ def bearer(client: FlaskClient) -> dict[str, str]:  # noqa: ARG001 - it makes th
 def test_every_answer_is_as_described(
     case: schemathesis.Case[Any], client: FlaskClient, bearer: dict[str, str]
 ) -> None:
-    if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
-        for old in REQUEST_FIELDS:  # OpenAPI cannot say that the old and the new name exclude each other
-            case.query.pop(old, None)
     response = case.call(app=client.application, base_url="http://localhost", headers=bearer)
     case.validate_response(response)
 
@@ -203,32 +198,6 @@ def test_a_filter_that_cannot_be_is_refused_in_words(tmp_path: Path, query: str)
         answer = client.get(path + query)
         assert answer.status_code == 400
         assert "expected" in answer.text
-
-
-# --- renamed fields
-
-
-def test_a_query_under_its_old_name_is_taken_with_a_warning(client: FlaskClient) -> None:
-    answer = client.get("/api/v1/changes?q=nothing")
-    assert answer.json == {"changes": []}
-    assert "`q` is now called `text`" in answer.headers["Warning"]
-    assert "Warning" not in client.get("/api/v1/changes?text=nothing").headers
-    for path in ("/api/v1/changes", "/changes"):
-        both = client.get(f"{path}?q=a&text=b")
-        assert both.status_code == 400
-        assert "`q` is the old name of `text`, and both are given" in both.text
-
-
-def test_an_answer_has_both_names_and_the_description_marks_the_old_one(client: FlaskClient) -> None:
-    document = described.description()
-    row = document["components"]["schemas"]["Row"]["properties"]
-    assert row["turned"]["deprecated"] is True
-    assert "deprecated" not in row["retuned"]
-    (old,) = [one for one in document["paths"]["/api/v1/changes"]["get"]["parameters"] if one["name"] == "q"]
-    assert old["deprecated"] is True
-    pool = client.get("/api/v1/pools/web").json
-    assert pool is not None
-    assert all(one["turned"] == one["retuned"] for one in pool["rows"])
 
 
 def test_a_balancer_that_does_not_answer_is_unhealthy_and_the_controller_is_not_silent(tmp_path: Path) -> None:

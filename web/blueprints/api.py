@@ -10,7 +10,6 @@ import msgspec
 from flask import Blueprint, Response, abort, request
 
 from slackwater.messages import Change, is_server_name
-from slackwater.renamed import REQUEST_FIELDS, BothGiven
 from slackwater.views import week as views
 from slackwater.views import why
 from slackwater.views.answers import Changes, Done, NodeStory, Pools
@@ -20,9 +19,8 @@ from web.blueprints.controls import send
 from web.content import audit, episodes
 from web.content.harm import RANGES, HarmMap
 from web.context import as_json, context, operators_only, pool_settings
-from web.openapi import FINEST_S, NAME, Api, number_parameter, old_parameter, query_parameter, text_parameter
+from web.openapi import FINEST_S, NAME, Api, number_parameter, query_parameter, text_parameter
 from web.reader import MOST_BYTES, PLOT_S, Plots
-from web.request_fields import new_names
 
 MAX_UNIX_S = 4e9
 LONGEST_S = 400 * 86400.0
@@ -46,7 +44,6 @@ FILTERS = (
     text_parameter("what", "of this kind: `weight`, `pause`, ..."),
     text_parameter("target", "of this server or node"),
     text_parameter("text", "with this text in any field"),
-    *(old_parameter(old, new) for old, new in REQUEST_FIELDS.items()),
     query_parameter("since", "not older than this", {"type": "string", "enum": [*audit.SINCE_S, ""]}),
     number_parameter("since_unix_s", "not older than this Unix time", MAX_UNIX_S),
     query_parameter("page", "which page", {"type": "integer", "minimum": 1, "maximum": 999_999}),
@@ -194,8 +191,8 @@ def healthz() -> Response:
 def _filtered_changes() -> Iterator[list[Change]]:
     """The Changes that the query string selects; without `since` all."""
     try:
-        chosen = audit.filter_of({"since": "all", **new_names(request.args)})
-    except (audit.FilterError, BothGiven) as error:
+        chosen = audit.filter_of({"since": "all", **request.args})
+    except audit.FilterError as error:
         abort(400, str(error))
     limit = int(_number("limit", audit.MAX_CHANGES, most=audit.MAX_CHANGES, least=1))
     since_unix_s = _number("since_unix_s", 0.0, most=MAX_UNIX_S)

@@ -18,7 +18,6 @@ from slackwater.control import Refused, Request, request_of
 from web.access import path_on_this_site
 from web.content.episodes import find
 from web.context import context, operators_only, pool_settings
-from web.request_fields import new_names
 
 log = logging.getLogger("slackwater.web")
 CONFIRM = {
@@ -42,7 +41,7 @@ def send(pool: str, fields: dict[str, Any]) -> str:
     """
     by = context().gate.who().name
     try:
-        command = request_of({**new_names(fields), "by": by})
+        command = request_of({**fields, "by": by})
         if command.action == "mark_episode":
             _check_episode(pool, command)
         answer = context().send(pool, command)

@@ -11,7 +11,6 @@ import msgspec
 from flask import Blueprint, abort, render_template, request, url_for
 
 from slackwater.messages import Sample
-from slackwater.renamed import BothGiven
 from slackwater.views import week as weeks
 from slackwater.views.change_lines import change_lines
 from slackwater.views.harm import TIMES_CALM, UNKNOWN
@@ -23,7 +22,6 @@ from web.content import governor as governors
 from web.content.pool import episode_url, number
 from web.content.settings import settings_page
 from web.context import context, pool_settings
-from web.request_fields import new_names
 
 RANGES = {"5min": (300.0, 1.0), "1h": (3600.0, 10.0), "6h": (21600.0, 60.0), "1d": (86400.0, 120.0)}
 RANGES |= {"7d": (7 * 86400.0, 3600.0), "90d": (90 * 86400.0, 7200.0)}
@@ -151,8 +149,8 @@ def week() -> str:
 def changes() -> str:
     reader = context().reader
     try:
-        chosen = audit.filter_of(new_names(request.args))
-    except (audit.FilterError, BothGiven) as error:
+        chosen = audit.filter_of(request.args)
+    except audit.FilterError as error:
         abort(400, str(error))
     with reader.one_request() as journal:
         offset = (chosen.page - 1) * audit.ON_A_PAGE

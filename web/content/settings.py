@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,12 +63,7 @@ def _parsed(text: str, path: str) -> ControllerSettings | None:
 
 
 def _sections(settings: ControllerSettings, text: str, file: str) -> Iterator[Section]:
-    lines: dict[KeyPath, int] = {}
-    try:
-        lines = key_lines(text)
-        config.use_new_names(tomllib.loads(text), lines, file)
-    except (tomllib.TOMLDecodeError, ConfigError):
-        pass
+    lines = key_lines(text)
     described = [(*name.rpartition("."), help_text) for name, _, help_text in config.describe()]
 
     def section(title: str, table: str, path: KeyPath, struct: msgspec.Struct) -> Section:
