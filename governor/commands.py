@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import msgspec
 
-from governor.observe import DEFAULT, OBSERVE_EVERY_S, POLICIES, Advice, GovernorError, Node
 from governor.policies.table import ACTING
-from slackwater.config import NODE_POLICIES, ControllerSettings, load
+from governor.types import GovernorError
+from slackwater.config import NODE_POLICIES, load
 from slackwater.extras import installed_by
-from slackwater.journal.journal import Journal, journal_path
 from slackwater.options import config_option, pool_option, seconds_of
 
-STALE_AFTER_S = 3.0
-"""An older Sample or Verdict does not count."""
-POLL_EVERY_S = 0.1
-"""Half a Sample's usual period, so that none is missed."""
 OF_THE_LAB = {"compare": "lab.governor.commands:compare", "plan": "lab.governor.commands:plan"}
 """Commands on simulated machines, which a production install does not have."""
 
@@ -46,76 +39,9 @@ class Group(click.Group):
         return command
 
 
-@click.group(cls=Group, epilog="Example: slackwater governor observe --pool web --target-ms 100")
+@click.group(cls=Group, epilog="Example: slackwater governor run --pool web --target-ms 100")
 def governor() -> None:
-    """Cores and clocks for a response-time target: what a policy would set, here or on simulated machines."""
-
-
-@governor.command(epilog="Example: slackwater governor observe --pool web --for 10m --json")
-@config_option
-@pool_option("The pool; needed when there are several.")
-@click.option("--policy", type=click.Choice(list(POLICIES)), default=DEFAULT, show_default=True, help="Which one.")
-@click.option("--target-ms", type=click.FloatRange(0, min_open=True), help="Of the p95  [default: the pool's setting]")
-@click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="How long  [default: until Ctrl-C]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
-def observe(
-    config_path: Path,
-    pool_name: str | None,
-    policy: str,
-    target_ms: float | None,
-    for_s: float | None,
-    as_json: bool,
-) -> None:
-    """Run a policy beside a pool and print what it would set on each node, and why. Nothing is changed.
-
-    Reads the Samples and Verdicts of a running controller from its journal.
-    """
-    settings = load(config_path)
-    try:
-        for advice in advices(settings, pool_name, policy, target_ms, for_s):
-            click.echo(msgspec.json.encode(advice).decode() if as_json else as_line(advice))
-    except KeyboardInterrupt:
-        return
-
-
-def advices(
-    settings: ControllerSettings,
-    pool_name: str | None,
-    policy: str,
-    target_ms: float | None,
-    for_s: float | None,
-) -> Iterator[Advice]:
-    """One for each node and second, for as long. Raises ConfigError, GovernorError, JournalError."""
-    pool = settings.the_pool(pool_name)
-    if target_ms is None:
-        target_ms = pool.target_p95_ms
-    if target_ms <= 0.0:
-        raise GovernorError(f"pool {pool.name}: there is no target; set `target_p95_ms`, or give --target-ms")
-    nodes: dict[str, Node] = {}
-    began_s = printed_s = time.monotonic()
-    newest: dict[str, Advice] = {}
-    with Journal.open(journal_path(settings.state_dir), read_only=True) as journal:
-        while for_s is None or time.monotonic() - began_s < for_s:
-            now_unix_s = time.time()
-            received_unix_s = journal.received("sample", pool.name)
-            judged_unix_s = journal.received("verdict", pool.name)
-            verdicts = {
-                name: one
-                for name, one in journal.latest_verdicts(pool.name).items()
-                if now_unix_s - judged_unix_s.get(name, 0.0) <= STALE_AFTER_S
-            }
-            for name, sample in journal.latest_samples(pool.name).items():
-                if now_unix_s - received_unix_s.get(name, 0.0) > STALE_AFTER_S:
-                    continue
-                node = nodes.setdefault(name, Node(settings.governor, policy, target_ms))
-                advice = node.see(sample, verdicts.get(name))
-                if advice is not None:
-                    newest[name] = advice
-            if time.monotonic() - printed_s >= OBSERVE_EVERY_S:
-                printed_s = time.monotonic()
-                yield from newest.values()
-                newest = {}
-            time.sleep(POLL_EVERY_S)
+    """Cores and clocks for a response-time target: what a policy sets, or would set."""
 
 
 @governor.command(epilog="Example: slackwater governor run --pool web --act")
@@ -154,21 +80,3 @@ def run(
         raise GovernorError('the pool only observes; the governor acts in pools with `mode = "act"`')
     name = pool.name if pool is not None else None
     asyncio.run(service.run(settings, only=name, target_ms=target_ms, tell=click.echo, for_s=for_s))
-
-
-def as_line(advice: Advice) -> str:
-    """`web1: 120 requests/s, p95 62 ms of 100 ms, 0.80 cores busy; 4 cores -> 2 cores at 1200 MHz, ...: why`."""
-    if advice.would_cores is None or advice.cores is None or advice.busy_cores is None:
-        return f"{advice.node}: {advice.why}"
-    p95 = "no p95" if advice.p95_ms is None else f"p95 {advice.p95_ms:.3g} ms of {advice.target_p95_ms:g} ms"
-    now, would = (
-        f"{cores} cores" if clock_mhz is None else f"{cores} cores at {clock_mhz:g} MHz"
-        for cores, clock_mhz in (
-            (advice.cores, advice.clock_mhz),
-            (advice.would_cores, advice.would_clock_mhz),
-        )
-    )
-    return (
-        f"{advice.node}: {advice.rps:.3g} requests/s, {p95}, {advice.busy_cores:.2f} cores busy;"
-        f" {now}, would be {would}, {advice.watts:.3g} W, would be {advice.would_watts:.3g} W: {advice.why}"
-    )

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from governor.observe import GovernorError
 from governor.pool import GovernedPool
+from governor.types import GovernorError
 from retune.orders import BusAccess
 from retune.service import KINDS, drive_all
 from slackwater.bus.bus import Bus

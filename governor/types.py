@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 
+class GovernorError(Exception):
+    """The governor cannot run as it is asked to; the text says what is missing."""
+
+
 @dataclass(frozen=True)
 class Configuration:
     """Cores with one clock for all of them."""

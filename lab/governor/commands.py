@@ -9,7 +9,6 @@ import click
 import msgspec
 from rich.table import Table
 
-from governor.observe import DEFAULT as DEFAULT_POLICY
 from governor.power import CURVES, DEFAULT, hardware
 from lab.cluster.terminal import console
 from lab.governor import core_switch, estimators, heimdall_table, hurry_up, neighbours, pareto
@@ -75,7 +74,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     epilog="Example: slackwater governor plan --cores 4 --clocks-mhz 800,1600,2400 --work-ms 8 --target-ms 100"
     " --load 20,200,400"
 )
-@click.option("--policy", type=click.Choice(list(POLICIES)), default=DEFAULT_POLICY, show_default=True)
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="slackwater", show_default=True)
 @click.option("--cores", type=click.IntRange(1, 512), required=True, help="That may serve.")
 @click.option("--clocks-mhz", type=Numbers(), required=True, help="That they can have, ascending.")
 @click.option(

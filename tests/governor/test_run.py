@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from governor.commands import governor
-from governor.observe import GovernorError
 from governor.service import only_one
+from governor.types import GovernorError
 
 POOL = '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/run/haproxy.sock"\n'
 TARGET = f"{POOL}target_p95_ms = 100\n"

@@ -19,7 +19,7 @@ from tests.support.real_processes import free_address
 WITHOUT = {
     "serve": "runs until it is stopped; what it does is in its log and its journal",
     "calibrate": "asks before it begins and before it installs; its result is a file",
-    "governor run": "runs until it is stopped; `governor observe --json` has its decisions",
+    "governor run": "runs until it is stopped; `log --json` has its decisions",
     "lab up": "stays until Ctrl-C; `lab status --json` says what there is",
     "lab demo": "is for people to look at",
     "lab record": "its result is a file, in the form that `train` reads",
