@@ -84,8 +84,9 @@ class Parameters:
 
 WANTED = 0.9
 """A server that runs or waits for a CPU for less of the time than this is not what its requests wait for."""
-LEAST_UTILISATION = 0.05
-"""Below this, requests over utilisation is no measure of the capacity."""
+IDLE_WORK = 0.01
+"""CPU time of a server, as a share of what it may use, that no request may have caused. A server that does little more
+than this has a larger error, and its capacity is understated rather than overstated."""
 UNKNOWN = 3.0
 """Standard deviation of the log capacity before anything was seen."""
 NEGLIGIBLE = -3.0
@@ -208,12 +209,12 @@ class CapacityFilter(SlotArrays):
             sampled = np.square(seen.rps_error / seen.rps)
 
             idle = 1.0 / (1.0 + seen.held)
-            fit = calm & (seen.own >= LEAST_UTILISATION) & np.isfinite(per_cpu + idle + seen.cores)
+            fit = calm & np.isfinite(per_cpu + idle + seen.cores)
             cost_ms = 1e3 * seen.cores[fit] / np.exp(per_cpu[fit])
             self._usual_wake[of[fit]] = np.minimum(p.wake, p.wake_ms / cost_ms)
             self._begin(of[fit], per_cpu[fit], idle[fit])
             law, sight = self._law(of, idle, clipped(1.0 - seen.utilisation, 0.0, 1.0))
-            error = p.cost_sd**2 * noise + p.window_sd**2 + sampled
+            error = p.cost_sd**2 * noise + p.window_sd**2 + sampled + np.square(IDLE_WORK / seen.own)
             self._correct(of[fit], sight[fit], (per_cpu - law)[fit], error[fit])
             self._follow(self._calm_response_s, of[fit], response_s[fit], CALM_WEIGHT)
             self._follow(self._calm_wait_ratio, of[fit], seen.wait_ratio[fit], CALM_WEIGHT)

@@ -96,6 +96,14 @@ def test_at_low_load_the_capacity_is_less_sure() -> None:
     assert at_high.stderr_rps[0] > 0.05 * at_high.rps[0], "the law itself is not exact"
 
 
+@pytest.mark.parametrize("load", [0.03, 0.01])
+def test_a_server_that_hardly_works_has_a_capacity_too(load: float) -> None:
+    """What it uses beside its requests makes that too small."""
+    found = Server().feed(20.0, load, utilisation=load + 0.01)
+    assert 0.3 * CAPACITY_RPS < found.rps[0] < 1.1 * CAPACITY_RPS
+    assert found.rps[0] + 2.0 * found.stderr_rps[0] > CAPACITY_RPS
+
+
 def test_a_limit_that_a_machine_is_not_told_of_is_reckoned_with_and_remembered_once_it_was_met() -> None:
     """It may have 45% of its processor. The less it uses the less of that shows."""
 

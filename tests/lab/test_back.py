@@ -247,6 +247,7 @@ def test_wrong_options_are_refused(arguments: list[str], says: str) -> None:
     assert says in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 @needs_lab
 @pytest.mark.usefixtures("nothing_before_and_after")

@@ -190,6 +190,7 @@ def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None: 
     assert long.turns <= 12
 
 
+@pytest.mark.slow
 def test_both_models_show_the_same_of_slackwater() -> None:
     """20 servers, two of them noisy all the time. What stays of the noise is the first half second, and the trials of
     the drained servers: the run is long enough for several. One trial that goes on for long shifts a run's mean, so the

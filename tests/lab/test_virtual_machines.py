@@ -24,6 +24,7 @@ CLOCK_WITHIN_S = 0.25
 """Far more than the clock is off on a quiet machine; Samples that are dated so far apart still belong together."""
 
 
+@pytest.mark.slow
 def test_a_neighbour_of_a_virtual_machine_is_found_and_its_server_relieved_until_it_leaves() -> None:
     with Lab(LabSettings(quota_cores=0.45, kind="vm")) as lab:
         for machine in lab.machines.values():

@@ -120,6 +120,7 @@ def story(controller: Controller) -> None:
     assert "Traceback" not in controller.log()
 
 
+@pytest.mark.slow
 def test_a_service_of_ipvs_is_served_and_restored_after_everybody_was_killed(controller: Controller) -> None:
     made = f"-A {WEB} -s wrr\n" + "".join(f"-a {WEB} -r {name} -m -w 20 -x 9 -y 3\n" for name in SERVERS)
     controller.guest.run(["ipvsadm", "-R"], made)
