@@ -42,10 +42,10 @@ def test_a_command_that_needs_them_says_in_one_line_how_to_install_them(words: t
 
 @pytest.mark.parametrize("command", ["compare", "plan"])
 def test_the_governor_works_without_its_simulated_machines(command: str) -> None:
-    assert python("from slackwater.cli.main import cli; cli(['governor', 'observe', '--help'])").returncode == 0
+    assert python("from slackwater.cli.main import cli; cli(['governor', 'run', '--help'])").returncode == 0
     listed = python("from slackwater.cli.main import cli; cli(['governor', '--help'])")
     assert listed.returncode == 0
-    assert "observe" in listed.stdout
+    assert "run" in listed.stdout
     assert command not in listed.stdout
     done = python(f"from slackwater.cli.main import cli; cli(['governor', {command!r}])")
     assert done.returncode == 1
