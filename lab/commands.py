@@ -13,6 +13,7 @@ import click
 from rich.table import Column, Table
 
 from lab.ablate.commands import ablate
+from lab.ablate.detector_commands import ablate_detector
 from lab.calm.commands import calm
 from lab.chaos.commands import chaos
 from lab.cluster.lab import Lab, LabSettings
@@ -329,7 +330,23 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
 
 
 for command in (
-    *(ablate, calm, simulate, balance, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, cost),
+    *(
+        ablate,
+        ablate_detector,
+        calm,
+        simulate,
+        balance,
+        compare,
+        report,
+        grid,
+        evaluate,
+        chaos,
+        protocols,
+        capacity,
+        signals,
+        tls,
+        cost,
+    ),
     *(governor, governor_policies),
 ):
     lab.add_command(command)

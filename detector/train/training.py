@@ -30,6 +30,7 @@ from detector.train import levels
 from detector.train.replay import play
 from detector.train.scores import Scores, of_noises, score
 from slackwater.config import DetectorSettings
+from slackwater.messages import Verdict
 
 SETTLE_S = 1.0
 """Ticks this soon after a label's edges are not learnt from: the onset's own tick is half calm, and queues drain."""
@@ -439,7 +440,12 @@ def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], 
 
 def replay(recording: Recording, model: Model) -> Scores:
     """Scores of a recording that was replayed through the whole detector."""
-    return score(recording, play(recording, _judge(recording, model)))
+    return score(recording, judged(recording, model))
+
+
+def judged(recording: Recording, model: Model) -> list[Verdict]:
+    """The Verdicts of the whole detector on a recording."""
+    return play(recording, _judge(recording, model))
 
 
 def show(recordings: Sequence[Recording], model: Model, progress: Progress) -> list[levels.Shown]:

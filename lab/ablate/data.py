@@ -62,16 +62,22 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return self.everything if name == EVERYTHING or name in self.same else self.off.get(name)
 
 
-@functools.cache
-def code_digest(root: Path = ROOT) -> str:
-    """The first 12 digits of a digest over the files of `CODE`: the same after a rebase, another after any change."""
+def digest_of(places: Iterable[str], root: Path = ROOT) -> str:
+    """The first 12 digits of a digest over the code in these folders and files: the same after a rebase, another after
+    any change."""
     digest = hashlib.sha256()
-    for place in CODE:
+    for place in places:
         path = root / place
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.suffix in KINDS:
                 digest.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+@functools.cache
+def code_digest() -> str:
+    """Of `CODE`."""
+    return digest_of(CODE)
 
 
 def read(path: Path) -> list[Line]:

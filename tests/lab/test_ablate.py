@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from detector.recordings.recording import read
+from detector.train.training import replay
 from lab.ablate import data, page, play, summary
+from lab.ablate.detector_mechanisms import DETECTOR
 from lab.ablate.mechanisms import BALANCES, EVERYTHING, MECHANISMS, named
 from lab.ablate.play import Figures
 from lab.ablate.seams import Argument, Seam, SeamError, as_it_came, lines_of, off
@@ -22,10 +25,13 @@ from lbengine.decision import calm, choice, position
 from tests.support.judges import shipped
 from tests.support.paths import ROOT
 
+EITHER = {**MECHANISMS, **DETECTOR}
 
-@pytest.mark.parametrize("name", MECHANISMS)
+
+@pytest.mark.parametrize("name", EITHER)
 def test_what_is_switched_off_is_there_and_takes_what_stands_in_for_it(name: str) -> None:
-    mechanism = MECHANISMS[name]
+    assert len(EITHER) == len(MECHANISMS) + len(DETECTOR)
+    mechanism = EITHER[name]
     assert mechanism.name == name
     assert mechanism.seams
     assert mechanism.balances <= BALANCES.keys()
@@ -160,11 +166,10 @@ def test_a_digest_of_the_code_changes_with_it(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("a = 1\n")
         assert (ROOT / place).exists()
-    data.code_digest.cache_clear()
-    before = data.code_digest(tmp_path)
+    before = data.digest_of(data.CODE, tmp_path)
     (tmp_path / "lbengine/decision/some.py").write_text("a = 2\n")
-    data.code_digest.cache_clear()
-    assert before != data.code_digest(tmp_path)
+    assert before != data.digest_of(data.CODE, tmp_path)
+    assert len(data.code_digest()) == len(before)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +220,23 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
         assert wrong in done.output
     listed = CliRunner().invoke(lab, ["ablate", "--list"])
     assert "(under random)" in listed.output
+
+
+def test_recordings_are_judged_with_a_mechanism_off(tmp_path: Path) -> None:
+    place, written = tmp_path / "detector.jsonl", tmp_path / "detector.md"
+    file = ROOT / "tests/recordings/events-all-noisy.parquet"
+    asked = ["ablate-detector", str(file), "--off", "sum", "--jobs", "1", "--data", str(place), "--page", str(written)]
+    done = CliRunner().invoke(lab, [*asked, "--json", "-"])
+    assert done.exit_code == 0, done.output
+    everything, without = json.loads(done.stdout)["rows"]
+    usual = replay(read(file), shipped())
+    assert everything["felt"] == sum(noise.felt for noise in usual.noises) == without["felt"] > 0
+    assert everything["missed"] == sum(noise.felt and noise.delay_s is None for noise in usual.noises)
+    assert without["missed"] <= everything["missed"]
+    assert without["delay_median_s"] < everything["delay_median_s"]
+    assert "| sum | an episode begins with the first Sample" in written.read_text()
+    before = place.read_bytes()
+    assert CliRunner().invoke(lab, asked).exit_code == 0
+    assert place.read_bytes() == before, "nothing is judged again"
+    refused = CliRunner().invoke(lab, ["ablate-detector", str(file), "--off", "nothing"])
+    assert "--off nothing: expected one of pool-correlation" in refused.output

@@ -1,0 +1,183 @@
+"""What each mechanism of the detector brings: recordings judged with one after the other off, and scored."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from detector.classify.tree import Model
+from detector.recordings.recording import Recording
+from detector.recordings.recording import read as read_recording
+from detector.train import scores
+from detector.train.training import judged
+from lab.ablate.data import digest_of
+from lab.ablate.detector_mechanisms import DETECTOR
+from lab.ablate.mechanisms import EVERYTHING
+from lab.ablate.play import cpu_s
+from lab.ablate.seams import lines_of, off
+from lab.compare.resumable import read_lines
+from lab.compare.statistics import Estimate, ratio
+from slackwater.messages import Verdict
+
+FORMAT = 1
+CODE = ("detector", "lab/ablate/detector_mechanisms.py", "lab/ablate/recordings.py")
+
+
+class Judged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A recording that was judged with one mechanism off."""
+
+    v: int = FORMAT
+    code: str
+    commit: str | None
+    machine: str
+    recording: str
+    off: str
+    """Name of a mechanism, or `everything`."""
+    cpu_s: float
+    delays_s: list[float | None]
+    """Of each noise that users felt: until it was found; None: it was missed."""
+    unfelt_found: int
+    again: int
+    """Episodes that began again beside a noise in which one had ended."""
+    false_episodes: int
+    calm_node_hours: float
+    backs_s: list[float]
+    """Of each noise in whose end an episode was going on: from then until it ended."""
+    verdicts: int
+    """Those that state a probability and count."""
+    squares: float
+    """Sum of the squares of stated probability less truth."""
+
+
+def judge(path: Path, name: str, model: Model, code: str, commit: str | None, machine: str) -> Judged:
+    """Judges and scores a recording. Raises RecordingError."""
+    began_s, recording = cpu_s(), read_recording(path)
+    with off(() if name == EVERYTHING else DETECTOR[name].seams):
+        verdicts = judged(recording, model)
+    found = scores.score(recording, verdicts)
+    there = sum(one.delay_s is not None for one in found.noises)
+    return Judged(
+        code=code,
+        commit=commit,
+        machine=machine,
+        recording=path.stem,
+        off=name,
+        cpu_s=round(cpu_s() - began_s, 1),
+        delays_s=[None if one.delay_s is None else round(one.delay_s, 3) for one in found.noises if one.felt],
+        unfelt_found=sum(one.delay_s is not None and not one.felt for one in found.noises),
+        again=found.true_episodes - there,
+        false_episodes=found.false_episodes,
+        calm_node_hours=round(found.calm_node_hours, 4),
+        backs_s=_backs_s(recording, verdicts),
+        verdicts=int(found.reliability.verdicts.sum()),
+        squares=round(float(found.reliability.squares.sum()), 3),
+    )
+
+
+def _backs_s(recording: Recording, verdicts: Sequence[Verdict]) -> list[float]:
+    found = []
+    for noise in recording.labels:
+        if noise.state != "interference":
+            continue
+        of_node = [one for one in verdicts if one.node == noise.node]
+        before = [one for one in of_node if one.time_unix_s < noise.end_unix_s]
+        if not before or before[-1].state != "interference":
+            continue
+        after = (one for one in of_node if one.time_unix_s >= noise.end_unix_s and one.state != "interference")
+        if (first := next(after, None)) is not None:
+            found.append(round(first.time_unix_s - noise.end_unix_s, 2))
+    return found
+
+
+@functools.cache
+def code_digest() -> str:
+    """Of what the figures depend on."""
+    return digest_of(CODE)
+
+
+def read(path: Path) -> list[Judged]:
+    """All lines, oldest first; none where there is no file. Raises ExperimentError, OSError."""
+    return read_lines(path, Judged, FORMAT, "a recording that was judged")
+
+
+def left(found: Iterable[Judged], code: str, files: Sequence[Path], names: Sequence[str]) -> list[tuple[Path, str]]:
+    """What is still to be judged with this code; no names: all."""
+    there = {(one.recording, one.off) for one in found if one.code == code}
+    wanted = [EVERYTHING, *(name for name in DETECTOR if not names or name in names)]
+    return [(path, name) for name in wanted for path in files if (path.stem, name) not in there]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mechanism off, over all recordings."""
+
+    name: str
+    off: str
+    recordings: int
+    felt: int
+    missed: int
+    """Of the noises that users felt."""
+    missed_interval: list[float] | None
+    """Share, 95%."""
+    delay_median_s: float | None
+    delay_p95_s: float | None
+    delay: Estimate | None
+    """To everything, noise by noise: geometric mean over those that both found."""
+    unfelt_found: int
+    again: int
+    false_episodes: int
+    false_interval: list[float] | None
+    """A node-day, 95%."""
+    back_median_s: float | None
+    brier: float | None
+    lines: int
+    guards: str
+
+
+def rows(found: Sequence[Judged]) -> list[Row]:
+    """A row for everything and each mechanism, in the table's order; of the last code in `found`."""
+    mine = [one for one in found if one.code == found[-1].code] if found else []
+    whole = {one.recording: one for one in mine if one.off == EVERYTHING}
+    made = []
+    for name in (EVERYTHING, *DETECTOR):
+        played = [one for one in mine if one.off == name and one.recording in whole]
+        if played:
+            made.append(_row(name, played, [whole[one.recording] for one in played]))
+    return made
+
+
+def _row(name: str, played: Sequence[Judged], whole: Sequence[Judged]) -> Row:
+    mechanism = DETECTOR.get(name)
+    delays = [delay for one in played for delay in one.delays_s]
+    pairs = list(zip(delays, (delay for one in whole for delay in one.delays_s), strict=True))
+    both = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
+    known = [delay for delay in delays if delay is not None]
+    false, verdicts = sum(one.false_episodes for one in played), sum(one.verdicts for one in played)
+    return Row(
+        name=name,
+        off="nothing is off" if mechanism is None else mechanism.off,
+        recordings=len(played),
+        felt=len(delays),
+        missed=len(delays) - len(known),
+        missed_interval=scores.share_interval(len(delays) - len(known), len(delays)),
+        delay_median_s=_quantile(known, 0.5),
+        delay_p95_s=_quantile(known, 0.95),
+        delay=ratio([ours for ours, _ in both], [theirs for _, theirs in both]) if both else None,
+        unfelt_found=sum(one.unfelt_found for one in played),
+        again=sum(one.again for one in played),
+        false_episodes=false,
+        false_interval=scores.rate_interval(false, sum(one.calm_node_hours for one in played) / 24),
+        back_median_s=_quantile([back for one in played for back in one.backs_s], 0.5),
+        brier=round(sum(one.squares for one in played) / verdicts, 4) if verdicts else None,
+        lines=0 if mechanism is None else lines_of(mechanism.goes),
+        guards="" if mechanism is None else mechanism.guards,
+    )
+
+
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return round(float(np.quantile(values, share)), 2) if values else None
