@@ -245,10 +245,11 @@ class Journal:
             rows = database.execute("SELECT pool, what, count(*) FROM changes GROUP BY pool, what").fetchall()
         return {(row[0], row[1]): row[2] for row in rows}
 
-    def states(self, pool: str, since_unix_s: float) -> list[StateSpan]:
-        """The states that the pool's nodes were in since then, in order of their beginning."""
+    def states(self, pool: str, since_unix_s: float, *, oldest: bool = False) -> list[StateSpan]:
+        """The states that the pool's nodes were in since then, in order of their beginning: of very many (MOST_STATES)
+        the newest, or the oldest."""
         with self.reading() as database:
-            return read_states(database, pool, since_unix_s)
+            return read_states(database, pool, since_unix_s, oldest=oldest)
 
     def losses(self, pool: str, since_unix_s: float, step_s: float, until_unix_s: float) -> dict[str, Losses]:
         """What each node lost of its calm capacity in each step. Steps of a day from the beginning of one (UTC) come

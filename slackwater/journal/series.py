@@ -14,6 +14,8 @@ from slackwater.messages import Resource, State, plain_json
 WEIGHT_HOLDS_S = 15.0
 """A weight that was written counts for this long at most."""
 MAX_STEPS = 20_000
+MOST_STATES = 100_000
+"""Read at once, some 60 MB: a server that wavers has twenty thousand a day."""
 
 
 class NodeSeries(msgspec.Struct):
@@ -138,13 +140,19 @@ def values_a_step(
     return len(NodeSeries.__struct_fields__) * len(known if nodes is None else known.intersection(nodes))
 
 
-def read_states(database: sqlite3.Connection, pool: str, since_unix_s: float) -> list[StateSpan]:
+def read_states(
+    database: sqlite3.Connection, pool: str, since_unix_s: float, *, oldest: bool = False
+) -> list[StateSpan]:
     """`Journal.states`, from an open database. Raises sqlite3.Error."""
+    order = "ASC" if oldest else "DESC"
     rows = database.execute(
         "SELECT node, state, since_unix_s, last_unix_s, severity, path, resource FROM states"
-        " JOIN nodes ON id = node_id WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
-        (pool, since_unix_s),
+        " JOIN nodes ON id = node_id WHERE pool = ? AND last_unix_s >= ?"
+        f" ORDER BY since_unix_s {order}, node {order} LIMIT ?",
+        (pool, since_unix_s, MOST_STATES),
     ).fetchall()
+    if not oldest:
+        rows.reverse()
     return [
         msgspec.convert({**row, "path": msgspec.json.decode(plain_json(row["path"]))}, StateSpan)
         for row in map(dict, rows)

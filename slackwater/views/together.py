@@ -3,6 +3,7 @@ servers that are slow at once. One neighbour is one episode, however often its s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -33,15 +34,18 @@ S = TypeVar("S", bound=Span)
 def together(spans: Iterable[S]) -> list[list[S]]:
     """Groups of spans that are one episode each, in order of their beginnings."""
     groups: list[list[S]] = []
-    latest: dict[str, list[S]] = {}
+    latest: dict[str, tuple[list[S], float]] = {}
+    """The newest group of each, and when the last of it ended: a server that wavers for days has one of thousands."""
     for span in sorted(spans, key=lambda one: (one.since_unix_s, one.node)):
         key = "" if span.state == "all_slow" else span.node
-        group = latest.get(key)
-        if group is not None and _follows(group, span):
+        group, until = latest.get(key, ([], -math.inf))
+        ends = math.inf if span.until_unix_s is None else span.until_unix_s
+        if group and _follows(group[0].since_unix_s, until, span.since_unix_s):
             group.append(span)
+            latest[key] = group, max(until, ends)
         else:
-            latest[key] = [span]
-            groups.append(latest[key])
+            groups.append([span])
+            latest[key] = groups[-1], ends
     return groups
 
 
@@ -56,9 +60,6 @@ def end(group: Sequence[Span]) -> float | None:
     return None if None in ends else max(one for one in ends if one is not None)
 
 
-def _follows(group: Sequence[Span], span: Span) -> bool:
-    until = end(group)
-    if until is None:
-        return True
-    most_s = min(max(LEAST_S, PART * (until - group[0].since_unix_s)), MOST_S)
-    return span.since_unix_s - until < most_s
+def _follows(first_unix_s: float, until_unix_s: float, since_unix_s: float) -> bool:
+    most_s = min(max(LEAST_S, PART * (until_unix_s - first_unix_s)), MOST_S)
+    return since_unix_s - until_unix_s < most_s

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from slackwater.journal import series
 from slackwater.journal.journal import Journal
 from slackwater.messages import Change, EpisodeMark, Resource, State
 from slackwater.views.change_lines import change_lines
@@ -119,7 +120,11 @@ def story(
     """
     found = [
         one
-        for one in episodes(journal, pool, now_unix_s - LOOK_BACK_S if at_unix_s is None else at_unix_s)
+        for one in (
+            episodes(journal, pool, now_unix_s - LOOK_BACK_S)
+            if at_unix_s is None
+            else episodes(journal, pool, at_unix_s, oldest=True)
+        )
         if node in one.nodes and (at_unix_s is None or _went_on(one, at_unix_s))
     ]
     if not found:
@@ -132,14 +137,16 @@ def story(
     return with_changes(journal, last, servers)
 
 
-def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
-    """All episodes of a pool that went on since then, the oldest first, without their Changes."""
+def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool = False) -> list[Story]:
+    """The episodes of a pool that went on since then, the oldest first, without their Changes. Of very many the newest,
+    or the oldest, as `Journal.states` has them."""
     following: dict[str, float] = {}
     parts = []
-    spans = journal.states(pool, since_unix_s)
+    spans = journal.states(pool, since_unix_s, oldest=oldest)
+    is_cut = oldest and len(spans) == series.MOST_STATES
     marked = marks(journal, pool, spans[0].since_unix_s) if spans else {}
     for span in reversed(spans):
-        ended = following.get(span.node)
+        ended = following.get(span.node, span.last_unix_s if is_cut else None)
         following[span.node] = span.since_unix_s
         if span.state in SLOW:
             fields = (span.node, span.state, span.since_unix_s, ended, span.severity, span.path, span.resource)
@@ -216,10 +223,11 @@ def _until(journal: Journal, episode: Story) -> float | None:
     """Changes from then on do not belong to it: some time after its end, or when its nodes' next one begins."""
     if episode.until_unix_s is None:
         return None
+    nodes = set(episode.nodes)
     later = [
         one.since_unix_s - BEFORE_S
-        for one in episodes(journal, episode.pool, episode.until_unix_s)
-        if one.since_unix_s > episode.until_unix_s and set(one.nodes) & set(episode.nodes)
+        for one in episodes(journal, episode.pool, episode.until_unix_s, oldest=True)
+        if one.since_unix_s > episode.until_unix_s and not nodes.isdisjoint(one.nodes)
     ]
     return min([episode.until_unix_s + AFTER_S, *later])
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slackwater.journal import series
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle, ServerState, State, Verdict
 from slackwater.views.together import MOST_S, end, leading, together
@@ -53,6 +55,45 @@ def test_no_span_is_lost_or_counted_twice(times: list[tuple[str, float, float]])
     made = [Span(node, "interference", since, since + lasts) for node, since, lasts in times]
     found = [span for group in together(made) for span in group]
     assert sorted(map(id, found)) == sorted(map(id, made))
+
+
+class Counted(Span):
+    """Counts how often its end is asked for."""
+
+    asked = 0
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "until_unix_s":
+            Counted.asked += 1
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_server_that_wavers_for_days_is_looked_at_once(count: int) -> None:
+    """It was looked at anew from its beginning with each time, which took hours."""
+    Counted.asked = 0
+    (one,) = together(Counted("web1", "interference", 3.0 * at, 3.0 * at + 1.0) for at in range(count))
+    assert len(one) == count
+    assert Counted.asked <= 2 * count
+
+
+@pytest.mark.parametrize("oldest", [False, True])
+def test_of_very_many_states_the_newest_are_read_or_the_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oldest: bool
+) -> None:
+    monkeypatch.setattr(series, "MOST_STATES", 4)
+    times: list[tuple[float, State]] = [(100.0 * at, "calm" if at % 2 else "interference") for at in range(20)]
+    with Journal.open(journal_path(tmp_path)) as journal:
+        journal.record(*verdicts("web1", *times))
+        assert len(journal.states("web", T0)) == 4
+        found = episodes(journal, "web", T0, oldest=oldest)
+        assert [one.since_unix_s - T0 for one in found] == ([0, 200] if oldest else [1600, 1800])
+        assert all(one.until_unix_s is not None for one in found), "what was left out is no reason to go on"
+        first = story(journal, "web", "web1", {}, T0 + 3000, T0 + 10)
+        last = story(journal, "web", "web1", {}, T0 + 3000)
+    assert first is not None
+    assert last is not None
+    assert (first.since_unix_s, last.since_unix_s) == (T0, T0 + 1800)
 
 
 def verdicts(node: str, *states: tuple[float, State]) -> list[Verdict]:

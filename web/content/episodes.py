@@ -116,7 +116,7 @@ def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, 
 
 def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Story | None:
     """The episode of a node that began then, with its Changes; None if there was none."""
-    for one in episodes(journal, pool.name, since_ms / 1000.0 - 1.0):
+    for one in episodes(journal, pool.name, since_ms / 1000.0 - 1.0, oldest=True):
         if one.began(node, since_ms):
             return with_changes(journal, one, pool.servers)
     return None
