@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from lbengine.backends.table import targets_of
@@ -37,13 +38,17 @@ async def _look(settings: ControllerSettings, pool: PoolSettings) -> str:
     try:
         bucket = await bus.bucket(BUCKET)
         leases = [Lease(bucket, key, settings.state_dir, time.monotonic) for key in keys_of(pool)]
-        until_s = time.monotonic() + TAKEN_OVER_WITHIN_S
-        while time.monotonic() < until_s:
-            for lease in leases:
-                found = lease.found if await lease.step(take=False) == "theirs" and lease.found_alive else None
-                if found is not None and found.folder != lease.folder:
-                    return f"lbengine of {found.host} (pid {found.pid}) drives it"
-            await asyncio.sleep(RENEW_S / 2)
-        return ""
+        return await another_of(leases)
     finally:
         await bus.close()
+
+
+async def another_of(leases: Iterable[Lease]) -> str:
+    """Who of another controller has one of the leases, in words, or takes it soon enough; empty: nobody."""
+    until_s = time.monotonic() + TAKEN_OVER_WITHIN_S
+    while time.monotonic() < until_s:
+        for lease in leases:
+            if await lease.step(take=False) == "theirs" and lease.is_another_controllers and lease.found is not None:
+                return f"lbengine of {lease.found.host} (pid {lease.found.pid}) drives it"
+        await asyncio.sleep(RENEW_S / 2)
+    return ""

@@ -125,9 +125,13 @@ class Lease:
         return self._stored is not None and self._stored.baseline == self.baseline
 
     @property
-    def folder(self) -> str:
-        """Our `folder_id`."""
-        return self._me.folder
+    def is_another_controllers(self) -> bool:
+        """True when the other one lives, and is no lbengine of our own controller. Its state folder may be a copy of
+        ours, with the same id; then its processes are elsewhere."""
+        if self.found is None or not self.found_alive:
+            return False
+        of_found, of_us = ((one.folder, one.process_space) for one in (self.found, self._me))
+        return of_found != of_us
 
     @property
     def is_elsewhere(self) -> bool:

@@ -13,7 +13,8 @@ from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline, BaselineStore
 from lbengine.engine import Engine
 from lbengine.engine_thread import EngineThread
-from lbengine.leadership.lease import LEASE_S
+from lbengine.leadership.another import another_of
+from lbengine.leadership.lease import LEASE_S, Lease, keys_of
 from lbengine.leadership.ownership import Ownership
 from lbengine.restore import restore
 from slackwater import machine
@@ -108,6 +109,28 @@ def test_a_copy_takes_over_with_the_baseline(tmp_path: Path, balancer: RealHAPro
         await two.turns()
         assert balancer.weight("host1") == 100
         await two.crash()
+
+    asyncio.run(scene())
+
+
+@needs_haproxy
+@pytest.mark.parametrize("is_a_copy", [True, False])
+def test_the_end_of_one_leaves_the_weights_to_a_copy_that_drives_them_and_not_to_its_own_lbengine(
+    tmp_path: Path, balancer: RealHAProxy, is_a_copy: bool
+) -> None:
+    async def scene() -> None:
+        store = Bucket()
+        a, b = tmp_path / "a", tmp_path / "b"
+        a.mkdir()
+        folder_id(str(a))
+        shutil.copytree(a, b)
+        driving = One(b, balancer, store)
+        await driving.ownership.begin()
+        ending = machine.Process("lb", f"space of {a if is_a_copy else b}", 8, lambda _: False)
+        clock = asyncio.get_running_loop().time
+        found = await another_of([Lease(store, key, str(a), clock, ending) for key in keys_of(driving.pool)])
+        assert found == ("lbengine of lb (pid 7) drives it" if is_a_copy else "")
+        await driving.crash()
 
     asyncio.run(scene())
 
