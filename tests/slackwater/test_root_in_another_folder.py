@@ -259,11 +259,21 @@ def test_a_supervisor_sees_a_folder_of_its_own_user(tmp_path: Path) -> None:
     assert state_dir.read_serve(tmp_path / "made") is None
 
 
-@pytest.mark.parametrize("name", ["baseline/web.json", "web-users.json", "serve.lock", "bus/nodes", "journal.sqlite"])
-def test_a_pipe_in_place_of_a_file_holds_up_nobody(folder: Path, name: str) -> None:
-    as_user(folder, f"mkdir -p {Path(name).parent} && mkfifo {name}")
-    for words in (("restore", "--all"), ("web", "user", "list"), ("bus", "node", "list"), ("status",)):
-        run(folder, *words)
+@pytest.mark.parametrize("made", ["mkfifo", "ln -s /dev/zero", "truncate -s 900G"])
+@pytest.mark.parametrize(
+    "name",
+    ["baseline/web.json", "web-users.json", "serve.lock", "bus/nodes", "bus/nats.conf", "journal.sqlite"],
+)
+def test_what_never_ends_in_place_of_a_file_holds_up_nobody(folder: Path, name: str, made: str) -> None:
+    as_user(folder, f"umask 077 && mkdir -p {Path(name).parent} && {made} {name}")
+    for words in (
+        ("restore", "--all"),
+        ("web", "user", "list"),
+        ("bus", "node", "list"),
+        ("bus", "node", "add", "web", "web1"),
+        ("status",),
+    ):
+        assert not isinstance(run(folder, *words).exception, MemoryError)
     assert of_others(folder) == []
 
 
