@@ -10,6 +10,7 @@ import pytest
 from detector.classify.judge import Judge
 from slackwater.messages import Gaps, Sample, State, Verdict
 from tests.support.judges import new_judge
+from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import Cluster
 
 QUIET_CPU_S = 0.005
@@ -77,7 +78,7 @@ def others_rps(request: pytest.FixtureRequest) -> float:
     return float(request.param)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_drained_server_whose_signals_glitch_is_calm_within_ten_seconds(seed: int, others_rps: float) -> None:
     judge, cluster = drained(seed)
     for name in ("host2", "host3"):
@@ -112,7 +113,7 @@ def test_random_moments_alone_hold_a_drained_server_until_they_are_calm() -> Non
     assert calm_s - begin_s <= 3.0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_drained_servers_episode_lasts_as_long_as_its_neighbour_shows(seed: int, others_rps: float) -> None:
     judge, cluster = drained(seed)
     for name in ("host2", "host3"):
@@ -127,7 +128,7 @@ def test_a_drained_servers_episode_lasts_as_long_as_its_neighbour_shows(seed: in
     assert until(judge, cluster, "calm", 10.0) <= 3.0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_where_nothing_shows_the_neighbour_without_requests_the_verdict_says_so_and_requests_decide(seed: int) -> None:
     judge, cluster = new_judge(), Cluster(seed=seed)
     for now_s, samples in cluster.run(8.0):
@@ -159,7 +160,7 @@ def restarted(judge: Judge) -> Judge:
     return again
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_new_detector_does_not_call_a_drained_server_calm_while_its_neighbour_shows(
     seed: int, others_rps: float
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, Model, load
 from slackwater.messages import Verdict
+from tests.support.seeds import seeds
 from tests.support.synthetic_guest import APACHE_PHP_FPM, LOUD, PERIOD_S, QUICK_PAGES, Guests, Shape, Steal
 
 CALM_TICKS, NOISY_TICKS = 600, 100
@@ -27,7 +28,7 @@ def verdicts(judge: Judge, guests: Guests, ticks: int) -> list[Verdict]:
 
 @pytest.mark.parametrize("steal", list(WITHIN_S))
 @pytest.mark.parametrize("shape", [QUICK_PAGES, APACHE_PHP_FPM], ids=["quick-pages", "apache-php-fpm"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_neighbour_of_a_guest_is_found_and_nothing_elsewhere(seed: int, shape: Shape, steal: Steal) -> None:
     judge = Judge("web", stale_after_s=3.0, calm_dwell_s=2.0, model=shipped())
     guests = Guests(shape, steal, seed)

@@ -18,6 +18,7 @@ from detector.sample_sorter import FORGET_AFTER_S
 from slackwater import messages
 from slackwater.messages import Verdict
 from tests.support.judges import new_judge
+from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
 
 PATIENCE_S = 60.0
@@ -47,7 +48,7 @@ def seconds_until(judge: Judge, cluster: Cluster, node: str, state: str) -> floa
     raise AssertionError(f"{node} is not {state} after {PATIENCE_S:g} s")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_neighbour_is_found_in_three_samples_after_five_seconds_of_calm(seed: int) -> None:
     judge, cluster = new_judge(), Cluster(seed=seed)
     assert set(states(play(judge, cluster, 5.0))) == {"calm"}
@@ -64,7 +65,7 @@ def test_a_neighbour_is_found_in_three_samples_after_five_seconds_of_calm(seed: 
     assert messages.decode("verdict", messages.encode(last)) == last
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_neighbour_that_is_there_from_the_start_is_found_by_the_peers(seed: int) -> None:
     judge, cluster = new_judge(), Cluster(seed=seed)
     cluster.hosts["host2"].neighbour = 0.9
@@ -85,7 +86,7 @@ def test_a_neighbour_is_found_with_one_kind_of_signal_missing(absent: str) -> No
     assert seconds_until(judge, cluster, "host1", "interference") <= 2.0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_swinging_load_is_no_neighbour(seed: int) -> None:
     judge, cluster = new_judge(), Cluster(seed=seed)
     assert set(states(play(judge, cluster, 180.0, swing(cluster, 0.2, 0.7, 20.0)))) == {"calm"}

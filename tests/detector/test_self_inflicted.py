@@ -6,6 +6,7 @@ import pytest
 
 from slackwater.messages import Verdict
 from tests.support.judges import new_judge
+from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
 
 
@@ -14,7 +15,7 @@ from tests.support.synthetic_cluster import PERIOD_S, Cluster
     [(84, "interference"), (83, "interference"), (74, "calm"), (100, "calm")],
     ids=["the same", "one process fewer", "a reload", "more of them"],
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_who_replaces_its_processes_waits_for_itself(seed: int, threads: int, state: str) -> None:
     """Half a second of waiting as beside a neighbour, while the web server's processes change, or do not."""
     judge, cluster = new_judge(), Cluster(seed=seed, canary=False)
@@ -35,7 +36,7 @@ def test_who_replaces_its_processes_waits_for_itself(seed: int, threads: int, st
 
 
 @pytest.mark.parametrize(("backup", "state"), [(0.0, "interference"), (1.0, "overload")])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_cgroup_that_its_own_programs_fill_has_no_neighbour(seed: int, backup: float, state: str) -> None:
     """What waits, waits as beside a neighbour; only the cgroup's CPU time tells who took the time."""
     judge, cluster = new_judge(), Cluster(seed=seed, rich=True)
@@ -55,7 +56,7 @@ def test_a_cgroup_that_its_own_programs_fill_has_no_neighbour(seed: int, backup:
     assert told == (backup > 0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_cgroup_full_of_dear_requests_has_no_neighbour(seed: int) -> None:
     """A job of the web server's own, such as a backup, is booked on its requests. Nobody else does that to a cgroup."""
     judge, cluster = new_judge(), Cluster(seed=seed, canary=False)

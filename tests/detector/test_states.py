@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from detector.classify.judge import Judge
 from slackwater.messages import Sample, Verdict
 from tests.support.judges import new_judge
+from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, Host, swing
 
-SEEDS = range(3)
+SEEDS = seeds(3)
 Each = Callable[[float], None]
 
 

@@ -14,6 +14,7 @@ from slackwater.config import RetuneSettings
 from slackwater.messages import Sample
 from slackwater.messages.sample import Cpu, Sched, Traffic
 from tests.support.paths import RECORDINGS
+from tests.support.seeds import seeds
 from tests.support.synthetic_guest import APACHE_PHP_FPM, QUICK_PAGES, Guests, Shape, Steal
 
 CALM_TICKS, NOISY_TICKS = 300, 300
@@ -32,7 +33,7 @@ def see(nodes: dict[str, CpuStarvation], samples: Iterable[Sample]) -> Counter[s
 
 @pytest.mark.parametrize("steal", ["hidden", "reported"])
 @pytest.mark.parametrize("shape", [QUICK_PAGES, APACHE_PHP_FPM], ids=["quick-pages", "apache-php-fpm"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_all_guests_are_starved_beside_their_neighbours_and_none_in_calm(seed: int, shape: Shape, steal: Steal) -> None:
     guests, nodes = Guests(shape, steal, seed), defaultdict[str, CpuStarvation](CpuStarvation)
     calm = see(nodes, (sample for _, samples in guests.ticks(CALM_TICKS) for sample in samples))
