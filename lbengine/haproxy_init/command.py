@@ -266,13 +266,28 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
                 f"HAProxy reaches {', '.join(unseen)} over a Unix socket, so on this host; its monitor sees no requests"
                 " there, and no response times"
             )
-        if portless := [one.name for one in backend.servers if one.host and not (one.port or one.on_unix_socket)]:
-            warnings.append(
-                f"{', '.join(portless)}: no port in HAProxy, which takes the one that the client came in by; a monitor"
-                " there looks at port 80, unless `--port` names another in the command below"
-            )
+        warnings += _of_unknown_ports(backend)
         return [head, "  ✓ can be driven", *(f"  ! {text}" for text in warnings)]
     return [head, f"  ✕ left out: {why_not or 'not asked for'}"]
+
+
+def _of_unknown_ports(backend: FoundBackend) -> list[str]:
+    """What is to be known of servers whose port HAProxy takes from the client."""
+    groups: dict[str, list[str]] = {}
+    for one in backend.servers:
+        if one.host and not (one.port or one.on_unix_socket):
+            groups.setdefault(one.port_offset, []).append(one.name)
+    found = []
+    for offset, servers in groups.items():
+        where = "no port in HAProxy, which takes the one that the client came in by"
+        if offset:
+            how = "adds {} to" if offset[0] == "+" else "takes {} from"
+            where = f"HAProxy {how.format(offset[1:])} the port that the client came in by"
+        found.append(
+            f"{', '.join(servers)}: {where}; a monitor there looks at port 80, unless `--port` names another in the"
+            " command below"
+        )
+    return found
 
 
 def _configured(server: FoundServer) -> str:

@@ -43,7 +43,9 @@ def read(path: str | Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: not UTF-8 at byte {error.start}") from None
+        line = error.object[: error.start].count(b"\n") + 1
+        what = f"byte {error.object[error.start]:#04x} is not UTF-8, which TOML is written in; save the file as UTF-8"
+        raise ConfigError(f"{path}:{line}: not TOML: {what}") from None
 
 
 def parse(text: str, where: str) -> ControllerSettings:

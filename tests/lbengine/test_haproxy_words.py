@@ -72,3 +72,25 @@ def test_only_a_line_feed_ends_a_line_and_only_haproxy_knows_some_values() -> No
         ("defaults", "d"),
         ("backend", "b"),
     ]
+
+
+def test_what_a_condition_does_to_a_variable_only_haproxy_knows() -> None:
+    lines = [
+        "global",
+        " setenv A 1",
+        " .if defined(X)",
+        "  setenv A 5",
+        "  presetenv B 6",
+        "  unsetenv C",
+        "  setenv D 4",
+        " .endif",
+        ' server "$A" "${B-7}" "${C-8}" "$D" "$E"',
+    ]
+    rows = rows_of(lines, {"C": "3", "D": "4", "E": "9"})
+    assert rows[-1][1:] == [UNKNOWN, UNKNOWN, UNKNOWN, "4", "9"]
+
+
+def test_haproxys_own_variables_have_no_default_here() -> None:
+    """From some version on HAProxy sets them by itself: 3.0 has `HAPROXY_BRANCH`, 2.6 takes the default."""
+    assert words('"${HAPROXY_BRANCH-7}" "${HAPROXY_OF_THE_SITE-7}"', {}) == [UNKNOWN, "7"]
+    assert words('"${HAPROXY_BRANCH-7}"', {"HAPROXY_BRANCH": "3.2"}) == ["3.2"]

@@ -252,6 +252,60 @@ def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
         ) in said
 
 
+def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        "backend app\n default-server weight 100\n server more 192.0.2.1:+1000\n server less 192.0.2.2:-5\n"
+        " server-template t 2 192.0.2.3:+8000\n server usual 192.0.2.4:8080\n"
+    )
+    case = Case(folder, tmp_path)
+    with case.running():
+        lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
+        assert ["--port" in line for line in lines] == [False, False, False, True]
+        said = CliRunner().invoke(cli, ["init", *case.words, "--force"]).output
+        tail = "a monitor there looks at port 80, unless `--port` names another in the command below"
+        for text in (
+            "more 192.0.2.1:+1000 weight 100, less 192.0.2.2:-5 weight 100",
+            f"! more: HAProxy adds 1000 to the port that the client came in by; {tail}",
+            f"! less: HAProxy takes 5 from the port that the client came in by; {tail}",
+            f"! t1, t2: HAProxy adds 8000 to the port that the client came in by; {tail}",
+        ):
+            assert text in said
+
+
+def test_an_address_of_ipv4_that_is_written_as_one_of_ipv6_is_the_same_machine(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        "backend app\n default-server weight 100\n server vm1-a 192.0.2.1:80\n server vm1-b ::ffff:192.0.2.1:81\n"
+        " server vm2 [2001:db8::2]:80\n"
+    )
+    case = Case(folder, tmp_path)
+    with case.running():
+        found = case.init()
+    nodes = {node["name"]: (node["servers"], node["host"]) for pool in found["pools"] for node in pool["nodes"]}
+    assert nodes == {"vm1": (["vm1-a", "vm1-b"], "192.0.2.1"), "vm2": (["vm2"], "2001:db8::2")}
+
+
+def test_a_backend_in_each_branch_of_a_condition_is_named_with_both_places(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    servers = " server a 192.0.2.1:80 weight 100\n server b 192.0.2.2:80 weight 100\n"
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        f".if defined(BLUE)\nbackend app\n balance source\n{servers}.else\nbackend app\n balance first\n{servers}"
+        ".endif\n"
+    )
+    case = Case(folder, tmp_path)
+    with case.running():
+        done = CliRunner().invoke(cli, ["init", *case.words])
+    file = folder / "haproxy.cfg"
+    assert f"backend `app` ({file}:11 or {file}:16): `balance first` cannot be driven" in done.output
+
+
 def test_weights_are_those_that_are_set_with_the_configured_ones_where_they_differ(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     folder.mkdir()
@@ -342,6 +396,30 @@ def test_the_files_are_those_that_haproxy_was_started_with(case: Case, monkeypat
         found = case.init()
         assert found["haproxy"]["found_by"] == f"from {case.folder}/haproxy.cfg:2"
         assert [one["name"] for one in found["haproxy"]["backends"]] == ["web", "api"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "no admin socket of HAProxy was found"),
+        (b"# all of it is elsewhere\n\n", "no admin socket of HAProxy was found"),
+        ("global\n stats socket /x level admin\n".encode("utf-16"), "has no section such as `global` or `backend`"),
+        (b"ServerName site.test\nListen 80\n", "has no section such as `global` or `backend`"),
+    ],
+)
+def test_a_file_without_sections_is_no_crash(
+    tmp_path: Path, text: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbengine.backends.haproxy.survey.find_socket.__defaults__", ((str(tmp_path / "none"),),))
+    (tmp_path / "haproxy.cfg").write_bytes(text)
+    assert says in Case(tmp_path, tmp_path).said()
+
+
+def test_a_path_that_no_socket_can_have_is_not_haproxys_fault(tmp_path: Path) -> None:
+    (tmp_path / "haproxy.cfg").write_text("")
+    path = f"/{'x' * 107}"
+    said = Case(tmp_path, tmp_path).said("--socket", path)
+    assert said == f"error: {path}: the path has 108 bytes, and that of a Unix socket at most 107"
 
 
 def test_servers_with_names_that_only_haproxy_allows_get_nodes_with_names_of_their_own(tmp_path: Path) -> None:

@@ -73,6 +73,11 @@ def test_an_include_inside_a_block_is_read_in_its_place(tmp_path: Path) -> None:
         ("", f"~SEQ(A,1,0,2) {SERVER} }}", r":5: expected ~SEQ\(variable, start, step, end\), got 'A,1,0,2'"),
         ("$A=$B\n$B=$A", f"{SERVER} weight $A\n}}", r"parameters or includes go on without an end"),
         ("track_file f {\n file /run/f\n weight half\n}", "", r":3: expected a number in `weight half`"),
+        ("", f"weight 0\n{SERVER} }}", r":5: expected 1 to 2147483647 in `weight 0`"),
+        ("", f"{SERVER} weight 2147483648\n}}", r":6: expected 0 to 2147483647 in `weight 2147483648`"),
+        ("", "quorum 0", r":5: expected 1 to 4294967295 in `quorum 0`"),
+        ("track_file f {\n file /run/f\n weight 300\n}", "", r":3: expected -254 to 254 in `weight 300`"),
+        ("", f"{SERVER} @(one|two) weight 5\n}}", r":6: `@\(one\|two\)` is not understood here"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(
@@ -80,6 +85,27 @@ def test_what_is_not_understood_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         read(text_of(tmp_path, inside, before))
+
+
+@pytest.mark.skipif(KEEPALIVED is None, reason="needs keepalived")
+@pytest.mark.parametrize(
+    ("before", "inside", "line"),
+    [
+        ("", f"weight 0\n{SERVER} }}", 5),
+        ("", f"{SERVER} weight 2147483648\n}}", 6),
+        ("", "quorum 0", 5),
+        ("track_file f {\n file /run/f\n weight 300\n}", "", 3),
+    ],
+)
+def test_keepalived_takes_a_default_for_the_numbers_that_are_refused(
+    tmp_path: Path, before: str, inside: str, line: int
+) -> None:
+    assert KEEPALIVED
+    file = text_of(tmp_path, inside, before)
+    done = subprocess.run([KEEPALIVED, "-t", "-l", "-f", str(file)], capture_output=True, text=True)
+    assert re.search(rf"Line {line}\) number .* outside range", done.stdout + done.stderr)
+    with pytest.raises(ConfigurationError, match=f":{line}: expected"):
+        read(file)
 
 
 def test_conditions_parameters_sequences_and_the_usual_weight_are_followed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -120,7 +121,7 @@ def test_folders_of_files_and_variables_are_those_that_haproxy_runs_with(tmp_pat
     (parts / "zzz.cfg").write_text("backend later\n server c 192.0.2.3:80\n")
     (parts / "ignored.txt").write_text("nonsense\n")
     environ = {**os.environ, "BIG": "4"}
-    assert edit(parts)["left"][0].startswith("backend `web` is left as it is: with `default-server weight 100`")
+    assert edit(parts)["left"][0].startswith("backend `web` is left as it is: only HAProxy knows the weights of a,")
     with started([parts], parts / "admin.sock", environ=environ):
         left = edit(parts)["left"]
         assert "they are a 80%, b 20%; weights in the same proportion, with room below them: a 256, b 64" in left[0]
@@ -186,6 +187,12 @@ def test_a_weight_that_the_site_has_added_since_keeps_our_line_with_it(tmp_path:
         (' server a 192.0.2.1:80\n server b 192.0.2.2:80 weight "${UNSET-8}"\n', ""),
         (" .if defined(X)\n server a 192.0.2.1:80 weight 5\n .endif\n server b 192.0.2.2:80\n", ""),
         (" server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 5\n", "defaults fast\n default-server weight 9\n"),
+        (
+            ' server a 192.0.2.1:80 weight "${W-0}"\n server b 192.0.2.2:80\n server c 192.0.2.2:80\n',
+            "global\n .if defined(NOPE)\n setenv W 0\n .endif\n presetenv W 4\n",
+        ),
+        (' server a 192.0.2.1:80 weight "${HAPROXY_BRANCH-0}"\n server b 192.0.2.2:80\n', ""),
+        (' server "a$NAME" 192.0.2.1:80\n server b 192.0.2.2:80 weight 0\n', ""),
     ],
 )
 def test_no_mixture_of_weights_is_edited(tmp_path: Path, servers: str, more: str) -> None:
@@ -193,6 +200,22 @@ def test_no_mixture_of_weights_is_edited(tmp_path: Path, servers: str, more: str
     before = file.read_text()
     answer = edit(tmp_path)
     assert not answer.get("failed"), answer
+    assert file.read_text() == before
+
+
+@needs_haproxy
+def test_two_haproxys_that_read_one_file_otherwise_both_keep_their_shares(tmp_path: Path) -> None:
+    servers = ' server a 192.0.2.1:80 weight "${W}"\n server b 192.0.2.2:80\n server c 192.0.2.3:80\n'
+    file = written(tmp_path, servers)
+    file.write_text(file.read_text().replace(f"{tmp_path}/admin.sock", '"$ADMIN"').replace("in.sock", "$W.sock"))
+    file.write_text(file.read_text().replace(f"unix@{tmp_path}/$W.sock", f'"unix@{tmp_path}/$W.sock"'))
+    before = file.read_text()
+    with contextlib.ExitStack() as both:
+        for weight, socket in (("0", tmp_path / "admin.sock"), ("4", tmp_path / "other.sock")):
+            environ = {**os.environ, "W": weight, "ADMIN": str(socket)}
+            both.enter_context(started([file], socket, environ=environ))
+        answer = edit(tmp_path)
+    assert "the edit would change the shares of backend `web` from a 66.7%, b 16.7%, c 16.7% to" in answer["msg"]
     assert file.read_text() == before
 
 

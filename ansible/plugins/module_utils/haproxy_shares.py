@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 try:
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_configuration import (
+        CONDITIONS,
         SECTIONS,
         UNKNOWN,
     )
 except ImportError:  # started from the source tree
-    from haproxy_configuration import SECTIONS, UNKNOWN
+    from haproxy_configuration import CONDITIONS, SECTIONS, UNKNOWN
 
-CONDITIONS = {".if": 1, ".elif": 0, ".else": 0, ".endif": -1}
-"""What each adds to the depth."""
 MOST_WEIGHT = 256
 
 
@@ -58,7 +57,8 @@ def weights(rows: Sequence[Sequence[str]]) -> dict[str, dict[str, Weight]]:
             here = _said(row[1:], here)
         elif first in ("server", "server-template") and kind in ("backend", "listen"):
             server = " ".join(row[1:2] if first == "server" else row[1:3])
-            found[name][server] = ONLY_HAPROXY_KNOWS if _by_dns(row) else _said(row[3:], here)
+            is_hidden = _by_dns(row) or UNKNOWN in server
+            found[name][server] = ONLY_HAPROXY_KNOWS if is_hidden else _said(row[3:], here)
         if kind == "defaults":
             last = of_defaults[name] = here
     return found

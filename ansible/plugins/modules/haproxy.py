@@ -43,6 +43,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 try:
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_configuration import (
+        UNKNOWN,
         Started,
         lines_of,
         rows_of,
@@ -65,7 +66,7 @@ try:
     )
 except ImportError:  # started from the source tree
     sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../module_utils"))
-    from haproxy_configuration import Started, lines_of, rows_of, sections, started_with, text_of
+    from haproxy_configuration import UNKNOWN, Started, lines_of, rows_of, sections, started_with, text_of
     from haproxy_running import lost_by_a_reload, running_servers
     from haproxy_shares import MOST_WEIGHT, Weight, advice, each_server, in_words, same_shares, weights
 
@@ -169,15 +170,17 @@ def base_weights(
         fresh = with_weight(kept, site, name, given["weight"])
         own, after = site.weights(kept)[name], site.weights(fresh)[name]
         at_runtime = set(running.get(name, {})) - each_server(own)
-        if all(one.said for one in own.values()):
-            unknown = [server for server, one in own.items() if one.value is None]
+        is_said = all(one.said for one in own.values())
+        if unknown := [printable_name(server) for server, one in own.items() if one.value is None]:
             shown = [configured for _, configured in running.get(name, {}).values()]
-            if unknown and not (shown and all(weight not in ("0", "1") for weight in shown)):
+            if not (is_said and shown and all(weight not in ("0", "1") for weight in shown)):
                 left.append(
                     f"backend `{name}` is left as it is: only HAProxy knows the weights of {', '.join(unknown)}, which"
-                    " a condition, a variable or DNS decides; see that each server has one of its own, the largest 100"
-                    " or so"
+                    " stand in a condition (`.if`), hold a variable, or come from DNS; give each of its servers a"
+                    " weight there, in each branch, the largest 100 or so"
                 )
+            continue
+        if is_said:
             continue
         if not same_shares(now[name], after):
             left.append(
@@ -326,18 +329,19 @@ def main() -> None:
         before = text_of(path)
         lines = lines_of(before)
         started = started_with(path)
-        site = site_of(path, started[0]) if started else Site()
+        sites = [site_of(path, one) for one in started] or [Site()]
         running = running_servers(given["socket"])
         if given["state"] == "absent":
-            after_lines, notes = taken_away(lines, site)
+            after_lines, notes = taken_away(lines, sites[0])
             reasons: list[str] = []
         else:
-            after_lines, reasons, notes = wanted(lines, given, site, running)
+            after_lines, reasons, notes = wanted(lines, given, sites[0], running)
         after = "".join(after_lines)
         if given["state"] == "present" and not given["edit"] and after != before:
             raise Wrong("; ".join(reasons) + "; add it, or let the role add it (slackwater_balancer_edit: true)")
-        if differing := changed_shares(site, lines, after_lines):
-            raise Wrong(f"the edit would change the shares of backend {differing}; nothing was changed")
+        for site in sites:
+            if differing := changed_shares(site, lines, after_lines):
+                raise Wrong(f"the edit would change the shares of backend {differing}; nothing was changed")
         changed = after != before
         if changed:
             notes = notes + lost_by_a_reload(running)
@@ -350,6 +354,11 @@ def main() -> None:
         module.exit_json(changed=changed, reasons=reasons, left=[printable(note) for note in notes], diff=diff)
     except (Wrong, OSError) as error:
         module.fail_json(msg=printable(f"{path}: {error}"))
+
+
+def printable_name(server: str) -> str:
+    """Of a server in whose name a variable stands."""
+    return server.replace(UNKNOWN, "$...")
 
 
 def printable(text: str) -> str:

@@ -22,6 +22,16 @@ SPACE = " \t\n\v\f\r"
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t", " ": " ", "\\": "\\", "#": "#", "'": "'", '"': '"', "$": "$"}
 UNKNOWN = "\0"
 """Stands in a word for a variable whose value only HAProxy knows."""
+OWN_VARIABLES = tuple(
+    f"HAPROXY_{name}"
+    for name in (
+        *("BRANCH", "CFGFILES", "CLI", "LOCALPEER", "MASTER_CLI", "MWORKER", "STARTUP_VERSION", "STARTUPVERSION"),
+        *("HTTP_LOG_FMT", "HTTP_CLF_LOG_FMT", "HTTPS_LOG_FMT", "TCP_LOG_FMT", "TCP_CLF_LOG_FMT"),
+    )
+)
+"""Variables that HAProxy sets by itself, each since some version."""
+CONDITIONS = {".if": 1, ".elif": 0, ".else": 0, ".endif": -1}
+"""What each adds to the depth. Which branch holds only HAProxy knows."""
 VARIABLE = re.compile(r"([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:-([^}]*))?(\[\*\])?\}", re.ASCII)
 PROC = Path("/proc")
 
@@ -67,7 +77,8 @@ def words(line: str, environ: Mapping[str, str]) -> list[str]:
             letter = ESCAPED[after]
             at += 1
         elif letter == "$" and quote and (name := VARIABLE.match(line, at)):
-            value = environ.get(name[1] or name[2], name[3])
+            said = name[1] or name[2]
+            value = environ.get(said, None if said in OWN_VARIABLES else name[3])
             letter = UNKNOWN if value is None or name[4] else value
             at = name.end()
         elif not quote and letter == "#":
@@ -86,11 +97,15 @@ def is_known(word: str) -> bool:
 
 
 def rows_of(lines: Sequence[str], environ: Mapping[str, str]) -> list[list[str]]:
-    """The words of each line. What the file itself does to variables (`setenv`) holds for the lines below."""
+    """The words of each line. What the file itself does to variables (`setenv`) holds for the lines below; in a
+    condition (`.if`) only HAProxy knows whether it does."""
     known = dict(environ)
     rows = []
+    depth = 0
     for line in lines:
         rows.append(row := words(line, known))
+        depth += CONDITIONS.get(row[0], 0) if row else 0
+        before = dict(known)
         if row[:1] == ["setenv"] and len(row) == 3:
             known[row[1]] = row[2]
         elif row[:1] == ["presetenv"] and len(row) == 3:
@@ -98,14 +113,17 @@ def rows_of(lines: Sequence[str], environ: Mapping[str, str]) -> list[list[str]]
         elif row[:1] in (["unsetenv"], ["resetenv"]):
             kept = row[1:] if row[0] == "resetenv" else known.keys() - set(row[1:])
             known = {name: value for name, value in known.items() if name in kept}
+        if depth > 0:
+            differing = [name for name in before | known if before.get(name) != known.get(name)]
+            known = before | dict.fromkeys(differing, UNKNOWN)
     return rows
 
 
 def sections(rows: Sequence[Sequence[str]]) -> list[Section]:
     """In their order."""
-    starts = [(n, row) for n, row in enumerate(rows) if row and row[0] in SECTIONS]
-    ends = [n for n, _ in starts[1:]] + [len(rows)]
-    return [Section(w[0], w[1] if len(w) > 1 else "", n, end) for (n, w), end in zip(starts, ends, strict=True)]
+    starts = [n for n, row in enumerate(rows) if row and row[0] in SECTIONS]
+    names = ((rows[n][0], rows[n][1] if len(rows[n]) > 1 else "") for n in starts)
+    return [Section(*name, *bounds) for name, bounds in zip(names, pairwise([*starts, len(rows)]), strict=True)]
 
 
 def text_of(path: str | Path) -> str:

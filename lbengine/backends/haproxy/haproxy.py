@@ -6,6 +6,7 @@ several lines goes in the interactive mode (`prompt`), since otherwise HAProxy h
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from slackwater.messages import is_name, is_server_name, plain_text
 
 MOST_BYTES = 8000
 """Longest line sent at once: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
+LONGEST_PATH_BYTES = 107
+"""Of a Unix socket's path, on Linux."""
 MOST_REFUSAL = 200
 """Characters of HAProxy's refusal that are told."""
 MOST_CONNECTIONS = 1_000_000
@@ -176,6 +179,10 @@ class HAProxy(Balancer):
     def _connect(self) -> socket.socket:
         if self.path.startswith(TCP):
             return socket.create_connection(host_and_port(self.path.removeprefix(TCP)), self.timeout_s)
+        if (length := len(os.fsencode(self.path))) > LONGEST_PATH_BYTES:
+            raise BalancerError(
+                f"{self.path}: the path has {length} bytes, and that of a Unix socket at most {LONGEST_PATH_BYTES}"
+            )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(self.timeout_s)

@@ -4,7 +4,7 @@ its sockets are, where its backends begin, and what its servers speak."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from lbengine.backends.haproxy.configuration import (
 SERVERS = {"server": 3, "server-template": 4}
 """Keyword -> the index of the first option of its line."""
 TCP_ADDRESS = re.compile(r"(?:(?:ipv[46]|tcp[46]?|mptcp[46]?)@)?(\S*:\d+)")
+MAPPED_PORT = re.compile(r":([+-][0-9]+)$", re.ASCII)
+"""The end of a server's address whose port HAProxy adds to the client's."""
 MEMCACHED = 11211
 OTHER_FAMILIES = ("abns@", "abnsz@", "fd@", "sockpair@", "rhttp@", "uxst@", "uxdg@", "udp@", "udp4@", "udp6@")
 
@@ -54,14 +56,23 @@ class Configuration:
 
     sockets: list[StatsSocket] = field(default_factory=list)
     backends: dict[str, str] = field(default_factory=dict)
-    """Backend -> FILE:LINE of its first line."""
+    """Backend -> FILE:LINE of its first line; of several, where each is in a branch of a condition (`.if`)."""
     protocols: dict[str, dict[str, str]] = field(default_factory=dict)
     """Backend -> server, without the number of a `server-template` -> its `proto` if it has one, or `ssl`."""
+    offsets: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Backend -> server, as before -> what HAProxy adds to the port that the client came in by: `+1000`."""
+
+    def offset(self, backend: str, server: str) -> str:
+        """What is added to the client's port; empty where the server has a port of its own."""
+        return _of_server(self.offsets.get(backend, {}), server)
 
     def protocol(self, backend: str, server: str) -> str:
         """The server's `proto`; empty where none is said."""
-        said = self.protocols.get(backend, {})
-        return said.get(server) or said.get(server.rstrip("0123456789"), "")
+        return _of_server(self.protocols.get(backend, {}), server)
+
+
+def _of_server(said: Mapping[str, str], server: str) -> str:
+    return said.get(server) or said.get(server.rstrip("0123456789"), "")
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -78,6 +89,8 @@ def read_configuration(path: Path) -> Configuration:
             raise SurveyError(f"{shown}: cannot be read: {error.strerror}") from None
         lines += [(f"{shown}:{number}", line) for number, line in enumerate(lines_of(text), start=1)]
     rows = rows_of([line for _, line in lines], started[0].environ if started else {})
+    if any(rows) and not sections(rows):
+        raise SurveyError(f"{path}: has no section such as `global` or `backend`; expected HAProxy's configuration")
     return _configuration(rows, [at for at, _ in lines])
 
 
@@ -90,7 +103,8 @@ def _configuration(rows: Sequence[Sequence[str]], at: Sequence[str]) -> Configur
         parent = rows[start][-1] if rows[start][-2:-1] == ["from"] else ""
         usual = list(of_defaults.get(parent, [] if kind == "defaults" else last))
         if kind in ("backend", "listen"):
-            found.backends.setdefault(name, at[start])
+            before = found.backends.get(name)
+            found.backends[name] = f"{before} or {at[start]}" if before else at[start]
         for number in range(start + 1, end):
             row = rows[number]
             if kind == "global" and row[:2] == ["unix-bind", "prefix"]:
@@ -101,7 +115,10 @@ def _configuration(rows: Sequence[Sequence[str]], at: Sequence[str]) -> Configur
             elif row[:1] == ["default-server"]:
                 usual += row[1:]
             elif kind in ("backend", "listen") and row and row[0] in SERVERS:
-                options = [*usual, *row[SERVERS[row[0]] :]]
+                first = SERVERS[row[0]]
+                if offset := MAPPED_PORT.search("".join(row[first - 1 : first])):
+                    found.offsets.setdefault(name, {})[row[1]] = offset[1]
+                options = [*usual, *row[first:]]
                 if said := _said(options):
                     found.protocols.setdefault(name, {})[row[1]] = said
         if kind == "defaults":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import grp
 import io
+import ipaddress
 import pwd
 import stat
 from collections import Counter
@@ -45,7 +47,8 @@ class FoundServer(msgspec.Struct, frozen=True):
 
     name: str
     address: str
-    """HOST:PORT, or `unix` for a Unix socket; empty where it has none."""
+    """HOST:PORT, or `unix` for a Unix socket; empty where it has none. HOST:+NUMBER or HOST:-NUMBER where HAProxy adds
+    that to the port that the client came in by."""
     weight: int
     """As set now, whatever HAProxy's checks make of it."""
     protocol: str = "http1"
@@ -59,6 +62,12 @@ class FoundServer(msgspec.Struct, frozen=True):
     @property
     def host(self) -> str:
         return self.address.rpartition(":")[0].strip("[]") or ("" if self.placeholder else self.fqdn)
+
+    @property
+    def port_offset(self) -> str:
+        """What HAProxy adds to the port that the client came in by, such as `+1000`; empty: nothing."""
+        port = self.address.rpartition(":")[2]
+        return port if port[:1] in ("+", "-") else ""
 
     @property
     def port(self) -> int | None:
@@ -177,15 +186,25 @@ def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Con
         uses_ssl=shown.get("srv_use_ssl") == "1",
     )
     admin = shown.get("srv_admin_state", "0")
+    offset = configuration.offset(row["pxname"], row["svname"]) if number else ""
     return FoundServer(
         row["svname"],
-        address,
+        _in_plain_words(f"{address.removesuffix(number)}{offset}" if offset else address),
         _number(shown.get("srv_uweight", row.get("weight", ""))) or 0,
         protocol,
         placeholder(_number(admin) or 0, shown.get("srv_addr", ""), address),
         shown.get("srv_fqdn", "-").removeprefix("-"),
         _number(shown.get("srv_iweight", "")),
     )
+
+
+def _in_plain_words(address: str) -> str:
+    """With an IPv4 address as such, also where HAProxy has it as one of IPv6 (`[::ffff:192.0.2.1]:80`)."""
+    host, colon, port = address.rpartition(":")
+    with contextlib.suppress(ValueError):
+        mapped = ipaddress.IPv6Address(host.strip("[]")).ipv4_mapped
+        return f"{mapped}{colon}{port}" if mapped else address
+    return address
 
 
 def _number(text: str) -> int | None:

@@ -19,6 +19,12 @@ __all__ = ["ConfigurationError", "Texts", "gather", "virtual_servers"]
 DEEPEST_BLOCK = 50
 PROTOCOLS = {"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
 PROTOCOL_IF_NONE_IS_SAID = "UDP"
+REAL_WEIGHTS = range(2**31)
+USUAL_WEIGHTS = range(1, 2**31)
+"""Of a virtual server, for those of its real servers that have none."""
+QUORUMS = range(1, 2**32)
+FILE_WEIGHTS = range(-254, 255)
+ANY_INTEGER = range(-(2**31) + 1, 2**31)
 ALWAYS_KNOWN = re.compile(r"[A-Za-z]\w*", re.ASCII)
 """What a keyword of keepalived looks like. Anything else in a block that matters was not followed."""
 
@@ -128,7 +134,9 @@ def virtual_servers(texts: dict[str, str]) -> list[VirtualServer]:
     for one in found:
         if one.words[0] in ("track_file", "vrrp_track_file") and len(one.words) > 1 and (path := one.value("file")):
             weights = list(one.all("weight"))
-            files[one.words[1]] = TrackFile(path, *_weight(weights[-1] if weights else None, TrackFile(path)))
+            files[one.words[1]] = TrackFile(
+                path, *_weight(weights[-1] if weights else None, TrackFile(path), FILE_WEIGHTS)
+            )
     groups = {one.words[1]: one for one in found if one.words[0] == "virtual_server_group" and len(one.words) > 1}
     return [_virtual_server(one, files, groups) for one in found if one.words[0] == "virtual_server"]
 
@@ -147,7 +155,7 @@ def _virtual_server(one: Statement, files: dict[str, TrackFile], groups: dict[st
             services += _members(member, option, ipv6_mark)
     elif (service := _service(one.words[1:], option, ipv6_mark)) is not None:
         services = [service]
-    usual = _number(one, "weight", 1)
+    usual = _number(one, "weight", 1, USUAL_WEIGHTS)
     servers: dict[str, RealServer] = {}
     for real in one.all("real_server"):
         server = _real_server(real, files, usual)
@@ -155,7 +163,7 @@ def _virtual_server(one: Statement, files: dict[str, TrackFile], groups: dict[st
     return VirtualServer(
         tuple(services),
         tuple(servers.values()),
-        _number(one, "quorum", 1),
+        _number(one, "quorum", 1, QUORUMS),
     )
 
 
@@ -227,24 +235,28 @@ def _real_server(real: Statement, files: dict[str, TrackFile], usual_weight: int
         own = list(checker.all("weight"))
         tracked.append((name, file and TrackFile(file.path, *_weight(own[-1] if own else None, file))))
     scripts = any(one.words[0] == "misc_dynamic" for check in real.all("MISC_CHECK") for one in check.inside)
-    return RealServer(address, _number(real, "weight", usual_weight), tuple(tracked), scripts)
+    return RealServer(address, _number(real, "weight", usual_weight, REAL_WEIGHTS), tuple(tracked), scripts)
 
 
-def _weight(statement: Statement | None, default: TrackFile) -> tuple[int, bool]:
+def _weight(statement: Statement | None, default: TrackFile, bounds: range = ANY_INTEGER) -> tuple[int, bool]:
     """A `weight N [reverse]`; a FILE_CHECK's of 0 means the file's own (keepalived 2.2)."""
     if statement is None:
         return default.weight, default.reverse
-    return _number_of(statement, signed=True) or default.weight, statement.words[2:3] == ["reverse"]
+    return _number_of(statement, bounds) or default.weight, statement.words[2:3] == ["reverse"]
 
 
-def _number(block: Statement, keyword: str, default: int) -> int:
-    """Of the last statement of this keyword, as keepalived takes it. Raises ConfigurationError for no number."""
+def _number(block: Statement, keyword: str, default: int, bounds: range) -> int:
+    """Of the last statement of this keyword, as keepalived takes it. Raises ConfigurationError for no number, and for
+    one beyond keepalived's bounds, which takes the default then."""
     found = list(block.all(keyword))
-    return _number_of(found[-1]) if found else default
+    return _number_of(found[-1], bounds) if found else default
 
 
-def _number_of(statement: Statement, *, signed: bool = False) -> int:
+def _number_of(statement: Statement, bounds: range) -> int:
     text = statement.words[1] if len(statement.words) > 1 else ""
-    if not re.fullmatch(r"[+-]?[0-9]{1,10}" if signed else r"[+]?[0-9]{1,10}", text):
-        raise ConfigurationError(f"{statement.where}: expected a number in `{' '.join(statement.words)[:80]}`")
+    said = f"in `{' '.join(statement.words)[:80]}`"
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}" if bounds.start < 0 else r"[+]?[0-9]{1,10}", text):
+        raise ConfigurationError(f"{statement.where}: expected a number {said}")
+    if int(text) not in bounds:
+        raise ConfigurationError(f"{statement.where}: expected {bounds.start} to {bounds.stop - 1} {said}")
     return int(text)

@@ -97,7 +97,9 @@ class _Reader:
             raise ConfigurationError(f"{line.where}: parameters or includes go on without an end")
         text = "\n".join(without_comment(part) for part in line.text.split("\n")).strip()
         while condition := CONDITION.match(text):
-            is_ours = self._config_id in condition[2].strip("()").split("|")
+            if "(" in condition[2]:
+                raise ConfigurationError(f"{line.where}: `@{condition[2][:80]}` is not understood here; write @one|two")
+            is_ours = self._config_id in condition[2].split("|")
             if is_ours == bool(condition[1]):
                 return
             text = text[condition.end() :]
