@@ -91,10 +91,10 @@ class Steps:
     calm_shows_within_s: Floats
     """So long after its neighbour's end calm is proven on average: infinite where nothing that shows would prove it,
     0 in calm."""
+    proof: Proof
     _what: Ints
     _seconds: Floats
     _of: Floats
-    _proof: Proof
     _signs: tuple[str, ...]
 
     @property
@@ -110,18 +110,18 @@ class Steps:
     def describe(self, row: int) -> str:
         """The state machine's reason in words, empty if uneventful."""
         what, seconds, of = int(self._what[row]), float(self._seconds[row]), float(self._of[row])
-        proof = self._proof
+        proof = self.proof
         if what == _BEGAN:
-            return f"evidence {seconds:.1f} of {of:.1f} needed"
+            return f"the evidence is {seconds:.1f}, and an episode begins at {of:.1f}"
         if what == _GOES_ON:
             return f"episode {self.episode[row]}, for {seconds:.1f} s"
         if what == _BLIND:
-            return "held: nothing that shows without requests would show that the neighbour is gone"
+            return "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
         if what == _WAITS:
             sign, calm, beside = self._signs[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
             return (
-                f"held: evidence of calm {proof.evidence[row]:.1f} of {proof.needed[row]:.1f}, by {sign}:"
-                f" {beside:.0%} beside the neighbour, {calm:.0%} in calm"
+                f"the episode goes on: {proof.evidence[row] / proof.needed[row]:.0%} of the proof that it is over has"
+                f" come, by the share of {sign} ({beside:.0%} in this episode, {calm:.0%} in calm)"
             )
         if what == _TIMED_OUT:
             return f"episode {self.episode[row]} ended: {seconds:.0f} s without requests, and only requests can tell"
@@ -278,7 +278,7 @@ class StateMachines(SlotArrays):
             _what=what,
             _seconds=seconds,
             _of=of,
-            _proof=proof,
+            proof=proof,
             _signs=self._proof.signs,
         )
 

@@ -21,7 +21,7 @@ import numpy as np
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 
-MOMENTS, LOOKS, ANSWERS = "random moments that waited", "Samples that look so", "slow answers"
+MOMENTS, LOOKS, ANSWERS = "moments that had to wait", "Samples that are not calm", "slow answers"
 """Signs beside the signals that are beyond their scale."""
 PROOF = 10.0
 """Sum of log-likelihood ratios that proves calm. Beside a steady neighbour it is reached once in e^10 trials at most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from unittest import mock
 
 import numpy as np
@@ -113,7 +114,7 @@ def test_an_episode_begins_when_the_evidence_reaches_the_threshold() -> None:
     status = run.step("interference")
     assert (status.state, status.began, status.episode) == ("interference", True, 1)
     ratios = EVIDENCE.ratios
-    assert status.why == f"evidence {2 * ratios[STRONG] + ratios[0]:.1f} of 12.0 needed"
+    assert status.why == f"the evidence is {2 * ratios[STRONG] + ratios[0]:.1f}, and an episode begins at 12.0"
     assert status.since_unix_s == 1000.0 + run.now_s
 
 
@@ -178,7 +179,7 @@ def test_a_loud_tick_is_one_observation_and_a_quiet_one_all_that_it_covers() -> 
     one = seldom.step("calm", low_traffic=True, shows=QUIET_SIGNAL, covers_s=1.0)
     five = [often.step("calm", low_traffic=True, shows=QUIET_SIGNAL) for _ in range(5)][-1]
     assert one.why == five.why
-    assert one.why.startswith("held: evidence of calm ")
+    assert one.why.startswith("the episode goes on: ")
 
 
 @pytest.mark.parametrize("low_traffic", [True, False])
@@ -218,9 +219,11 @@ def test_how_far_calm_is_proven_is_told_and_by_what() -> None:
     run = Run()
     run.drained()
     status = run.step("calm", low_traffic=True, shows=QUIET_SIGNAL)
-    assert status.why.startswith("held: evidence of calm ")
-    assert f" of 10.0, by {SIGNAL}: " in status.why
-    assert status.why.endswith("% in calm")
+    assert re.fullmatch(
+        rf"the episode goes on: \d+% of the proof that it is over has come, by the share of {SIGNAL}"
+        r" \(\d+% in this episode, \d+% in calm\)",
+        status.why,
+    )
     assert 0.0 < status.calm_shows_within_s <= MOST_PROOF_S
 
 
@@ -239,7 +242,9 @@ def test_a_server_on_which_nothing_showed_its_neighbour_is_not_proven_calm_howev
     for _ in range(round(60.0 / PERIOD_S)):
         status = run.step("calm", low_traffic=True, shows=shows)
     assert status.state == "interference"
-    assert status.why == "held: nothing that shows without requests would show that the neighbour is gone"
+    assert status.why == (
+        "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
+    )
     assert math.isinf(status.calm_shows_within_s)
 
 
@@ -320,13 +325,13 @@ def test_an_episode_that_reopens_soon_needs_more_evidence_up_to_a_bound_and_a_la
     took, needed = [], []
     for _ in range(7):
         run.until("interference", "interference")
-        needed.append(run.step("calm").why.partition(" of ")[2].partition(" of ")[2].split(",")[0])
+        needed.append(run.step("calm").needed)
         took.append(PERIOD_S + run.until("calm"))
     assert took[0] <= DWELL_S + 1.0
     assert took[1] >= 2 * DWELL_S - PERIOD_S / 2
     assert took[1:] == sorted(took[1:])
     assert took[-1] <= MOST_DWELL_S * MOST_CAUTION
-    assert needed == ["10.0", "20.0", *["40.0"] * 5]
+    assert needed == [10.0, 20.0, *[40.0] * 5]
     run.now_s += REOPENS_WITHIN_S + 1.0
     run.until("interference", "interference")
     assert run.until("calm") <= DWELL_S + 1.0

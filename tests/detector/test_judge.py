@@ -205,7 +205,7 @@ def test_what_holds_an_episode_now_stands_before_evidence_that_is_over() -> None
     after = [verdict for verdict in play(judge, cluster, 1.8) if verdict.node == "host1"]
     held = [verdict for verdict in after if verdict.state == "interference" and not verdict.shown]
     assert held
-    assert held[-1].path[0].startswith("held: evidence of calm ")
+    assert held[-1].path[0].startswith("the episode goes on: ")
     assert all(line.startswith("before: ") for line in held[-1].path[1:])
 
 

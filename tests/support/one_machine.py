@@ -62,6 +62,8 @@ class Status:
     waits: bool
     probability: float
     calm_shows_within_s: float
+    needed: float
+    """Evidence that proves calm."""
 
 
 class OneMachine:
@@ -111,4 +113,5 @@ class OneMachine:
             bool(steps.waits[0]),
             float(steps.probability[0]),
             float(steps.calm_shows_within_s[0]),
+            float(steps.proof.needed[0]),
         )
