@@ -53,6 +53,9 @@ pub fn parse_stat(text: &str) -> Result<Ticks, String> {
         if !is_core && name != "cpu" {
             continue;
         }
+        if is_core && numbers.split(' ').next().is_none_or(|ticks| ticks.parse::<u64>().is_err()) {
+            return Err(format!("the `{name}` line has no ticks"));
+        }
         if !seen.insert(name) {
             return Err(format!("two `{name}` lines"));
         }
@@ -161,6 +164,8 @@ mod tests {
             ("cpu  1 1 1 1 1 1 1 1\ncpufreq 1\n", "no line of a single CPU"),
             ("cpu  0 0 0 0 0 0 0 0\ncpu  1 1 1 1 1 1 1 1\ncpu0 1\n", "two `cpu` lines"),
             ("cpu  1 1 1 1 1 1 1 1\ncpu0 1\ncpu0 1\n", "two `cpu0` lines"),
+            ("cpu  1 1 1 1 1 1 1 1\ncpu0 1\ncpu1\n", "the `cpu1` line has no ticks"),
+            ("cpu  1 1 1 1 1 1 1 1\ncpu0 -\n", "the `cpu0` line has no ticks"),
         ] {
             assert_eq!(parse_stat(bad), Err(fault.to_owned()), "{bad:?}");
         }

@@ -51,7 +51,8 @@ struct SummaryLine<'a> {
 #[derive(Serialize)]
 struct PeriodLine<'a> {
     period_s: f64,
-    rps: f64,
+    /// Absent where a port speaks something else and no request was understood: `foreign_ports` says what.
+    rps: Option<f64>,
     drops: Option<u64>,
     #[serde(flatten)]
     period: &'a Period,
@@ -119,7 +120,8 @@ impl<W: Write> Printer<W> {
         let period_s = length.as_secs_f64();
         self.running += length;
         if self.as_json {
-            let rps = period.exchanges as f64 / period_s;
+            let is_absent = table::is_absent(period.exchanges, &period.foreign_ports);
+            let rps = (!is_absent).then(|| period.exchanges as f64 / period_s);
             return json(&mut self.out, &PeriodLine { period_s, rps, drops, period });
         }
         let source = self.source.clone();

@@ -1,6 +1,6 @@
 //! Tables for people: of a period, and of the whole run.
 
-use slackwater_sniffer::{Counts, Period, StatusClasses, Summary, Times};
+use slackwater_sniffer::{Counts, ForeignPort, Period, StatusClasses, Summary, Times};
 
 use crate::screen::Size;
 
@@ -71,13 +71,13 @@ fn shortened(name: &str, most: usize) -> String {
     name.chars().take(most.saturating_sub(1)).chain(['~']).collect()
 }
 
-/// Words side by side, in as many lines as they need.
-fn wrapped(words: &[String], columns: usize) -> Vec<String> {
+/// Words with a gap between them, in as many lines as they need.
+fn wrapped<'a>(words: impl Iterator<Item = &'a str>, gap: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words {
         match lines.last_mut() {
-            Some(line) if line.len() + 3 + word.len() <= columns => *line += &format!("   {word}"),
-            _ => lines.push(word.clone()),
+            Some(line) if line.len() + gap.len() + word.len() <= columns => *line += &format!("{gap}{word}"),
+            _ => lines.push(word.to_owned()),
         }
     }
     lines
@@ -102,8 +102,14 @@ pub fn period(subject: &Subject, period: &Period, size: Size) -> Vec<String> {
     ];
     let words = errors.map(|(name, value)| format!("{name} {value}")).into_iter();
     let words: Vec<String> = words.chain([format!("drops {}", known(*drops))]).collect();
-    picture.extend(wrapped(&words, size.columns));
+    picture.extend(wrapped(words.iter().map(String::as_str), "   ", size.columns));
+    for note in not_counted(&period.foreign_ports) {
+        picture.extend(wrapped(note.split(' '), " ", size.columns));
+    }
     picture.push(String::new());
+    if is_absent(period.exchanges, &period.foreign_ports) {
+        return picture;
+    }
     let rps = |exchanges: u64| format!("{:.1}", exchanges as f64 / period_s);
     let mut rows = vec![
         Row::new("all", rps(period.exchanges), all(period)),
@@ -131,13 +137,29 @@ pub fn plain(subject: &Subject, period: &Period) -> String {
         let rps = exchanges as f64 / subject.period_s;
         format!("{rps:>9.1} rps  mean {mean:>9}  p50 {p50:>9}  p95 {p95:>9}  p99 {p99:>9} ms")
     };
-    let mut text = line(period.exchanges, &all(period));
+    let mut text = joined(&not_counted(&period.foreign_ports));
     let drops = known(subject.drops);
+    if is_absent(period.exchanges, &period.foreign_ports) {
+        return format!("{text}rps, times and errors are not known  drops {drops}\n");
+    }
+    text += &line(period.exchanges, &all(period));
     text += &format!("  in flight {:>4}  errors {:>4}  drops {drops}\n", period.in_flight, period.errors);
     for route in &period.details.routes {
         text += &format!("{}  {}\n", line(route.exchanges, &route.last_byte_ms), route.name);
     }
     text
+}
+
+/// Whether figures of requests are absent, and no zeros: none was understood, and a port speaks something else.
+pub fn is_absent(exchanges: u64, foreign_ports: &[ForeignPort]) -> bool {
+    exchanges == 0 && !foreign_ports.is_empty()
+}
+
+/// Why requests are not counted, and what to write.
+fn not_counted(ports: &[ForeignPort]) -> Vec<String> {
+    let note =
+        |port: &ForeignPort| format!("{port}: its requests are not counted; --port {}:{}", port.port, port.measure_as);
+    ports.iter().map(note).collect()
 }
 
 fn all(period: &Period) -> Times {
@@ -177,15 +199,21 @@ pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String 
         ("requests refused", counts.refused),
     ];
     let mut text = String::new();
+    let is_absent = is_absent(exchanges, &summary.foreign_ports);
     for (name, value) in rows {
+        let is_of_requests = ["exchanges", "errors (status 500 and above)"].contains(&name);
+        let value = if is_absent && is_of_requests { known(None) } else { value.to_string() };
         text += &format!("{name:<30}{value:>12}\n");
     }
     for (kind, count) in &summary.not_understood_kinds {
         text += &format!("{:<30}{count:>12}\n", format!("not understood: {kind} "));
     }
     text += &format!("{:<30}{:>12}\n\n", "dropped packets", known(drops));
-    for port in &summary.foreign_ports {
-        text += &format!("{port}: its requests are not counted; --port {}:{}\n\n", port.port, port.measure_as);
+    for note in not_counted(&summary.foreign_ports) {
+        text += &format!("{note}\n\n");
+    }
+    if is_absent {
+        return text;
     }
     let mut rows = vec![
         Row::new("first byte", "", summary.details.first_byte_ms),
@@ -262,6 +290,23 @@ mod tests {
         assert_eq!(seen[0], ["rps", "mean ms", "p50 ms", "p95 ms", "p99 ms", "max ms"]);
         assert_eq!(seen[1], ["rps", "p50 ms", "p95 ms", "p99 ms"]);
         assert_eq!(seen[2], ["rps", "p95 ms"]);
+    }
+
+    #[test]
+    fn a_port_of_another_protocol_has_no_zeros_but_a_reason() {
+        let subject = Subject { source: "eth0, port 80".into(), period_s: 1.0, running_s: 12.0, drops: Some(3) };
+        let h2c = ForeignPort { port: 80, taken_for: "http1", speaks: "HTTP/2", measure_as: "unknown" };
+        let why = "port 80 is taken for http1, and speaks HTTP/2: its requests are not counted; --port 80:unknown";
+        let strange = Period { foreign_ports: vec![h2c.clone()], ..Period::default() };
+        let picture = period(&subject, &strange, Size { columns: 50, rows: 24 });
+        assert!(picture.iter().all(|line| line.chars().count() <= 50), "{picture:#?}");
+        assert!(picture.join(" ").contains(why) && !picture.join(" ").contains("0.0"), "{picture:#?}");
+        assert_eq!(plain(&subject, &strange), format!("{why}\nrps, times and errors are not known  drops 3\n"));
+        let whole = summary(&Summary { foreign_ports: vec![h2c.clone()], ..Summary::default() }, None, 80);
+        assert!(whole.contains("exchanges                        not known\n") && whole.contains(why), "{whole}");
+        // Beside a port that is understood, that one's figures stand.
+        let both = plain(&subject, &Period { exchanges: 7, ..strange });
+        assert!(both.starts_with(why) && both.contains("7.0 rps"), "{both}");
     }
 
     #[test]

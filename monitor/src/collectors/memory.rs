@@ -48,6 +48,9 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
     })
 }
 
+/// More than 4 PiB, 52 bits, no processor of today can address.
+const MOST_KIB: u64 = 1 << 42;
+
 /// Share of memory that is available, from /proc/meminfo.
 ///
 /// # Errors
@@ -59,8 +62,13 @@ pub fn parse_available(text: &str) -> Result<f64, String> {
         if lines.next().is_some() {
             return Err(format!("two lines of {name}"));
         }
-        let number = line.split_ascii_whitespace().next().unwrap_or_default();
-        number.parse().map_err(|_| format!("{name} is {number:?}, no number"))
+        let (number, unit) = line.split_once(' ').unwrap_or((line, ""));
+        let kib = number.parse().map_err(|_| format!("{name} is {number:?}, no number"))?;
+        match unit.trim() {
+            "kB" if kib <= MOST_KIB => Ok(kib),
+            "kB" => Err(format!("{name} is {kib} kB, and no machine has so much: it stands for no limit")),
+            unit => Err(format!("{name} is in {unit:?}, where kB was expected")),
+        }
     };
     match (kib("MemTotal")?, kib("MemAvailable")?) {
         (total, available) if total == 0 || available > total => {
@@ -204,6 +212,13 @@ mod tests {
             ("MemTotal: 0 kB\nMemAvailable: 0 kB\n", "0 KiB of 0 are available"),
             ("MemTotal: 5 kB\nMemAvailable: 6 kB\n", "6 KiB of 5 are available"),
             ("MemTotal: kB\nMemAvailable: 1 kB\n", "MemTotal is \"kB\", no number"),
+            ("MemTotal: 5 B\nMemAvailable: 1 kB\n", "MemTotal is in \"B\", where kB was expected"),
+            ("MemTotal: 5 kB\nMemAvailable: 1\n", "MemAvailable is in \"\", where kB was expected"),
+            (
+                // As containers without a limit have it.
+                "MemTotal: 9007199254740991 kB\nMemAvailable: 9007199254740991 kB\n",
+                "MemTotal is 9007199254740991 kB, and no machine has so much: it stands for no limit",
+            ),
             ("MemTotal: 5 kB\nMemTotal: 9 kB\nMemAvailable: 1 kB\n", "two lines of MemTotal"),
         ] {
             assert_eq!(parse_available(bad), Err(fault.to_owned()), "{bad:?}");

@@ -17,6 +17,8 @@ use crate::watched::{Port, tracker_settings};
 
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
 const RETRY_NS: u64 = 5_000_000_000;
+/// So many answers to requests of before may come without them.
+const MOST_FROM_BEFORE: u64 = 3;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -125,6 +127,7 @@ impl Collector for Wire {
             return Err(reason);
         };
         foreign(&taken.period, &self.settings.ports)?;
+        both_ways(&taken.period, &self.settings.interface)?;
         sample.traffic = Some(section(sample, taken));
         Ok(())
     }
@@ -169,6 +172,21 @@ fn foreign(period: &Period, ports: &[Port]) -> Result<(), Reason> {
         wanted.join(", ")
     );
     Err(Reason::new(AbsenceCause::OtherProtocol, text))
+}
+
+/// Where the requests come in another way, as with some routes and tunnels, the answers alone are seen. A few of them
+/// belong to requests from before the capture.
+fn both_ways(period: &Period, interface: &str) -> Result<(), Reason> {
+    let Period { exchanges, in_flight, counts, .. } = period;
+    let answers = counts.orphan_responses;
+    if *exchanges > 0 || *in_flight > 0 || counts.unmatched_requests > 0 || answers <= MOST_FROM_BEFORE {
+        return Ok(());
+    }
+    let text = format!(
+        "{answers} answers were seen on {interface}, and no request: the requests come in another way; name an interface \
+        that both pass in sniffer.interface"
+    );
+    Err(text.into())
 }
 
 /// The section of the Sample; what is not there goes to `sample.absent`.
@@ -245,6 +263,22 @@ mod tests {
             (traffic.sampled_share, traffic.rps_error, traffic.cpu_share),
             (Some(0.25), Some(60.0), Some(0.005))
         );
+    }
+
+    #[test]
+    fn answers_without_any_request_are_no_rate_of_zero() {
+        let mut period = Period::default();
+        period.counts.orphan_responses = MOST_FROM_BEFORE;
+        assert_eq!(both_ways(&period, "eth0"), Ok(()), "of requests from before the capture");
+        period.counts.orphan_responses = 60;
+        let reason = both_ways(&period, "eth0").expect_err("one way only");
+        let said = "60 answers were seen on eth0, and no request: the requests come in another way; ";
+        assert!(reason.text.starts_with(said), "{}", reason.text);
+        for seen in [Period { exchanges: 1, ..period.clone() }, Period { in_flight: 1, ..period.clone() }] {
+            assert_eq!(both_ways(&seen, "eth0"), Ok(()));
+        }
+        period.counts.unmatched_requests = 1;
+        assert_eq!(both_ways(&period, "eth0"), Ok(()));
     }
 
     #[test]
