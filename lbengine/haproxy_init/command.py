@@ -43,6 +43,7 @@ from slackwater.supervise.state_dir import running_serve
 ASK_WITHIN_S = 3.0
 USUAL_CONFIGURATION = Path("/etc/haproxy/haproxy.cfg")
 SERVICE = "slackwater-controller"
+A_FILE = click.Path(exists=True, dir_okay=False)
 MANY = 1000
 """So many servers take so long that a person wonders."""
 
@@ -91,9 +92,11 @@ class Result(msgspec.Struct, frozen=True):
 @click.option(
     "--listen", default="", metavar="HOST:PORT", help="Where the web servers reach the bus; a certificate is made."
 )
-@click.option("--tls-cert", default="", metavar="FILE", help="A certificate of yours (PEM), for the host in --listen.")
-@click.option("--tls-key", default="", metavar="FILE", help="The certificate's key (PEM).")
-@click.option("--tls-ca", default="", metavar="FILE", help="The authority that signed it, unless the machines know it.")
+@click.option("--tls-cert", type=A_FILE, metavar="FILE", help="A certificate of yours (PEM), for the host in --listen.")
+@click.option("--tls-key", type=A_FILE, metavar="FILE", help="The certificate's key (PEM).")
+@click.option(
+    "--tls-ca", type=A_FILE, metavar="FILE", help="The authority that signed it, unless the machines know it."
+)
 @click.option("--state-dir", default="", metavar="DIR", help="The controller's folder, if it is not the usual one.")
 @click.option("--force", is_flag=True, help="Replace a configuration that is there.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written.")
@@ -104,9 +107,9 @@ def init(
     haproxy_cfg: Path | None,
     backends: tuple[str, ...],
     listen: str,
-    tls_cert: str,
-    tls_key: str,
-    tls_ca: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
     state_dir: str,
     force: bool,
     dry_run: bool,

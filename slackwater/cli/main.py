@@ -120,6 +120,13 @@ def is_expected(error: Exception) -> bool:
     return ours or (isinstance(error, OSError) and error.errno != errno.EPIPE)
 
 
+def in_words(error: Exception) -> str:
+    """An expected error's text. The system's are of a file: the one that was to be made, for two."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{os.fsdecode(error.filename2 or error.filename)}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
 def unexpected(error: Exception) -> str:
     """A fault of ours in a sentence, with the place in our code."""
     frames = [
@@ -180,7 +187,7 @@ class LazyGroup(click.Group):
             raise Failure(f"this needs {package}: {installed_by('lab')}") from error
         except Exception as error:
             if is_expected(error):
-                raise Failure(str(error) or type(error).__name__) from error
+                raise Failure(in_words(error)) from error
             # A part of `serve` writes its traceback to the log; a pipe that was closed is no fault.
             if ctx.invoked_subcommand in HIDDEN or isinstance(error, BrokenPipeError) or os.environ.get(TRACEBACK):
                 raise

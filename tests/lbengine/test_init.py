@@ -155,7 +155,7 @@ def test_nothing_is_written_when_nothing_can_be_driven(here: Here, mixed: RealHA
     ):
         assert expected in here.refusal("--socket", path)
     listen = ("--listen", "192.0.2.1:14222")
-    said = here.refusal("--socket", mixed.socket, *listen, "--tls-ca", "ca.pem")
+    said = here.refusal("--socket", mixed.socket, *listen, "--tls-ca", __file__)
     assert "`tls_ca` demands TLS" in said, "a certificate is made where none of its files is named"
     said = here.refusal("--socket", mixed.socket, "--listen", "0.0.0.0:14222")
     assert said == "0.0.0.0 is no address that a certificate can be for; name the one that the others reach"

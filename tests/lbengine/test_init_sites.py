@@ -422,6 +422,29 @@ def test_a_path_that_no_socket_can_have_is_not_haproxys_fault(tmp_path: Path) ->
     assert said == f"error: {path}: the path has 108 bytes, and that of a Unix socket at most 107"
 
 
+def test_a_file_of_a_certificate_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "haproxy.cfg").write_text("")
+    case = Case(tmp_path, tmp_path)
+    for option in ("--tls-cert", "--tls-key", "--tls-ca"):
+        done = CliRunner().invoke(cli, ["init", *case.words, option, str(tmp_path / "none.pem")])
+        assert done.exit_code == 2
+        assert f"File '{tmp_path}/none.pem' does not exist." in done.output
+    assert not case.config.exists()
+
+
+def test_the_systems_refusal_of_a_file_is_said_in_words(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        "backend app\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
+    )
+    case = Case(folder, tmp_path)
+    (folder / "state").write_text("a file where the folder should be")
+    with case.running():
+        assert case.said() == f"error: {folder}/state: File exists"
+
+
 def test_servers_with_names_that_only_haproxy_allows_get_nodes_with_names_of_their_own(tmp_path: Path) -> None:
     names = ("a..b", "a.b", ".", "BACKEND")
     servers = "".join(f" server {name} 192.0.2.{n}:80\n" for n, name in enumerate(names, start=1))

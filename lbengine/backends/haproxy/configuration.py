@@ -77,8 +77,8 @@ def words(line: str, environ: Mapping[str, str]) -> list[str]:
             letter = ESCAPED[after]
             at += 1
         elif letter == "$" and quote and (name := VARIABLE.match(line, at)):
-            said = name[1] or name[2]
-            value = environ.get(said, None if said in OWN_VARIABLES else name[3])
+            variable = name[1] or name[2]
+            value = environ.get(variable, None if variable in OWN_VARIABLES else name[3])
             letter = UNKNOWN if value is None or name[4] else value
             at = name.end()
         elif not quote and letter == "#":
