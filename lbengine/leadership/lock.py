@@ -26,6 +26,10 @@ class LockError(Exception):
     """Somebody else drives this, or there is no place for the lock; the text says what to do."""
 
 
+class HeldError(LockError):
+    """Somebody else drives this."""
+
+
 def lock_folder(state_dir: Path) -> Path:
     """Where this user's locks are: `/run/slackwater`, which root and the service share; without a right to it below
     the user's `XDG_RUNTIME_DIR`; else below `state_dir`, where only controllers with the same one exclude each other.
@@ -94,7 +98,7 @@ def _target_lock(pool: PoolSettings, target: Target, folder: Path) -> Iterator[N
             held.enter_context(_locked(path))
         except BlockingIOError:
             what = f"{_holder(path)} already drives {target.place}"
-            raise LockError(f"pool `{pool.name}`: {what}; stop that one first") from None
+            raise HeldError(f"pool `{pool.name}`: {what}; stop that one first") from None
         except OSError as error:
             raise LockError(f"pool `{pool.name}`: {path}: cannot be locked: {error.strerror}") from None
         yield

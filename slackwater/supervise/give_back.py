@@ -78,9 +78,9 @@ def _in_words(changes: Sequence[Change], is_stored: bool, left_out: str) -> str:
         named.append(f"and {more} more")
     if named:
         said = f"{', '.join(named)} set back"
-        return f"{said}, not all of it" if left_out else said
+        return f"{said}, and not all is done: see above" if left_out else said
     if left_out:
-        return "not all could be set back"
+        return "not all is done: see above"
     return "every server has its baseline weight" if is_stored else "nothing of ours was lowered"
 
 

@@ -54,17 +54,22 @@ def prepare(config: Path, held: contextlib.ExitStack) -> Start:
 
 
 def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]:
-    """The pools of these that no other process drives; from now on none will. The others are logged."""
-    from lbengine.leadership.lock import LockError
+    """The pools of these that no other process drives; from now on none will, where there is a place for the locks. The
+    others are logged."""
+    from lbengine.leadership.lock import HeldError, LockError
 
     ours = []
     for pool in pools:
         try:
             locks.take([pool])
-        except LockError as error:
+        except HeldError as error:
             log.warning("%s; its weights are left as they are", error)
-        else:
-            ours.append(pool)
+            continue
+        except (
+            LockError
+        ) as error:  # on a broken disk nothing else may come up either, and weights must not stay lowered
+            log.warning("%s; its weights are looked after all the same", error)
+        ours.append(pool)
     return ours
 
 

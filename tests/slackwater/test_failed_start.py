@@ -12,7 +12,9 @@ import pytest
 
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline, BaselineStore
+from lbengine.leadership import lock
 from slackwater.supervise import last_settings
+from slackwater.supervise.serve import serve
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
 from tests.support.real_processes import free_address
 from tests.support.served_site import HOSTS, Site, until, weights
@@ -112,6 +114,15 @@ def test_a_taken_port_too(site: Site) -> None:
     log = site.log.read_text()
     assert "pool web: host1 0 -> 100 (`slackwater serve` could not start)" in log
     assert log.splitlines()[-1].startswith(f"error: the private nats-server cannot listen on {site.listen}")
+
+
+def test_without_a_place_for_the_locks_too(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a disk that is read-only, for a user without a folder in /run."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(lock, "lock_folder", lambda _: tmp_path / "file" / "locks")
+    with pytest.raises(lock.LockError, match="cannot be locked"):
+        serve(site.config)
+    assert weights(site.balancer) == BASE
 
 
 def test_another_pools_haproxy_that_is_away_is_waited_for(site: Site, tmp_path: Path) -> None:
