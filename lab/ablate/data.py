@@ -17,8 +17,8 @@ from lab.compare.resumable import read_lines
 
 FORMAT = 1
 CODE = (
-    *("detector/classify", "detector/features", "detector/models", "lbengine/decision", "lbengine/laws"),
-    *("lab/sim", "lab/ablate/instead.py", "lab/ablate/mechanisms.py", "lab/ablate/play.py"),
+    *("detector", "lab/sim", "lab/ablate/instead.py", "lab/ablate/mechanisms.py", "lab/ablate/play.py"),
+    *("lbengine/decision", "lbengine/laws", *(f"lbengine/{one}.py" for one in ("balancer", "baseline", "errors"))),
 )
 """What the figures depend on. Those of other contents of it are of another program."""
 KINDS = (".py", ".skops")

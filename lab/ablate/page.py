@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader
 
 from lab.ablate.data import CODE, Line, of_one_state
 from lab.ablate.mechanisms import MECHANISMS
-from lab.ablate.summary import BRINGS, HARMS, LITTLE, UNSURE, WORSE, summary
+from lab.ablate.summary import BRINGS, ENOUGH, HARMS, LITTLE, UNSURE, WORSE, summary
 from lab.compare.statistics import Estimate
 
 TEMPLATES = Environment(
@@ -46,6 +46,7 @@ def page(found: Sequence[Line], data: str, place: str) -> str:
         guards=[one for one in MECHANISMS.values() if one.guards],
         words=(BRINGS, LITTLE, UNSURE, HARMS),
         worse=WORSE,
+        enough=ENOUGH,
         code=CODE,
         shown=shown,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -60,7 +61,6 @@ def judge(path: Path, name: str, model: Model, code: str, commit: str | None, ma
     with off(() if name == EVERYTHING else DETECTOR[name].seams):
         verdicts = judged(recording, model)
     found = scores.score(recording, verdicts)
-    there = sum(one.delay_s is not None for one in found.noises)
     return Judged(
         code=code,
         commit=commit,
@@ -70,13 +70,26 @@ def judge(path: Path, name: str, model: Model, code: str, commit: str | None, ma
         cpu_s=round(cpu_s() - began_s, 1),
         delays_s=[None if one.delay_s is None else round(one.delay_s, 3) for one in found.noises if one.felt],
         unfelt_found=sum(one.delay_s is not None and not one.felt for one in found.noises),
-        again=found.true_episodes - there,
+        again=_again(recording, verdicts),
         false_episodes=found.false_episodes,
         calm_node_hours=round(found.calm_node_hours, 4),
         backs_s=_backs_s(recording, verdicts),
         verdicts=int(found.reliability.verdicts.sum()),
         squares=round(float(found.reliability.squares.sum()), 3),
     )
+
+
+def _again(recording: Recording, verdicts: Sequence[Verdict]) -> int:
+    found = 0
+    for noise in recording.labels:
+        if noise.state == "interference":
+            during = [
+                one.state == "interference"
+                for one in verdicts
+                if one.node == noise.node and noise.start_unix_s <= one.time_unix_s < noise.end_unix_s
+            ]
+            found += max(0, sum(now and not before for before, now in pairwise([False, *during])) - 1)
+    return found
 
 
 def _backs_s(recording: Recording, verdicts: Sequence[Verdict]) -> list[float]:

@@ -15,6 +15,8 @@ WORTH = 1.02
 """A mechanism is worth its code where response times are so many times as long without it, or longer."""
 WORSE = 1.1
 """A scenario in which the mean is longer than so many times that of the balancer alone is worse."""
+ENOUGH = 100
+"""Of fewer scenarios nothing is called little: what is rare was hardly drawn."""
 BRINGS, LITTLE, UNSURE, HARMS = "yes", "less than 2%", "not shown", "no: better without"
 
 
@@ -46,9 +48,11 @@ class Row:
         """Whether it is worth its code by mean or p99, in a word; of `everything` there is none."""
         if self.name == EVERYTHING:
             return ""
+        if self.scenarios < ENOUGH:
+            return UNSURE
         both = [(one.low, one.high) for one in (self.mean, self.p99) if one.low is not None and one.high is not None]
         if len(both) < 2:
-            return LITTLE if not self.differs else UNSURE
+            return UNSURE
         if any(low >= WORTH for low, _ in both):
             return BRINGS
         if all(high <= 1.0 for _, high in both) and any(high < 1.0 for _, high in both):

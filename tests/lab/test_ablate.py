@@ -177,11 +177,14 @@ def test_a_digest_of_the_code_changes_with_it(tmp_path: Path) -> None:
     [
         ([1.03, 1.05, 1.04, 1.06], summary.BRINGS),
         ([1.0, 1.01, 1.0, 0.99], summary.LITTLE),
-        ([1.3, 0.8, 1.1, 0.9], summary.UNSURE),
+        ([1.6, 0.7, 1.2, 0.8], summary.UNSURE),
         ([0.97, 0.98, 0.95, 0.96], summary.HARMS),
     ],
 )
 def test_a_mechanism_that_brings_surely_less_than_two_percent_is_told(ratios: list[float], word: str) -> None:
+    few = summary.rows([line_of(number, times) for number, times in enumerate(ratios)], "leastconn")
+    assert {one.brings for one in few} == {"", summary.UNSURE}, "too few to tell"
+    ratios = ratios * 25
     found = [line_of(number, times) for number, times in enumerate(ratios)]
     rows = {one.name: one for one in summary.rows(found, "leastconn")}
     assert rows.keys() == {EVERYTHING, "choice", "recourse"}
