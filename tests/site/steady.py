@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from detector.train.scores import share_interval
 from lab.cluster.commit import commit
 from lab.cluster.noise import NOISES
 from lab.cluster.paths import LabError
@@ -40,11 +41,9 @@ SECONDS, LONG_S = 30.0, 120.0
 AFTER_S = 12.0
 SEED = 49
 SET_UP_S = 40.0
-EACH_SHAPE = 3
+EACH_SHAPE = 6
 """So many episodes before the site is built anew in another shape."""
 FEW_FALLS = 2
-ENOUGH = 100
-"""Episodes that the goal is about."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -170,10 +169,12 @@ def _spread(figures: Iterable[float | None]) -> str:
     return f"{statistics.median(known):.1f} ({min(known):.1f} to {max(known):.1f})" if known else "none"
 
 
-def _how_sure(rows: Sequence[Row]) -> str:
-    if len(rows) < ENOUGH:
-        return f"With {len(rows)} of {len(plan())} planned episodes that is **not shown**."
-    return f"{len(rows)} of {len(plan())} planned episodes were played."
+def _how_sure(one: int, rows: Sequence[Row]) -> str:
+    low, high = share_interval(one, len(rows)) or (0.0, 1.0)
+    return (
+        f"Of all such episodes it is between {100 * low:.0f} and {100 * high:.0f} of 100 (95% interval;"
+        f" {len(rows)} of {len(plan())} planned episodes, drawn at random)."
+    )
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -185,7 +186,8 @@ def page(rows: Sequence[Row]) -> str:
         "# Steady noise on a site that nobody tuned",
         "",
         f"{one} of {len(rows)} episodes of steady noise have at most one fall and one rise of all weights together;"
-        f" the most falls in an episode are {most}. The goal is 95 of 100, and never more than two. {_how_sure(rows)}",
+        f" the most falls in an episode are {most}. The goal is 95 of 100, and never more than two."
+        f" {_how_sure(one, rows)}",
         "",
         "The site is that of the tests (`tests/site`): three web servers of 0.3 core with Debian's Apache, php-fpm and"
         " HAProxy as they come, monitors and controller as `slackwater init` sets them up, mode act. The"

@@ -50,6 +50,7 @@ def test_the_page_counts_episodes_with_one_fall_and_one_rise() -> None:
     text = page([row(), saw, unfelt])
     assert "2 of 3 episodes of steady noise have at most one fall and one rise" in text
     assert "the most falls in an episode are 3" in text
+    assert "between 9 and 99 of 100 (95% interval; 3 of" in text
     assert "| leastconn | 3 | 2 | 2 | 1 | 0.6 (0.6 to 0.6) | 1.2 (1.2 to 1.2) | 1.2 | 7.0 (7.0 to 7.0) |" in text
 
 
