@@ -1,9 +1,10 @@
 """Whether servers are slow alike, as their nodes say, by the requests that the balancer holds for each. Pure.
 
-`all_slow` says that a server is no worse a place for requests than the others, so nothing is moved. In a small pool one
-node that claims to be slow would make it so for another one that is. So the claim is weighed: a server that answers its
-requests as it does in calm (Little's law: requests in flight over their rate) is not slow, whatever its node says, and
-one beside it that holds far more is slow by itself. What cannot be told yet is believed.
+`all_slow` says that a server is no worse a place for requests than the others, so nothing is moved. In a small pool a
+single node that claims to be slow makes a server beside it, which really is slow, `all_slow` too. So the claim is
+weighed by Little's law (requests in flight over their rate). A server that answers its requests as in calm is not slow,
+whatever its node says. A server beside it that holds far more is slow by itself. Until the counts decide, the nodes are
+believed.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from lbengine.decision.rates import Rates
 from slackwater.messages import Verdict
 
 MANY = 2.5
-"""A server is slow when its requests take so many times as long as in calm: the detector's scale of a response time."""
+"""A server is slow when its requests take this many times as long as in calm, as in the detector's scale of response
+times."""
 SURELY_NOT, SURELY = 2.0, 3.0
-"""So many standard deviations fewer, or more, requests than `MANY` times those of calm. What is moved by mistake is
-worse than what is not moved for some more seconds."""
+"""Standard deviations below, and above, `MANY` times the requests of calm. The upper bound is further away: a move by
+mistake is worse than a move that comes some seconds late."""
 LEAST_RPS = 1.0
-"""Fewer requests a second tell nothing of a server."""
+"""Below this rate the requests in flight say nothing about a server."""
 MEMORY_LOOKS = 150.0
-"""Looks after which what was seen counts for 1/e."""
+"""After this many looks an observation counts for 1/e."""
 SLOW_STATES = ("all_slow", "interference")
 LIKELY_LOSS = 0.5
-"""Share of its capacity that a server which is slow by itself has lost, as long as nothing more is known."""
+"""A server that is slow by itself counts as having lost this share of its capacity, until more is known."""
 LIKELY = 0.5
-"""Probability of its neighbour, likewise: its queue says more."""
+"""Probability that such a server has a neighbour, until its queue says more."""
 NOT_SLOW = "its node says that it is slow as others are, but its requests are answered as in calm"
 ALONE = "its requests wait, and those of others that say so too do not"
 
@@ -43,15 +45,15 @@ class Held:
 
     looks: float = 0.0
     requests: float = 0.0
-    """In flight, at all of them together."""
+    """Sum of the requests in flight over the looks; older looks count less."""
     in_calm: float = 0.0
-    """As many as there would be of a calm server that gets as many requests."""
+    """The same sum for a calm server that gets requests at the same rate."""
     is_slow: bool | None = None
-    """They surely take more than `MANY` times as long as in calm, or surely less, since that was last sure; None: it
-    never was."""
+    """The last sure answer. True: requests take more than `MANY` times as long as in calm; False: less; None: there was
+    no sure answer yet."""
 
     def after(self, requests: int, in_calm: float) -> Held:
-        """With one more look."""
+        """Adds a look: the `requests` in flight, and how many a calm server would have in flight."""
         kept = math.exp(-1.0 / MEMORY_LOOKS)
         looks, held = kept * self.looks + 1.0, kept * self.requests + requests
         in_calm = kept * self.in_calm + in_calm
@@ -68,8 +70,11 @@ class Held:
 def after(
     before: Mapping[str, Held], servers: Collection[Server], verdicts: Mapping[str, Verdict], rates: Rates, calm: Calm
 ) -> dict[str, Held]:
-    """With a look at these servers, of those that are called slow. A drained one holds nothing, which says nothing."""
-    found = {}
+    """Adds a look at each server whose node calls it slow; the others drop out.
+
+    A drained server holds no requests, which says nothing about its speed, so its look is not counted.
+    """
+    held_by_server = {}
     for server in servers:
         verdict = verdicts.get(server.name)
         if verdict is None or verdict.state not in SLOW_STATES:
@@ -78,13 +83,13 @@ def after(
         rps = (rates.rps or {}).get(server.name, 0.0)
         if server.weight > 0 and rps >= LEAST_RPS and not server.uncounted and calm.wait_s is not None:
             held = held.after(server.in_flight, rps * calm.wait_s)
-        found[server.name] = held
-    return found
+        held_by_server[server.name] = held
+    return held_by_server
 
 
 def weighed(verdicts: Mapping[str, Verdict], held: Mapping[str, Held]) -> Mapping[str, Verdict]:
-    """The Verdicts, without `all_slow` where the balancer's counts surely tell the servers apart."""
-    if not {True, False} <= {one.is_slow for one in held.values()}:
+    """The Verdicts; `all_slow` is replaced where the balancer's counts surely tell the servers apart."""
+    if not {True, False} <= {held_by_server.is_slow for held_by_server in held.values()}:
         return verdicts
     changed = dict(verdicts)
     for server, verdict in verdicts.items():

@@ -1,12 +1,14 @@
-"""Which weights a pool with slow servers should have: of several candidates the one that is predicted to hold the
-fewest requests, if it is no worse than the baseline weights with a confidence of 90%. Pure.
+"""Which weights a pool with slow servers should have. Pure.
 
-What is known of the servers is uncertain: each capacity has a standard error, and each Verdict a probability. So all
+Of several candidates the choice takes the split that is predicted to hold the fewest requests, if that is no worse than
+the baseline weights with a confidence of 90%.
+
+Knowledge of the servers is uncertain: each capacity has a standard error, and each Verdict a probability. So all
 candidates are predicted for the same `DRAWS` possible pools (common random numbers, spread evenly by a rank-1 lattice),
 and compared pool by pool.
 
-A split may be left again, and is as soon as queues show that it fills servers. So no pool counts as holding more than
-`RECOURSE` times what the baseline weights would hold there: stochastic programming with recourse (G. B. Dantzig,
+A split that fills servers is left again as soon as queues show it. So no pool counts as holding more than `RECOURSE`
+times the requests that it would hold with the baseline weights: stochastic programming with recourse (G. B. Dantzig,
 "Linear programming under uncertainty", Management Science 1, 1955), with a bound for the cost of the second stage.
 """
 
@@ -29,36 +31,37 @@ from lbengine.decision.prediction import Alike
 from slackwater.messages import WeightsMean
 
 CONFIDENCE = 0.9
-"""So likely a split must be no worse than the baseline weights."""
+"""A split must be no worse than the baseline weights with at least this probability."""
 KEPT = 0.5
-"""What is set stays while it is this likely to be no worse: estimates waver."""
+"""The split that is set stays while it is no worse with at least this probability, since estimates waver."""
 TOLERANCE = 0.01
 """A response time that rises by no more than this is no worse."""
 RECOURSE = 2.0
-"""A wrong split costs at most so many times what the baseline weights would, before it is left again."""
+"""A wrong split costs at most this many times as much as the baseline weights, before it is left again."""
 LEAST_GAIN = 0.02
 """A split that gains less than this is not worth a change."""
 ROUNDING = 1e-6
 DRAWS = 20
 LEAST_ERROR = 0.05
-"""No capacity is known to less than this share of it."""
+"""The standard error of a capacity is at least this share of it."""
 MOST_ERROR = 1.0
 SPREAD = 0.75487766624669276, 0.56984029099805327
-"""Steps of the lattice: of Roberts' sequence in two dimensions, so that no two servers go together."""
+"""Steps of the lattice, from Roberts' sequence in two dimensions: the draws of two servers never go together."""
 LIKELY_LOSS = 0.5
-"""Share of its capacity that a server beside a neighbour has lost, as long as nothing more is known."""
+"""A server beside a neighbour counts as having lost this share of its capacity, until more is known."""
 UNSEEN_SPEED = 1.0
-"""Of a server beside a neighbour whose queue was not seen. The least: nothing unknown looks better than what is known,
-or two slow servers would be drained in turns."""
+"""Speed of a server beside a neighbour whose queue was not seen: the least. If the unknown looked better than the
+known, two slow servers would be drained in turns."""
 UNLIKELY = 0.05
 """A server whose neighbour is less likely than this counts as calm."""
 GRADES = 0.05
-"""Capacities and errors that differ by less than this are taken together in large pools."""
+"""Capacities and errors are rounded to steps of this share, so that many servers of a large pool are predicted as one
+group."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The wanted weights of the servers that may be reduced, by name. Those at their baseline are left alone."""
+    """The wanted weights of the servers that may be reduced, by name. Servers at their baseline are left out."""
 
     wanted: Mapping[str, Want]
     why_not: str = ""
@@ -67,22 +70,27 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Belief:
-    """What is believed of a server: its capacity in requests per second, beside a neighbour and without."""
+    """A server's capacity as it is believed: with a neighbour and without."""
 
     capacity_rps: float
+    """With the neighbour."""
     error: float
-    """Standard error of the logarithm."""
+    """Standard error of the logarithm of `capacity_rps`."""
     calm_rps: float
+    """Capacity without a neighbour."""
     sure: float
     """Probability of the neighbour."""
     served_rps: float
-    """Its capacity is no less."""
+    """A lower bound of the capacity: the rate that the server answers now."""
     speed: float
-    """Beside the neighbour, as `prediction.Alike.speed`."""
+    """Speed with the neighbour, as `prediction.Alike.speed`."""
 
 
 def calm_capacity(loads: Sequence[Load], known: Sequence[float]) -> tuple[float, float]:
-    """A calm server's capacity for each unit of its weight, and its standard error as a share. `known`: capacities."""
+    """A calm server's capacity per unit of weight, in requests/s, and its standard error as a share.
+
+    `known`: capacity of each server in `loads`, in requests/s.
+    """
     weighed = [(load, rps / load.baseline) for load, rps in zip(loads, known, strict=True) if load.baseline > 0]
     calm = [per for load, per in weighed if not load.reduce]
     per_weight = max(calm or [per / max(1.0 - load.severity, 0.05) for load, per in weighed], default=0.0)
@@ -94,24 +102,26 @@ def calm_capacity(loads: Sequence[Load], known: Sequence[float]) -> tuple[float,
 
 
 def held_in_calm(loads: Sequence[Load], total_rps: float, weights_mean: WeightsMean | None) -> list[float] | None:
-    """Requests that the pool should hold, for each of `calm.SPEEDS`; None unless all servers are calm, at their
-    baseline weights, and not full."""
+    """The requests in flight that are predicted for a calm pool, for each of `calm.SPEEDS`.
+
+    None unless all servers are calm, at their baseline weights, and not full.
+    """
     if any(_is_doubtful(load) or load.slow or load.weight_now != load.baseline for load in loads):
         return None
     known = _expected(loads)
     if known is None or total_rps >= prediction.FULL * math.fsum(known):
         return None
     alike = Counter((load.baseline, rps) for load, rps in zip(loads, known, strict=True))
-    found = []
+    held_by_speed = []
     for speed in SPEEDS:
         groups = [Alike(count, weight, rps, speed) for (weight, rps), count in alike.items()]
         held = [model(groups, total_rps) for model in _models(weights_mean)]
-        found.append(math.fsum(held) / len(held))
-    return found
+        held_by_speed.append(math.fsum(held) / len(held))
+    return held_by_speed
 
 
 def _models(weights_mean: WeightsMean | None) -> Sequence[Callable[[Sequence[Alike], float], float]]:
-    """What predicts the requests in a pool; it is taken to lie between them."""
+    """The functions that predict a pool's requests; the truth is taken to lie between their results."""
     if weights_mean == "concurrency":
         return prediction.one_queue, prediction.own_queues
     return (two_choices.held_together if weights_mean == "draws" else prediction.by_share,)
@@ -126,10 +136,10 @@ def choose(
     most_drained: int,
     speed: float = 1.0,
 ) -> Choice:
-    """The best split. `total_rps` is what the pool carries; None: not known, then the law alone decides.
+    """The best split for a pool that carries `total_rps`; where that is not known (None), the law alone decides.
 
-    `most_drained`: so many servers may stand below `guard.PART` of their baseline. `speed`: that of calm servers, as
-    `calm.Calm.speed`.
+    At most `most_drained` servers may stand below `guard.PART` of their baseline. `speed` is the speed of calm servers,
+    as `calm.Calm.speed`.
     """
     reducible = [load for load in loads if load.reduce]
     if not reducible or len(loads) < 2:
@@ -148,10 +158,10 @@ def choose(
         unspared = law(1.0, spare_slow=False)
         candidates += [unspared, _halfway(reducible, unspared)]
     candidates += [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
-    candidates = [_within(one, reducible, most_drained) for one in candidates]
+    candidates = [_within(candidate, reducible, most_drained) for candidate in candidates]
     now = {load.server: Want(load.weight_now, "") for load in reducible}
     splits = [{load.server: load.baseline for load in loads}]
-    splits += [{**splits[0], **{name: want.weight for name, want in one.items()}} for one in (now, *candidates)]
+    splits += [{**splits[0], **{name: want.weight for name, want in wants.items()}} for wants in (now, *candidates)]
     held = _held(loads, known, splits, total_rps, snapshot.weights_mean, speed)
     mean = [_mean(row, held[0]) for row in held]
     sure = [_no_worse(row, held[0]) for row in held]
@@ -169,27 +179,27 @@ def choose(
     if best == 0:
         likely = max(range(2, len(splits)), key=sure.__getitem__)
         return Choice({}, f"no split is surely better: the best is no worse with {sure[likely]:.0%}")
-    found = now if best == 1 else candidates[best - 2]
+    chosen = now if best == 1 else candidates[best - 2]
     gain = f"{mean[0]:.1f} -> {mean[best]:.1f} requests in the pool, no worse with {sure[best]:.0%}"
     return Choice(
         {
             load.server: Want(
-                found[load.server].weight,
+                chosen[load.server].weight,
                 f"{by_law[load.server].why}; predicted {gain}",
             )
             for load in reducible
-            if found[load.server].weight < load.baseline
+            if chosen[load.server].weight < load.baseline
         }
     )
 
 
 def _cautious(load: Load, caution: float) -> Load:
-    """As if the law's `CAUTION` were so many standard errors."""
+    """The load with `caution` times its standard error: the law counts its capacity that much lower."""
     return msgspec.structs.replace(load, capacity_stderr_rps=caution * load.capacity_stderr_rps)
 
 
 def _expected(loads: Sequence[Load]) -> list[float] | None:
-    """The capacities without caution."""
+    """Expected capacities in requests/s, without caution; None where none is known."""
     return capacities([_cautious(load, 0.0) for load in loads])
 
 
@@ -207,9 +217,9 @@ def _least_likely_last(load: Load) -> tuple[float, str]:
 
 
 def _within(wanted: Mapping[str, Want], loads: Sequence[Load], most_drained: int) -> dict[str, Want]:
-    """With no more servers drained than may be: of the others each keeps `guard.PART` of its baseline.
+    """Limits the number of drained servers: those beyond it keep `guard.PART` of their baseline.
 
-    One that is drained now stays so for a while, so until then nobody can be drained in its place.
+    A server that is drained now stays so for a while, so until then no other is drained in its place.
     """
     now = {load.server for load in loads if guard.is_drained(load.weight_now, load.baseline)}
     low = [load for load in loads if guard.is_drained(wanted[load.server].weight, load.baseline)]
@@ -220,12 +230,14 @@ def _within(wanted: Mapping[str, Want], loads: Sequence[Load], most_drained: int
 
 
 def _mean(held: Sequence[float], baseline: Sequence[float]) -> float:
-    """Of the pools, with the recourse to the baseline weights."""
-    return math.fsum(min(one, RECOURSE * other) for one, other in zip(held, baseline, strict=True)) / len(held)
+    """Mean requests over the possible pools, with the recourse to the baseline weights."""
+    return math.fsum(
+        min(requests, RECOURSE * at_baseline) for requests, at_baseline in zip(held, baseline, strict=True)
+    ) / len(held)
 
 
 def _no_worse(held: Sequence[float], than: Sequence[float]) -> float:
-    return sum(one <= (1.0 + TOLERANCE) * other for one, other in zip(held, than, strict=True)) / len(held)
+    return sum(requests <= (1.0 + TOLERANCE) * others for requests, others in zip(held, than, strict=True)) / len(held)
 
 
 def _held(
@@ -255,7 +267,7 @@ def _held(
         models = _models(weights_mean)
         model = models[draw % len(models)]
         for number, row in enumerate(held):
-            groups = [Alike(*one, speed) for one in fixed]
+            groups = [Alike(*group, speed) for group in fixed]
             groups += [Alike(count, weights[number], rps, fast) for count, weights, rps, fast in drawn]
             row.append(model(groups, total_rps))
     return held
@@ -281,7 +293,6 @@ def _belief(load: Load, rps: float, per_weight: float, kept_error: float) -> _Be
 
 
 def _speed(load: Load) -> float:
-    """Beside the neighbour."""
     return load.speed or UNSEEN_SPEED
 
 
@@ -290,7 +301,7 @@ def _graded(rps: float) -> float:
 
 
 def _draw(belief: _Belief, draw: int, number: int, common: float, speed: float) -> tuple[float, float]:
-    """One capacity that the server may have, and its speed; `speed`: that of a calm one."""
+    """A possible capacity of the server in this draw, in requests/s, and its speed. `speed`: that of a calm server."""
     capacity_rps = belief.calm_rps * common
     if (0.5 + draw * 0.618033988749895 + number * SPREAD[1]) % 1.0 < belief.sure:
         drawn_rps = max(belief.capacity_rps * math.exp(belief.error * _normal(draw, number)), belief.served_rps)
@@ -300,6 +311,6 @@ def _draw(belief: _Belief, draw: int, number: int, common: float, speed: float) 
 
 @lru_cache(maxsize=4096)
 def _normal(draw: int, number: int) -> float:
-    """A standard normal variable's value in this draw; `number` tells variables apart."""
+    """Value of the standard normal variable `number` in this draw."""
     point = ((draw + 0.5) / DRAWS + draw * number * SPREAD[0] + number * SPREAD[1]) % 1.0
     return NormalDist().inv_cdf(min(max(point, 0.5 / DRAWS), 1.0 - 0.5 / DRAWS))

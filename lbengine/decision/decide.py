@@ -1,7 +1,7 @@
 """The decision: which weight each server should have, from what the balancer shows and the detector reports. No I/O.
 
-Guard, choice, position, headroom, guard again: the guard decides who may be reduced, the choice by how much, the
-position which move is worth making now, the headroom what the others cannot carry, and the guard has the last word.
+Five parts follow each other. The guard decides which servers may be reduced, the choice by how much, the position which
+move is worth making now, the headroom how much the others cannot carry. The guard has the last word.
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ WAITING = "waiting for its first Verdict"
 UNTIL_CALM = "its weight stays until it is proven calm"
 TRIED = "it is tried with requests, since nothing else shows whether the neighbour is still there"
 WATCHED_RPS = 1.0
-"""So many requests a second show whether a neighbour is still there, where nothing else does."""
+"""Where nothing else shows whether a neighbour is still there, this many requests a second do."""
 WATCHED_SHARE = 0.1
-"""Of its baseline: a server that is watched gets no more."""
+"""The weight of a watched server is at most this share of its baseline."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The position that a server should take, why, and the same in a few words, those that matter most first."""
+    """A server's next position, and why: as a sentence, in short phrases (the most important first) and as a cause."""
 
     position: Position
     why: str
     short: tuple[str, ...]
     cause: DecisionCause
     maxconn: int | None = None
-    """The limit of requests at a time that it should have; None: its baseline."""
+    """The most requests that the server should get at a time; None: its baseline."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions by server; `panic`: why no verdict is believed, if so."""
+    """The decisions of one turn, by server."""
 
     servers: dict[str, Decision]
     panic: str = ""
+    """Why no Verdict is believed, in words; empty where they are."""
     calm: Calm | None = None
-    """What is known of the calm pool, if this turn adds to it."""
+    """The sums over the calm pool after this turn; None where it adds nothing."""
     held: Mapping[str, Held] = field(default_factory=dict)
     """As `PoolState.held`, after this turn."""
 
@@ -62,15 +63,15 @@ class Decisions:
 def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> Decisions:
     """The next step for each server that may be moved: governed, able to take requests, and not controlled by others.
 
-    Servers that are down, in maintenance, drained by an operator, backup or without a baseline have none. The Verdicts
-    of `view` are by server here.
+    Servers that are down, in maintenance, drained by an operator, backup or without a baseline are left out. The
+    Verdicts of `view` must be by server, not by node.
     """
     return _Turn(state, view, pool, settings).decide()
 
 
 @dataclass
 class _Move:
-    """Where one server is to go, and its next step there, before the guard's last word."""
+    """The weight that one server should reach (`target`) and its next step, before the guard's last word."""
 
     target: int
     position: Position
@@ -81,7 +82,7 @@ class _Move:
 
 
 class _Turn:
-    """One decision, with what its parts share."""
+    """One decision; its parts share the attributes."""
 
     def __init__(self, state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> None:
         servers = view.snapshot.servers
@@ -95,11 +96,10 @@ class _Turn:
             for server in self.usable
             if server.name not in state.externally_controlled
         }
-        """Baseline weights of those that may be moved."""
+        """Baseline weights of the servers that may be moved."""
         self.pins = {n: min(pin.weight, self.movable[n]) for n, pin in view.pins.items() if n in self.movable}
 
     def decide(self) -> Decisions:
-        """The sequence."""
         view, movable, pins = self.view, self.movable, self.pins
         self.admission = self._admit()
         reduce = (self.admission.reduce & movable.keys()) - pins.keys()
@@ -149,7 +149,7 @@ class _Turn:
         return Decisions(decisions, self.admission.panic, self._calm(loads), self.held)
 
     def _calm(self, loads: list[Load]) -> Calm | None:
-        """With what the pool holds now, if all of it is calm."""
+        """The sums over the calm pool, with this turn's look; None unless all servers are calm and counted."""
         rates = self.state.rates
         uncounted = any(server.uncounted for server in self.usable)
         if uncounted or not rates.looks or rates.rps is None or not rates.total_rps:
@@ -161,7 +161,7 @@ class _Turn:
         return self.state.calm.after(self.view.now_s, held, predicted, rates.total_rps)
 
     def _is_usable(self, server: Server) -> bool:
-        """It takes requests, or would if we gave it weight; one that someone else holds at 0 does not."""
+        """Whether it takes requests, or would with a weight above 0; a server that someone else holds at 0 does not."""
         if not server.available or server.backup:
             return False
         theirs = server.name in self.state.externally_controlled
@@ -179,19 +179,19 @@ class _Turn:
         )
 
     def _load(self, server: Server, reduce: bool) -> Load:
-        """One that a person or someone else holds counts with the weight that it is held at, and with as much of its
-        capacity."""
+        """A server's load as the laws see it. A weight at which a person or another program holds it counts as its
+        baseline; its capacity is scaled likewise."""
         name = server.name
         verdict, position = self.view.verdicts.get(name), self.state.positions[name]
         theirs = name in self.state.externally_controlled
         held = server.weight if theirs else self.pins.get(name)
-        full = self.baselines[name].weight
-        part = held / full if held is not None and full > 0 else 1.0
+        configured = self.baselines[name].weight
+        part = held / configured if held is not None and configured > 0 else 1.0
         rps = None if self.state.rates.rps is None else self.state.rates.rps.get(name)
         served = None if self.state.rates.served is None else self.state.rates.served.get(name)
         load = Load(
             server=name,
-            baseline=full if held is None else held,
+            baseline=configured if held is None else held,
             reduce=reduce,
             rps=rps,
             served_rps=served or 0.0,
@@ -213,7 +213,7 @@ class _Turn:
         )
 
     def _believed(self, loads: list[Load]) -> list[Load]:
-        """With what the balancer's own counts say of the servers that the reports are about."""
+        """The loads, corrected by the balancer's own counts."""
         rates, known = self.state.rates, capacities(loads)
         if rates.rps is None or known is None:
             return loads
@@ -227,7 +227,7 @@ class _Turn:
         ]
 
     def _move(self, name: str, baseline: int, want: Want | None, reduce: bool) -> _Move:
-        """Within an episode by the law (`reduce`), else back to the baseline: at once."""
+        """Within an episode (`reduce`) a move towards the choice's weight, else back to the baseline at once."""
         view = self.view
         before, verdict = self.state.positions[name], view.verdicts.get(name)
         if reduce and verdict is not None:
@@ -237,14 +237,16 @@ class _Turn:
         elif verdict is None and self._is_waiting:
             return _Move(before.weight, Position(before.weight), WAITING, (WAITING,), "waiting")
         elif verdict is not None and verdict.state == "unknown" and before.moved_s is not None:
-            at = position.tried(before, baseline, view.now_s, blind=True)
-            move = _Move(baseline, at, f"unknown: {_first(verdict)}", ("unknown", _first(verdict)), "unknown")
+            after = position.tried(before, baseline, view.now_s, blind=True)
+            move = _Move(
+                baseline, after, f"unknown: {_first_reason(verdict)}", ("unknown", _first_reason(verdict)), "unknown"
+            )
         else:
             cause, short = self._why_baseline(verdict)
             shown = short if cause != "panic" else ("panic",)
-            # Its trials are of the episode, also while nothing shows that.
-            at = position.moved(before, baseline, view.now_s) if cause == "not_shown" else Position(baseline)
-            move = _Move(baseline, at, ", ".join(short), shown, cause)
+            # The episode goes on although nothing shows it now, so its trials are kept.
+            after = position.moved(before, baseline, view.now_s) if cause == "not_shown" else Position(baseline)
+            move = _Move(baseline, after, ", ".join(short), shown, cause)
         return self._capped(move, name)
 
     def _in_episode(self, name: str, baseline: int, want: Want | None, verdict: Verdict) -> _Move:
@@ -254,13 +256,13 @@ class _Turn:
         short: tuple[str, ...] = ("interference", f"but {self.choice.why_not}")
         cause: DecisionCause = "no_gain"
         if want is not None:
-            target, why = want.weight, f"interference: {_first(verdict)}; {want.why}"
-            short = "interference", f"at most {verdict.severity:.0%} of capacity lost", _first(verdict)
+            target, why = want.weight, f"interference: {_first_reason(verdict)}; {want.why}"
+            short = "interference", f"at most {verdict.severity:.0%} of capacity lost", _first_reason(verdict)
         elif before.weight < baseline:
-            why, short = f"interference: {_first(verdict)}; {UNTIL_CALM}", ("interference", UNTIL_CALM)
+            why, short = f"interference: {_first_reason(verdict)}; {UNTIL_CALM}", ("interference", UNTIL_CALM)
         if target < baseline or before.weight < baseline:
             cause = "interference"
-        # What looks calm for so long and isn't proven is tried too: its sign needs longer than a trial.
+        # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
         after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
         if after.is_tried(now_s):
             after, cause = position.moved(after, baseline, now_s), "tried"
@@ -272,8 +274,8 @@ class _Turn:
         return _Move(target, after, why, short, cause)
 
     def _watched(self, baseline: int) -> int:
-        """The weight that brings a server `WATCHED_RPS`. Under least connections any weight below the others' brings it
-        what comes while all others are busy."""
+        """The weight that brings a server `WATCHED_RPS`. Under least connections that is 1: with any weight below the
+        others' it gets the requests that come while all others are busy."""
         total_rps = self.state.rates.total_rps
         if self.view.snapshot.by_concurrency or not total_rps:
             return 1
@@ -283,12 +285,12 @@ class _Turn:
 
     @property
     def _is_waiting(self) -> bool:
-        """The lease since the start has not run out: a server without a Verdict stays where it is."""
+        """True for the length of a lease after the start: a server without a Verdict stays where it is."""
         started_s = self.state.started_s
         return started_s is not None and self.view.now_s - started_s < self.settings.lease_s
 
     def _why_baseline(self, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
-        """The cause, and as in `Decision.short`."""
+        """The cause, and the phrases of `Decision.short`."""
         lease_s = self.settings.lease_s
         if not self.view.verdicts:
             return "no_verdict", (f"no Verdicts for {lease_s:g} s: back to the baseline",)
@@ -301,11 +303,11 @@ class _Turn:
         if verdict.state == "interference" and self.admission.fails:
             return "peer_fails", ("interference", f"but {self.admission.fails}: no load is moved to it")
         if verdict.state == "interference" and not verdict.shown:
-            return "not_shown", ("interference", f"but nothing shows it now: {_first(verdict)}")
-        return verdict.state, (f"{verdict.state}: {_first(verdict)}",)
+            return "not_shown", ("interference", f"but nothing shows it now: {_first_reason(verdict)}")
+        return verdict.state, (f"{verdict.state}: {_first_reason(verdict)}",)
 
     def _capped(self, move: _Move, name: str) -> _Move:
-        """With its `maxconn`, where one was requested."""
+        """The move, with the `maxconn` that was requested, if any."""
         baseline, now = self.baselines[name].maxconn, self.state.limits.get(name)
         if (cap := self.view.caps.get(name)) is not None and cap.maxconn is not None:
             move.maxconn = limits.capped(cap.maxconn, baseline)
@@ -321,7 +323,7 @@ class _Turn:
         return self._capped(_Move(weight, Position(weight), why, (short,), "drained"), name)
 
     def _pinned(self, name: str, weight: int, weights: Mapping[str, int], headroom: Headroom) -> _Move:
-        """A person's pin wins over what the others can carry, with a warning."""
+        """The move of a pinned server. A pin is kept even where the others get too full; its reason warns then."""
         pin = self.view.pins[name]
         why = f"pinned at {pin.weight} by {pin.by}"
         filled = headroom.filled(weights, without=self.view.pins)
@@ -337,7 +339,7 @@ class _Turn:
         )
 
     def _bound(self, moves: dict[str, _Move], reduce: Collection[str]) -> None:
-        """The guard's last word."""
+        """Changes the moves that the guard does not allow."""
         bounded = guard.bound(
             {name: move.position.weight for name, move in moves.items()},
             self.movable,
@@ -355,15 +357,15 @@ class _Turn:
 def _make_room(
     moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
 ) -> None:
-    """Where the others would be too full the slow servers get at once what those cannot carry, or what is wanted if
-    that is less."""
+    """Gives slow servers load back at once where the others would be too full: as much as those cannot carry, but never
+    more than their target."""
     behind = [name for name in slow if name in moves and moves[name].position.weight < moves[name].target]
     if not behind:
         return
     now = {name: moves[name].position.weight for name in behind}
 
     def given(share: float) -> dict[str, int]:
-        """Each gets this share of what it lacks."""
+        """Weights where each server gets this share of the way to its target."""
         return {name: weight + math.ceil(share * (moves[name].target - weight)) for name, weight in now.items()}
 
     others = {**weights, **{name: move.position.weight for name, move in moves.items()}}
@@ -382,11 +384,11 @@ def _make_room(
 
 
 def _probability(verdict: Verdict) -> float:
-    """Of a neighbour; from the state where the detector gives none."""
+    """Probability of a neighbour: the detector's, or where it gives none 1 or 0 by the state."""
     if verdict.probability is None:
         return float(verdict.state == "interference" and verdict.shown)
     return verdict.probability
 
 
-def _first(verdict: Verdict) -> str:
+def _first_reason(verdict: Verdict) -> str:
     return verdict.path[0] if verdict.path else "no reason given"

@@ -12,31 +12,32 @@ from dataclasses import dataclass
 from slackwater.messages import State
 
 PART = 0.1
-"""A server below this share of its baseline counts as drained."""
+"""A server whose weight is below this share of its baseline counts as drained."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Which servers may be reduced now; `panic`: why none, when the verdicts are not believed."""
+    """Which servers may be reduced now."""
 
     reduce: frozenset[str]
     panic: str = ""
+    """Why no Verdict is believed, in words; empty where they are."""
     fails: str = ""
-    """Who fails well above its peers, in words: no load is moved to it, so nobody is reduced."""
+    """Which server fails well above its peers, in words. No load may be moved to it, so no server is reduced."""
 
 
 def limit(usable: int, max_mitigated: float) -> int:
-    """How many of `usable` servers may be drained at a time: never the last one."""
+    """How many of `usable` servers may be drained at a time; always fewer than all."""
     return max(0, min(math.floor(usable * max_mitigated + 1e-9), usable - 1))
 
 
 def is_drained(weight: int, baseline: int) -> bool:
-    """It gets hardly any requests, as long as the balancer goes by weights."""
+    """Whether a server with this weight gets hardly any requests, as long as the balancer goes by weights."""
     return weight < PART * baseline
 
 
 def least_weight(baseline: int) -> int:
-    """The lowest weight that is not drained."""
+    """The lowest weight with which a server does not count as drained."""
     return math.ceil(PART * baseline)
 
 
@@ -47,12 +48,12 @@ def admit(
     held: Collection[str] = (),
     failing: Mapping[str, float] | None = None,
 ) -> Admission:
-    """Who may be reduced, from the state of each usable server that has a fresh Verdict.
+    """Which servers may be reduced, from the state of each usable server that has a fresh Verdict.
 
-    `reduced`: those that are below their baseline now; `waiting`: those whose episode only waits for its end, which
-    lowers none that stands at its baseline; `held`: those whose weight a person or someone else keeps; `failing`: share
-    of failed requests of those that fail well above their peers. What one server loses all others get, so nothing is
-    moved while one fails that isn't lowered itself.
+    `reduced`: servers that are below their baseline now. `waiting`: servers whose episode only waits for its end; one
+    of these that stands at its baseline is not lowered. `held`: servers whose weight a person or another program keeps.
+    `failing`: share of failed requests of the servers that fail well above their peers. The load that is taken from one
+    server goes to all others, so nothing is moved while a server fails that is not lowered itself.
     """
     if "all_slow" in states.values():
         return Admission(frozenset(), "all servers are slow alike, so it is no neighbour")
@@ -67,8 +68,10 @@ def admit(
 def admit_drains(
     requested: Collection[str], usable: int, max_mitigated: float, drained: Collection[str]
 ) -> frozenset[str]:
-    """Of the servers whose drain was requested, those that the blast radius has room for beside the ones that are
-    drained already."""
+    """The servers, of those whose drain was requested, that may be drained without exceeding `limit`.
+
+    `drained`: servers that are drained already. They count against the limit, and go first if requested.
+    """
     room = limit(usable, max_mitigated) - len(set(drained) - set(requested))
     first = sorted(requested, key=lambda server: (server not in drained, server))
     return frozenset(first[: max(room, 0)])
@@ -85,10 +88,10 @@ def bound(
 ) -> dict[str, int]:
     """The weights that may be sent: within 0..baseline, few enough drained, never all zero.
 
-    `weights` are of servers that lbengine governs and that can take requests now, `others` the weights of those that
-    can, but that it leaves alone; `most_weight` is the highest that the balancer takes. Of servers beyond the limit one
-    in `reduce` keeps `PART` of its baseline, and one that is only on its way back goes to its baseline at once.
-    `pinned` are a person's, and go before all others.
+    `weights`: of the servers that lbengine governs and that can take requests now. `others`: weights of the servers
+    that can, but that lbengine leaves alone. `most_weight`: the highest weight that the balancer takes. A drained
+    server beyond the limit keeps `PART` of its baseline if it is in `reduce`; otherwise it is on its way back, and gets
+    its baseline at once. Servers that a person `pinned` stay drained before all others.
     """
     bounded = {server: min(max(weight, 0), baselines[server], most_weight) for server, weight in weights.items()}
     drained = [server for server, weight in bounded.items() if is_drained(weight, baselines[server])]

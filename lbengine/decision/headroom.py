@@ -1,4 +1,4 @@
-"""The servers that share a pool's requests in this turn: how full they would be, and what a drained one keeps. Pure."""
+"""How full the servers of a pool would be in this turn, and how much weight a server to drain keeps. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from lbengine.decision.law_weights import Load, capacities
 
 @dataclass(frozen=True)
 class Headroom:
-    """`staying` share what the pool carries, `leaving` are to be drained. `total_rps` None: not known."""
+    """The servers that share the pool's requests (`staying`), those to drain (`leaving`), and the pool's rate."""
 
     staying: Sequence[Load]
     leaving: Sequence[Load]
     total_rps: float | None
+    """None: not known."""
     u_threshold: float
     by_concurrency: bool
 
     @cached_property
     def rps(self) -> float | None:
-        """What those that stay are to carry."""
+        """Requests/s that the staying servers have to carry; None: not known."""
         return None if self.total_rps is None else self.total_rps - self._left_rps
 
     def limit(self) -> float:
-        """How full, as `filled` predicts it, a server that keeps its weight may be."""
+        """The highest utilisation, as `filled` predicts it, that a server which keeps its weight may have."""
         capacity, rps = self._able, self.rps
         if capacity is None or rps is None:
             return self.u_threshold + residual.OVER
@@ -36,7 +37,8 @@ class Headroom:
     def filled(self, weights: Mapping[str, int], without: Collection[str] = ()) -> float:
         """Predicted utilisation of the fullest server that is neither reduced nor named in `without`.
 
-        From the rate and the capacities, or where they are not known from the CPUs as they are now; 0 without these.
+        It is predicted from the rate and the capacities; where these are not known from the present CPU utilisations;
+        without these it is 0.
         """
         given = [weights[load.server] for load in self.staying]
         kept = [not load.reduce and load.server not in without for load in self.staying]
@@ -48,17 +50,20 @@ class Headroom:
         return least * self.u_threshold / max(sum(given), 1)
 
     def keeps(self, weights: Mapping[str, int], min_change: float) -> dict[str, int]:
-        """The weights of the servers to drain: 0 each, or what the ones that stay cannot carry with `weights`."""
+        """The weights of the servers to drain: 0, or as much as the staying servers cannot carry with `weights`.
+
+        A change below `min_change`, as a share of the baseline, is not made.
+        """
         if not self.leaving:
             return {}
         others = [weights[load.server] for load in self.staying]
-        found = {}
+        kept = {}
         for load, wanted in zip(self.leaving, self._keep(others), strict=True):
             weight, now = min(wanted, load.baseline), load.weight_now
             if 0 < abs(weight - now) < min_change * load.baseline and weight > 0 and now < load.baseline:
                 weight = now
-            found[load.server] = weight
-        return found
+            kept[load.server] = weight
+        return kept
 
     def _keep(self, others: Sequence[int]) -> list[int]:
         capacity, left_rps, rps = self._all, self._left_rps, self.rps
@@ -86,7 +91,7 @@ class Headroom:
 
     @cached_property
     def _left_rps(self) -> float:
-        """What the drained ones keep together; 0 where that is not known."""
+        """Requests/s that the servers to drain keep together; 0 where that is not known."""
         if not self.leaving or self._all is None or self.total_rps is None:
             return 0.0
         able, own = self._all[: len(self.staying)], self._all[len(self.staying) :]

@@ -1,4 +1,4 @@
-"""From what is known of a pool's servers to the weights that a law wants.
+"""The weights that a law wants for a pool's servers.
 
 Only servers that may be reduced get less than their baseline; the others keep the split that their baselines give.
 """
@@ -18,17 +18,18 @@ from lbengine.laws import laws as law
 from lbengine.laws.rounding import closest, grain
 
 LEAST_IN_FLIGHT = 1.0
-"""By concurrency a server that should hold fewer requests than this gets weight 0: weights can't express less."""
+"""Where weights share the requests in flight, a server that should hold fewer than this gets weight 0: weights can't
+express less."""
 ROOM_TO_DRAIN = 0.95
-"""To drain a server, the others must be able to carry everything within this share of their room; to keep it drained,
-within all of it."""
+"""A server is drained if the others can carry everything within this share of their room. It stays drained while they
+can carry it within all of their room."""
 LEAST_RPS = 1e-3
 """No capacity counts as less than this."""
 CAUTION = 1.0
-"""Capacities count so many standard errors low. Response times rise ever steeper with a server's load, so taking a
-capacity for too large costs more than taking it for too small."""
+"""Capacities are lowered by this many standard errors. Response times rise ever steeper with a server's load, so an
+estimate that is too high costs more than one that is too low."""
 MOST_CAUTION = 0.5
-"""Uncertainty takes at most this share of a capacity away."""
+"""A capacity is lowered by at most this share."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -36,28 +37,29 @@ class Load(msgspec.Struct, frozen=True):
 
     server: str
     baseline: int
-    """The weight that it has when nothing is wrong; for a server that is left alone the weight it has now."""
+    """The weight that the server has when nothing is wrong; for a server that is left alone its present weight."""
     reduce: bool = False
-    """It may be reduced: interference, admitted by the guard."""
+    """The server may be reduced: it has interference, and the guard admits it."""
     slow: bool = False
-    """Interference or overload: its capacity is believed although it is low."""
+    """The server has interference or overload: its capacity is believed although it is low."""
     capacity_rps: float | None = None
     capacity_stderr_rps: float = 0.0
     severity: float = 0.0
     cpu_predicted: float | None = None
     rps: float | None = None
     served_rps: float = 0.0
-    """What it answers now by the balancer's count: its capacity is no less."""
+    """The rate that the server answers now, by the balancer's count: a lower bound of its capacity."""
     drained: bool = False
-    """Its weight is 0 now."""
+    """The server's weight is 0 now."""
     weight: int | None = None
-    """Its weight now, where that is not its baseline."""
+    """The present weight; None: the baseline."""
     cpu: float | None = None
-    """Its CPU utilisation now, where that is known."""
+    """The present CPU utilisation, 0 to 1; None: not known."""
     probability: float = 0.0
-    """Of a neighbour."""
+    """Probability of a neighbour."""
     speed: float | None = None
-    """What it answers while it works, over its capacity, beside its neighbour; None: its queue has not shown it."""
+    """The rate at which the server works beside its neighbour, as a multiple of its capacity; None: its queue has not
+    shown it."""
 
     @property
     def weight_now(self) -> int:
@@ -65,7 +67,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def sure_rps(self) -> float | None:
-        """The capacity that can be counted on."""
+        """The capacity that can be counted on, in requests/s; None: not known."""
         if self.capacity_rps is None:
             return None
         sure_rps = self.capacity_rps - CAUTION * self.capacity_stderr_rps
@@ -88,10 +90,11 @@ def wanted_weights(
     snapshot: Snapshot,
     spare_slow: bool = True,
 ) -> dict[str, Want]:
-    """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
+    """The weights of the servers to reduce, by name, for a pool that carries `total_rps` (None: not known).
 
-    Under any law they keep what pushes no other server over `u_threshold`, as far as that can be predicted. Without
-    `spare_slow` one that is slow itself, or full, holds nobody's split back.
+    Under any law they keep enough load that no other server is pushed over `u_threshold`, as far as that can be
+    predicted. Without `spare_slow` a server that is slow or full itself, but is not reduced, is not counted among these
+    others.
     """
     affected = [load for load in loads if load.reduce]
     if not affected:
@@ -99,7 +102,7 @@ def wanted_weights(
     capacity = capacities(loads)
     if capacity is None or total_rps is None:
         return _by_severity(loads, "the pool's rate is not" if total_rps is None else "no capacity is", u_threshold)
-    # Without load every split is as good: judged as if there were a little, the slow ones are drained.
+    # Without load all splits are equally good. With a little load assumed, slow servers are drained.
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
     step = grain([load.baseline for load in loads]) if snapshot.serves_in_runs else 1
@@ -118,23 +121,26 @@ def wanted_weights(
         snapshot.by_concurrency,
         step,
     )
-    fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
-    found = {}
-    for load, mu, rate, weight in zip(loads, capacity, rates, given, strict=True):
+    fine_rps = math.fsum(capacity_rps for load, capacity_rps in zip(loads, capacity, strict=True) if not load.reduce)
+    wants = {}
+    for load, capacity_rps, rate, weight in zip(loads, capacity, rates, given, strict=True):
         if load.reduce:
             share = (
                 f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s"
-                f" (capacity {mu:.0f} or more, the others' {fine_rps:.0f})"
+                f" (capacity {capacity_rps:.0f} or more, the others' {fine_rps:.0f})"
             )
             if weight > weights[load.server]:
                 share += "; raised, or the others would be too full"
-            found[load.server] = Want(weight, share)
-    return found
+            wants[load.server] = Want(weight, share)
+    return wants
 
 
 def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dict[str, Want]:
-    """Without the rate or without any capacity: a server keeps the share of its weight that it has of its capacity
-    (1 - severity), and more of it where the others' CPU is known to be so high that they could not take the rest."""
+    """The weights where the rate or all capacities are unknown (`missing`, in words).
+
+    A server keeps 1 - severity of its weight, the share of its capacity that is left. It keeps more where the others'
+    CPU is known to be too high to take the rest.
+    """
     affected = [load for load in loads if load.reduce]
     now = [load.weight_now for load in loads]
     least = residual.least_weight(now, [load.cpu for load in loads], [not load.reduce for load in loads], u_threshold)
@@ -142,23 +148,23 @@ def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dic
     left = math.fsum(load.baseline * (1.0 - load.severity) for load in affected)
     lost = sum(load.baseline for load in affected) - left
     share = min(max((least - kept - left) / lost, 0.0), 1.0) if lost > 0.0 else 0.0
-    found = {}
+    wants = {}
     for load in affected:
         weight = load.baseline * (1.0 - load.severity * (1.0 - share))
         why = f"{missing} known, so it keeps what is left of its capacity"
         if share > 0.0:
             weight, why = math.ceil(weight - 1e-9), f"{why}, and what the others' CPU has no room for"
-        found[load.server] = Want(min(round(weight), load.baseline), why)
-    return found
+        wants[load.server] = Want(min(round(weight), load.baseline), why)
+    return wants
 
 
 def capacities(loads: Sequence[Load]) -> list[float] | None:
-    """Each server's capacity in requests per second, as the laws should take it; None when nothing at all is known.
+    """Each server's capacity in requests per second, as the laws should take it; None when no capacity is known.
 
-    Calm servers count with the median of their capacities per weight (one bad estimate changes little), a slow one that
-    keeps its baseline weight with its own. A capacity below the rate that a calm server carries now is raised to that
-    rate. A reduced server whose capacity is not known has lost `severity` of it. What is known counts `CAUTION`
-    standard errors low.
+    A calm server counts with the median of the calm servers' capacities per weight, so that a single bad estimate
+    changes little. A slow server that keeps its baseline weight counts with its own capacity. A calm server's capacity
+    is at least the rate that it carries now. A reduced server whose capacity is not known has lost `severity` of a calm
+    one. Known capacities are lowered by `CAUTION` standard errors.
     """
     known = [(load, load.sure_rps / load.baseline) for load in loads if load.sure_rps and load.baseline > 0]
     calm = [max(per, (load.rps or 0.0) / load.baseline) for load, per in known if not load.reduce and not load.slow]
@@ -177,7 +183,7 @@ def _capacity(load: Load, per_weight: float) -> float:
 
 
 def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
-    """`ice` for each server to reduce, but at least what the others cannot carry below the threshold."""
+    """`ice` for each server to reduce, but at least the rate that the others cannot carry below the threshold."""
     weights = sum(load.baseline for load in loads)
     fair = [total_rps * load.baseline / weights for load in loads]
     rates = [
@@ -204,13 +210,13 @@ def _tail(_: Sequence[Load], capacity: Sequence[float], total_rps: float, u_thre
 
 
 def prepare(law_name: str) -> None:
-    """Loads what a law needs beyond this file, so that its first decision does not wait for that."""
+    """Imports the law's module in advance, so that its first decision does not wait for the import."""
     if law_name == "tail":
         import lbengine.laws.tail  # noqa: F401
 
 
 Law = Callable[[Sequence[Load], Sequence[float], float, float], list[float]]
-"""(loads, their capacities, what the pool carries, u_threshold) -> rates; all in requests per second."""
+"""(loads, their capacities, the pool's rate, u_threshold) -> wanted rates, all in requests per second."""
 LAWS: dict[str, Law] = {
     "optimal": lambda _, capacity, total_rps, u_threshold: law.optimal(capacity, total_rps, u_threshold),
     "tail": _tail,
@@ -220,33 +226,33 @@ LAWS: dict[str, Law] = {
 
 
 def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> dict[str, int]:
-    """Weights of the servers to reduce, in proportion to `shares`, beside the baselines of those that keep theirs.
+    """Weights of the servers to reduce, in proportion to `shares`; the other servers keep their baselines.
 
-    They are multiples of `step`, as all baselines are.
+    The weights are multiples of `step`, as all baselines are.
     """
     reduced = [(load, share) for load, share in zip(loads, shares, strict=True) if load.reduce]
     keeping = [(load, share) for load, share in zip(loads, shares, strict=True) if not load.reduce]
-    if not keeping:  # the one that should get most for its baseline keeps it
-        keeping = [max(reduced, key=lambda one: (one[1] / one[0].baseline, one[0].server))]
-        reduced = [one for one in reduced if one is not keeping[0]]
+    if not keeping:  # the server with the largest share for its baseline keeps it
+        keeping = [max(reduced, key=lambda pair: (pair[1] / pair[0].baseline, pair[0].server))]
+        reduced = [pair for pair in reduced if pair is not keeping[0]]
     kept_weight, kept = sum(load.baseline for load, _ in keeping), math.fsum(share for _, share in keeping)
     if kept_weight <= 0 or kept <= 0.0:
         return {load.server: load.baseline for load in loads if load.reduce}
     most = [load.baseline // step for load, _ in reduced]
     weights = closest(kept_weight // step, kept, [share for _, share in reduced], most)
-    found = {load.server: load.baseline for load, _ in keeping if load.reduce}
-    return found | {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
+    weight_of_kept = {load.server: load.baseline for load, _ in keeping if load.reduce}
+    return weight_of_kept | {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
 
 
 def _by_concurrency(
     loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
 ) -> dict[str, int]:
-    """Least connections: weights.
+    """Weights of the servers to reduce under least connections, where weights share the requests in flight.
 
-    Weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
+    A processor-sharing server with the rate r and the capacity μ holds r/(μ - r) requests, by Little's law.
 
-    Below about one request weights have no effect (an idle server is taken first whatever its weight), so such a server
-    gets 0, if the others can carry all below the threshold without it.
+    Below about one request weights have no effect (an idle server is taken first whatever its weight). A server that
+    should hold less gets 0, if the others can carry all load below the threshold without it.
     """
     held = []
     for mu, rate in zip(capacity, rates, strict=True):

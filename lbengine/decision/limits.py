@@ -1,6 +1,6 @@
-"""`maxconn`, the most requests that a server gets at a time: lowered where the second stage requests it, never else.
+"""`maxconn`, the most requests that a server gets at a time. Only requests of the second stage lower it. Pure.
 
-Only a server that has a `maxconn` is ever limited, since 0 (no limit) is never sent. Pure; the engine acts on it.
+Only a server that has a `maxconn` is ever limited, since 0 (no limit) is never sent.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Collection, Mapping
 from lbengine.balancer import Server
 
 
-def capped(cap: int, baseline: int | None) -> int | None:
-    """The limit that was requested; None: the baseline, or there is none."""
-    return cap if baseline is not None and cap < baseline else None
+def capped(requested: int, baseline: int | None) -> int | None:
+    """The limit to set; None where the baseline is no higher than the requested one, or the server has none."""
+    return requested if baseline is not None and requested < baseline else None
 
 
 def still_ours(
     ours: Mapping[str, int], servers: Collection[Server], unsure: Collection[str], fresh_process: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Of the limits that we set, those that the balancer shows; and those that someone else has changed.
+    """Of the limits that we set (`ours`), those that the balancer still shows, and those that someone else has changed.
 
-    After a restart of the balancer, and for a limit that was sent and not confirmed (`unsure`), another one is not
-    somebody else's.
+    A changed limit does not count as someone else's after a restart of the balancer (`fresh_process`), nor where ours
+    was sent and not confirmed (`unsure`).
     """
     shown = {server.name: server.maxconn for server in servers if server.maxconn is not None}
-    kept = {name: most for name, most in ours.items() if shown.get(name) == most}
+    kept = {name: limit for name, limit in ours.items() if shown.get(name) == limit}
     changed = {
         name: shown[name]
         for name in ours

@@ -1,14 +1,14 @@
 """Where a server's weight stands within an episode, and which move is worth making. Pure.
 
 A weight goes down at once, and back to its baseline at once when the server is proven calm. In between it does not
-rise: what is believed of a drained server is of before, so what the law wants of it is no evidence. Where the others
-would be too full it gets load back all the same, which is not decided here.
+rise: the estimates of a drained server are old, so a higher weight from the law is no evidence. Where the others would
+be too full the server gets load back all the same; the headroom decides that.
 
-A server that is drained shows nothing of some neighbours. Where its Verdict says for `WATCH_AFTER_S` that nothing would
-show the end of one, it is watched: it gets some requests. Where these do not show it either it is tried: it gets its
-baseline weight after `TRIAL_AFTER_S`, and its requests decide. So is one that looks calm for as long without proof. A
-server that is still beside its neighbour then is lowered again, but no more often than `MOST_TRIALS` times in an
-episode.
+A drained server does not show whether some neighbours are still there. When its Verdict has said so for
+`WATCH_AFTER_S`, the server is watched: it gets some requests. When these show nothing either until `TRIAL_AFTER_S`, it
+is tried: it gets its baseline weight, and its requests decide. A server that looks calm for the same time without proof
+is tried too. If its neighbour is still there, the server is lowered again; after `MOST_TRIALS` trials in an episode it
+keeps its baseline weight.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 DWELL_S = 2.0
 LARGE_FALL = 0.2
-"""Share of the baseline from which on a fall is large: it is news, not a wavering estimate."""
+"""A fall of at least this share of the baseline is large: it is news, not a wavering estimate."""
 WATCH_AFTER_S = 1.5
 TRIAL_AFTER_S = 6.0
 TRIAL_S = 3.0
-"""A trial's requests decide within this time at five a second."""
+"""Length of a trial. At five requests a second they decide within this time."""
 MOST_TRIALS = 2
 
 
@@ -32,29 +32,30 @@ class Position:
 
     weight: int
     moved_s: float | None = None
-    """When it was last moved within an episode."""
+    """Time of the last move within an episode."""
     blind_s: float | None = None
-    """Since when it has been below its baseline while nothing would show that its neighbour is gone, or it looks so and
-    isn't proven."""
+    """Begin of the time in which the server is below its baseline and nothing would show that its neighbour is gone, or
+    the neighbour seems gone without proof."""
     trial_s: float | None = None
-    """When its last trial in this episode began."""
+    """Begin of the last trial in this episode."""
     trials: int = 0
+    """Number of trials in this episode."""
     least: int = 0
-    """The weight below which it is not set until the end of the episode: it brings enough requests to see the neighbour
-    leave, or what the others have no room for."""
+    """The lowest weight that the server gets until the end of the episode. It brings enough requests to see the
+    neighbour leave, or is what the others have no room for."""
 
     def is_tried(self, now_s: float) -> bool:
-        """It has its baseline weight so that requests decide; after its last trial it keeps that."""
+        """Whether the server has its baseline weight so that its requests decide. After the last trial it keeps it."""
         if self.trial_s is None:
             return False
         return now_s - self.trial_s < TRIAL_S or self.trials >= MOST_TRIALS
 
 
 def settle(position: Position, target: int, baseline: int, now_s: float, min_change: float) -> Position:
-    """Within an episode: the position after this turn, towards a target, which is never above where it stands.
+    """The position after this turn of an episode: at `target`, or where it was. It never rises.
 
-    Servers that are slow together answer each other's moves, so a small fall waits until `DWELL_S` after the last move;
-    one below `min_change` of the baseline is not made unless it ends at 0.
+    Servers that are slow together answer each other's moves, so a small fall waits until `DWELL_S` after the last move.
+    A fall below `min_change`, as a share of the baseline, is not made unless it ends at 0.
     """
     target = max(target, position.least)
     fall = position.weight - target
@@ -73,13 +74,13 @@ def moved(position: Position, weight: int, now_s: float) -> Position:
 
 
 def given_back(position: Position, weight: int, now_s: float) -> Position:
-    """The position with this weight, which the others have no room for, and no less until the end of the episode: what
-    makes the others full once does so again."""
+    """The position with this weight, for which the others have no room. Until the end of the episode it gets no less:
+    the same fall would fill the others again."""
     return moved(dataclasses.replace(position, least=max(position.least, weight)), weight, now_s)
 
 
 def watched(position: Position, weight: int, now_s: float) -> Position:
-    """The position with at least this weight until the end of the episode, where it has been blind for a while."""
+    """The position; once blind for `WATCH_AFTER_S` it keeps at least this weight until the end of the episode."""
     if position.least >= weight or position.blind_s is None or now_s - position.blind_s < WATCH_AFTER_S:
         return position
     position = dataclasses.replace(position, least=weight)
@@ -87,7 +88,7 @@ def watched(position: Position, weight: int, now_s: float) -> Position:
 
 
 def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
-    """The position with its next trial, if that is due. `blind`: as `Position.blind_s`, now."""
+    """The position, in its next trial if that is due. `blind`: whether `Position.blind_s` applies now."""
     if not blind or position.weight >= baseline:
         return dataclasses.replace(position, blind_s=None)
     blind_s = now_s if position.blind_s is None else position.blind_s

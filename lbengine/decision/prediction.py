@@ -22,34 +22,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 FULL = 0.95
-"""From this utilisation on a queue counts as growing evenly with its load: at 1 it has no end."""
+"""Above this utilisation a queue is taken to grow evenly with its load, since it is infinite at 1."""
 SLOPE = 1.0 / (1.0 - FULL) ** 2
+"""How fast it grows there: requests for each unit of utilisation."""
 EXACT = 16
-"""Up to so many servers `one_queue` is exact; more of them are taken for so many that a request hardly ever waits."""
+"""`one_queue` is exact up to this number of servers. With more servers a request hardly ever waits."""
 NEWTON = 12
 """Most steps of Newton's method."""
 PRECISION = 1e-9
-"""Share of the rate that may be missing in its result."""
+"""Newton's method ends when at most this share of the rate is missing."""
 
 
 @dataclass(frozen=True)
 class Alike:
-    """`count` servers with one weight each, and the requests per second at which each is full."""
+    """`count` servers that are predicted alike. Each has this weight, and is full at `capacity_rps`."""
 
     count: int
     weight: float
     capacity_rps: float
     speed: float = 1.0
-    """While it works, it answers so many times its capacity: it may use only a part of its processor."""
+    """The rate of a working server as a multiple of its capacity. It is above 1 where a server may use only a part of
+    its processor."""
 
     @property
     def working_rps(self) -> float:
-        """Requests per second while it works."""
+        """The rate of a working server, in requests per second."""
         return self.speed * self.capacity_rps
 
 
 def in_server(filled: float, variation: float = 1.0, speed: float = 1.0) -> float:
-    """Requests in a server whose capacity is used to this share; finite and convex beyond `FULL`."""
+    """Requests in a server at the utilisation `filled`; finite and convex above `FULL`.
+
+    `variation`: c² in the module's docstring; `speed`: as `Alike.speed`.
+    """
     within = min(filled, FULL)
     busy = within / speed
     waiting = busy * busy / (1.0 - busy) * (variation + 1.0) / 2.0
@@ -77,9 +82,10 @@ def own_queues(groups: Sequence[Alike], total_rps: float) -> float:
 
 
 def in_flight_each(groups: Sequence[Alike], total_rps: float) -> float:
-    """Requests that a server of `own_queues` holds for each unit of its weight; up to `FULL` of what they can carry.
+    """Requests that a server of `own_queues` holds for each unit of its weight.
 
-    The same equation gives the rate at which idle servers get requests (`_limited`).
+    A rate above `FULL` of the capacity counts as `FULL` of it. The same equation gives the rate at which idle servers
+    get requests (`_limited`).
     """
     used = [group for group in groups if group.weight > 0.0]
     served_rps = min(total_rps, FULL * math.fsum(group.count * group.capacity_rps for group in used))
@@ -100,38 +106,41 @@ def in_flight_each(groups: Sequence[Alike], total_rps: float) -> float:
 
 
 def one_queue(groups: Sequence[Alike], total_rps: float) -> float:
-    """Requests in the pool when no server idles while a request waits. Of the weights only 0 counts."""
+    """Requests in the pool when no server idles while a request waits. All weights above 0 count alike."""
     used = [group for group in groups if group.weight > 0.0]
     able_rps = math.fsum(group.count * group.capacity_rps for group in used)
     served_rps = min(total_rps, FULL * able_rps)
     used, rate_rps = _limited(used, served_rps)
     count = sum(group.count for group in used)
     if count > EXACT:
-        held = math.fsum(g.count * rate_rps / (rate_rps + g.working_rps) for g in used)
+        held = math.fsum(group.count * rate_rps / (rate_rps + group.working_rps) for group in used)
     else:
         held = _few(used, count, served_rps)
     return held + SLOPE * (total_rps - served_rps) / able_rps
 
 
 def _limited(used: Sequence[Alike], rps: float) -> tuple[list[Alike], float]:
-    """With lower speeds where servers would answer more than their capacity; and the rate g at which each idle server
-    gets requests.
+    """The groups, slower where their servers would answer more than their capacity, and the rate g at which each idle
+    server gets requests.
 
     A server that works at the rate μ is busy for g/(g + μ) of the time (A. L. Stolyar, "Pull-based load distribution in
     large-scale heterogeneous service systems", Queueing Systems 80, 2015). That is `own_queues` with the weights 1/μ.
     """
-    rate_rps = in_flight_each([replace(one, weight=1.0 / one.working_rps) for one in used], rps)
+    rate_rps = in_flight_each([replace(group, weight=1.0 / group.working_rps) for group in used], rps)
     limited = []
-    for one in used:
-        if one.working_rps * rate_rps > one.capacity_rps * (rate_rps + one.working_rps):
-            one = replace(one, speed=rate_rps / (rate_rps - one.capacity_rps))
-        limited.append(one)
+    for group in used:
+        if group.working_rps * rate_rps > group.capacity_rps * (rate_rps + group.working_rps):
+            group = replace(group, speed=rate_rps / (rate_rps - group.capacity_rps))
+        limited.append(group)
     return limited, rate_rps
 
 
 def _few(used: Sequence[Alike], count: int, rps: float) -> float:
-    """P(k busy) is in proportion to (n - k)!/n! · λ^k · e_k(1/μ), with e_k the elementary symmetric polynomials; beyond
-    n it falls by the utilisation with each request."""
+    """Requests held by n = `count` servers, exactly.
+
+    P(k busy) is in proportion to (n - k)!/n! · λ^k · e_k(1/μ), with e_k the elementary symmetric polynomials. Beyond n
+    it falls by the factor of the utilisation with each request.
+    """
     symmetric = [1.0] + [0.0] * count
     for group in used:
         busy = rps / group.working_rps

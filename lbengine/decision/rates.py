@@ -1,6 +1,6 @@
-"""The pool's request rate, from the balancer's own counters: what it really sent where, whatever the nodes report.
+"""The pool's request rate, from the balancer's own counters: the requests that it really sent to each server.
 
-Only where the balancer counts connections the nodes are believed: a connection may carry many requests.
+The nodes' reports are used only where the balancer counts connections, since a connection may carry many requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lbengine.errors import ErrorWindow, Failing, failing
 
 WINDOW_S = 1.0
 LEAST_S = 0.4
-"""A rate over less time than this is no rate."""
+"""A rate needs at least this much time between its counts."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Meter:
     """(time, count by server), oldest first."""
 
     def fell(self, counts: Mapping[str, int]) -> bool:
-        """Some counter is lower than it was: a reload."""
+        """Whether a counter is lower than it was, as after a reload."""
         return bool(self.seen) and any(count < self.seen[-1][1].get(server, 0) for server, count in counts.items())
 
     def after(self, now_s: float, counts: Mapping[str, int], anew: bool) -> Meter:
-        """With each server's count so far; `anew`: the measurement starts again."""
+        """Adds each server's count so far; `anew`: the measurement starts again."""
         seen = (*(() if anew else self.seen), (now_s, counts))
         while len(seen) > 2 and seen[1][0] <= now_s - WINDOW_S:
             seen = seen[1:]
@@ -36,11 +36,11 @@ class Meter:
 
     @property
     def window_s(self) -> float:
-        """Time that the counters span."""
+        """Time between the first and the last count."""
         return self.seen[-1][0] - self.seen[0][0] if self.seen else 0.0
 
     def rates(self) -> dict[str, float] | None:
-        """Each server's rate; None while too little time was seen."""
+        """Each server's rate; None while the counts span less than `LEAST_S`."""
         if self.window_s < LEAST_S:
             return None
         (first_s, first), (last_s, last) = self.seen[0], self.seen[-1]
@@ -49,18 +49,18 @@ class Meter:
 
 @dataclass(frozen=True)
 class Rates:
-    """What is known of a pool's rates, all per second."""
+    """A pool's rates, all per second."""
 
     rps: Mapping[str, float] | None = None
-    """Requests by server; None: not known of all that take requests."""
+    """Requests by server; None: the rate of some server that takes requests is not known."""
     errors: Mapping[str, float] | None = None
-    """Failures by server; None: not known."""
+    """Failed requests by server; None: not known."""
     total_rps: float | None = None
-    """Of the whole pool; None: not known."""
+    """Requests of the whole pool; None: not known."""
     counted_rps: float | None = None
-    """The same when it was last known of all."""
+    """Requests of the whole pool when all its servers' rates were last known; None: they never were."""
     served: Mapping[str, float] | None = None
-    """Requests that were answered, by server; None: not known."""
+    """Answered requests by server; None: not known."""
     looks: tuple[tuple[float, Mapping[str, int]], ...] = ()
     """(time, requests in flight by server) of the last `WINDOW_S`, where the balancer counts requests."""
     requests: Meter = field(default_factory=Meter)
@@ -68,15 +68,18 @@ class Rates:
     failures: Meter = field(default_factory=Meter)
     window: ErrorWindow = field(default_factory=ErrorWindow)
     failing: Mapping[str, Failing] = field(default_factory=dict)
-    """Servers that fail well above their peers: no load should be moved to them."""
+    """Servers that fail well above their peers. No load should be moved to them."""
 
     def held_by(self, server: str) -> list[int]:
         """Requests in flight at this server at each look of the last `WINDOW_S`."""
         return [held[server] for _, held in self.looks if server in held]
 
     def after(self, now_s: float, snapshot: Snapshot, reported: Mapping[str, float], restarted: bool = False) -> Rates:
-        """After a fresh look. `reported` are the requests per second that nodes report, by server; `restarted`: the
-        balancer was made anew, so its counters start again."""
+        """The rates after a fresh look.
+
+        `reported`: requests per second that nodes report, by server; `restarted`: the balancer was made anew, so its
+        counters start again.
+        """
         requests, answers, failures, errors = self.requests, self.answers, self.failures, self.errors
         if restarted:
             requests, answers, failures = Meter(), Meter(), Meter()
@@ -100,7 +103,7 @@ class Rates:
                 rps = _with_reported(rps, snapshot, reported)
         counted_rps = self.counted_rps if rps is None else sum(rps.values())
         total_rps = counted_rps
-        if total_rps is None and reported and snapshot.counts == "requests":  # until the balancer's are a rate
+        if total_rps is None and reported and snapshot.counts == "requests":  # the balancer has given no rate yet
             total_rps = sum(reported.values())
         window = self.window.after(now_s, snapshot, restarted)
         bad = failing(window.counts(), self.failing)
@@ -110,7 +113,10 @@ class Rates:
 def _with_reported(
     rps: Mapping[str, float], snapshot: Snapshot, reported: Mapping[str, float]
 ) -> Mapping[str, float] | None:
-    """With what nodes report of the servers that the balancer's counts say nothing of; None: not all are known."""
+    """The rates by server, with the nodes' reports where the balancer has no counts.
+
+    None where the rate of some server that takes requests is not known.
+    """
     serving = {
         server.name for server in snapshot.servers if server.available and not server.backup and server.weight > 0
     }

@@ -1,6 +1,6 @@
-"""The first half of a turn: what is believed is brought up to date with what the balancer shows.
+"""The first half of a turn: the pool's state is brought up to date with the balancer.
 
-A difference is a reload, somebody else's change, or our own value that was not confirmed yet.
+A difference between the two is a reload, somebody else's change, or our own value that was not confirmed yet.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from slackwater.messages import Verdict
 
 @dataclass(frozen=True)
 class Findings:
-    """What is worth recording about a look at the balancer."""
+    """The result of a look at the balancer."""
 
     verdicts: Mapping[str, Verdict]
-    """By server."""
+    """By server, not by node."""
     external: Mapping[str, tuple[int, int]]
     """Weights that someone else has set: server -> (ours, theirs)."""
     remarks: tuple[str, ...]
@@ -45,19 +45,23 @@ def reconcile(state: PoolState, view: PoolView, pool: PoolSettings) -> tuple[Poo
     external: dict[str, tuple[int, int]] = {}
     if state.phase in ("observing", "paused"):
         baselines, news = merge(state.baselines, snapshot, {}, follow=True)
-        theirs = {one.name for one in snapshot.servers if one.weight != baselines[one.name].weight > 0}
-        positions = _followed(state, snapshot, baselines, theirs)
-        state = replace(state, positions=positions, externally_controlled=frozenset(theirs))
+        held_by_others = {
+            server.name for server in snapshot.servers if server.weight != baselines[server.name].weight > 0
+        }
+        positions = _followed(state, snapshot, baselines, held_by_others)
+        state = replace(state, positions=positions, externally_controlled=frozenset(held_by_others))
     else:
         state, changed = _reconcile_limits(state, view, restarted)
-        remarks += [f"{name}'s maxconn is {most} by someone else" for name, most in changed.items()]
+        remarks += [f"{name}'s maxconn is {limit} by someone else" for name, limit in changed.items()]
         baselines, news = merge(state.baselines, snapshot, state.limits)
         slow = {name for name, verdict in verdicts.items() if verdict.state == "interference"}
         forgiving = restarted or now_s < state.grace_until_s
         state, external = _reconcile_weights(state, view, baselines, slow, forgiving)
     state = replace(state, baselines=baselines)
     remarks += [f"baseline: {text}" for text in news]
-    remarks += [f"{name} {ours} -> {theirs} by someone else" for name, (ours, theirs) in external.items()]
+    remarks += [
+        f"{name} {ours} -> {held_by_others} by someone else" for name, (ours, held_by_others) in external.items()
+    ]
     return state, Findings(verdicts, external, tuple(remarks))
 
 
@@ -71,20 +75,25 @@ def _remarks(state: PoolState, snapshot: Snapshot, restarted: bool, pool: PoolSe
     remarks += [f"left out: {why}" for why in (*snapshot.absent, *snapshot.unreadable.values())]
     remarks += [server.uncounted for server in snapshot.servers if server.uncounted]
     remarks += snapshot.trouble
-    return remarks + [f"{s.name} is in the balancer's slow start" for s in snapshot.servers if s.slow_start]
+    return remarks + [
+        f"{server.name} is in the balancer's slow start" for server in snapshot.servers if server.slow_start
+    ]
 
 
 def _followed(
-    state: PoolState, snapshot: Snapshot, baselines: Mapping[str, Baseline], theirs: Collection[str]
+    state: PoolState, snapshot: Snapshot, baselines: Mapping[str, Baseline], held_by_others: Collection[str]
 ) -> dict[str, Position]:
-    """While nothing is set the weights are what they are. In `observing` a position is where we would have gone, until
-    the server's baseline changes or somebody else sets its weight (`theirs`)."""
+    """The positions while nothing is set: the servers' weights.
+
+    In `observing` a position is the weight that we would have set, until the server's baseline changes or another
+    program sets its weight (`held_by_others`).
+    """
     known = state.baselines or {}
     return {
         server.name: state.positions[server.name]
         if state.phase == "observing"
         and server.name in state.positions
-        and server.name not in theirs
+        and server.name not in held_by_others
         and known.get(server.name) == baselines[server.name]
         else Position(server.weight)
         for server in snapshot.servers
@@ -92,7 +101,7 @@ def _followed(
 
 
 def _reconcile_limits(state: PoolState, view: PoolView, restarted: bool) -> tuple[PoolState, dict[str, int]]:
-    """The limits that are ours, and those that someone else has changed."""
+    """The state with the limits that are still ours, and the limits that someone else has changed."""
     ours = {**state.limits, **view.unconfirmed_limits}
     if state.adopt_limits or view.snapshot.returned:
         _, lowered = diff_from_baseline(view.snapshot, state.baselines or {})
@@ -105,28 +114,29 @@ def _reconcile_limits(state: PoolState, view: PoolView, restarted: bool) -> tupl
 def _reconcile_weights(
     state: PoolState, view: PoolView, baselines: Mapping[str, Baseline], slow: Collection[str], forgiving: bool
 ) -> tuple[PoolState, dict[str, tuple[int, int]]]:
-    """While we act. `baselines` are those after this look, `slow` the servers with a Verdict of interference.
+    """The state while we act, and the weights that someone else has set: server -> (ours, theirs).
 
-    After a restart (`forgiving`) our positions stand: they are sent again, adapted to a new baseline; servers that take
-    no requests are taken as they are. Otherwise a weight that we did not set is someone else's: theirs until it is at
-    the baseline again and nothing calls for less. So is that of a server which we see for the first time, and never
-    drove: a weight that an lbengine before us set has its baseline on disk.
+    `baselines`: after this look; `slow`: servers with a Verdict of interference. After a restart (`forgiving`) our
+    positions are kept, adapted to a new baseline, and sent again; a server that takes no requests keeps the weight that
+    it shows. Otherwise a weight that we did not set belongs to someone else, until it is at the baseline again and
+    nothing calls for less. So does the weight of a server that we see for the first time, unless its baseline is on
+    disk: then an earlier lbengine may have set it.
     """
     known = state.baselines or {}
     held = set_by_someone(known, view.snapshot)
     positions: dict[str, Position] = {}
-    theirs = set(state.externally_controlled & {server.name for server in view.snapshot.servers})
+    held_by_others = set(state.externally_controlled & {server.name for server in view.snapshot.servers})
     external: dict[str, tuple[int, int]] = {}
     for server in view.snapshot.servers:
         name, baseline = server.name, baselines[server.name].weight
         position = state.positions.get(name)
-        if position is None or name in theirs:
+        if position is None or name in held_by_others:
             never_ours = name not in known or held.get(name) == server.weight
-            # One that is lowered at our start was by the lbengine before, in an episode that goes on.
+            # A server that is lowered at our start was lowered by the lbengine before, in an episode that goes on.
             lowered = position is None and not never_ours and server.weight < baseline
             positions[name] = Position(server.weight, moved_s=view.now_s if lowered else None)
-            if name not in theirs and never_ours and server.weight != baseline > 0:
-                theirs.add(name)
+            if name not in held_by_others and never_ours and server.weight != baseline > 0:
+                held_by_others.add(name)
                 external[name] = (baseline, server.weight)
         elif server.weight == position.weight:
             positions[name] = position
@@ -136,8 +146,8 @@ def _reconcile_weights(
         else:
             positions[name] = Position(server.weight)
             if not forgiving and view.unconfirmed.get(name) != server.weight:
-                theirs.add(name)
+                held_by_others.add(name)
                 external[name] = (position.weight, server.weight)
-        if name in theirs and server.weight == baseline and name not in slow:
-            theirs.discard(name)
-    return replace(state, positions=positions, externally_controlled=frozenset(theirs)), external
+        if name in held_by_others and server.weight == baseline and name not in slow:
+            held_by_others.discard(name)
+    return replace(state, positions=positions, externally_controlled=frozenset(held_by_others)), external

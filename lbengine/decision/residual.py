@@ -1,9 +1,9 @@
-"""Residual capacity: how full the others would be, and what a slow or drained server keeps so that they stay below the
-threshold. Pure functions of weights and rates.
+"""Residual capacity: how full the others would be, and the load that a slow or drained server keeps so that they stay
+below the threshold. Pure functions of weights and rates.
 
-Under weights that share requests a server's rate is its share of the weight; under least connections its requests in
-flight are (`by_concurrency`), n = f/(1 - f) at a utilisation f (processor sharing), so a search for the common factor
-gives the rates.
+Some weights share the requests: a server's rate is in proportion to its weight. Under least connections
+(`by_concurrency`) its requests in flight are in proportion to its weight. At a utilisation f a processor-sharing server
+holds f/(1 - f) requests, so a search for the common factor gives the rates.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 OVER = 0.02
-"""So much above the threshold is within the noise of the estimates, and the precision of whole weights."""
+"""A utilisation this little above the threshold is within the noise of the estimates and of whole weights."""
 FULLEST = 0.98
-"""Highest utilisation for which the queue's length is computed: at 1 it has no end."""
+"""Highest utilisation for which the queue's length is computed, since it is infinite at 1."""
 HALVINGS = 40
 STEPS = 8
-"""Of the search for what must be given back: to within 1/256 of it."""
+"""Steps of the search for the share to give back, which find it to within 1/256."""
 
 
 def allowed(capacity: Sequence[float], total_rps: float, u_threshold: float) -> float:
-    """The utilisation that no server should exceed: the threshold, or what all have alike when that cannot be."""
+    """The utilisation that no server should exceed: the threshold, or if higher that of all servers filled alike."""
     return max(u_threshold, total_rps / math.fsum(capacity)) + OVER
 
 
@@ -37,7 +37,7 @@ def fullest(
 ) -> float:
     """Predicted utilisation of the fullest of the `kept` servers under these weights; 0 when there is none.
 
-    Where least connections cannot hold the load below 1 at all, total rate over capacity.
+    Under least connections a pool that is full gives its rate over its capacity instead.
     """
     alike = Counter(zip(weights, capacity, kept, strict=True))
     whole = sum(weight * count for (weight, _, _), count in alike.items())
@@ -46,10 +46,10 @@ def fullest(
         return 0.0
     if not by_concurrency:
         return max(total_rps * weight / whole / mu for weight, mu in judged)
-    able = math.fsum(mu * count for (weight, mu, _), count in alike.items() if weight > 0)
-    if total_rps >= FULLEST * able:
-        return total_rps / able
-    low, high = 0.0, 2.0 * in_flight(FULLEST)  # in flight for each weight
+    able_rps = math.fsum(mu * count for (weight, mu, _), count in alike.items() if weight > 0)
+    if total_rps >= FULLEST * able_rps:
+        return total_rps / able_rps
+    low, high = 0.0, 2.0 * in_flight(FULLEST)  # requests in flight for each unit of weight
     for _ in range(HALVINGS):
         factor = (low + high) / 2.0
         served = math.fsum(
@@ -69,33 +69,35 @@ def give_back(
     by_concurrency: bool,
     step: int = 1,
 ) -> list[int]:
-    """The weights, with so much given back to the servers that are not `kept` that no kept one is too full.
+    """The weights, raised for the servers that are not `kept` until no kept server is too full.
 
-    Each gets the same share of what it lacks, in whole `step`s; at most its baseline.
+    Each is raised by the same share of the way to its baseline, in whole `step`s.
     """
     limit = allowed(capacity, total_rps, u_threshold)
 
-    def back(share: float) -> list[int]:
+    def given_back(share: float) -> list[int]:
         return [
-            weight if keeps else min(weight + step * math.ceil(share * (full - weight) / step), full)
-            for weight, full, keeps in zip(weights, baselines, kept, strict=True)
+            weight if keeps else min(weight + step * math.ceil(share * (baseline - weight) / step), baseline)
+            for weight, baseline, keeps in zip(weights, baselines, kept, strict=True)
         ]
 
-    def fits(tried: Sequence[int]) -> bool:
-        return fullest(tried, capacity, kept, total_rps, by_concurrency) <= limit
+    def fits(trial: Sequence[int]) -> bool:
+        return fullest(trial, capacity, kept, total_rps, by_concurrency) <= limit
 
     if fits(weights):
         return list(weights)
     low, high = 0.0, 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2.0
-        low, high = (low, middle) if fits(back(middle)) else (middle, high)
-    return back(high)
+        low, high = (low, middle) if fits(given_back(middle)) else (middle, high)
+    return given_back(high)
 
 
 def left_rps(others_rps: float, own_rps: float, total_rps: float, u_threshold: float) -> float:
-    """What servers of capacity `own_rps` keep of `total_rps` beside others of `others_rps`: what those cannot carry
-    below the threshold, and at most what fills all alike."""
+    """The part of `total_rps` that servers of capacity `own_rps` keep beside others of capacity `others_rps`.
+
+    It is what the others cannot carry below the threshold, but at most what fills all servers alike.
+    """
     too_much = max(total_rps - u_threshold * others_rps, 0.0)
     return min(too_much, total_rps * own_rps / (others_rps + own_rps))
 
@@ -114,18 +116,18 @@ def weight_for(
         return 0
     if not by_concurrency:
         return math.ceil(whole * rate / others_rate)
-    able = math.fsum(mu for weight, mu in zip(others, others_capacity, strict=True) if weight > 0)
+    able_rps = math.fsum(mu for weight, mu in zip(others, others_capacity, strict=True) if weight > 0)
     able_count = sum(weight > 0 for weight in others)
-    return max(1, math.ceil(whole / able_count * in_flight(rate / capacity) / in_flight(others_rate / able)))
+    return max(1, math.ceil(whole / able_count * in_flight(rate / capacity) / in_flight(others_rate / able_rps)))
 
 
 def least_weight(
     weights: Sequence[int], cpu: Sequence[float | None], kept: Sequence[bool], u_threshold: float
 ) -> float:
-    """Sum of the pool's weights below which the fullest kept server's CPU is predicted above the threshold.
+    """Sum of the pool's weights below which the CPU of the fullest kept server is predicted above the threshold.
 
-    For pools whose rate or capacities are not known: a server's CPU follows its share of the weight. 0 when no kept
-    server's CPU is known.
+    It is for pools whose rate or capacities are not known: a server's CPU is taken to follow its share of the weight.
+    0 when no kept server's CPU is known.
     """
-    known = [used for weight, used, keeps in zip(weights, cpu, kept, strict=True) if keeps and weight and used]
-    return sum(weights) * max(known, default=0.0) / u_threshold
+    kept_cpus = [use for weight, use, keeps in zip(weights, cpu, kept, strict=True) if keeps and weight and use]
+    return sum(weights) * max(kept_cpus, default=0.0) / u_threshold

@@ -1,4 +1,4 @@
-"""What an engine knows between two turns, and what it sees in one: the values that decisions are made of."""
+"""The values that decisions are made of: what an engine keeps between two turns, and what it sees in a turn."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from slackwater.messages import Verdict
 
 Phase = Literal["standby", "observing", "acting", "paused", "restoring"]
 """standby: another lbengine drives the balancer. observing: decisions are made and recorded, nothing is set. acting:
-they are set. paused: the weights are the operators'. restoring: an earlier run, or an earlier phase, may have left
-weights that are put back first; then it is paused or observing."""
+decisions are set. paused: the operators set the weights. restoring: an earlier run or phase may have left weights that
+are put back first; paused or observing follows."""
 
 
 @dataclass(frozen=True)
 class PoolState:
-    """What is believed of a pool between two turns."""
+    """An engine's beliefs about a pool between two turns."""
 
     phase: Phase
     baselines: Mapping[str, Baseline] | None = None
     """By server; None before the first look."""
     positions: Mapping[str, Position] = field(default_factory=dict)
-    """By server; in `observing` where it would have been moved."""
+    """By server; in `observing` the weight that it would have got."""
     externally_controlled: frozenset[str] = frozenset()
     """Servers whose weight someone else has set."""
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -38,21 +38,23 @@ class PoolState:
     externally_limited: frozenset[str] = frozenset()
     """Servers whose `maxconn` someone else has changed while we limited it."""
     adopt_limits: bool = False
-    """An earlier run may have set whatever `maxconn` is not the stored baseline."""
+    """Any `maxconn` that differs from the stored baseline may be ours, set by an earlier run."""
     rates: Rates = field(default_factory=Rates)
     calm: Calm = field(default_factory=Calm)
     held: Mapping[str, Held] = field(default_factory=dict)
-    """By server that is called slow."""
+    """By server, of those whose nodes call them slow."""
     last: Snapshot | None = None
+    """The snapshot of the turn before; None before the first look."""
     started_s: float | None = None
-    """When the first turn was, or the takeover; None before."""
+    """Time of the first turn or of the takeover; None before."""
     grace_until_s: float = 0.0
-    """After a takeover: until then, weights that move are being restored by the lbengine before, and nobody else's."""
+    """After a takeover: until this time a weight that changes is being restored by the lbengine before. It does not
+    count as someone else's."""
 
 
 @dataclass(frozen=True)
 class PoolView:
-    """What one turn sees. Overrides are by server."""
+    """All that one turn sees. Overrides are by server."""
 
     now_s: float
     snapshot: Snapshot
@@ -63,7 +65,7 @@ class PoolView:
     unconfirmed_limits: Mapping[str, int] = field(default_factory=dict)
     """The same for `maxconn`."""
     then: Phase = "paused"
-    """What follows `restoring`."""
+    """The phase after `restoring`."""
     drains: Mapping[str, TemporaryOverride] = field(default_factory=dict)
     """Servers that should get no requests. Drains are allowed even in panic mode."""
     caps: Mapping[str, TemporaryOverride] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""One turn of an engine, without I/O: from what is believed and what is seen to what is to be set.
+"""One turn of an engine, without I/O: from the pool's state and a view of it to the values to set.
 
-The engine carries the actions out; simulations call `step` and take them as carried out.
+The engine carries the actions out. Simulations call `step` and take them as carried out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ What = Literal["weight", "maxconn"]
 
 @dataclass(frozen=True)
 class WantedValue:
-    """One value of one server that is to be set, or in `observing` would be."""
+    """A weight or `maxconn` of one server that is to be set, or in `observing` would be."""
 
     what: What
     server: str
@@ -34,22 +34,22 @@ class WantedValue:
 
 @dataclass(frozen=True)
 class Actions:
-    """What a turn calls for, in this order."""
+    """What the engine has to do in a turn, in this order."""
 
     findings: Findings
     restore_weights: Mapping[str, tuple[int, int]]
     """Put back at once: server -> (shown, baseline)."""
     restore_limits: Mapping[str, tuple[int, int]]
     is_restored: bool
-    """When these are put back, nothing of ours is set any more, and the stored baseline has done its work."""
+    """Once these are put back, nothing of ours is set any more, and the stored baseline can be removed."""
     decisions: Decisions
     wanted: list[WantedValue]
     otherwise: PoolState
-    """The state if nothing of it can be carried out: a server stands where the balancer showed it."""
+    """The state if none of the actions can be carried out: servers keep the weights that the balancer showed."""
 
 
 def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> tuple[PoolState, Actions]:
-    """The state when everything is carried out, and what that is. Not for the phase `standby`."""
+    """The actions of a turn, and the state once they are carried out. Not for the phase `standby`."""
     restarted = view.snapshot.restarted_since(state.last)
     lost = f"{pool.title} {'was reloaded or started anew' if restarted else 'was set back by the lbengine before'}"
     state, findings = reconcile(state, view, pool)
@@ -62,7 +62,7 @@ def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbengin
             {name: pair for name, pair in weights.items() if name not in state.externally_controlled},
             {name: pair for name, pair in limits.items() if name in state.limits},
         )
-        is_restored = not view.snapshot.not_reached(state.baselines or {})  # else it is still due
+        is_restored = not view.snapshot.not_reached(state.baselines or {})  # else restoring is still due
         state = replace(
             state,
             phase=view.then if is_restored else "restoring",
@@ -83,20 +83,20 @@ def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbengin
 
 
 def without(state: PoolState, values: Collection[WantedValue]) -> PoolState:
-    """The state when these values were not set."""
+    """The state where these values were not set."""
     positions, limits = dict(state.positions), dict(state.limits)
-    for one in values:
-        if one.what == "weight":
-            positions[one.server] = Position(one.before)
+    for value in values:
+        if value.what == "weight":
+            positions[value.server] = Position(value.before)
         else:
-            _set_limit(limits, one.server, one.before, state)
+            _set_limit(limits, value.server, value.before, state)
     return replace(state, positions=positions, limits=limits)
 
 
 def _weights(
     decisions: Decisions, shown: Mapping[str, int], believed: Mapping[str, Position], lost: str
 ) -> list[WantedValue]:
-    """`lost`: in words, why the balancer may show another weight than the one that it was given."""
+    """The weights to set. `lost`: in words, why the balancer may show another weight than the one that it was given."""
     wanted = []
     for name, decision in decisions.servers.items():
         before, after = shown[name], decision.position.weight
@@ -111,17 +111,19 @@ def _weights(
 
 
 def _limits(state: PoolState, decisions: Decisions) -> list[WantedValue]:
-    """The `maxconn`s that should be others than they are."""
+    """The `maxconn`s to set."""
     wanted = []
     for name, baseline in (state.baselines or {}).items():
         decision = decisions.servers.get(name)
         if baseline.maxconn is None or (decision is not None and decision.cause == "waiting"):
             continue
-        now = state.limits.get(name, baseline.maxconn)
-        then = (None if name in state.externally_limited else _maxconn(decision)) or baseline.maxconn
-        if now != then:
+        set_now = state.limits.get(name, baseline.maxconn)
+        wanted_now = (None if name in state.externally_limited else _maxconn(decision)) or baseline.maxconn
+        if set_now != wanted_now:
             why = decision.why if decision is not None else "it takes no requests"
-            wanted.append(WantedValue("maxconn", name, now, then, why, None if decision is None else decision.cause))
+            wanted.append(
+                WantedValue("maxconn", name, set_now, wanted_now, why, None if decision is None else decision.cause)
+            )
     return wanted
 
 
@@ -130,11 +132,11 @@ def _maxconn(decision: Decision | None) -> int | None:
 
 
 def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedValue]) -> PoolState:
-    """With what was decided carried out."""
+    """The state once the decisions are carried out."""
     limits = dict(state.limits)
-    for one in values:
-        if one.what == "maxconn":
-            _set_limit(limits, one.server, one.after, state)
+    for value in values:
+        if value.what == "maxconn":
+            _set_limit(limits, value.server, value.after, state)
     still = {name for name in state.externally_limited if _maxconn(decisions.servers.get(name)) is not None}
     return replace(
         state,
@@ -147,7 +149,7 @@ def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedVa
 
 
 def _set_limit(limits: dict[str, int], server: str, maxconn: int, state: PoolState) -> None:
-    """Only what is not the baseline is ours."""
+    """Keeps the limit as ours; a limit that is the baseline is nobody's, and goes."""
     if maxconn == (state.baselines or {})[server].maxconn:
         limits.pop(server, None)
     else:

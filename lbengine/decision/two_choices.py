@@ -1,8 +1,8 @@
-"""What `balance random(2)` makes of weights: how many requests each server gets, and how many the pool holds. Pure.
+"""How many requests each server gets under `balance random(2)`, and how many the pool holds. Pure.
 
-HAProxy draws two servers by weight, the same one perhaps twice, and takes the one with fewer requests in flight for its
-weight (`get_server_rnd` in src/backend.c). So a slow server gets less than its share of the draws, but never less than
-the requests for which it was drawn twice.
+HAProxy draws two servers by weight, perhaps the same server twice, and takes the one with fewer requests in flight for
+its weight (`get_server_rnd` in src/backend.c). So a slow server gets less than its share of the draws, but never less
+than the requests for which it was drawn twice.
 
 The servers are taken as independent processor-sharing queues, each of which meets the others at their mean: the
 mean-field fixed point (M. Mitzenmacher, "The power of two choices in randomized load balancing", IEEE TPDS 12(10),
@@ -10,11 +10,13 @@ mean-field fixed point (M. Mitzenmacher, "The power of two choices in randomized
 join-the-shortest-queue schemes in large heterogeneous processor-sharing systems", IEEE TCNS 3(2), 2016). A server with
 the share d of the draws that holds k requests gets more of them at the rate
 
-    R·d·(d + Σ over the others of their d·(P(theirs > k) + P(theirs >= k)))      where both are counted for the weight.
+    R·d·(d + Σ over the others of their d·(P(theirs > k) + P(theirs >= k)))
 
-In a small pool queues also grow and shrink together, as those of one server with the whole pool's capacity. The two
-kinds of waiting are added as if by chance, by squares: within 17% of what the Markov chain of 3 to 8 servers holds
-(`tests/lbengine/test_two_choices.py`).
+where requests are counted relative to the weights.
+
+In a small pool queues also grow and shrink together, like the queue of one server with the whole pool's capacity. The
+two kinds of waiting are added as independent errors are, by squares. The result is within 17% of the Markov chain of 3
+to 8 servers (`tests/lbengine/test_two_choices.py`).
 """
 
 from __future__ import annotations
@@ -27,24 +29,25 @@ from functools import lru_cache
 from lbengine.decision.prediction import FULL, SLOPE, Alike, in_server
 
 LEVELS = 10
-"""Numbers of requests that are told apart; beyond, each further one is less likely by the same factor."""
+"""Up to this number of requests a queue's probabilities are computed one by one. Beyond, each further request is less
+likely by the same factor."""
 LONGEST = 2 * LEVELS
-"""No queue is longer when queues of servers with different weights are compared."""
+"""Longest queue that is compared between servers with different weights."""
 SWEEPS = 60
 PRECISION = 3e-4
-"""Of what a server holds, from one sweep to the next."""
+"""The sweeps end when no server's requests grow by more than this share in a sweep."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """One server of a group in the long run."""
+    """A server of a group in the long run."""
 
     beyond: tuple[float, ...]
-    """Probability that it holds so many requests or more, by number, up to `LONGEST` + 1."""
+    """Probability that the server holds at least k requests, for k from 0 to `LONGEST` + 1."""
     held: float
-    """Requests in it on average."""
+    """Requests in the server on average."""
     filled: float
-    """Rate of the requests that it gets over its capacity; above 1 where it is full."""
+    """Rate of the requests that the server gets over its capacity; above 1 where it is full."""
 
 
 def held_together(groups: Sequence[Alike], total_rps: float) -> float:
@@ -64,7 +67,7 @@ def held_together(groups: Sequence[Alike], total_rps: float) -> float:
 
 
 def shares(groups: Sequence[Alike], total_rps: float) -> list[float]:
-    """Share of the requests that a server of each group gets; all servers' together are 1."""
+    """Share of the requests that a server of each group gets; the sum over all servers is 1."""
     settled = iter(queues(tuple(group for group in groups if group.weight > 0.0), total_rps))
     rates = [group.capacity_rps * next(settled).filled if group.weight > 0.0 else 0.0 for group in groups]
     whole = math.fsum(group.count * rate for group, rate in zip(groups, rates, strict=True))
@@ -73,14 +76,15 @@ def shares(groups: Sequence[Alike], total_rps: float) -> list[float]:
 
 @lru_cache(maxsize=1024)  # many splits of one decision are alike
 def queues(groups: tuple[Alike, ...], total_rps: float) -> list[Queue]:
-    """One server of each group; all have a weight above 0.
+    """The queue of a server of each group. All groups need a weight above 0.
 
-    Each group's queue in turn is worked out beside the others as they are now, from empty ones on. Longer queues
-    elsewhere make it longer, so none ever gets shorter again, and they settle."""
+    The queues start empty. Each is computed in turn beside the others as they are now. A longer queue elsewhere makes
+    it longer, so no queue ever gets shorter, and all of them converge.
+    """
     whole = math.fsum(group.count * group.weight for group in groups)
     draws = [group.weight / whole for group in groups]
     drawn = {group.weight: [0.0] * (LONGEST + 2) for group in groups}
-    """By weight and number: share of the draws that meet a server with so many requests or more."""
+    """By weight, then by k: share of the draws that meet a server with at least k requests."""
     settled = [EMPTY] * len(groups)
     for group, draw in zip(groups, draws, strict=True):
         drawn[group.weight][0] += group.count * draw
@@ -89,14 +93,14 @@ def queues(groups: tuple[Alike, ...], total_rps: float) -> list[Queue]:
         for n, (group, draw) in enumerate(zip(groups, draws, strict=True)):
             own = settled[n].beyond
             meets = [draw - draw * (own[k] + own[k + 1]) for k in range(LEVELS + 1)]
-            for weight, found in drawn.items():
+            for weight, beyond_shares in drawn.items():
                 for k, (no_less, more) in enumerate(_compared(group.weight, weight)):
-                    meets[k] += found[no_less] + found[more]
-            fresh = _queue([total_rps * draw * one / group.capacity_rps for one in meets])
+                    meets[k] += beyond_shares[no_less] + beyond_shares[more]
+            fresh = _queue([total_rps * draw * chance / group.capacity_rps for chance in meets])
             most = max(most, fresh.held / max(settled[n].held, 1e-9) - 1.0)
-            found = drawn[group.weight]
+            beyond_shares = drawn[group.weight]
             for k in range(1, LONGEST + 2):
-                found[k] += group.count * draw * (fresh.beyond[k] - own[k])
+                beyond_shares[k] += group.count * draw * (fresh.beyond[k] - own[k])
             settled[n] = fresh
         if most < PRECISION:
             break
@@ -105,28 +109,31 @@ def queues(groups: tuple[Alike, ...], total_rps: float) -> list[Queue]:
 
 @lru_cache(maxsize=4096)
 def _compared(own: float, other: float) -> list[tuple[int, int]]:
-    """By the requests that a server of this weight holds: those that one of the `other` weight must hold to have no
-    less for its weight, and to have more."""
+    """How many requests a server of the `other` weight must hold to have no less for its weight than a server of this
+    weight with k requests, and to have more; for each k."""
     ratios = [k * other / own for k in range(LEVELS + 1)]
-    return [(min(math.ceil(one), LONGEST), min(math.floor(one) + 1, LONGEST + 1)) for one in ratios]
+    return [(min(math.ceil(ratio), LONGEST), min(math.floor(ratio) + 1, LONGEST + 1)) for ratio in ratios]
 
 
 def _queue(filled: Sequence[float]) -> Queue:
-    """`filled`: by number of requests held, the rate of further ones over the server's capacity."""
+    """The queue of a server that gets requests at `filled[k]` times its capacity while it holds k."""
     last = min(filled[LEVELS], FULL)
     chances = [1.0]
-    for one in filled[:LEVELS]:
-        chances.append(chances[-1] * one)
+    for ratio in filled[:LEVELS]:
+        chances.append(chances[-1] * ratio)
     beyond = [chances[LEVELS] / (1.0 - last)]
     for chance in reversed(chances[:LEVELS]):
         beyond.append(beyond[-1] + chance)
     whole = beyond[-1]
-    kept = [one / whole for one in reversed(beyond)]
-    held = math.fsum(kept[1:]) + kept[LEVELS] * (last / (1.0 - last) + SLOPE * (filled[LEVELS] - last))
-    gets = math.fsum((kept[k] - kept[k + 1]) * filled[k] for k in range(LEVELS)) + kept[LEVELS] * filled[LEVELS]
+    at_least = [chance / whole for chance in reversed(beyond)]
+    held = math.fsum(at_least[1:]) + at_least[LEVELS] * (last / (1.0 - last) + SLOPE * (filled[LEVELS] - last))
+    gets = (
+        math.fsum((at_least[k] - at_least[k + 1]) * filled[k] for k in range(LEVELS))
+        + at_least[LEVELS] * filled[LEVELS]
+    )
     for _ in range(LONGEST + 1 - LEVELS):
-        kept.append(kept[-1] * last)
-    return Queue(tuple(kept), held, gets)
+        at_least.append(at_least[-1] * last)
+    return Queue(tuple(at_least), held, gets)
 
 
 EMPTY = Queue((1.0, *([0.0] * (LONGEST + 1))), 0.0, 0.0)
