@@ -1,4 +1,4 @@
-"""What the engine needs of a balancer, whichever it is: what it shows, how its weights are set, what it is called.
+"""What the engine needs of any balancer: a snapshot of its servers, a way to set their weights, and its settings.
 
 The kinds of balancers are the folders of `lbengine/backends/`.
 """
@@ -17,16 +17,17 @@ Pool = TypeVar("Pool", bound=PoolSettings)
 
 
 Placeholder = Literal["", "no_address", "disabled"]
-"""Why no machine stands behind a server: `no_address`, a slot that the balancer fills when it finds one, which nobody
-wants to see until then; `disabled` in its configuration. Empty: one does."""
+"""Why no machine stands behind a server. `no_address`: a slot that the balancer fills when it finds a machine, and that
+people are not shown until then. `disabled`: in the balancer's configuration. Empty: a machine does."""
 
 
 class BalancerError(Exception):
-    """A balancer cannot be used or refused something; the text has which one, what, and what was expected."""
+    """A balancer cannot be used or has refused a command. The text says which balancer, what failed and what was
+    expected."""
 
 
 class BalancerUnreachable(BalancerError):
-    """Nobody answers, or not to the end: the balancer is away, restarting or stuck. Worth trying again."""
+    """The balancer does not answer, or not to the end: it is away, restarting or stuck. Trying again may help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +42,18 @@ class Server:
     status: str = "UP"
     """The balancer's word: `UP`, `no check`, `DOWN`, `MAINT`, `DRAIN`, ..."""
     available: bool = True
-    """It takes requests if its weight is above 0: running, and neither in maintenance nor drained by an operator."""
+    """Whether it takes requests with a weight above 0: it runs, and is neither in maintenance nor drained by an
+    operator."""
     backup: bool = False
     in_flight: int = 0
     queued: int = 0
     requests: int = 0
-    """Since the balancer started; see `Snapshot.counts`."""
+    """Number since the balancer started; see `Snapshot.counts`."""
     rt_mean_ms: float | None = None
-    """Mean of the last responses; absent before the first."""
+    """Mean response time of the last requests; None before the first."""
     errors: int = 0
-    """Requests that failed here, since the balancer started: failed connections, cut off responses, responses of status
-    500 and above, and those that were sent again, here or to another server."""
+    """Number of requests that failed here since the balancer started: failed connections, cut off responses, responses
+    of status 500 and above, and requests that were sent again, here or to another server."""
     agent_check: bool = False
     """An agent on the server sets its weight too."""
     srv_record: bool = False
@@ -59,24 +61,24 @@ class Server:
     cookie: str = ""
     """The value that keeps a known client on this server; empty: none."""
     maxconn: int | None = None
-    """Most requests that it gets at a time; None: no limit, or none that can be set."""
+    """The most requests that it gets at a time; None: no limit, or none that can be set."""
     queue_mean_ms: float | None = None
-    """Mean time in its queue over the last requests; absent before the first."""
+    """Mean time in its queue over the last requests; None before the first."""
     placeholder: Placeholder = ""
     uncounted: str = ""
-    """Why what was counted of it is not known, in words: its counters are 0 then, and mean nothing."""
+    """Why its counters are not known, in words. They are 0 then, and mean nothing."""
     slow_start: bool = False
     """It came back from a failed check, and the balancer's own slow start holds its weight down."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What the balancer shows of its process and of one pool at one moment."""
+    """A balancer's process and one of its pools at one moment, as the balancer shows them."""
 
     balance: str
     """The balance algorithm, as the balancer calls it."""
     weights_mean: WeightsMean | None
-    """What weights set under `balance`; None: it is not known."""
+    """What the weights share under `balance`; None: not known."""
     servers: Sequence[Server]
     pid: int = 0
     uptime_s: int = 0
@@ -87,29 +89,30 @@ class Snapshot:
     most_weight: int = 256
     """The highest weight that this balancer takes."""
     serves_in_runs: bool = False
-    """A lowered server is served in runs, the longer the smaller the common divisor of all weights is."""
+    """A server with a lowered weight gets its requests in runs. They are longer the smaller the common divisor of all
+    weights is."""
     counts: Literal["requests", "connections"] = "requests"
-    """What `Server.requests` counts and `in_flight` holds. A connection may carry many requests, so connections do
-    not give the pool's rate: that comes from the nodes then. Who counts them sees no queues and no errors either."""
+    """The unit of `Server.requests` and `in_flight`. A connection may carry many requests, so with connections the
+    nodes give the pool's rate, and queues and errors are not known."""
     generation: int = 0
-    """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
+    """It changes when a part of the balancer was started anew, which knows nothing of our weights."""
     absent: tuple[str, ...] = ()
-    """In words, each part of the balancer that did not answer: what it shows when it is back may be our doing."""
+    """Each part of the balancer that did not answer, in words. When it is back, weights that it shows may be ours."""
     returned: bool = False
-    """A part that did not answer does so again, with the weights that it had then."""
+    """A part that did not answer before does so again, with the weights that it had then."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Servers that are not among `servers`, since what the balancer shows of them cannot be read, by name; and in words
-    why. What is known of them stays."""
+    """Servers that the balancer shows in a way that cannot be read: name -> why, in words. They are not in `servers`;
+    what is known of them stays."""
     trouble: tuple[str, ...] = ()
-    """In words, what else is wrong with the balancer."""
+    """Anything else that is wrong with the balancer, in words."""
 
     @property
     def by_concurrency(self) -> bool:
-        """True when weights share the requests in flight; what is not known is taken for a share of the requests."""
+        """True when weights share the requests in flight. An unknown meaning counts as a share of the requests."""
         return self.weights_mean == "concurrency"
 
     def restarted_since(self, before: Snapshot | None) -> bool:
-        """True when another process answers than before, which knows nothing of our weights."""
+        """True when the balancer was made anew since the snapshot `before`, and knows nothing of our weights."""
         return before is not None and (
             self.pid != before.pid
             or self.uptime_s < before.uptime_s
@@ -118,11 +121,11 @@ class Snapshot:
         )
 
     def not_reached(self, servers: Collection[str]) -> list[str]:
-        """Of these servers, what setting weights does not reach, in words: it is still due there."""
+        """Why some of these servers' weights cannot be set now, in words. Setting them is still due."""
         return [*self.absent, *(why for name, why in self.unreadable.items() if name in servers)]
 
     def describe_not_reached(self, servers: Collection[str]) -> str:
-        """The same in a sentence, of the baseline weights."""
+        """`not_reached` as a sentence about restoring the baseline weights."""
         why = "; ".join(self.not_reached(servers))
         return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
 
@@ -136,14 +139,14 @@ class Balancer(abc.ABC):
 
     @abc.abstractmethod
     def read(self) -> Snapshot:
-        """A fresh look. Raises BalancerUnreachable (worth trying again) or BalancerError.
+        """A fresh snapshot. Raises BalancerUnreachable (trying again may help) or BalancerError.
 
-        Callers rely on this, of every balancer:
-        - `available` is false for a server that takes no requests whatever its weight: it is left alone, and `weight`
-          goes on telling what it will come back with;
-        - another `configured` than when the baseline was taken is the new baseline;
-        - `pid` changes, or `uptime_s` or `connections` falls, when the balancer was made anew and may have
-          forgotten our weights.
+        Callers rely on this for every balancer:
+        - `available` is false for a server that takes no requests whatever its weight. It is left alone, and `weight`
+          is the weight that it will come back with.
+        - A `configured` that differs from the one when the baseline was taken is the new baseline.
+        - `pid` changes, or `uptime_s` or `connections` falls, when the balancer was made anew and may have forgotten
+          our weights.
         """
 
     @abc.abstractmethod
@@ -151,37 +154,39 @@ class Balancer(abc.ABC):
         """Sets absolute weights by server name and returns when they are in force, read back from the balancer.
 
         Everything else about the servers stays as it is. Raises BalancerError before anything is changed when a name
-        or weight is not right; afterwards when the balancer refused or shows another weight than the one set (the
-        other servers' weights may be set then: the next `read` shows it).
+        or weight is not right. It is also raised afterwards, when the balancer refused or shows another weight than
+        the one that was set. The other servers' weights may be set then; the next `read` shows them.
         """
 
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
         """As `set_weights`, for the most requests that a server gets at a time; at least 1.
 
-        Raises BalancerError where there is no such limit: none of the servers shows one then.
+        Raises BalancerError where the balancer has no such limit. None of its servers shows one then.
         """
         raise BalancerError(f"no `maxconn` can be set on this balancer: {', '.join(maxconns)}")
 
     def percents_for_nodes(self) -> Mapping[str, int]:
-        """By server, the percentage of its configured weight that its node must be sent now; empty where the
-        balancer does not fetch its weights from the nodes."""
+        """The percentage of its configured weight that each server's node has to answer, by server.
+
+        Empty where the balancer does not fetch its weights from the nodes.
+        """
         return {}
 
     def restore_weights(self, weights: Mapping[str, int], lease_s: float) -> None:  # noqa: ARG002
-        """Sets baseline weights without an engine: one that ran has left leases of `lease_s` at most."""
+        """Sets baseline weights without an engine. An engine that ran before has left leases of at most `lease_s`."""
         self.set_weights(weights)
 
 
 @dataclass(frozen=True)
 class Target:
-    """Something that a pool drives and that only one lbengine may drive."""
+    """A thing that a pool drives and that only one lbengine may drive."""
 
     place: str
-    """In words."""
+    """Where it is, in words."""
     lock: str
-    """Its name on this host."""
+    """The name of its lock on this host."""
     lease: tuple[str, str]
-    """What is driven, and where, among all hosts."""
+    """The name of its lease among all hosts: what is driven, and where."""
     is_remote: bool = False
     """Other hosts reach it too."""
 
@@ -191,18 +196,20 @@ class Backend(Generic[Pool]):
     """One kind of balancer: how the pools that name it in `balancer` are driven."""
 
     settings: type[Pool]
-    """What is set of its pools. The tag is its word in `balancer`."""
+    """The settings of its pools. Their tag is its word in `balancer`."""
     open: Callable[[Pool, float], Balancer]
-    """The pool's balancer, which may take so many seconds to answer. Opens nothing yet."""
+    """(pool, timeout in s for an answer) -> the pool's balancer. Opens no connection yet."""
     check: Callable[[Pool, LbengineSettings, Mapping[str, int]], list[str]]
-    """Looks at a pool's balancer before it is driven; returns warnings. The mapping has the weights that servers have
-    without us, where those of now may be ours. Raises BalancerError."""
+    """(pool, settings, weights by server that are not ours) -> warnings about a balancer before it is driven. The
+    weights are given for servers whose present weights may be ours. Raises BalancerError."""
     targets: Callable[[Pool], list[Target]]
     rest: Callable[[Pool, PoolSettings], Pool | None] = lambda pool, _: pool
-    """What a pool drives and the other one does not, as a pool; None: nothing. They are at different places."""
+    """(pool, another pool at another place) -> the targets of the first that the second does not drive, as a pool;
+    None where there are none."""
     claim: Callable[[PoolSettings], str] = lambda _: ""
     """Why no other backend may drive this pool, in words; empty where it may. Raises BalancerError."""
     lacks: Callable[[Pool], list[str]] = lambda _: []
-    """What the controller's user lacks on this host to drive the pool, in words with the remedy."""
+    """The rights and programs that the controller's user lacks on this host to drive the pool, in words with the
+    remedy."""
     advice: Callable[[Pool, Snapshot], tuple[str, str] | None] = lambda _, __: None
-    """What was measured where another balance algorithm works better with Slackwater, and the remedy."""
+    """(measurement, remedy) where another balance algorithm works better with Slackwater; None where not."""

@@ -1,6 +1,6 @@
 """The baseline: the weights that a pool has without Slackwater, on disk before the first change.
 
-The file is there exactly while lbengine may have changed something: a clean stop puts the weights back and removes it.
+The file exists exactly while lbengine may have changed a weight: a clean stop puts the weights back and removes it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ VERSION = 1
 
 
 class BaselineError(Exception):
-    """A baseline file that cannot be read, trusted or written; the text names it and what to do."""
+    """A baseline file cannot be read, trusted or written. The text names it and says what to do."""
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One server's baseline."""
 
     weight: ServerWeight
-    """What it has without us: the configured weight, or on disk the one that somebody else has set. Where none is
-    configured, the weight that it had when it was first seen; with 0 it is left alone until somebody gives it one."""
+    """Its weight without us: the configured weight, or on disk the weight that somebody else has set. Where none is
+    configured it is the weight that the server had when it was first seen. A server with 0 is left alone until somebody
+    gives it a weight."""
     configured: ServerWeight
-    """The configuration file's weight when `weight` was taken: another one after a reload is the new baseline."""
+    """The configuration file's weight when `weight` was taken. A different one after a reload is the new baseline."""
     maxconn: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """The most requests that it gets at a time; None: no limit, or the balancer has none."""
 
 
 class _File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The file. What is driven (`PoolSettings.driven`) stands beside these."""
+    """The file. The settings that say what is driven (`PoolSettings.driven`) stand beside these fields."""
 
     v: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
     pool: Name
@@ -52,16 +53,16 @@ class _File(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass
 class BaselineStore:
-    """`<state_dir>/baseline/<pool>.json`."""
+    """The file `<state_dir>/baseline/<pool>.json`."""
 
     state_dir: Path
     pool: PoolSettings
     mirror: Callable[[Mapping[str, Baseline] | None], None] = field(default=lambda _: None)
-    """Called with what is on disk now (None: nothing any more), before `save` and `remove` return."""
+    """Called with the baseline that is on disk now (None: removed), before `save` and `remove` return."""
     saved: Mapping[str, Baseline] | None = field(default=None, init=False)
-    """What was saved or loaded last."""
+    """The baseline that was saved or loaded last."""
     id: str = field(default="", init=False)
-    """Random, of what was saved or loaded last, from its first save until it is removed."""
+    """Random id of the stored baseline, the same from its first save until it is removed."""
     _written: tuple[int, int] | None = field(default=None, init=False)
 
     @property
@@ -92,7 +93,7 @@ class BaselineStore:
         return file.servers
 
     def save(self, servers: Mapping[str, Baseline]) -> None:
-        """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
+        """Writes the file; a power cut leaves the old one or the new one whole. Raises BaselineError."""
         pool = self.pool
         if not (self.id and self.path.exists()):
             self.id = uuid.uuid4().hex
@@ -106,11 +107,11 @@ class BaselineStore:
         self.mirror(servers)
 
     def is_current(self) -> bool:
-        """True while the file on disk is the one written last, so that a change may be made."""
+        """True while the file on disk is the one that was written last, so that weights may be changed."""
         return self._written is not None and self._identity() == self._written
 
     def remove(self) -> None:
-        """Removes the file: nothing is left to put back. Raises BaselineError."""
+        """Removes the file, when nothing is left to put back. Raises BaselineError."""
         try:
             with as_owner(self.path):
                 if self.path.exists():
@@ -125,12 +126,15 @@ class BaselineStore:
         self.mirror(None)
 
     def forget(self) -> None:
-        """Somebody else has led since: what was stored is of the past, and not what to go back to."""
+        """Removes a baseline that is out of date, since somebody else has led since."""
         remove(self.path)
 
     @property
     def put_back(self) -> str:
-        """The `id` of what was removed last, by us or by `slackwater restore`: whoever still has it, it is done."""
+        """The `id` of the baseline that was put back last, by us or by `slackwater restore`; empty: none is known.
+
+        A copy with this id, in a lease, is out of date.
+        """
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return bytes_of(self._note).decode().strip()
         return ""
@@ -147,12 +151,12 @@ class BaselineStore:
 
 
 def stored_in(state_dir: Path) -> list[Path]:
-    """The files of all stored baselines."""
+    """The files of all stored baselines, of pools that the settings no longer have too."""
     return list((state_dir / "baseline").glob("*.json"))
 
 
 def pool_of(path: Path) -> PoolSettings:
-    """The pool that a stored baseline is of, with the settings that say where it is. Raises BaselineError."""
+    """The pool of a stored baseline, with the settings that say where it is. Raises BaselineError."""
     try:
         fields = StateFile(path, dict[str, object]).load() or {}
         kind = kind_of(fields)
@@ -164,7 +168,7 @@ def pool_of(path: Path) -> PoolSettings:
 
 
 def configured_weight(server: Server) -> int | None:
-    """The weight that the site's configuration gives a server; None where there is none, or DNS sets it."""
+    """The weight of a server in the site's configuration; None where it has none, or DNS sets it."""
     return server.configured if server.configured > 0 and not server.srv_record else None
 
 
@@ -175,40 +179,41 @@ def merge(
     *,
     follow: bool = False,
 ) -> tuple[dict[str, Baseline], list[str]]:
-    """The baseline after a look at the balancer, and in words what is new in it.
+    """The baseline after a look at the balancer, and its news in words.
 
     The configured weight is the baseline, whatever somebody has set by hand. Where none is configured it is the weight
-    that the server had when it was first seen; with `follow` (nothing of ours is set) the one that it has now. Servers
-    that came add theirs, ones that went drop out, and one whose configured weight is another than when its baseline
-    was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have set (None:
-    not known, any of them may be ours); one that is not ours is the baseline. While part of the balancer does not
-    answer, no server counts as gone, nor does one that cannot be read. Everything else stays as stored.
+    that the server had when it was first seen; with `follow` (nothing of ours is set) its present weight. New servers
+    are added, and servers that are gone drop out. If a server's configured weight differs from the one when its
+    baseline was taken (the site changed it and reloaded), the new weight is its baseline. `limits` are the `maxconn`s
+    that we have set (None: not known, any of them may be ours); a `maxconn` that is not ours is the baseline. While a
+    part of the balancer does not answer no server counts as gone. A server that cannot be read does not either.
+    Everything else stays as stored.
     """
     merged: dict[str, Baseline] = {}
     news: list[str] = []
     for server in snapshot.servers:
         known = None if stored is None else stored.get(server.name)
         limited = known is not None and (limits is None or limits.get(server.name, 0) == server.maxconn)
-        most = known.maxconn if known is not None and limited and server.maxconn is not None else server.maxconn
-        full = configured_weight(server)
+        maxconn = known.maxconn if known is not None and limited and server.maxconn is not None else server.maxconn
+        configured = configured_weight(server)
         if known is None:
-            weight = server.weight if full is None else full
-            merged[server.name] = Baseline(weight, server.configured, most)
+            weight = server.weight if configured is None else configured
+            merged[server.name] = Baseline(weight, server.configured, maxconn)
             if stored is not None:
                 news.append(f"{server.name} is new with weight {weight}")
         elif known.configured != server.configured:
-            merged[server.name] = Baseline(server.configured, server.configured, most)
+            merged[server.name] = Baseline(server.configured, server.configured, maxconn)
             news.append(f"{server.name} is configured with {server.configured} now, it was {known.configured}")
-        elif full is not None:
-            merged[server.name] = Baseline(full, server.configured, most)
+        elif configured is not None:
+            merged[server.name] = Baseline(configured, server.configured, maxconn)
         elif known.weight == 0 and server.weight > 0:
-            merged[server.name] = Baseline(server.weight, server.configured, most)
+            merged[server.name] = Baseline(server.weight, server.configured, maxconn)
             news.append(f"{server.name} was given weight {server.weight}")
         elif follow and known.weight != server.weight:
-            merged[server.name] = Baseline(server.weight, server.configured, most)
+            merged[server.name] = Baseline(server.weight, server.configured, maxconn)
             news.append(f"{server.name} has weight {server.weight} now, it had {known.weight}, and none is configured")
         else:
-            merged[server.name] = Baseline(known.weight, known.configured, most)
+            merged[server.name] = Baseline(known.weight, known.configured, maxconn)
     for name, known in (stored or {}).items():
         if name not in merged and (snapshot.absent or name in snapshot.unreadable):
             merged[name] = known
@@ -218,7 +223,10 @@ def merge(
 
 
 def set_by_someone(stored: Mapping[str, Baseline], snapshot: Snapshot) -> dict[str, int]:
-    """Servers that somebody else held at another weight than the configured one when this was stored: that weight."""
+    """The weights that somebody else had set when this baseline was stored, by server.
+
+    They are the stored weights that differ from the configured ones.
+    """
     return {
         server.name: known.weight
         for server in snapshot.servers
@@ -230,7 +238,7 @@ def set_by_someone(stored: Mapping[str, Baseline], snapshot: Snapshot) -> dict[s
 def to_store(
     baselines: Mapping[str, Baseline], snapshot: Snapshot, externally_controlled: Collection[str]
 ) -> dict[str, Baseline]:
-    """What to go back to without us: of servers that somebody else controls the weight that those have now."""
+    """The weights to go back to without us: a server that somebody else controls keeps its present weight."""
     theirs = {server.name: server.weight for server in snapshot.servers if server.name in externally_controlled}
     return {
         name: msgspec.structs.replace(baseline, weight=theirs.get(name, baseline.weight))
@@ -241,7 +249,7 @@ def to_store(
 def diff_from_baseline(
     snapshot: Snapshot, baselines: Mapping[str, Baseline]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
-    """Weights, and `maxconn`s, that are not at their baseline: server -> (shown, baseline)."""
+    """The weights and the `maxconn`s that are not at their baseline, each as server -> (shown, baseline)."""
     weights, limits = {}, {}
     for server in snapshot.servers:
         baseline = baselines.get(server.name)

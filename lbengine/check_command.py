@@ -1,4 +1,4 @@
-"""`slackwater check`: everything that a controller needs, each with its remedy where it is missing."""
+"""`slackwater check`: everything that a controller needs, with a remedy for each thing that is missing."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from slackwater.views.headline import fails
 HEARD_WITHIN_S = 5.0
 LOOK_EVERY_S = 1.0
 SURELY_SEEN_PER_S = 2.0
-"""At so many requests per second a monitor sees some in each of its periods."""
+"""From this rate on, in requests per second, a monitor sees requests in each of its periods."""
 SIGNS = {"ok": "✓", "warning": "!", "missing": "✕"}
 START = "systemctl enable --now slackwater-controller"
 LOG = "journalctl -u slackwater-controller"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result for one thing that was checked."""
 
     about: str
     state: Literal["ok", "warning", "missing"]
@@ -59,11 +59,11 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     otherwise: so it says, from measurements, which balance algorithm works best with Slackwater. Run it as root or as
     the controller's user. On a web server `slackwater-monitor check` does the same.
     """
-    logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line says so
+    logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line of the result says the same
     until_s = time.monotonic() + (wait_s or 0.0)
     shown: set[Line] = set()
     while True:
-        lines = list(_looked_at(config_path))
+        lines = list(_check_all(config_path))
         if not as_json:
             for line in lines:
                 if line not in shown:
@@ -82,7 +82,7 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     sys.exit(1 if missing else 0)
 
 
-def _looked_at(config_path: Path) -> Iterator[Line]:
+def _check_all(config_path: Path) -> Iterator[Line]:
     try:
         load(config_path)
     except ConfigError as error:
@@ -116,7 +116,7 @@ def _balancer(settings: ControllerSettings, pool: PoolSettings) -> Iterator[Line
 
 
 def _controller(settings: ControllerSettings) -> Generator[Line, None, bool]:
-    """Whether it runs."""
+    """Returns whether the controller runs."""
     pid = running_serve(settings.state_dir)
     if pid is None:
         yield Line("controller", "missing", "it does not run", START)
@@ -137,39 +137,41 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     try:
         snapshot = balancer_of(pool, settings.lbengine.socket_timeout_s).read()
     except BalancerError:
-        return  # said above
+        return  # `_balancer` reports it
     if (better := advice(pool, snapshot)) is not None:
         yield Line(f"balance algorithm of pool {pool.name}", "warning", *better)
     yield from _servers(settings, pool, snapshot)
-    may = None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
+    nodes_of_bus = (
+        None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
+    )
     heard, samples = _heard(settings, pool) if is_running else ({}, {})
     sent: dict[str, float] = {}
     cycle = _latest_cycle(settings, pool) if is_running else None
-    for one in () if cycle is None else cycle.servers:
-        node = pool.servers.get(one.server, one.server)
-        sent[node] = sent.get(node, 0.0) + (one.rps or 0.0)
-    servers = [one.name for one in snapshot.servers if not one.backup and not one.placeholder]
+    for cycle_server in () if cycle is None else cycle.servers:
+        node = pool.servers.get(cycle_server.server, cycle_server.server)
+        sent[node] = sent.get(node, 0.0) + (cycle_server.rps or 0.0)
+    servers = [server.name for server in snapshot.servers if not server.backup and not server.placeholder]
     for node in dict.fromkeys(pool.servers.get(server, server) for server in servers):
         about = f"node {node} of pool {pool.name}"
-        if may is not None and node not in may:
+        if nodes_of_bus is not None and node not in nodes_of_bus:
             yield Line(about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}")
         elif not is_running:
             yield Line(about, "missing", "nobody listens, as the controller does not run", START)
-        elif (at := heard.get(node)) is None:
-            where = "run `slackwater-monitor check` there; `systemctl enable --now slackwater-monitor` starts it"
-            yield Line(about, "missing", f"no Sample has come; it sends them to {settings.bus.address}", where)
-        elif (age_s := time.time() - at) > HEARD_WITHIN_S:
-            where = "run `systemctl status slackwater-monitor` and `slackwater-monitor check` there"
-            yield Line(about, "missing", f"the last Sample came {age_s:.0f} s ago", where)
+        elif (heard_unix_s := heard.get(node)) is None:
+            remedy = "run `slackwater-monitor check` there; `systemctl enable --now slackwater-monitor` starts it"
+            yield Line(about, "missing", f"no Sample has come; it sends them to {settings.bus.address}", remedy)
+        elif (age_s := time.time() - heard_unix_s) > HEARD_WITHIN_S:
+            remedy = "run `systemctl status slackwater-monitor` and `slackwater-monitor check` there"
+            yield Line(about, "missing", f"the last Sample came {age_s:.0f} s ago", remedy)
         elif why := unseen(samples.get(node), sent.get(node, 0.0)):
-            where = f"run `slackwater-monitor check` on {node}"
-            yield Line(about, "warning", f"its Samples come, but its requests are not known: {why}", where)
+            remedy = f"run `slackwater-monitor check` on {node}"
+            yield Line(about, "warning", f"its Samples come, but its requests are not known: {why}", remedy)
         else:
             yield Line(about, "ok", "its Samples come")
 
 
 def unseen(sample: Sample | None, sent_per_s: float) -> str:
-    """Why a node's monitor knows nothing of the requests that the balancer sends it; empty: it does."""
+    """Why a node's monitor does not see the requests that the balancer sends it; empty where it does, or may."""
     if sample is None:
         return ""
     if sample.traffic is None or sample.traffic.rps is None:
@@ -181,12 +183,12 @@ def unseen(sample: Sample | None, sent_per_s: float) -> str:
 
 
 def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapshot) -> Iterator[Line]:
-    """What the controller last said of servers that fail, or whose weight it has lowered."""
+    """Servers that fail, or whose weight is lowered, by the controller's last Cycle."""
     cycle = _latest_cycle(settings, pool)
     if cycle is None or time.time() - cycle.time_unix_s > HEARD_WITHIN_S:
         return
-    errors = [one.errors_per_s for one in cycle.servers if one.errors_per_s is not None]
-    rates = [one.rps for one in cycle.servers if one.rps is not None]
+    errors = [state.errors_per_s for state in cycle.servers if state.errors_per_s is not None]
+    rates = [state.rps for state in cycle.servers if state.rps is not None]
     if errors and rates:
         text = f"{sum(rates):.1f} requests/s, {sum(errors):.1f} errors/s"
         yield Line(f"requests of pool {pool.name}", "ok", text)
@@ -213,7 +215,7 @@ def _latest_cycle(settings: ControllerSettings, pool: PoolSettings) -> Cycle | N
 
 
 def _heard(settings: ControllerSettings, pool: PoolSettings) -> tuple[dict[str, float], dict[str, Sample]]:
-    """When the last Sample of each node came, and the last ones."""
+    """The time (Unix, in s) at which each node's last Sample came, and these Samples, by node."""
     try:
         with Journal.open(journal_path(settings.state_dir), read_only=True) as journal:
             return dict(journal.received("sample", pool.name)), journal.latest_samples(pool.name)

@@ -1,4 +1,4 @@
-"""What a cycle did, for people: the sentence in the log and on the page, and each server as it stands."""
+"""A cycle in words: the sentence in the log and on the page, and the state of each server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbengine.decision.state import PoolState
 from slackwater.messages import Change, ServerState, Verdict
 
 MOST_PARTS = 30
-"""Of a sentence: nobody reads more."""
+"""Most parts of a sentence: nobody reads more."""
 
 
 def cycle(
@@ -24,9 +24,9 @@ def cycle(
     *,
     observing: bool,
 ) -> str:
-    """`web: host1 100 -> 0 (interference, 82% of capacity lost, ...); 2 others unchanged`.
+    """The sentence, as `web: host1 100 -> 0 (interference, 82% of capacity lost, ...); 2 others unchanged`.
 
-    `remarks`: what else is worth saying, in front.
+    `remarks` stand in front.
     """
     baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
     servers = {server.name: server for server in snapshot.servers}
@@ -73,8 +73,8 @@ def cycle(
         if name not in moved:
             moved.add(name)
             parts.append(f"{name} is left alone ({status})")
-    if (more := len(parts) - MOST_PARTS) > 0:
-        parts[MOST_PARTS:] = [f"and {more} more of these"]
+    if (hidden := len(parts) - MOST_PARTS) > 0:
+        parts[MOST_PARTS:] = [f"and {hidden} more of these"]
     rest = sum(name not in moved for name in decisions.servers)
     if rest:
         parts.append(
@@ -91,8 +91,11 @@ def servers(
     rates: Rates,
     verdicts: Mapping[str, Verdict],
 ) -> list[ServerState]:
-    """The pool's servers after a cycle. `weights` are those set in it, where they are not the ones in `snapshot`;
-    response times are as the nodes measured them (`verdicts` by server), else the balancer's."""
+    """The pool's servers after a cycle.
+
+    `weights`: the weights that the cycle has set; other servers have that of `snapshot`. `verdicts`: by server; their
+    response times, measured by the nodes, are preferred to the balancer's.
+    """
     total_rps = sum(rates.rps.values()) if rates.rps else 0.0
     states = []
     counts = rates.window.counts()

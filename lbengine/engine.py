@@ -1,7 +1,7 @@
 """The engine of one pool: read the balancer, decide, record, write, read back. One call of `cycle` is one turn.
 
-It never fires and forgets: each turn starts from what the balancer shows, so reloads and other people's changes are
-seen. What a turn comes to is decided by the pure `lbengine.decision.step`; here it is carried out.
+Each turn starts from the weights that the balancer shows, so reloads and other people's changes are seen. The pure
+function `lbengine.decision.step.step` decides; the engine carries its actions out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SOMEONE_ELSE = "someone else"
 class Engine:
     """Turns the Verdicts in `inbox` into weights of one pool. Not for several threads at once, except `inbox`.
 
-    `now_s` in its methods is a monotonic clock, `wall` the label on what is recorded. Messages to publish gather in
+    `now_s` in its methods is a monotonic clock; `wall` gives the times of records. Messages to publish gather in
     `outbox`. Raises BaselineError when a stored baseline cannot be read.
     """
 
@@ -52,11 +52,11 @@ class Engine:
         self._controller = controller_id(state_dir)
         self.inbox = LatestVerdicts(self._controller)
         self.standby = ""
-        """Who drives the balancer, when that is not us."""
+        """Who drives the balancer instead of us, in words; empty where we do."""
         self.may_lower: Callable[[], bool] = lambda: True
-        """Whether the balancer is surely ours at this moment; if not, weights may only be raised."""
+        """Whether the balancer is surely ours at this moment. If not, weights may only be raised."""
         self.at_rest = False
-        """After the last turn there was nothing to look after: see `_is_at_rest`."""
+        """True when the last turn left nothing to look after (`_is_at_rest`)."""
         self._wall = wall
         self.store = BaselineStore(state_dir, pool)
         self._writer = Writer(
@@ -78,7 +78,7 @@ class Engine:
 
     @property
     def acting(self) -> bool:
-        """Weights are set, unless the pool is paused or somebody else's."""
+        """True in act mode: weights are set, unless the pool is paused or another lbengine drives it."""
         return self.commands.overrides.mode == "act"
 
     @property
@@ -86,19 +86,19 @@ class Engine:
         return self.commands.overrides.paused
 
     def node_of(self, server: str) -> str:
-        """The node that the balancer's server is."""
+        """The name of the node that runs a server of the balancer."""
         return self.pool.servers.get(server, server)
 
     # --- phases
 
     def _wanted_phase(self) -> Phase:
-        """The phase that operators and configuration call for."""
+        """The phase by the operators' commands and the configuration."""
         if self.paused is not None:
             return "paused"
         return "acting" if self.acting else "observing"
 
     def _enter_phase(self) -> None:
-        """Goes where operators and configuration call for, after what may be left of ours is put back."""
+        """Enters the wanted phase, or first `restoring` where weights of ours may be left."""
         phase = self._wanted_phase()
         if phase != "acting" and self.store.path.exists():
             phase = "restoring"
@@ -106,25 +106,27 @@ class Engine:
         self.state = replace(self.state, phase=phase)
 
     def stand_by(self, who: str, forget: bool) -> None:
-        """Somebody else drives the balancer: look only. `forget`: what we stored is of the past."""
+        """Enters the phase `standby`, since `who` drives the balancer. `forget`: our stored baseline is out of date."""
         self.standby = who
         if forget:
             self.store.forget()
         self.state = replace(self.state, phase="standby", limits={})
 
     def look_on(self) -> None:
-        """Somebody else drives the balancer, and this pool is only observed, which needs no lease."""
+        """Leaves `standby` although another lbengine drives the balancer: the pool is only observed, which needs no
+        lease."""
         self.standby = ""
         self.state = replace(self.state, phase=self._wanted_phase())
 
     def take_over(
         self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, now_s: float, after_another: bool
     ) -> Mapping[str, Baseline] | None:
-        """The balancer is ours from now on. `baseline` and `paused` are what the one before left, if it did. Returns
-        the baseline that is stored now: our own, or where we have none that of the one before.
+        """Drives the balancer from now on, with the weights as they are.
 
-        Weights stay as they are. For a while `after_another` that may have been cut off, weights that move are being
-        restored by that one: they are set again rather than left to it. Raises BaselineError, StateFileError.
+        `baseline` and `paused`: left by the lbengine before, if any. `after_another`: that lbengine may still live, cut
+        off, and restore weights; for a while weights that change are therefore set again, and not taken for somebody's
+        wish. Returns the baseline that is stored now: our own, or where we have none the one that was left. Raises
+        BaselineError, StateFileError.
         """
         self.standby = ""
         stored = self.store.load()
@@ -150,8 +152,10 @@ class Engine:
     # --- the turn
 
     def cycle(self, now_s: float) -> str:
-        """One turn; returns what it did in a sentence. Raises BalancerError when the balancer is away or refuses, which
-        its Cycle says too."""
+        """Takes one turn; returns a sentence that says what it did.
+
+        Raises BalancerError when the balancer is away or refuses; the turn's Cycle says so too.
+        """
         try:
             return self._turn(now_s)
         except BalancerError as error:
@@ -169,7 +173,7 @@ class Engine:
         self._message_nodes()
         baselines = {name: baseline.weight for name, baseline in (self.state.baselines or {}).items()}
         observing = not self.acting
-        positions = {} if observing else {name: one.weight for name, one in self.state.positions.items()}
+        positions = {} if observing else {name: position.weight for name, position in self.state.positions.items()}
         sentence = describe.cycle(
             self.pool.name, self.state, view.snapshot, actions.decisions, changes, remarks, observing=observing
         )
@@ -199,7 +203,7 @@ class Engine:
         )
 
     def _cycle_of_outage(self, error: BalancerError) -> Cycle:
-        """So that readers know that we are there, and that the balancer is not."""
+        """The Cycle of a turn that failed. It tells readers that we run and that the balancer does not answer."""
         cycle = self._cycle(self.state.last, str(error))
         if self._outage_since_unix_s is None:
             self._outage_since_unix_s = cycle.time_unix_s
@@ -209,13 +213,14 @@ class Engine:
         return cycle
 
     def settle(self) -> None:
-        """Has the Changes of the last turn on the disk; call it when they have been published."""
+        """Forces the Changes of the last turn to the disk. Call it when they have been published."""
         self._writer.settle()
 
     def stop(self, now_s: float, why: str) -> str:
-        """Puts the baseline weights back, if any may be changed.
+        """Puts the baseline weights back, if any weight may be changed; returns a sentence.
 
-        Raises BalancerError when that is refused or part of the balancer does not answer: the file stays then.
+        Raises BalancerError when that is refused or a part of the balancer does not answer. The stored baseline stays
+        then.
         """
         if self.state.phase == "standby" or not self.store.path.exists():
             return f"{self.pool.name}: nothing to put back"
@@ -231,7 +236,7 @@ class Engine:
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
     def _look(self, now_s: float) -> PoolView:
-        """What this turn sees. Raises BalancerError."""
+        """Reads all that this turn sees. Raises BalancerError."""
         if self.state.started_s is None:
             self.state = replace(self.state, started_s=now_s)
         overrides, temporary = self.commands.overrides, self.commands.temporary
@@ -254,7 +259,7 @@ class Engine:
         return self.commands.overrides.apply(self.inbox.fresh(now_s, self.settings.lease_s))
 
     def _carry_out(self, view: PoolView, after: PoolState, actions: Actions) -> tuple[list[Change], list[str]]:
-        """Does what the turn calls for: the changes that were made, and remarks. Raises BalancerError."""
+        """Carries the turn's actions out; returns the changes that were made, and remarks. Raises BalancerError."""
         remarks = list(actions.findings.remarks)
         self.state = actions.otherwise
         self._writer.forget_unconfirmed()
@@ -283,13 +288,13 @@ class Engine:
         changes = self._outcomes.forecast(changes, view.snapshot, positions)
         changes = self._writer.make(changes, stored, remarks)
         done = {(made.what, made.target) for made in changes}
-        self.state = without(after, [one for one in actions.wanted if (one.what, one.server) not in done])
+        self.state = without(after, [value for value in actions.wanted if (value.what, value.server) not in done])
         remarks += self.commands.overrides.describe()
         remarks += self._outcomes.over_share(view.snapshot, after.baselines or {})
         return changes, remarks
 
     def _restore(self, actions: Actions, by: str, why: str, remarks: list[str]) -> list[Change]:
-        """Puts baselines back, and removes the stored one if nothing of ours is left. Raises BalancerError."""
+        """Puts baselines back, and removes the stored baseline if nothing of ours is left. Raises BalancerError."""
         changes = self._writer.put_back(actions.restore_weights, actions.restore_limits, by, why)
         if actions.is_restored:
             try:
@@ -298,8 +303,8 @@ class Engine:
                 remarks.append(str(error))
         return changes
 
-    def _message_nodes(self) -> None:
-        """Sends the nodes what to answer, where the balancer fetches its weights from them."""
+    def _send_weights_to_nodes(self) -> None:
+        """Sends each node its weight, where the balancer fetches the weights from the nodes."""
         if not self.acting:
             return
         for server, percent in self._writer.balancer.percents_for_nodes().items():
@@ -317,10 +322,10 @@ class Engine:
     # --- commands
 
     def command(self, request: Request, now_s: float) -> str:
-        """Carries out an operator's command and takes a turn at once; returns what was done in a sentence.
+        """Carries out an operator's command and takes a turn at once; returns a sentence that says what was done.
 
-        Raises CommandError for what cannot be done, StateFileError for what cannot be kept. When the balancer cannot be
-        reached now, what is due is set as soon as it can.
+        When the balancer cannot be reached now, the weights are set as soon as it answers. Raises CommandError for a
+        command that cannot be carried out, StateFileError where its effect cannot be kept.
         """
         baselines = {name: baseline.weight for name, baseline in (self.state.baselines or {}).items()}
         was_acting = self.acting
@@ -332,7 +337,7 @@ class Engine:
             self.outbox.append(asked)
         if not takes_effect:
             return f"{self.pool.name}: {done}"
-        if self.acting and not was_acting:  # what was imagined in observe mode was never set
+        if self.acting and not was_acting:  # the positions of observe mode were never set
             self.state = replace(self.state, positions={}, limits={})
         self._enter_phase()
         try:
@@ -344,25 +349,32 @@ class Engine:
             return f"{self.pool.name}: {done}; {who} does not answer yet, its weights are set when it does ({error})"
 
     def _unconfigured(self) -> str:
-        """Whose value is the baseline of servers that have no configured weight, in words."""
-        found = [f"{name} {one.weight}" for name, one in (self.state.baselines or {}).items() if not one.configured]
-        if not found:
+        """The servers without a configured weight and their baselines, in words; empty where there are none."""
+        unconfigured = [
+            f"{name} {baseline.weight}"
+            for name, baseline in (self.state.baselines or {}).items()
+            if not baseline.configured
+        ]
+        if not unconfigured:
             return ""
-        baselines = ", ".join(found)
+        baselines = ", ".join(unconfigured)
         why = f"; {self.pool.title} has no configured weight of these, so that of now is their baseline: {baselines}"
         return shortened(why)
 
     def override_temporarily(self, question: Mapping[str, Any], now_s: float) -> str:
-        """Sets a temporary override for the second stage; its effect is seen in the cycles. Raises ValueError."""
-        shown: Snapshot | None = self.state.last
-        servers = [] if shown is None else [server.name for server in shown.servers]
+        """Sets a temporary override for the second stage; the next turns follow it. Raises ValueError."""
+        last: Snapshot | None = self.state.last
+        servers = [] if last is None else [server.name for server in last.servers]
         named = [server for server in servers if self.node_of(server) == question.get("node")]
         return f"{self.pool.name}: {self.commands.override_temporarily(question, named, now_s)}"
 
 
 def _is_at_rest(view: PoolView, servers: Sequence[ServerState]) -> bool:
-    """Every server has its baseline weight and is to keep it, and every node is calm and sees its own requests (of one
-    that does not, the detector knows only what the balancer's figures in each Cycle show)."""
+    """Whether every server has its baseline weight and is to keep it, and every node is calm and sees its own requests.
+
+    A node that does not see them is known to the detector only by the balancer's figures in each Cycle, so Cycles must
+    go on coming often.
+    """
     overrides = (view.drains, view.caps, view.holds, view.pins)
     return (
         bool(view.verdicts)

@@ -1,4 +1,4 @@
-"""The thread that an engine turns in."""
+"""The thread in which an engine runs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ Result = TypeVar("Result")
 
 
 class EngineThread:
-    """One piece of work after the other, beside the event loop, so that a stuck balancer holds up nothing else."""
+    """Runs functions one after the other beside the event loop, so that a stuck balancer holds up nothing else."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._loop = asyncio.get_running_loop()
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Runs a function in the thread, after those that came before it."""
+        """Runs a function in the thread, after the functions that came before it; returns its result."""
         return await self._loop.run_in_executor(self._executor, work, *arguments)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Result], within_s: float) -> Result:
-        """From within the thread: has the event loop run a coroutine. Raises TimeoutError, and cancels it then."""
+        """Called from within the thread: has the event loop run a coroutine, and returns its result.
+
+        A coroutine that takes longer than `within_s` is cancelled, and TimeoutError is raised.
+        """
         running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return running.result(within_s)
@@ -31,5 +34,5 @@ class EngineThread:
             raise
 
     def shutdown(self) -> None:
-        """No work comes after this."""
+        """Ends the thread. No work may follow."""
         self._executor.shutdown()

@@ -1,12 +1,12 @@
 """Which servers fail well above their peers, by the requests of the last `WINDOW_S` as the balancer counted them. Pure.
 
 A server's share of failures is compared with that of all its peers together. Its lower confidence bound must be above
-the upper one of theirs, so that a few failures among few requests do not suffice, and a few among many do. The bounds
-are Chernoff's ("A measure of asymptotic efficiency for tests of a hypothesis", 1952): they hold for any number of
-requests.
+the upper bound of the peers' share. So a few failures among few requests do not suffice, and a few among many do. The
+bounds are Chernoff's ("A measure of asymptotic efficiency for tests of a hypothesis", 1952), which hold for any number
+of requests.
 
-Who was named stays so until the shares themselves are close again. One that fails just so often would be named by
-turns otherwise, and load would move each time.
+A server that was named stays named until the shares themselves are close again. Otherwise a server at the limit would
+be named on and off, and load would move each time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from lbengine.balancer import Snapshot
 
 WINDOW_S = 30.0
 LOOK_S = 1.0
-"""Counts are kept in steps of this."""
+"""Time between the counts that are kept."""
 DOUBT = 0.001
-"""So likely each of the two bounds is wrong. It is asked several times a second, about every server."""
+"""Probability that one of the two bounds is wrong. It is low since each server is judged several times a second."""
 WELL_ABOVE = 0.01
-"""The bounds must be this far apart: one more failure in 100 requests is worth a word."""
+"""Least distance of the bounds: one more failure in 100 requests is worth a word."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """Of a server's requests in the window."""
+    """Numbers of a server's requests in the window."""
 
     ended: int
-    """Answered, failed or sent again to another server."""
+    """Requests that were answered, failed or sent again to another server."""
     failed: int
 
     @property
@@ -45,26 +45,28 @@ class Failing:
 
     share: float
     peers: float
-    """The share of all its peers together."""
+    """Share of failures of all its peers together."""
 
 
 def failing(counts: Mapping[str, Count], before: Collection[str] = ()) -> dict[str, Failing]:
-    """Servers that fail well above their peers, by name, or did `before` and still fail more. No load should be moved
-    to them."""
+    """Servers that fail well above their peers, by name; no load should be moved to them.
+
+    A server that did so `before` is still one of them while its share is more than `WELL_ABOVE` above theirs.
+    """
     ended = sum(count.ended for count in counts.values())
     failed = sum(count.failed for count in counts.values())
-    found = {}
+    failing_servers = {}
     for server, count in counts.items():
         peers = Count(ended - count.ended, failed - count.failed)
         if not peers.ended or count.share <= peers.share + WELL_ABOVE:
             continue
         if server in before or _bound(count, 0.0) > _bound(peers, 1.0) + WELL_ABOVE:
-            found[server] = Failing(count.share, peers.share)
-    return found
+            failing_servers[server] = Failing(count.share, peers.share)
+    return failing_servers
 
 
 def _bound(count: Count, towards: float) -> float:
-    """The share that is the furthest from the counted one, towards 0 or 1, that it does not rule out."""
+    """The confidence bound of a counted share: below it (`towards` 0) or above it (`towards` 1)."""
     near, far, most = count.share, towards, math.log(1.0 / DOUBT)
     for _ in range(30):
         middle = (near + far) / 2.0
@@ -76,7 +78,7 @@ def _bound(count: Count, towards: float) -> float:
 
 
 def _divergence(counted: float, true: float) -> float:
-    """Kullback and Leibler's, of two shares."""
+    """Kullback and Leibler's divergence of two shares."""
     return sum(p * math.log(p / q) for p, q in ((counted, true), (1.0 - counted, 1.0 - true)) if p > 0.0)
 
 
@@ -88,7 +90,10 @@ class ErrorWindow:
     """(time, (ended, failed) so far by server), oldest first."""
 
     def after(self, now_s: float, snapshot: Snapshot, restarted: bool) -> ErrorWindow:
-        """With a fresh look; nothing is known where the balancer counts connections. `restarted`: it was made anew."""
+        """Adds a fresh look; the window stays empty where the balancer counts connections.
+
+        `restarted`: the balancer was made anew, so its counters start again.
+        """
         if snapshot.counts == "connections":
             return ErrorWindow()
         now = {
@@ -104,7 +109,7 @@ class ErrorWindow:
         return ErrorWindow((*looks, (now_s, now)))
 
     def _fell(self, snapshot: Snapshot) -> bool:
-        """Some count is lower than it was: a reload."""
+        """Whether a count is lower than it was, as after a reload."""
         last = self.looks[-1][1] if self.looks else {}
         return any(
             server.name in last and server.errors < last[server.name][1]
@@ -113,10 +118,10 @@ class ErrorWindow:
         )
 
     def counts(self) -> dict[str, Count]:
-        """Of each server since the window's begin, or since it was first seen."""
-        found = {}
+        """Each server's numbers since the window's begin, or since it was first seen."""
+        by_server = {}
         for server, (ended, failed) in (self.looks[-1][1] if self.looks else {}).items():
             first = next(look[server] for _, look in self.looks if server in look)
             more_failed = max(failed - first[1], 0)
-            found[server] = Count(max(ended - first[0], more_failed), more_failed)
-        return found
+            by_server[server] = Count(max(ended - first[0], more_failed), more_failed)
+        return by_server

@@ -1,8 +1,9 @@
 """Hooks: the operator's own programs, called when an episode begins or ends and when something was changed.
 
-Each gets one JSON object on its standard input. They run beside the loop, bounded in time and number, and what becomes
-of them changes nothing. Which episodes go on is followed while another lbengine drives the pool too, and kept on disk:
-each beginning and each end is called once over takeovers and restarts, as far as that can be known.
+Each program gets a JSON object on its standard input. Programs run beside the event loop, limited in time and number,
+and their results change nothing. The episodes that go on are kept on disk, and are followed while another lbengine
+drives the pool too. So each begin and each end is reported once over takeovers and restarts, as far as that can be
+known.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from slackwater.messages import Change, State, Verdict, encode
 log = logging.getLogger("lbengine.hooks")
 
 AT_ONCE = 4
-"""Processes that run at a time."""
+"""The most processes that run at a time."""
 WAITING = 64
-"""Calls that wait; the oldest are dropped, with a warning."""
+"""The most calls that wait. Beyond it the oldest are dropped, with a warning."""
 SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
 
 
 class Hooks:
-    """Calls `commands` (paths of programs). `call` never waits; `close` ends what still runs.
+    """Calls `commands` (paths of programs). `call` never waits; `close` ends the programs that still run.
 
-    `episodes` is the file that keeps which episodes go on, by pool and node; `clock` is monotonic.
+    `timeout_s`: a program that runs longer is killed. `episodes`: the file that keeps the episodes that go on, by pool
+    and node. `clock` is monotonic.
     """
 
     def __init__(
@@ -52,14 +54,14 @@ class Hooks:
         self._clock = clock
         self._states = self._load() if commands else {}
         self._not_called: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=WAITING)
-        """When it was seen, the pool, and what was left to the lbengine that drives it."""
+        """Calls that were left to the lbengine that drives the pool: (time, pool, the call's object)."""
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
     def verdict(self, verdict: Verdict, *, ours: bool = True) -> None:
-        """Calls `episode-start` and `episode-end` where a node's state changes so.
+        """Calls `episode-start` and `episode-end` where a Verdict begins or ends an episode.
 
-        `ours` false: another lbengine drives the pool and calls its own hooks, so it is only noted.
+        `ours` false: another lbengine drives the pool and calls its own hooks, so the call is only kept for a takeover.
         """
         if not self.commands:
             return
@@ -78,20 +80,21 @@ class Hooks:
             self._save()
 
     def take_over(self, pool: str, since_s: float) -> None:
-        """Calls what was seen of a pool since the lbengine before us was last heard of: it may have done so or not."""
+        """Makes the calls that were left to the lbengine before us since it was last heard of. It may have made them
+        too."""
         seen, self._not_called = self._not_called, deque(maxlen=WAITING)
-        for seen_s, of, about in seen:
-            if of != pool:
-                self._not_called.append((seen_s, of, about))
+        for seen_s, seen_pool, about in seen:
+            if seen_pool != pool:
+                self._not_called.append((seen_s, seen_pool, about))
             elif seen_s >= since_s:
                 self.call(about)
 
     def change(self, change: Change) -> None:
-        """Calls `change`."""
+        """Calls `change` with a Change that was published."""
         self.call({"event": "change", "change": json.loads(encode(change))})
 
     def call(self, about: dict[str, Any]) -> None:
-        """Has each program called as soon as there is room."""
+        """Has each program called with this object as soon as fewer than `AT_ONCE` run."""
         data = json.dumps(about).encode() + b"\n"
         for command in self.commands:
             if len(self._waiting) >= WAITING:
@@ -110,7 +113,8 @@ class Hooks:
             return {}
 
     def _save(self) -> None:
-        """For a restart only, so it is not forced to the disk: after a power cut a beginning is reported again."""
+        """Writes the episodes that go on, for a restart. They are not forced to the disk: after a power cut a begin is
+        reported again."""
         going_on = {
             pool: {node: state for node, state in nodes.items() if state in SLOW}
             for pool, nodes in self._states.items()
@@ -121,7 +125,7 @@ class Hooks:
             log.warning("%s: cannot be written: %s", self._file, error.strerror)
 
     async def close(self) -> None:
-        """Kills what runs and forgets what waits."""
+        """Kills the programs that run and forgets the calls that wait."""
         self._waiting.clear()
         for task in self._running:
             task.cancel()
@@ -159,7 +163,7 @@ class Hooks:
         except TimeoutError:
             log.warning("hook %s: killed after %g s", command, self.timeout_s)
         finally:
-            # With everything that it has started: it leads a session of its own.
+            # The program leads a session of its own, so its children are killed too.
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""A pool that the settings have at another place than its stored baseline, when that one cannot be put back there.
+"""A pool that the settings have at another place than its stored baseline, which cannot be put back at the old place.
 
 Its HAProxy is gone for good, or its backend has another name now. The pool must be driven at its new place all the
-same, and nothing of ours may stay lowered at the old one, should that come back.
+same. Should the old place come back, no weight of ours may stay lowered there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from slackwater.config import ControllerSettings, PoolSettings
 log = logging.getLogger("lbengine")
 
 MOST_LETTERS = 100
-"""Of a pool's name; with what is added it is no longer than a name may be."""
+"""A pool's name is cut to this length, so that it is still a valid name with the suffix."""
 
 
 def keep_apart(settings: ControllerSettings, left: PoolSettings) -> PoolSettings | None:
-    """Has the stored baseline count where the settings have the pool now, since its servers may be the same ones; what
-    it had elsewhere is kept under a name of its own. Returns that as a pool, None where nothing is left of it.
+    """Moves the stored baseline of `left`, a pool at its old place, to the place that the settings have now.
 
-    A pool whose name the settings do not use stands in nobody's way, and stays as it is.
+    The servers may be the same there. The part that stays at the old place is kept under a name of its own, and
+    returned as a pool; None where no such part is left. A pool whose name the settings do not use is returned as it is.
     """
     now = next((pool for pool in settings.pool if pool.name == left.name), None)
     if now is None or now.place == left.place:

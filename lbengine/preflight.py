@@ -1,4 +1,4 @@
-"""What must be right with a pool's servers before it is driven, whichever the balancer."""
+"""Checks of a pool's servers before the pool is driven, the same for every balancer."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from lbengine.balancer import BalancerError, Server, Snapshot
 from slackwater.config import PoolSettings
 
 FINE_BASELINE = 20
-"""Below this weight a step of 5% cannot be made."""
+"""The lowest weight that allows steps of 5%."""
 NOTHING_SET: Mapping[str, int] = MappingProxyType({})
-"""No weight is ours."""
+"""The weights without us where no weight is ours."""
 PLACEHOLDERS = {"no_address": "no address", "disabled": "`disabled` in the configuration"}
 MOST_NAMES = 20
-"""In one message."""
+"""The most names in one message."""
 
 
 def check_servers(
     snapshot: Snapshot, pool: PoolSettings, where: str, without_us: Mapping[str, int] = NOTHING_SET
 ) -> list[str]:
-    """Looks at names, numbers and weights of the servers; returns warnings. Raises BalancerError.
+    """Checks the number, the names and the weights of the servers; returns warnings. Raises BalancerError.
 
-    `without_us` are the weights that servers have without us, where those of now may be ours.
+    `without_us`: weights that servers have without us, for those whose present weights may be ours.
     """
     weights = {server.name: without_us.get(server.name, server.weight) for server in snapshot.servers}
     active = [server for server in snapshot.servers if not server.backup]
@@ -55,14 +55,14 @@ def check_servers(
 
 
 def _by_placeholder(servers: Iterable[Server]) -> dict[str, list[Server]]:
-    found: dict[str, list[Server]] = {}
+    by_placeholder: dict[str, list[Server]] = {}
     for server in servers:
-        found.setdefault(server.placeholder, []).append(server)
-    return found
+        by_placeholder.setdefault(server.placeholder, []).append(server)
+    return by_placeholder
 
 
 def names(servers: Iterable[Server]) -> str:
-    """The servers' names for a message; of very many the first ones."""
+    """The servers' names for a message: all, or the first `MOST_NAMES`."""
     all_names = [server.name for server in servers]
     few = all_names if len(all_names) <= MOST_NAMES + 1 else all_names[:MOST_NAMES]
     more = len(all_names) - len(few)

@@ -1,4 +1,4 @@
-"""Restoring without an engine, bus or detector: sets the baseline weights found on disk."""
+"""Restores the baseline weights that are stored on disk, without an engine, a bus or a detector."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from slackwater.messages import Change
 log = logging.getLogger("lbengine")
 
 RECORD_WITHIN_S = 0.5
-"""So long the weights wait for the journal. A disk that hangs must not keep them as they are."""
+"""The weights wait for the journal no longer than this. A disk that hangs must not keep them lowered."""
 RECORD_AFTERWARDS_S = 5.0
+"""After the weights are set, the journal may take this much longer."""
 
 
 class LeftOutError(BalancerUnreachable):
-    """Not all is done: part of the balancer did not answer, or the stored baseline stays. `changes` were made. It is
-    worth trying again."""
+    """Part of the balancer did not answer, or the stored baseline could not be removed. `changes` were made. Trying
+    again may help."""
 
     def __init__(self, text: str, changes: list[Change]) -> None:
         super().__init__(text)
@@ -52,11 +53,13 @@ def restore(
     """Sets every server of the pool to its stored baseline and reads it back; returns what was changed.
 
     Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
-    removed. A server that somebody else held at another weight than the configured one keeps that one, which is told
-    (`say`). Where the nodes are asked for the weights, their leases end by themselves: that is waited for. The
-    Changes go to the journal; when that cannot be written, or not soon, the weights are set all the same. Raises
-    BaselineError (the file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError
-    (part of the balancer does not answer or cannot be read, or the file cannot be removed: the rest is done).
+    removed. A server that somebody else held at another weight than the configured one keeps it, and `say` is called
+    with a sentence. Where the balancer fetches the weights from the nodes, the function waits until the nodes' leases
+    have ended. The Changes go to the journal; when it cannot be written, or not soon, the weights are set all the same.
+
+    Raises BaselineError when the file cannot be read, BalancerError when the balancer cannot be reached or refuses, and
+    LeftOutError when part of the balancer does not answer or cannot be read, or the file cannot be removed (all else is
+    done then).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
@@ -102,10 +105,10 @@ def has_stored(settings: ControllerSettings, pool: PoolSettings) -> bool:
 
 
 def stored_elsewhere(settings: ControllerSettings) -> list[PoolSettings]:
-    """Pools that these settings do not drive, or not where a baseline of theirs is stored: an earlier run has left
+    """Pools with a stored baseline that these settings do not drive, or drive at another place. An earlier run has left
     them. A file that cannot be read is logged."""
     known = {(pool.name, pool.place) for pool in settings.pool}
-    found: list[PoolSettings] = []
+    elsewhere: list[PoolSettings] = []
     for path in sorted(stored_in(Path(settings.state_dir))):
         try:
             pool = pool_of(path)
@@ -113,8 +116,8 @@ def stored_elsewhere(settings: ControllerSettings) -> list[PoolSettings]:
             log.error("%s", error)
         else:
             if (pool.name, pool.place) not in known:
-                found.append(pool)
-    return found
+                elsewhere.append(pool)
+    return elsewhere
 
 
 def _record(settings: ControllerSettings, changes: list[Change]) -> None:

@@ -89,7 +89,7 @@ def after(
 
 def weighed(verdicts: Mapping[str, Verdict], held: Mapping[str, Held]) -> Mapping[str, Verdict]:
     """The Verdicts; `all_slow` is replaced where the balancer's counts surely tell the servers apart."""
-    if not {True, False} <= {held_by_server.is_slow for held_by_server in held.values()}:
+    if not {True, False} <= {counts.is_slow for counts in held.values()}:
         return verdicts
     changed = dict(verdicts)
     for server, verdict in verdicts.items():
