@@ -1,7 +1,7 @@
 """The lbengine process: one engine a pool, each in its own thread, fed with Verdicts and commands from the bus.
 
-Verdicts that change a node's state wake the engine at once, and so do all of an episode's first second; otherwise it
-turns every `cycle_s`, or every `REST_S` while there is nothing to look after.
+A Verdict that changes a node's state wakes the engine at once, and so does each Verdict of an episode's first second.
+Otherwise the engine takes a turn every `cycle_s`, or every `REST_S` while there is nothing to look after.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ log = logging.getLogger("lbengine")
 
 ASK_AGAIN_S = 1.0
 REST_S = 1.0
-"""An engine at rest turns this often, so that readers of its Cycles know that it is there."""
+"""Time between the turns of an engine at rest: readers of its Cycles know by them that it runs."""
 STOP_WITHIN_S = 2.0
-"""How long restoring is tried again at the end; the supervisor tries it too."""
+"""At the end restoring is tried for this long; the supervisor tries it afterwards."""
 
 
 async def run(settings: ControllerSettings) -> None:
     """Drives all pools until SIGTERM or SIGINT, then puts the baseline weights back.
 
-    On SIGUSR1 (`slackwater.stopping.HAND_OVER`) it ends and leaves the weights and the leases as they are: the
+    On SIGUSR1 (`slackwater.stopping.HAND_OVER`) it ends and leaves the weights and the leases as they are. The
     supervisor starts the next lbengine at once, which continues from them as after a crash.
 
-    A pool whose stored baseline cannot be read is not driven, and logged; raises BaselineError when no pool is left,
-    JournalError when the journal cannot be opened. A bus or a balancer that is away is waited for.
+    A pool whose stored baseline cannot be read is logged and not driven. While the bus or a balancer is away, the
+    function waits for it. Raises BaselineError when no pool is left, JournalError when the journal cannot be opened.
     """
     stop = stop_event()
     # Short: lowering a weight may not wait long for another writer of the journal.
@@ -75,11 +75,11 @@ async def run(settings: ControllerSettings) -> None:
 
 
 async def drive(drivers: list[Driver], connect: Callable[[], Awaitable[Bus]], stop: asyncio.Event) -> None:
-    """Has all drivers turn until `stop`, on the bus as soon as it is there. `connect` raises BusError."""
+    """Runs all drivers until `stop`, and attaches them to the bus as soon as it answers. `connect` raises BusError."""
     connecting = asyncio.create_task(_connect(connect, drivers))
     driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
     try:
-        # A driver ends at `stop`; one that fails takes the process along, to be started afresh.
+        # A driver ends at `stop`. If a driver fails the process ends, and is started afresh.
         await asyncio.gather(*driving)
     finally:
         stop.set()
@@ -114,7 +114,7 @@ def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> li
 
 
 async def _connect(connect: Callable[[], Awaitable[Bus]], drivers: list[Driver]) -> Bus:
-    """Waits for the bus as long as it takes: the engines turn without it, and go back to the baseline."""
+    """Connects, however long it takes. Without the bus the engines take their turns, and go back to the baseline."""
     complained = False
     while True:
         try:
@@ -131,7 +131,7 @@ async def _connect(connect: Callable[[], Awaitable[Bus]], drivers: list[Driver])
 
 
 class Driver:
-    """Turns one pool's engine in a thread of its own, so that a stuck balancer holds up no other pool.
+    """Runs one pool's engine in a thread of its own, so that a stuck balancer holds up no other pool.
 
     Times are of the event loop's clock, which is monotonic.
     """
@@ -151,7 +151,7 @@ class Driver:
         self.beat: Callable[[], None] = lambda: None
         """Called after each piece of work."""
         self.hands_over = False
-        """At the stop the weights stay as they are, for the next lbengine of this controller."""
+        """Whether the weights stay as they are at the stop, for the next lbengine of this controller."""
         self._hooks = hooks
         self._bus: Bus | None = None
         self._wake = asyncio.Event()
@@ -166,11 +166,11 @@ class Driver:
 
     @property
     def _is_shared(self) -> bool:
-        """Other hosts reach the balancer too."""
+        """Whether other hosts reach the balancer too."""
         return any(target.is_remote for target in targets_of(self.pool))
 
     async def attach(self, bus: Bus) -> None:
-        """Takes Verdicts and requests from the bus from now on; first takes the lease on the balancer, or stands by."""
+        """Takes the lease on the balancer, or stands by; then takes Verdicts and requests from the bus."""
         self._bus = bus
         if self.engine.acting:
             try:
@@ -187,10 +187,10 @@ class Driver:
         await bus.serve(f"slackwater.request.{self.pool.name}", self._request)
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Turns until `stop`, then puts the baseline weights back, or hands over.
+        """Takes turns until `stop`, then puts the baseline weights back, or hands over.
 
-        Where other hosts reach the balancer too, the first turn waits until it is known who drives it, but no longer
-        than weights may stay lowered while nobody decides.
+        Where other hosts reach the balancer too, the first turn waits until it is known who drives it. It waits no
+        longer than `lease_s`, since weights may stay lowered only that long while nobody decides.
         """
         stopping = asyncio.create_task(stop.wait())
         attached = asyncio.create_task(self._attached.wait())
@@ -217,7 +217,7 @@ class Driver:
                     await self._ownership.end()
 
     async def _pause(self, stopping: asyncio.Task[bool]) -> None:
-        """Until the next turn. Our supervisor waits no longer than `cycle_s` for a sign that we work."""
+        """Waits until the next turn. The supervisor expects a heartbeat every `cycle_s`, so the wait is in pieces."""
         for _ in range(max(1, round(REST_S / self.cycle_s)) if self.engine.at_rest else 1):
             self.beat()
             waking = asyncio.create_task(self._wake.wait())
@@ -227,12 +227,12 @@ class Driver:
                 return
 
     async def _look_at_stale_lease(self) -> None:
-        """After the process was held up, somebody else may drive the balancer."""
+        """Looks who has the lease after the process was held up: another lbengine may drive the balancer."""
         if self._ownership is not None and self._ownership.lease.stale:
             await self._ownership.step()
 
     async def _own(self, bus: Bus) -> Ownership | None:
-        """The lease on the balancer; None where the bus keeps nothing. Raises BusError when it does not answer."""
+        """The lease on the balancer; None where the bus has no store. Raises BusError when it does not answer."""
         try:
             bucket = await bus.bucket(BUCKET)
         except NoStoreError as error:
@@ -250,14 +250,14 @@ class Driver:
         return ownership
 
     async def _own_later(self, bus: Bus) -> None:
-        """The store of a cluster that has no leader yet answers in some seconds."""
+        """Tries again to take the lease: the store of a cluster that has no leader yet answers in some seconds."""
         while self._ownership is None:
             await asyncio.sleep(ASK_AGAIN_S)
             with contextlib.suppress(BusError):
                 self._ownership = await self._own(bus)
 
     async def publish(self) -> None:
-        """Publishes the engine's messages; without a bus it is dropped (the journal has the Changes)."""
+        """Publishes the engine's messages. Without a bus they are dropped; the journal has the Changes."""
         while self.engine.outbox:
             message = self.engine.outbox.popleft()
             if isinstance(message, Change):
@@ -285,13 +285,16 @@ class Driver:
         await self._thread.run(self.engine.settle)
 
     def _complain(self, complaint: str) -> None:
-        """Once for each outage, not in each cycle."""
+        """Logs an outage as an error once, and in further cycles for debugging."""
         level = logging.DEBUG if self._complaint else logging.ERROR
         self._complaint = complaint
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
     async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Carries out a person's command; ValueError becomes the answer's `error`. In standby the other one answers."""
+        """Carries out a person's command; ValueError becomes the answer's `error`.
+
+        In standby there is no answer (None): the lbengine that drives the pool answers.
+        """
         if self.engine.standby:
             return None
         request = request_of(question)
@@ -319,7 +322,10 @@ class Driver:
         return {"sentence": sentence}
 
     async def _may_act(self) -> None:
-        """A pool that is only observed was not checked for what acting needs. Raises BalancerError, CommandError."""
+        """Checks the balancer and takes the lease, which a pool that is only observed does not need.
+
+        Raises BalancerError, CommandError.
+        """
         acting = msgspec.structs.replace(self.pool, mode="act")
         for warning in await self._thread.run(check, acting, self.engine.settings, self.engine.state_dir):
             log.warning("%s", warning)
@@ -336,7 +342,8 @@ class Driver:
             raise CommandError(f"{self.pool.name}: {who}")
 
     async def _hand_over(self) -> None:
-        """The lease is not given back: our successor takes it from a process that is gone, another host later."""
+        """Ends without giving the lease back. Our successor may take it at once, since its process is gone; another
+        host must wait."""
         log.info("%s: the weights stay as they are for the next lbengine", self.pool.name)
         if self._ownership is not None:
             await self._ownership.leave()

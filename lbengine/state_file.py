@@ -14,18 +14,18 @@ Kept = TypeVar("Kept")
 
 
 class StateFileError(Exception):
-    """A file that cannot be read, written or removed; the text names it."""
+    """A file cannot be read, written or removed; the text names it."""
 
 
 @dataclass(frozen=True)
 class StateFile(Generic[Kept]):
-    """One file with one value of this kind; absent while there is nothing to keep."""
+    """A file that keeps a value of the type `kind`. It is absent while there is nothing to keep."""
 
     path: Path
     kind: type[Kept]
 
     def load(self) -> Kept | None:
-        """The value, or None when there is none. Raises StateFileError."""
+        """The value; None when there is no file. Raises StateFileError."""
         try:
             return msgspec.json.decode(bytes_of(self.path), type=self.kind)
         except FileNotFoundError:

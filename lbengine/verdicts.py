@@ -1,4 +1,4 @@
-"""The latest Verdict of each node, and when it came by this process's own monotonic clock."""
+"""The latest Verdict of each node, and the time when it came by this process's monotonic clock."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from slackwater.messages import Verdict
 
 OTHERS_AFTER_S = 2.0
-"""What the detector of another controller says of a node counts when our own has said nothing of it for so long: two
-that disagree would move a weight with each Verdict."""
+"""Verdicts of another controller's detector count when our own detector has sent none of the node for this long. Two
+detectors that disagree would move a weight with each Verdict."""
 FRESH_S = 1.0
-"""An episode that began less than this ago is learnt about with every Verdict."""
+"""In an episode's first second every Verdict is news: the detector still learns about it."""
 
 
 def age_s(verdict: Verdict) -> float:
@@ -21,17 +21,19 @@ def age_s(verdict: Verdict) -> float:
 
 @dataclass
 class LatestVerdicts:
-    """Filled by the bus, read by the engine; a single assignment at a time, so it needs no lock between threads."""
+    """Filled by the bus, read by the engine. It needs no lock between threads, since each step is one assignment."""
 
     own: str | None = None
-    """Id of the controller that this lbengine belongs to."""
+    """Id of this lbengine's controller."""
     _newest: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
     _own_s: dict[str, float] = field(default_factory=dict)
-    """Node -> when its last Verdict of our own detector came."""
+    """Node -> the time when our own detector's last Verdict came."""
 
     def put(self, verdict: Verdict, now_s: float) -> bool:
-        """Keeps a Verdict; True when it is news: the node's state is another than before, or an episode is fresh.
-        One of another controller's detector is left out while our own is heard of."""
+        """Keeps a Verdict; returns True when it is news, since the node's state has changed or the episode is fresh.
+
+        A Verdict of another controller's detector is left out while our own detector sends Verdicts.
+        """
         if verdict.controller in (None, self.own):
             self._own_s[verdict.node] = now_s
         elif now_s - self._own_s.get(verdict.node, -math.inf) < OTHERS_AFTER_S:

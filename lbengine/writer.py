@@ -1,4 +1,4 @@
-"""The writing half of an engine: baseline to disk, changes to the journal, values to the balancer and read back."""
+"""The writing half of an engine: the baseline goes to disk, changes to the journal, and values to the balancer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def change(
     cause: ChangeCause | None = None,
     applied: bool = True,
 ) -> Change:
-    """A Change with an id of its own. `applied` false: it would have been made in observe mode."""
+    """A Change with a new id. `applied` false: observe mode, in which it is not made."""
     id_ = uuid.uuid4().hex
     return Change(
         VERSION, id_, pool, time_unix_s, what, target, before, after, shortened(why), by, applied, cause=cause
@@ -43,22 +43,23 @@ def change(
 
 
 def lowers(made: Change) -> bool:
-    """True when it takes weight away."""
+    """True when the Change lowers a value."""
     return isinstance(made.before, int) and isinstance(made.after, int) and made.after < made.before
 
 
 def _without_lowering(changes: list[Change], why: str, remarks: list[str]) -> list[Change]:
-    """Those that may be made all the same: the way back to the baseline stays open."""
+    """The changes that raise a value: they are made even where lowering is not allowed. The others are named in
+    `remarks`."""
     lowered = [made for made in changes if lowers(made)]
     remarks.append(f"not lowered: {', '.join(made.target for made in lowered) or 'nothing'} ({why})")
     return [made for made in changes if made not in lowered]
 
 
 class Recorder(Protocol):
-    """What the engine needs of the journal."""
+    """The journal as the engine needs it."""
 
     def record(self, *batch: Message, wait: bool = True) -> None:
-        """With `wait` false it is on the disk, safe from a power cut too, only after `force`."""
+        """Records messages. With `wait` false they are safe from a power cut only after `force`."""
 
     def force(self) -> None: ...
 
@@ -77,7 +78,7 @@ class Writer:
     ) -> None:
         self.pool = pool
         self.acting = False
-        """Changes are set; else they are only recorded."""
+        """Whether changes are set; otherwise they are only recorded."""
         self.balancer = balancer
         self.store = store
         self.outbox: deque[Message] = deque()
@@ -102,7 +103,7 @@ class Writer:
         *,
         applied: bool = True,
     ) -> Change:
-        """A Change of now, with an id of its own."""
+        """A Change of this moment, with a new id."""
         now = self._wall()
         return change(self.pool, what, target, before, after, why, by, now, cause=cause, applied=applied)
 
@@ -116,12 +117,12 @@ class Writer:
         by: str,
         since_unix_s: float | None,
     ) -> None:
-        """Records something that was done already; `since_unix_s`: when the episode that it is about began."""
+        """Records a command that was carried out; `since_unix_s`: begin of the episode that it is about."""
         made = self.change(what, target, before, after, why, by)
         self.try_record(msgspec.structs.replace(made, since_unix_s=since_unix_s))
 
     def pending(self, wanted: WantedValue) -> Change:
-        """A change to make; one that is tried again keeps its first record."""
+        """The Change for a wanted value; where it is tried again, the Change of the first time."""
         what, server, before, after = wanted.what, wanted.server, wanted.before, wanted.after
         pending = self._pending.get((what, server, after))
         if pending is not None and pending.before == before:
@@ -129,11 +130,11 @@ class Writer:
         return self.change(what, server, before, after, wanted.why, BY, wanted.cause, applied=self.acting)
 
     def forget_unconfirmed(self) -> None:
-        """A fresh look has shown what came of it."""
+        """Forgets the unconfirmed values, since a fresh look has shown whether they are set."""
         self.unconfirmed, self.unconfirmed_limits = {}, {}
 
     def try_record(self, *changes: Change) -> None:
-        """Records what must happen or has happened whether or not it can be recorded, and publishes it."""
+        """Records and publishes changes that are made, or were made, even if they cannot be recorded."""
         try:
             self._journal.record(*changes, wait=False)
         except JournalError as error:
@@ -141,7 +142,7 @@ class Writer:
         self.outbox += changes
 
     def recorded(self, made: Change) -> bool:
-        """Records what may only be done if it is recorded first, and publishes it; whether it was recorded."""
+        """Records and publishes a change that may only be made once it is recorded; returns whether it was."""
         try:
             self._journal.record(made, wait=False)
         except JournalError as error:
@@ -151,16 +152,17 @@ class Writer:
         return True
 
     def settle(self) -> None:
-        """Has what was recorded on the disk: after the weights are set, since disks are slow."""
+        """Forces the records to the disk. It is called after the weights are set, since disks are slow."""
         try:
             self._journal.force()
         except JournalError as error:
             log.error("%s: %s", self.pool, error)
 
     def make(self, changes: list[Change], baselines: Mapping[str, Baseline], remarks: list[str]) -> list[Change]:
-        """Makes them, or in observe mode records them; returns what was done.
+        """Makes the changes, or in observe mode only records them; returns those that were made or recorded.
 
-        What cannot be recorded first is not lowered; the way back to the baseline stays open. Raises BalancerError.
+        Changes that cannot be recorded first are made only where they raise a value: the way back to the baseline stays
+        open. Raises BalancerError.
         """
         if not changes:
             self._pending = {}
@@ -213,7 +215,10 @@ class Writer:
         by: str,
         why: str,
     ) -> list[Change]:
-        """Sets server -> (shown, baseline) at once, recorded if that can be. Raises BalancerError."""
+        """Sets the baselines at once, also where they cannot be recorded; returns the changes. Raises BalancerError.
+
+        `weights`, `limits`: server -> (shown, baseline).
+        """
         changes = [
             self.change(what, name, before, after, why, by, "put_back")
             for what, pairs in (("weight", weights), ("maxconn", limits))

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 MOST_STEPS = 100
 CLOSE = 1e-12
-"""Relative step of the search at which it ends."""
+"""The search ends at a step that is smaller than this share of the time."""
 
 
 def percentile_s(shares: Sequence[float], rates: Sequence[float], quantile: float) -> float:
-    """The time in seconds that this share of the pool's requests stays below.
+    """The response time in seconds below which the share `quantile` of the pool's requests stays.
 
-    `shares` of the requests by server (sum 1) and each server's rate μ - r in 1/s. A server with requests and a rate
-    of 0 or less never answers: infinite, if more than 1 - quantile of the requests go to such ones.
+    `shares`: each server's share of the requests, with the sum 1; `rates`: its rate μ - r in 1/s. A server with
+    requests and a rate of 0 or less never answers. The result is infinite if such servers get a share of 1 - quantile
+    or more.
     """
     over = 1.0 - quantile
     served = [(share, rate) for share, rate in zip(shares, rates, strict=True) if share > 0.0]

@@ -21,7 +21,7 @@ from lbengine.laws.laws import check_capacities, equalise
 QUANTILE = 0.99
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 LEAST_LOAD = 1e-6
-"""Utilisation of the pool below which the split is not looked for any more."""
+"""Below this utilisation of the pool the split stays the same."""
 
 
 def tail(
@@ -40,13 +40,13 @@ def tail(
         return equalise(capacity_rps, total_rps)
     unit_rps = max(capacity_rps)
     mu = np.asarray(capacity_rps) / unit_rps
-    # With next to no load the split is that of a little, scaled down.
+    # With next to no load the split is that of `LEAST_LOAD`, scaled down.
     total, cap = max(total_rps, LEAST_LOAD * full_rps) / unit_rps, u_threshold * mu
 
     def split(time: float) -> Floats:
         def rates(log_price: float) -> Floats:
-            found: Floats = np.clip((wrightomega(log_price + 1.0 + mu * time).real - 1.0) / time, 0.0, cap)
-            return found
+            clipped: Floats = np.clip((wrightomega(log_price + 1.0 + mu * time).real - 1.0) / time, 0.0, cap)
+            return clipped
 
         full = np.log1p(cap * time) - (mu - cap) * time
         low, high = -float(mu.max()) * time, float(full.max())
@@ -61,5 +61,5 @@ def tail(
     shortest = math.log(1.0 / (1.0 - quantile)) / float(mu.max())
     longest = shortest * float(mu.max() / mu[mu > 0.0].min()) / (1.0 - total * unit_rps / full_rps)
     time = brentq(beyond, shortest * (1 - 1e-9), longest * (1 + 1e-9), xtol=1e-12, rtol=1e-9)
-    found = split(time)
-    return [float(rate) * total_rps / float(found.sum()) for rate in found]
+    best = split(time)
+    return [float(rate) * total_rps / float(best.sum()) for rate in best]
