@@ -1,4 +1,4 @@
-"""The one table of balancers: each word of the setting `balancer` and the backend that it names.
+"""The table of balancers: each word of the setting `balancer` and the backend that it names.
 
 Importing it declares the balancers' settings to `slackwater.config`.
 """
@@ -25,7 +25,7 @@ BACKENDS = {backend.settings.word(): backend for backend in _ALL}
 
 
 def balancer_of(pool: PoolSettings, timeout_s: float) -> Balancer:
-    """The pool's balancer, which may take `timeout_s` to answer. Opens nothing yet."""
+    """The pool's balancer, which may take `timeout_s` for an answer. Opens no connection yet."""
     return BACKENDS[pool.balancer].open(pool, timeout_s)
 
 
@@ -34,37 +34,38 @@ def _look(pool: PoolSettings, timeout_s: float) -> dict[str, ShownServer] | str:
         snapshot = balancer_of(pool, timeout_s).read()
     except BalancerError as error:
         return str(error)
-    return {one.name: ShownServer(one.status, one.weight, one.in_flight) for one in snapshot.servers}
+    return {server.name: ShownServer(server.status, server.weight, server.in_flight) for server in snapshot.servers}
 
 
 declare((backend.settings for backend in _ALL), _look)
 
 
 def targets_of(pool: PoolSettings) -> list[Target]:
-    """What the pool drives and only one lbengine may drive."""
+    """The things that the pool drives and that only one lbengine may drive."""
     return BACKENDS[pool.balancer].targets(pool)
 
 
 def rest_of(pool: PoolSettings, other: PoolSettings) -> PoolSettings | None:
-    """What the pool drives and the other one, at another place, does not; None: nothing."""
+    """The things that the pool drives and the `other` one, at another place, does not, as a pool; None: none."""
     return BACKENDS[pool.balancer].rest(pool, other)
 
 
 def lacks(pool: PoolSettings) -> list[str]:
-    """What the controller's user lacks on this host to drive the pool, in words with the remedy."""
+    """The rights and programs that the controller's user lacks on this host to drive the pool, in words with the
+    remedy."""
     return BACKENDS[pool.balancer].lacks(pool)
 
 
 def advice(pool: PoolSettings, snapshot: Snapshot) -> tuple[str, str] | None:
-    """What was measured where another balance algorithm than that of `snapshot` works better, and the remedy."""
+    """(measurement, remedy) where another balance algorithm than that of `snapshot` works better; None where not."""
     return BACKENDS[pool.balancer].advice(pool, snapshot)
 
 
 def check(pool: PoolSettings, settings: LbengineSettings, state_dir: str | Path | None = None) -> list[str]:
-    """Looks at the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
+    """Checks the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
 
-    `state_dir`: where the weights that it has without us are stored, while those of now may be ours. Changes nothing,
-    except where the backend's own check names it.
+    `state_dir`: the folder with the stored baseline, needed where the present weights may be ours. Nothing is changed,
+    except where the backend's own check says so.
     """
     try:
         for name, backend in BACKENDS.items():
@@ -81,6 +82,6 @@ def _without_us(pool: PoolSettings, state_dir: str | Path | None) -> Mapping[str
         return {}
     try:
         stored = BaselineStore(Path(state_dir), pool).load()
-    except BaselineError:  # whoever drives the pool says so
+    except BaselineError:  # the process that drives the pool reports it
         return {}
-    return {name: one.weight for name, one in (stored or {}).items()}
+    return {name: baseline.weight for name, baseline in (stored or {}).items()}

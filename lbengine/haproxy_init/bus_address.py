@@ -1,4 +1,4 @@
-"""The address at which web servers reach the bus, and a certificate for it where a person brings none."""
+"""The address at which web servers reach the bus, and a certificate for it where the person has none."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from slackwater.bus.authority import Files, Write
 from slackwater.config import ADDRESS_PATTERN, ControllerSettings, host_and_port, is_loopback
 
 ANY_PORT = 9
-"""Nothing is sent: the kernel only looks for the way."""
+"""Nothing is sent to it: the kernel only chooses a route."""
 
 
 def with_certificate(wishes: Wishes, folder: Path) -> Wishes:
-    """The wishes with the files of a certificate of our own, where the bus is for others and none is named."""
+    """The wishes, with the files of a certificate of our own where other machines reach the bus and none is named.
+
+    Raises ConfigError where no certificate can be made for the address.
+    """
     named = wishes.tls_cert or wishes.tls_key or wishes.tls_ca
     if named or not re.search(ADDRESS_PATTERN, wishes.listen) or is_loopback(wishes.listen):
         return wishes
@@ -30,27 +33,30 @@ def with_certificate(wishes: Wishes, folder: Path) -> Wishes:
 
 
 def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -> list[str]:
-    """Makes what `with_certificate` has named; what was done, in words."""
+    """Makes the files that `with_certificate` has named; returns what was done, in words."""
     files, host = Files(folder.absolute()), host_and_port(settings.bus.listen)[0]
     made, until = authority.ensure(files, host, write, datetime.datetime.now(datetime.UTC))
-    what = f"{files.certificate}: a certificate of {files.authority} for {host}, valid until {until:%Y-%m-%d}"
+    certificate = f"{files.certificate}: a certificate of {files.authority} for {host}, valid until {until:%Y-%m-%d}"
     if not made:
-        return [f"{what}, was there"]
-    told = [f"made {what}; `slackwater init` with --force signs the next one"]
+        return [f"{certificate}, was there"]
+    reports = [f"made {certificate}; `slackwater init` with --force signs the next one"]
     if files.authority_key in made:
-        told.append(f"made {files.authority_key}, which signs it: keep it, and let nobody read it")
-    return told
+        reports.append(f"made {files.authority_key}, which signs it: keep it, and let nobody read it")
+    return reports
 
 
 def own_address(towards: Iterable[str]) -> str:
-    """The address from which this machine reaches the first of these hosts that is an address; else `ADDRESS`."""
+    """The address from which this machine reaches the first of these hosts that is an address and has a route.
+
+    The word `ADDRESS` where there is none.
+    """
     for host in towards:
         try:
             version = ipaddress.ip_address(host).version
             with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as way:
                 way.connect((host, ANY_PORT))
-                found: str = way.getsockname()[0]
-        except (ValueError, OSError):  # a name, which may take long to look up; or no way there
+                address: str = way.getsockname()[0]
+        except (ValueError, OSError):  # a name, which may take long to look up; or no route
             continue
-        return found if version == 4 else f"[{found}]"
+        return address if version == 4 else f"[{address}]"
     return "ADDRESS"

@@ -45,11 +45,11 @@ USUAL_CONFIGURATION = Path("/etc/haproxy/haproxy.cfg")
 SERVICE = "slackwater-controller"
 A_FILE = click.Path(exists=True, dir_okay=False)
 MANY = 1000
-"""So many servers take so long that a person wonders."""
+"""From this number of servers on the survey takes seconds, which the person is told."""
 
 
 class InitError(Exception):
-    """Nothing was written; the text says why, and what to do."""
+    """Nothing was written. The text says why, and what to do."""
 
 
 class NodeLines(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class NodeLines(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was found and done, for `--json`."""
+    """The survey's findings and what was done, for `--json`."""
 
     config: str
     written: bool
@@ -70,13 +70,13 @@ class Result(msgspec.Struct, frozen=True):
     pools: list[NewPool]
     left_out: list[LeftOut]
     certificate: list[str]
-    """What was made for the bus where other machines reach it and no certificate was named."""
+    """The files that were made for the bus, in words; empty where they are not needed, or were named."""
     login: list[str]
-    """The command that lets a person use the dashboard's buttons, where nobody may yet."""
+    """The command that lets a person use the dashboard's buttons; empty where somebody may already."""
     missing: list[str]
-    """What is to be done on this host, each with its remedy."""
+    """What is missing on this host, each with its remedy."""
     nodes: list[NodeLines]
-    """What is to be run for each web server."""
+    """The commands to run for each web server."""
 
 
 @click.command(epilog="Example: slackwater init --listen 10.0.0.5:14222")
@@ -122,44 +122,46 @@ def init(
     one beside the configuration, and the authority that signs it. HAProxy itself is not changed. A configuration that
     is there is left alone. The exit status is 1, and nothing is written, if no backend can be driven.
     """
-    files = [str(Path(one).absolute()) if one else "" for one in (tls_cert, tls_key, tls_ca)]
+    files = [str(Path(file).absolute()) if file else "" for file in (tls_cert, tls_key, tls_ca)]
     asked = Wishes(backends, str(Path(state_dir).absolute()) if state_dir else "", listen, *files)
     wishes = with_certificate(asked, config_path.parent)
     if config_path.exists() and not (force or dry_run):
         raise InitError(f"{config_path} is there already; --force replaces it, --dry-run shows what would be written")
     configuration = _configuration(haproxy_cfg)
-    found = survey(*find_socket(socket, configuration), configuration, ASK_WITHIN_S)
-    if (count := sum(len(one.servers) for one in found.backends)) >= MANY:
-        click.echo(f"{count:,} servers in {len(found.backends):,} backends: this takes some seconds", err=True)
-    unknown = set(backends) - {one.name for one in found.backends}
+    haproxy = survey(*find_socket(socket, configuration), configuration, ASK_WITHIN_S)
+    if (count := sum(len(backend.servers) for backend in haproxy.backends)) >= MANY:
+        click.echo(f"{count:,} servers in {len(haproxy.backends):,} backends: this takes some seconds", err=True)
+    unknown = set(backends) - {backend.name for backend in haproxy.backends}
     if unknown:
-        known = ", ".join(one.name for one in found.backends) or "none with servers"
-        raise InitError(f"{found.socket}: no backend `{min(unknown)}`; HAProxy has: {known}")
-    pools, left_out = choose(found, wishes)
+        known = ", ".join(backend.name for backend in haproxy.backends) or "none with servers"
+        raise InitError(f"{haproxy.socket}: no backend `{min(unknown)}`; HAProxy has: {known}")
+    pools, left_out = choose(haproxy, wishes)
     if not pools:
-        reasons = [f"{one.backend}: {one.why}" for one in left_out] or ["HAProxy has no backend with servers"]
+        reasons = [f"{backend.backend}: {backend.why}" for backend in left_out] or [
+            "HAProxy has no backend with servers"
+        ]
         raise InitError("no backend can be driven:\n  " + "\n  ".join(reasons))
-    text = settings_text(found, pools, wishes)
+    text = settings_text(haproxy, pools, wishes)
     settings = parse(text, str(config_path))
     named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
     new = [Node(pool.name, node.name) for pool in pools for node in pool.nodes]
-    _with(nats_server.nodes_of(settings), new)  # refuses before anything is written
+    _with_nodes(nats_server.nodes_of(settings), new)  # refuses before anything is written
     certificate: list[str] = []
     if not dry_run:
         if wishes != asked:
             certificate = make_certificate(settings, config_path.parent, _write)
-        nats_server.change_nodes(settings, lambda nodes: _with(nodes, new))
+        nats_server.change_nodes(settings, lambda nodes: _with_nodes(nodes, new))
         _write(config_path, text, 0o640)
     result = Result(
         config=str(config_path),
         written=not dry_run,
         text=text,
-        haproxy=found,
+        haproxy=haproxy,
         pools=pools,
         left_out=left_out,
         certificate=certificate,
         login=[] if exists(Path(settings.state_dir) / "web-users.json") else [_login_command(named)],
-        missing=_missing(found, pools, settings),
+        missing=_missing(haproxy, pools, settings),
         nodes=[
             NodeLines(node.name, pool.name, lines_for(node, settings.bus_folder / "passwords", wishes.tls_ca, named))
             for pool in pools
@@ -169,8 +171,8 @@ def init(
     click.echo(msgspec.json.encode(result).decode() if as_json else _as_text(result, settings))
 
 
-def _with(nodes: list[Node], new: list[Node]) -> list[Node]:
-    """Raises ConfigError where two have the same name."""
+def _with_nodes(nodes: list[Node], new: list[Node]) -> list[Node]:
+    """The nodes with the new ones. Raises ConfigError where two have the same name."""
     together = dict.fromkeys([*nodes, *new])
     return parse_nodes("".join(f"{node.pool} {node.name}\n" for node in together), "the list of nodes")
 
@@ -183,7 +185,8 @@ def _configuration(named: Path | None) -> Configuration:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all. What a group may read belongs to the service's, if there is one, or is for nobody else."""
+    """Writes a file whole or not at all. Where `mode` lets a group read it, that is the service's group; without one
+    only the owner may read it."""
     with replacing(path, PRIVATE) as draft:
         if mode & 0o077 == 0o040 and os.geteuid() == 0 and in_hands_of(path) is None:
             with contextlib.suppress(KeyError):  # without the package
@@ -198,8 +201,8 @@ def _login_command(config: str) -> str:
     return f"slackwater web user add NAME --role operator{f' --config {shlex.quote(config)}' if config else ''}"
 
 
-def _missing(found: Survey, pools: list[NewPool], settings: ControllerSettings) -> list[str]:
-    missing = list(found.access)
+def _missing(haproxy: Survey, pools: list[NewPool], settings: ControllerSettings) -> list[str]:
+    missing = list(haproxy.access)
     if _is_cut_off(pools, settings):
         here = f"{own_address(_hosts(pools))}:14222"
         missing.append(
@@ -219,10 +222,10 @@ def _is_cut_off(pools: list[NewPool], settings: ControllerSettings) -> bool:
 
 
 def _as_text(result: Result, settings: ControllerSettings) -> str:
-    found = result.haproxy
-    lines = [f"HAProxy {found.version}, admin socket {found.socket} ({found.found_by})", ""]
-    left_out = {one.backend: one.why for one in result.left_out}
-    for backend in found.backends:
+    haproxy = result.haproxy
+    lines = [f"HAProxy {haproxy.version}, admin socket {haproxy.socket} ({haproxy.found_by})", ""]
+    left_out = {backend.backend: backend.why for backend in result.left_out}
+    for backend in haproxy.backends:
         lines += _about(backend, backend.name in {pool.name for pool in result.pools}, left_out.get(backend.name, ""))
     lines.append("")
     if result.written:
@@ -269,28 +272,28 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
                 f"HAProxy reaches {', '.join(unseen)} over a Unix socket, so on this host; its monitor sees no requests"
                 " there, and no response times"
             )
-        warnings += _of_unknown_ports(backend)
+        warnings += _port_warnings(backend)
         return [head, "  ✓ can be driven", *(f"  ! {text}" for text in warnings)]
     return [head, f"  ✕ left out: {why_not or 'not asked for'}"]
 
 
-def _of_unknown_ports(backend: FoundBackend) -> list[str]:
-    """What is to be known of servers whose port HAProxy takes from the client."""
+def _port_warnings(backend: FoundBackend) -> list[str]:
+    """Warnings about servers whose port HAProxy takes from the client."""
     groups: dict[str, list[str]] = {}
-    for one in backend.servers:
-        if one.host and not (one.port or one.on_unix_socket):
-            groups.setdefault(one.port_offset, []).append(one.name)
-    found = []
+    for server in backend.servers:
+        if server.host and not (server.port or server.on_unix_socket):
+            groups.setdefault(server.port_offset, []).append(server.name)
+    warnings = []
     for offset, servers in groups.items():
         where = "no port in HAProxy, which takes the one that the client came in by"
         if offset:
             how = "adds {} to" if offset[0] == "+" else "takes {} from"
             where = f"HAProxy {how.format(offset[1:])} the port that the client came in by"
-        found.append(
+        warnings.append(
             f"{', '.join(servers)}: {where}; a monitor there looks at port 80, unless `--port` names another in the"
             " command below"
         )
-    return found
+    return warnings
 
 
 def _configured(server: FoundServer) -> str:

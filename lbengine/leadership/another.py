@@ -1,4 +1,4 @@
-"""Whether another controller drives a pool: asked by who is about to set its baseline weights without an engine."""
+"""Whether another controller drives a pool. It is asked before baseline weights are set without an engine."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from slackwater.bus.bus import Bus, BusError
 from slackwater.config import ControllerSettings, PoolSettings
 
 TAKEN_OVER_WITHIN_S = LEASE_S + 3 * RENEW_S
-"""A takeover is done 2.4 s after the death, and the record is renewed by then."""
+"""Another lbengine takes over within 2.4 s of a death; by this time it has renewed its record too."""
 CONNECTS_WITHIN_S = 1.0
 
 
 def left_to_another(settings: ControllerSettings, pool: PoolSettings) -> str:
-    """Who drives the pool from another host, in words, or takes it over soon enough; then what is stored here is of the
-    past, and forgotten. Empty: nobody, or nobody knows. Takes some seconds, where other hosts reach the balancer."""
+    """Which lbengine of another host drives the pool, or takes it over within `TAKEN_OVER_WITHIN_S`, in words.
+
+    Then the baseline that is stored here is out of date, and removed. Empty: none, or the bus does not answer. The call
+    takes some seconds where other hosts reach the balancer.
+    """
     if not any(target.is_remote for target in targets_of(pool)):
         return ""
     try:
-        found = asyncio.run(_look(settings, pool))
+        driver = asyncio.run(_look(settings, pool))
     except BusError:  # without the bus nobody takes over
         return ""
-    if found:
+    if driver:
         BaselineStore(Path(settings.state_dir), pool).forget()
-    return found
+    return driver
 
 
 async def _look(settings: ControllerSettings, pool: PoolSettings) -> str:
@@ -44,7 +47,8 @@ async def _look(settings: ControllerSettings, pool: PoolSettings) -> str:
 
 
 async def another_of(leases: Iterable[Lease]) -> str:
-    """Who of another controller has one of the leases, in words, or takes it soon enough; empty: nobody."""
+    """Which lbengine of another controller has one of the leases, or takes it within `TAKEN_OVER_WITHIN_S`, in words;
+    empty: none."""
     until_s = time.monotonic() + TAKEN_OVER_WITHIN_S
     while time.monotonic() < until_s:
         for lease in leases:

@@ -1,8 +1,8 @@
-"""Who drives a balancer: one lbengine, by a lease in NATS key-value; others stand by and take over.
+"""A lease on a balancer in NATS key-value: the lbengine that has it drives the balancer, the others stand by.
 
-The record is changed by compare-and-set on its revision, and its age is taken by each one's own monotonic clock: no
-clocks are compared (as in C. Gray and D. Cheriton, "Leases", SOSP 1989, but for the clock). It carries the baseline
-and the pause too, so that whoever takes over knows what to go back to.
+The record is changed by compare-and-set on its revision. Each lbengine takes the record's age by its own monotonic
+clock, so no clocks are compared (otherwise as in C. Gray and D. Cheriton, "Leases", SOSP 1989). The record carries the
+baseline and the pause too, so that the next holder knows the weights to go back to.
 """
 
 from __future__ import annotations
@@ -25,47 +25,49 @@ from slackwater.config import PoolSettings
 from slackwater.machine import Process, folder_id, this_process
 
 LEASE_S = 1.6
-"""A record that has not changed for so long is free."""
+"""A lease whose record has not changed for this long is free."""
 RENEW_S = 0.4
-"""A death is seen after RENEW_S + LEASE_S + RENEW_S at most: 2.4 s."""
+"""Time between renewals. A death is seen after RENEW_S + LEASE_S + RENEW_S at most: 2.4 s."""
 Owner = Literal["ours", "theirs", "unknown", "free"]
 """`unknown`: the bus does not answer. Without it no Verdicts come either, so weights return to the baseline.
-`free`: nobody has it, and it was not to be taken."""
+`free`: nobody has the lease, and we were not asked to take it."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What stands under a balancer's key; no `holder`: it was given back."""
+    """The value under a balancer's key. Without a `holder` the lease was given back."""
 
     holder: str = ""
     host: str = ""
-    """Its host's name, for people."""
+    """Name of the holder's host, for people."""
     process_space: str = ""
     """As in `slackwater.machine`; empty in records of earlier versions."""
     pid: int = 0
     folder: str = ""
-    """Its `folder_id`; empty in records of earlier versions."""
+    """The `folder_id` of the holder's state folder; empty in records of earlier versions."""
     baseline: dict[str, Baseline] | None = None
-    """While the holder may have changed something."""
+    """The baseline while the holder may have changed weights; None: it has changed none."""
     baseline_id: str = ""
     """As in `BaselineStore`; empty in records of earlier versions."""
     paused: Pause | None = None
     contested: bool = False
-    """Given back so soon after it was taken from another one that this one may still set weights, if it is cut off."""
+    """The lease was given back soon after it was taken from another lbengine. That one may still set weights, if it is
+    cut off."""
 
 
 class Bucket(Protocol):
-    """What the lease needs of a key-value store. All raise BusError when it cannot be asked."""
+    """A key-value store as the lease needs it. The methods raise BusError when the store does not answer."""
 
-    async def get(self, key: str) -> tuple[bytes, int] | None: ...
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        """The value and its revision; None: the key is not there."""
 
     async def put(self, key: str, value: bytes, revision: int) -> int | None:
-        """The new revision; None when the key's is not `revision` (0: not there) any more."""
+        """Sets the value; returns its new revision, or None when the old one is not `revision` (0: no key) any more."""
 
 
 def keys_of(pool: PoolSettings) -> dict[str, str]:
-    """The key of each target of a pool, and in words what is driven there.
+    """The key of each target of a pool, and the target's place in words.
 
-    The pool's name does not count, since another pool may have the same target.
+    The key does not depend on the pool's name, since another pool may have the same target.
     """
     return {_key(target): target.place for target in targets_of(pool)}
 
@@ -75,7 +77,7 @@ def _key(target: Target) -> str:
 
 
 class Lease:
-    """One lbengine's side. Call `step` every RENEW_S; `clock` is monotonic."""
+    """One lbengine's view of a lease. Call `step` every RENEW_S; `clock` is monotonic."""
 
     def __init__(
         self, bucket: Bucket, key: str, state_dir: str, clock: Callable[[], float], process: Process | None = None
@@ -83,13 +85,13 @@ class Lease:
         self.key = key
         self.owner: Owner = "unknown"
         self.found: Record | None = None
-        """The other one's record."""
+        """The record of the other lbengine that has the lease; None: there was none yet."""
         self.found_alive = False
-        """The other one has renewed its record since it was first seen."""
+        """The other lbengine has renewed its record since it was first seen."""
         self.taken_after_others = 0
-        """How often it was taken from another one that may live and not know of it yet, if it is cut off."""
+        """How often the lease was taken from another lbengine that may live, cut off, without knowing of it yet."""
         self.baseline: dict[str, Baseline] | None = None
-        """What the record carries: what to go back to, from whoever stored it."""
+        """The baseline that the record carries: the weights to go back to, whoever stored them."""
         self.baseline_id = ""
         self.paused: Pause | None = None
         self._bucket = bucket
@@ -104,48 +106,53 @@ class Lease:
         )
         self._revision = 0
         self._stored: Record | None = None
-        """What was last written, as far as is known."""
+        """The record that was last written, as far as is known."""
         self._renewed_s = -LEASE_S
         self._seen: tuple[int, float] = (0, 0.0)
         self._nobodys: tuple[Record | None, int] = (None, 0)
-        """What was found when it was free."""
+        """The record and its revision when the lease was free."""
         self._one_at_a_time = asyncio.Lock()
 
     @property
     def stale(self) -> bool:
-        """True when what is known is too old to act on: somebody may have taken over (we were stopped, or it hung).
+        """True when the last renewal is too old to act on: another lbengine may have taken over while we were stopped
+        or the bus hung.
 
-        Nobody takes over before LEASE_S: the rest is for what is on its way to the balancer.
+        Nobody takes over before LEASE_S. The second half of it is left for commands on their way to the balancer.
         """
         return self.owner == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
 
     @property
     def carries_baseline(self) -> bool:
-        """The record has the baseline, so that whoever takes over can put it back."""
+        """Whether the written record has the baseline, so that the next holder can put it back."""
         return self._stored is not None and self._stored.baseline == self.baseline
 
     @property
     def is_another_controllers(self) -> bool:
-        """True when the other one lives, and is no lbengine of our own controller. Its state folder may be a copy of
-        ours, with the same id; then its processes are elsewhere."""
+        """True when the holder lives, and is no lbengine of our own controller.
+
+        Its state folder may be a copy of ours, with the same id; then its processes are elsewhere.
+        """
         if self.found is None or not self.found_alive:
             return False
-        of_found, of_us = ((one.folder, one.process_space) for one in (self.found, self._me))
-        return of_found != of_us
+        their_identity, our_identity = ((record.folder, record.process_space) for record in (self.found, self._me))
+        return their_identity != our_identity
 
     @property
     def is_elsewhere(self) -> bool:
-        """True when the other one has another state folder, so that what we stored is of the past. One that lives has:
-        ours may be a copy of it, with the same id."""
+        """True when the holder has another state folder, so that our stored baseline is out of date.
+
+        A living holder always has another folder: ours may be a copy of it, with the same id.
+        """
         return self.found is not None and (self.found_alive or self.found.folder != self._me.folder)
 
     @property
     def heard_s(self) -> float:
-        """When the record was last seen to change by somebody else."""
+        """Time at which somebody else's change of the record was last seen."""
         return self._seen[1]
 
     async def step(self, take: bool = True) -> Owner:
-        """Renews the lease, takes it if it is nobody's (with `take`), or looks who has it."""
+        """Renews the lease, takes it if it is free (with `take`), or looks who has it."""
         async with self._one_at_a_time:
             now_s = self._clock()
             try:
@@ -157,7 +164,8 @@ class Lease:
             return self.owner
 
     async def take(self) -> Owner:
-        """Takes it as it was found free. Somebody else may have been quicker: the next step shows it."""
+        """Takes the lease that the last step found free. Another lbengine may have been quicker; the next step shows
+        it."""
         async with self._one_at_a_time:
             if self.owner == "free":
                 with contextlib.suppress(BusError):
@@ -165,19 +173,22 @@ class Lease:
             return self.owner
 
     def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """What the record is to carry when it is next written."""
+        """Sets the contents of the record for when it is next written."""
         self.baseline, self.paused = None if baseline is None else dict(baseline), paused
         self.baseline_id = "" if baseline is None else baseline_id
 
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Has these in the record before it returns, if the lease is ours: they are on the disk. Raises BusError."""
+        """Writes these into the record before it returns, if the lease is ours. They are on our disk already.
+
+        Raises BusError.
+        """
         async with self._one_at_a_time:
             self.hold(baseline, paused, baseline_id)
             if self.owner == "ours" and not await self._write(self._revision, self._clock()):
                 raise BusError("somebody else has the lease now")
 
     async def release(self, contested: bool = False) -> None:
-        """Gives the lease back: the next one needs not wait. `contested`: as in Record. Raises BusError."""
+        """Gives the lease back, so that the next holder need not wait. `contested`: as in Record. Raises BusError."""
         async with self._one_at_a_time:
             if self.owner == "ours":
                 left = Record(
@@ -195,7 +206,7 @@ class Lease:
                 record = msgspec.json.decode(data, type=Record)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 record = Record()
-        # A record may have changed while the answer was on its way: it counts as new from the answer on.
+        # A record may have changed while the answer was on its way, so its age is counted from the answer.
         seen = self._seen[0]
         if record is not None and not self._is_nobodys(record, revision, self._clock()):
             same = self.owner == "theirs" and self.found is not None and self.found.holder == record.holder
@@ -207,7 +218,7 @@ class Lease:
             self.owner, self._nobodys = "free", (record, revision)
 
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
-        # A record of ours was written, and the answer got lost: what it carries is known then.
+        # A record of our own is there when the answer to its writing got lost. Its contents are known.
         if record is not None and record.holder != self._me.holder:
             self.hold(record.baseline, record.paused, record.baseline_id)
             self.taken_after_others += bool(record.holder or record.contested)
@@ -228,7 +239,7 @@ class Lease:
         return record.holder in ("", self._me.holder) or old or self._is_dead(record)
 
     def _is_dead(self, record: Record) -> bool:
-        """A process of this machine that is gone needs not be waited for."""
+        """Whether the holder was a process of this machine that has ended: its lease is free at once."""
         return record.process_space == self._me.process_space and self._process.has_ended(record.pid)
 
     def _is_old(self, revision: int, now_s: float) -> bool:

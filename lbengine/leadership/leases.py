@@ -1,8 +1,8 @@
 """The leases on all balancers of a pool as one: all are held, or none.
 
-Lists of balancers that overlap must not lead to two owners of one balancer, so each balancer has a lease of its own.
-They are taken only when all look free, in the order of their keys, so that of several lbengines that want them at once
-one gets them; who is refused one gives back the others.
+Pools may have some balancers in common. No balancer may have two owners, so each has a lease of its own. An lbengine
+takes them only when all look free, in the order of their keys. So of several lbengines that want them at once exactly
+one gets all; an lbengine that is refused a lease gives back the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slackwater.machine import Process
 
 
 class Leases:
-    """One lbengine's side; `places` are keys and what is driven there (`keys_of`). Call `step` every RENEW_S."""
+    """One lbengine's view of the leases. `places`: key -> place in words (`keys_of`). Call `step` every RENEW_S."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class Leases:
         process: Process | None = None,
     ) -> None:
         self.owner: Owner = "unknown"
-        """Never `free`. (`ours`: all of them.)"""
+        """`ours`: all leases are; `theirs`: at least one is. It is never `free`."""
         self._places = dict(sorted(places.items()))
         self._leases = [Lease(bucket, key, state_dir, clock, process) for key in self._places]
         self.other = ""
-        """Who has what, in words; empty when nobody else has anything."""
+        """Which lbengine has leases, and on what, in words; empty when no other has any."""
         self.are_elsewhere = False
-        """Others, with other state folders, have all of them: what we stored is of the past then."""
+        """Other lbengines with other state folders have all of them, so our stored baseline is out of date."""
 
     async def step(self) -> Owner:
         """Renews the leases, takes them if they are all free, or looks who has them."""
@@ -64,7 +64,7 @@ class Leases:
         return self.owner
 
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Has these in every record before it returns, where the leases are ours. Raises BusError."""
+        """Writes these into every record before it returns, where the leases are ours. Raises BusError."""
         keeping = (lease.keep(baseline, paused, baseline_id) for lease in self._leases)
         kept = await asyncio.gather(*keeping, return_exceptions=True)
         for error in kept:
@@ -72,24 +72,25 @@ class Leases:
                 raise error
 
     async def release(self, contested: bool = False) -> None:
-        """Gives the leases back: the next one needs not wait. `contested`: as in `Record`. Raises BusError."""
+        """Gives the leases back, so that nobody need wait for them. `contested`: as in `Record`. Raises BusError."""
         self.owner = "unknown"
         for lease in self._leases:
             await lease.release(contested)
 
     def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """What the records are to carry when they are next written."""
+        """Sets the contents of the records for when they are next written."""
         for lease in self._leases:
             lease.hold(baseline, paused, baseline_id)
 
     @property
     def stale(self) -> bool:
-        """As `Lease.stale`, of any of them."""
+        """True when any of the leases is stale, as `Lease.stale`."""
         return self.owner == "ours" and any(lease.stale for lease in self._leases)
 
     @property
     def is_sure(self) -> bool:
-        """All are ours, nobody can have taken one over yet, and whoever does later finds the baseline with it."""
+        """True when all leases are ours and none can have been taken over yet, and a later holder finds the baseline in
+        each record."""
         return self.owner == "ours" and all(
             lease.owner == "ours" and not lease.stale and lease.carries_baseline for lease in self._leases
         )
@@ -97,20 +98,22 @@ class Leases:
     def _describe_other(self) -> str:
         theirs = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
         theirs = [(lease, place) for lease, place in theirs if lease.owner == "theirs"]
-        found = theirs[0][0].found if theirs else None
-        if found is None:
+        holder = theirs[0][0].found if theirs else None
+        if holder is None:
             return ""
-        what = "it" if len(theirs) == len(self._leases) else ", ".join(place for _, place in theirs)
-        return f"lbengine of {found.host} (pid {found.pid}) drives {what}"
+        driven = "it" if len(theirs) == len(self._leases) else ", ".join(place for _, place in theirs)
+        return f"lbengine of {holder.host} (pid {holder.pid}) drives {driven}"
 
     @property
     def taken_after_others(self) -> int:
-        """As `Lease.taken_after_others`, of all of them."""
+        """Sum of `Lease.taken_after_others` over the leases."""
         return sum(lease.taken_after_others for lease in self._leases)
 
     def left(self, put_back: str = "") -> dict[str, Baseline] | None:
-        """The baseline that whoever had them before left, if it did; of several, all together. The one with the id
-        `put_back` is of the past."""
+        """The baseline that the holder before has left in the records; None: none. Those of several records are merged.
+
+        A baseline with the id `put_back` is out of date, and left out.
+        """
         left = [
             lease.baseline
             for lease in self._leases
@@ -119,7 +122,7 @@ class Leases:
         return dict(ChainMap(*left)) if left else None
 
     def _share(self) -> None:
-        """What one record carried when it was taken, all carry from now on."""
+        """Has all records carry the baseline that one of them carried when it was taken."""
         if (left := self.left()) is not None:
             ids = {lease.baseline_id for lease in self._leases if lease.baseline is not None}
             self.hold(left, self.paused, ids.pop() if len(ids) == 1 else "")
@@ -136,7 +139,7 @@ class Leases:
 
     @property
     def heard_s(self) -> float:
-        """When one of the others was last heard of."""
+        """Time at which another lbengine was last heard of."""
         return max(lease.heard_s for lease in self._leases)
 
     async def _take_all(self) -> list[Owner]:

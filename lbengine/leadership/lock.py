@@ -1,7 +1,7 @@
-"""One writer on this host for each thing that a pool drives.
+"""Locks on this host: each thing that a pool drives has at most one writer.
 
-The lock is flock(2) on a file with the holder's pid, in a folder where no other user can make or open one. Like what is
-driven, it belongs to a network namespace: locks in others are not seen.
+A lock is flock(2) on a file with the holder's pid, in a folder where no other user can make or open files. Balancers
+belong to a network namespace, and so do their locks: a lock in another namespace is not seen.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ SYSTEM_FOLDER = Path("/run/slackwater")
 
 
 class LockError(Exception):
-    """Somebody else drives this, or there is no place for the lock; the text says what to do."""
+    """Another process holds a lock, or there is no place for it. The text says what to do."""
 
 
 class HeldError(LockError):
-    """Somebody else drives this."""
+    """Another process holds a lock."""
 
 
 def lock_folder(state_dir: Path) -> Path:
-    """Where this user's locks are: `/run/slackwater`, which root and the service share; without a right to it below
-    the user's `XDG_RUNTIME_DIR`; else below `state_dir`, where only controllers with the same one exclude each other.
+    """The folder of this user's locks.
+
+    It is `/run/slackwater`, which root and the service share; without a right to it a folder below the user's
+    `XDG_RUNTIME_DIR`; without that a folder below `state_dir`, where only controllers with the same `state_dir` exclude
+    each other.
     """
     personal = os.environ.get("XDG_RUNTIME_DIR")
     for folder in [SYSTEM_FOLDER, *([Path(personal) / "slackwater"] if personal else [])]:
@@ -44,24 +47,24 @@ def lock_folder(state_dir: Path) -> Path:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether we can lock files there and no other user can; root shares the service's folder. Raises OSError."""
-    found = folder.lstat()
-    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022
-    owned = found.st_uid == os.geteuid() or (os.geteuid() == 0 and folder == SYSTEM_FOLDER)
+    """Whether we can lock files in a folder and no other user can; root shares the service's folder. Raises OSError."""
+    status = folder.lstat()
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022
+    owned = status.st_uid == os.geteuid() or (os.geteuid() == 0 and folder == SYSTEM_FOLDER)
     return private and owned and os.access(folder, os.W_OK | os.X_OK)
 
 
 class PoolLocks:
-    """The locks on all that a set of pools drives. They are held until `keep_only` or `release` gives them back, or the
+    """The locks on all targets of a set of pools. They are held until `keep_only` or `release` gives them back, or the
     process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, contextlib.ExitStack] = {}
-        """By the target's lock."""
+        """By the name of the target's lock."""
 
     def take(self, pools: Iterable[PoolSettings]) -> None:
-        """Takes those that are not held yet: all of them, or none. Raises LockError, with the pid of a holder."""
+        """Takes the locks that are not held yet: all, or none. Raises LockError, with the pid of a holder."""
         taken: dict[str, contextlib.ExitStack] = {}
         try:
             for pool in pools:
@@ -77,7 +80,7 @@ class PoolLocks:
         self._held |= taken
 
     def keep_only(self, pools: Iterable[PoolSettings]) -> None:
-        """Gives back what these pools do not drive."""
+        """Gives back all locks but those of these pools."""
         wanted = {target.lock for pool in pools for target in targets_of(pool)}
         for lock in self._held.keys() - wanted:
             self._held.pop(lock).close()
@@ -97,8 +100,8 @@ def _target_lock(pool: PoolSettings, target: Target, folder: Path) -> Iterator[N
                 raise LockError(f"pool `{pool.name}`: {folder} must belong to this user, and to no other")
             held.enter_context(_locked(path))
         except BlockingIOError:
-            what = f"{_holder(path)} already drives {target.place}"
-            raise HeldError(f"pool `{pool.name}`: {what}; stop that one first") from None
+            held_by = f"{_holder(path)} already drives {target.place}"
+            raise HeldError(f"pool `{pool.name}`: {held_by}; stop that one first") from None
         except OSError as error:
             raise LockError(f"pool `{pool.name}`: {path}: cannot be locked: {error.strerror}") from None
         yield
@@ -106,7 +109,7 @@ def _target_lock(pool: PoolSettings, target: Target, folder: Path) -> Iterator[N
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Raises BlockingIOError when another process has it, OSError."""
+    """Holds the lock on a file. Raises BlockingIOError when another process has it, OSError."""
     while True:
         fd = open_file(path, os.O_RDWR | os.O_CREAT, PRIVATE)
         try:
@@ -122,7 +125,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _is_at(path: Path, fd: int) -> bool:
-    """False for a file that its last holder removed before we had the lock."""
+    """Whether the open file is still the one at `path`. Its last holder may have removed it before we had the lock."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:
@@ -136,6 +139,6 @@ def _holder(path: Path) -> str:
 
 
 def lock_name(text: str) -> str:
-    """The file's name for what is driven from this network namespace."""
+    """Name of the lock's file for a target (`Target.lock`) in this network namespace."""
     namespace = Path("/proc/self/ns/net").readlink()
     return f"{hashlib.sha256(f'{namespace}/{text}'.encode()).hexdigest()}.lock"

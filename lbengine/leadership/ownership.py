@@ -1,4 +1,4 @@
-"""An engine and its leases: renews them, and has the engine stand by or take over."""
+"""An engine and its leases. It renews the leases, and has the engine stand by or take over."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Store(Bucket, Protocol):
 
 
 class Ownership:
-    """What it has the engine do is done in the engine's `thread`, so that nothing of it happens within a turn.
+    """Follows the leases of one engine. The engine's methods run in its `thread`, so never within a turn.
 
-    `taken_over` is called after the engine has taken over from another one, with when that was last heard of. Times are
-    of the event loop's clock, which is monotonic.
+    `taken_over` is called after the engine has taken over from another lbengine, with the time when that was last heard
+    of. Times are of the event loop's clock, which is monotonic.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class Ownership:
         self._thread = thread
         self._taken_over = taken_over
         self._followed: tuple[Owner, bool, int] = ("unknown", False, 0)
-        """And whether what we stored is of the past, and how often others had led before us.
+        """The state that the engine follows: (owner, whether our stored baseline is out of date, how often the leases
+        were taken after others).
 
-        By that count a lease is followed that was lost and taken again within one step.
+        The count shows leases that were lost and taken again within one step.
         """
         self._one_at_a_time = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
@@ -71,7 +72,7 @@ class Ownership:
         """
 
         def mirror(baseline: Mapping[str, Baseline] | None) -> None:
-            """From the engine's thread: what is to be put back is where the next one finds it, before it is needed."""
+            """Called in the engine's thread: the next holder must find the baseline before a weight is changed."""
             try:
                 self._thread.wait_for(self._keep(baseline), KEPT_WITHIN_S)
             except (BusError, TimeoutError) as error:
@@ -87,7 +88,7 @@ class Ownership:
         self._renewing = asyncio.create_task(self._renew())
 
     async def leave(self) -> None:
-        """Renews the lease no more, and does not give it back."""
+        """Stops renewing the lease, without giving it back."""
         if self._renewing is not None:
             await tasks.end(self._renewing)
 
@@ -98,7 +99,7 @@ class Ownership:
             await self.lease.release(contested=self._clock() < self.engine.state.grace_until_s)
 
     async def step(self) -> None:
-        """Renews or looks, and has the engine follow."""
+        """Renews the leases or looks who has them, and has the engine follow."""
         async with self._one_at_a_time:
             if self._followed[0] == "ours":
                 self.lease.paused = self.engine.paused

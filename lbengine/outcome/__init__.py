@@ -1,1 +1,1 @@
-"""What came of a change."""
+"""The forecast and the outcome of a change."""

@@ -1,7 +1,4 @@
-"""What a change was for and what came of it: forecasts, outcomes, and whether a lower weight was followed.
-
-Some seconds after a move of a server's weight its outcome is recorded beside it.
-"""
+"""The forecast of a change, its outcome some seconds later, and whether the requests follow a lower weight."""
 
 from __future__ import annotations
 
@@ -19,29 +16,34 @@ from slackwater.messages import Change, Verdict
 
 AFTER_S = 10.0
 LEAST_AFTER_S = 2.0
-"""A move that another one cuts short sooner than this has no outcome: the response times are still those of before."""
+"""A move that another move cuts short sooner than this has no outcome: the response times are still the old ones."""
 
 
 @dataclass
 class Move:
-    """One or more changes of a server in one direction."""
+    """Successive changes of one server's weight in one direction."""
 
     first: Change
     last: Change
     changed_s: float
+    """Time of the last change."""
     share: float | None
-    """Of the requests, before the move."""
+    """The server's share of the requests before the move; None: not known."""
 
 
 @dataclass
 class FollowUps:
-    """Moves whose outcome is still to be recorded, one a server."""
+    """Moves whose outcome is still to be recorded."""
 
     waiting: dict[str, Move]
+    """By server."""
 
     def add(self, change: Change, now_s: float, share: float | None) -> list[tuple[Move, float]]:
-        """Takes a change of a weight in; returns a move that it cuts short, with the seconds since its last change,
-        if these were enough for an outcome."""
+        """Adds a change of a weight.
+
+        Returns the move that it cuts short, with the seconds since that move's last change; nothing where these are too
+        few for an outcome.
+        """
         before = self.waiting.get(change.target)
         if before is not None and lowers(before.last) == lowers(change):
             before.last, before.changed_s = change, now_s
@@ -52,7 +54,7 @@ class FollowUps:
         return [(before, now_s - before.changed_s)]
 
     def due(self, now_s: float) -> list[tuple[Move, float]]:
-        """Moves whose last change is long enough ago."""
+        """Removes and returns the moves whose last change is `AFTER_S` ago, each with the seconds since then."""
         due = [move for move in self.waiting.values() if now_s - move.changed_s >= AFTER_S]
         for move in due:
             del self.waiting[move.first.target]
@@ -60,14 +62,14 @@ class FollowUps:
 
 
 PATIENCE_S = 5.0
-"""Requests that are on their way, and the rate's window, get so long."""
+"""A share may be too high for this long: requests are on their way, and the rate is a mean over time."""
 FACTOR, MARGIN = 2.0, 0.05
 """A share counts as too high above FACTOR times the expected one plus MARGIN."""
 
 
 @dataclass
 class ShareMonitor:
-    """Remembers since when a reduced server gets more than its weight calls for."""
+    """Remembers since when a reduced server has got more requests than its weight calls for."""
 
     _since_s: dict[str, float] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
@@ -75,7 +77,8 @@ class ShareMonitor:
     def look(
         self, now_s: float, shares: Mapping[str, float], weights: Mapping[str, int], baselines: Mapping[str, int]
     ) -> tuple[dict[str, tuple[float, float]], set[str]]:
-        """Server -> (share, expected share) of those that get too much for long; and which of them are news."""
+        """Reduced servers whose share has been too high for `PATIENCE_S`, as server -> (share, expected share); and the
+        names of those that were not returned before."""
         whole = sum(weights.values())
         high: dict[str, tuple[float, float]] = {}
         for server, weight in weights.items():
@@ -93,7 +96,7 @@ class ShareMonitor:
 
 
 class ChangeOutcomes:
-    """Keeps what it needs of the last seconds. Call `see` first in each turn."""
+    """Adds forecasts to Changes and records their outcomes. Call `see` first in each turn."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -108,7 +111,7 @@ class ChangeOutcomes:
         self._now_ms: float | None = None
 
     def see(self, now_s: float, verdicts: Mapping[str, Verdict], rates: Mapping[str, float] | None) -> None:
-        """Takes in fresh Verdicts and rates, both by server."""
+        """Adds fresh Verdicts and rates (requests/s), both by server."""
         self._now_s = now_s
         self._rates = dict(rates or {})
         total = sum(self._rates.values())
@@ -120,7 +123,7 @@ class ChangeOutcomes:
         self._now_ms = forecast.now_ms(self._p95_ms, self._rates)
 
     def forecast(self, changes: list[Change], snapshot: Snapshot, positions: Mapping[str, Position]) -> list[Change]:
-        """The changes with the pool's p95 as it is, and as the weights of `positions` are predicted to make it."""
+        """The changes, with the pool's present p95 and its prediction for the weights of `positions`."""
         if self._now_ms is None or not changes:
             return changes
         weights = {
@@ -132,7 +135,7 @@ class ChangeOutcomes:
         return [_with_forecast(made, self._now_ms, predicted) for made in changes]
 
     def follow_up(self, changes: Sequence[Change]) -> None:
-        """Records what came of moves that are long enough ago, or that these changes cut short."""
+        """Records the outcomes of moves that are long enough ago, or that these changes cut short."""
         ended = self._follow_ups.due(self._now_s)
         for made in changes:
             if made.what == "weight" and made.applied:
@@ -147,11 +150,13 @@ class ChangeOutcomes:
             )
 
     def over_share(self, snapshot: Snapshot, baselines: Mapping[str, Baseline]) -> list[str]:
-        """In words, which reduced servers keep far more than their share (cookies do that); recorded once each."""
+        """The reduced servers that keep far more than their share, in words; each is recorded once. Cookies do that."""
         weights = {server.name: server.weight for server in snapshot.servers if server.available and not server.backup}
         # Under least connections a weight above 0 does not set the share.
         silent = snapshot.by_concurrency
-        judged = {n: b.weight for n, b in baselines.items() if not (silent and weights.get(n, 0) > 0)}
+        judged = {
+            name: baseline.weight for name, baseline in baselines.items() if not (silent and weights.get(name, 0) > 0)
+        }
         high, news = self._monitor.look(self._now_s, self._shares, weights, judged)
         remarks = []
         for name, (share, expected) in high.items():
@@ -166,7 +171,7 @@ class ChangeOutcomes:
 
 
 def _with_forecast(made: Change, now_ms: float, predicted_ms: float | None) -> Change:
-    """The change with what the pool's p95 is and will be; one that is tried again stays as it is."""
+    """The change with the pool's present and predicted p95. A change that is tried again keeps its first values."""
     if made.rt_p95_ms is not None:
         return made
     will = f", predicted {predicted_ms:.1f}" if predicted_ms is not None else ""
@@ -176,7 +181,7 @@ def _with_forecast(made: Change, now_ms: float, predicted_ms: float | None) -> C
 
 
 def _describe(move: Move, after_s: float, p95_ms: float | None, share: float | None) -> str:
-    """In words with numbers."""
+    """The outcome of a move in words, with numbers."""
     first = move.first
     parts = []
     if first.rt_p95_ms is not None and p95_ms is not None:

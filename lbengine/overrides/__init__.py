@@ -1,1 +1,1 @@
-"""What operators and the second stage set over configuration and Verdicts."""
+"""Overrides of configuration and Verdicts, by operators and by the second stage."""

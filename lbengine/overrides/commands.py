@@ -13,11 +13,11 @@ from slackwater.control import Request
 from slackwater.messages import Verdict
 
 Record = Callable[[str, str, str | None, str | int | None, str, str, float | None], None]
-"""Records what was done: what, target, before, after, why, by, and the beginning of the episode that it is about."""
+"""Records a command that was carried out: (action, target, before, after, why, by, begin of the episode, Unix s)."""
 
 
 class OperatorCommands:
-    """Carries out commands: what they set is kept in `overrides` and `temporary`, and each is recorded."""
+    """Carries out commands. Their effects are kept in `overrides` and `temporary`, and each command is recorded."""
 
     def __init__(self, pool: PoolSettings, state_dir: Path, record: Record, wall: Callable[[], float]) -> None:
         self.overrides = OperatorOverrides(state_dir, pool.name, pool.mode)
@@ -27,7 +27,7 @@ class OperatorCommands:
         self._wall = wall
 
     def describe(self) -> str:
-        """The pause, or the mode."""
+        """The pause, or without one the mode, in words."""
         paused = self.overrides.paused
         if paused is None:
             return f"mode is {self.overrides.mode}"
@@ -36,10 +36,10 @@ class OperatorCommands:
     def carry_out(
         self, request: Request, baselines: Mapping[str, int], verdicts: Mapping[str, Verdict], now_s: float
     ) -> tuple[str, bool]:
-        """What was done, in words, and whether it changes what the engine does.
+        """Carries out a command; returns what was done, in words, and whether the engine should take a turn at once.
 
-        `baselines` are weights by server, `verdicts` the fresh ones by node. Raises CommandError for what cannot be
-        done, StateFileError for what cannot be kept.
+        `baselines`: weights by server; `verdicts`: fresh Verdicts by node. Raises CommandError for a command that
+        cannot be carried out, StateFileError where its effect cannot be kept.
         """
         overrides, by, target = self.overrides, request.by, request.target or self._pool.name
         before: str | None = None

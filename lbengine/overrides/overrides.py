@@ -1,8 +1,7 @@
-"""What operators have set over the configuration and the Verdicts: a pause, another mode, pinned weights, ended
-episodes.
+"""Operators' overrides of the configuration and the Verdicts: a pause, another mode, pinned weights, ended episodes.
 
-All but the pause ends by itself: a pin at its time, an ended episode with the Verdicts that it is about, a mode when
-the configuration's mode changes. On disk, so that it outlives a restart. A pinned weight still passes the guard.
+All but the pause end by themselves: a pin at its time, an ended episode with its Verdicts, a mode when the
+configuration's mode changes. They are on disk, so they outlive a restart. A pinned weight still passes the guard.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from slackwater.messages import Mode, Verdict
 
 
 class CommandError(Exception):
-    """What was asked cannot be done; the text has the reason."""
+    """A command cannot be carried out; the text has the reason."""
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Who paused a pool, why, and when by the wall clock: the weights are the operators' until it ends."""
+    """A pause of a pool: operators set the weights until it ends."""
 
     by: str
     why: str
@@ -30,7 +29,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """A weight that a person holds a server at for a time."""
+    """A weight at which a person holds a server for a time."""
 
     weight: int
     by: str
@@ -39,14 +38,14 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class EndedEpisode(msgspec.Struct, frozen=True):
-    """An episode that an operator ended: the node's Verdicts of this state since then."""
+    """An episode that an operator ended: Verdicts of the episode that began at `since_unix_s` count as calm."""
 
     since_unix_s: float
     by: str
 
 
 class KeptOverrides(msgspec.Struct):
-    """Everything but the pause, which has a file of its own: its presence alone stops lbengine."""
+    """All overrides but the pause. That has a file of its own, since the file's presence alone pauses the pool."""
 
     mode: Mode | None = None
     instead_of: Mode | None = None
@@ -59,7 +58,7 @@ class KeptOverrides(msgspec.Struct):
 class OperatorOverrides:
     """The overrides in force for one pool. `now_s` is a monotonic clock, `wall_s` the wall's at the same moment.
 
-    Every method that changes something raises StateFileError when it cannot be kept, and changes nothing then.
+    A method that changes an override raises StateFileError when it cannot be kept, and changes nothing then.
     """
 
     def __init__(self, state_dir: Path, pool: str, configured: Mode) -> None:
@@ -70,13 +69,13 @@ class OperatorOverrides:
         self.paused = self._load_pause()
         try:
             self._kept = self._file.load() or KeptOverrides()
-        except StateFileError:  # an operator has set something: to observe only is the safe side
+        except StateFileError:  # an unknown override is there: to observe only is the safe side
             self._kept = KeptOverrides(mode="observe", instead_of="act")
 
     def _load_pause(self) -> Pause | None:
         try:
             return self._pause_file.load()
-        except StateFileError as error:  # a file that cannot be read still means a pause
+        except StateFileError as error:  # a file that cannot be read means a pause all the same
             return Pause(by="unknown", why=str(error), since_unix_s=0.0)
 
     def set_pause(self, pause: Pause | None) -> None:
@@ -85,14 +84,14 @@ class OperatorOverrides:
         self.paused = pause
 
     def adopt_pause(self, pause: Pause | None) -> None:
-        """Takes over the pause of another lbengine, unless there is one on disk."""
+        """Takes over the pause of another lbengine, unless a pause is on disk here."""
         self.paused = self._load_pause()
         if self.paused is None and pause is not None:
             self.set_pause(pause)
 
     @property
     def mode(self) -> Mode:
-        """What the pool is to do: the override, while the configuration is what it was then."""
+        """The pool's mode: the override, as long as the configuration's mode is the one when it was set."""
         kept = self._kept
         return kept.mode if kept.mode is not None and kept.instead_of == self._configured else self._configured
 
@@ -106,14 +105,17 @@ class OperatorOverrides:
         self._until_s[server] = now_s + for_s
 
     def unpin(self, server: str) -> None:
-        """Also raises CommandError when it is not pinned."""
+        """Ends a server's pin. Also raises CommandError when it is not pinned."""
         if server not in self._kept.pins:
             raise CommandError(f"{server} is not pinned")
         self._change(pins=_without(self._kept.pins, server))
         self._until_s.pop(server, None)
 
     def pins(self, now_s: float, wall_s: float) -> dict[str, Pin]:
-        """Those in force; one from before a restart lasts for what its wall time leaves, at most its whole time."""
+        """The pins in force, by server.
+
+        A pin from before a restart lasts until its time by the wall clock, but no longer than its whole length.
+        """
         for server, kept in list(self._kept.pins.items()):
             left_s = min(kept.for_s, kept.until_unix_s - wall_s)
             if now_s >= self._until_s.setdefault(server, now_s + left_s):
@@ -121,13 +123,13 @@ class OperatorOverrides:
         return dict(self._kept.pins)
 
     def end_episode(self, verdict: Verdict | None, node: str, by: str) -> None:
-        """Also raises CommandError when the node is in no episode."""
+        """Ends a node's episode. Also raises CommandError when the node is in none."""
         if verdict is None or verdict.state in ("calm", "unknown"):
             raise CommandError(f"{node} is in no episode")
         self._change(ended={**self._kept.ended, node: EndedEpisode(verdict.since_unix_s, by)})
 
     def apply(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """The Verdicts by node, with those of an episode that was ended as calm; a new episode counts again."""
+        """The Verdicts by node; those of an ended episode are changed to calm. A new episode counts again."""
         applied = dict(verdicts)
         for node, ended in list(self._kept.ended.items()):
             verdict = verdicts.get(node)
@@ -142,7 +144,7 @@ class OperatorOverrides:
         return applied
 
     def describe(self) -> list[str]:
-        """The ended episodes, for the cycle's sentence."""
+        """The ended episodes in words, for the cycle's sentence."""
         return [f"{node}'s episode was ended by {ended.by}" for node, ended in self._kept.ended.items()]
 
     def _change(self, **fields: object) -> None:

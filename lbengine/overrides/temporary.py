@@ -1,6 +1,7 @@
-"""What the second stage requests for a while: no requests for a server, fewer at a time, or its baseline weight.
+"""Overrides that the second stage requests for some seconds: no requests for a server, fewer at a time, or its baseline
+weight.
 
-A temporary override is a lease of seconds, kept by its server's name; the guard decides what comes of it.
+A temporary override is a lease of seconds, kept by its server's name. The guard may limit it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ LONGEST_S = 60.0
 Kind = Literal["drain", "limit", "hold"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ACTIONS = (*KINDS, "undo")
-"""What may be requested over the bus."""
+"""Actions that may be requested over the bus."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +43,28 @@ class TemporaryOverrides:
         self._kept: dict[tuple[Kind, str], TemporaryOverride] = {}
 
     def take(self, server: str, question: Mapping[str, Any], now_s: float) -> str:
-        """Takes one of ACTIONS as it came over the bus; describes what was taken. Raises ValueError."""
+        """Carries out one of ACTIONS as it came over the bus; returns a sentence. Raises ValueError."""
         action, for_s = question.get("action"), question.get("for_s", 0.0)
         if action == "undo":
-            what = question.get("what")
-            found = [self._kept.pop((kind, server), None) for kind in KINDS if what in (None, kind)]
-            return f"{server}: {'left to the law again' if any(found) else 'no override was in force'}"
+            undone_kind = question.get("what")
+            dropped = [self._kept.pop((kind, server), None) for kind in KINDS if undone_kind in (None, kind)]
+            return f"{server}: {'left to the law again' if any(dropped) else 'no override was in force'}"
         kind = next(kind for kind in KINDS if kind == action)
         if not isinstance(for_s, int | float) or not 0.0 < for_s <= LONGEST_S:
             raise ValueError(f"`for_s` must be more than 0 and at most {LONGEST_S:g} seconds, got {for_s!r}")
-        most = question.get("maxconn")
-        if kind == "limit" and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-            raise ValueError(f"`maxconn` must be a whole number from 1, got {most!r}")
+        maxconn = question.get("maxconn")
+        if kind == "limit" and (not isinstance(maxconn, int) or isinstance(maxconn, bool) or maxconn < 1):
+            raise ValueError(f"`maxconn` must be a whole number from 1, got {maxconn!r}")
         by, why = str(question.get("by", "")), str(question.get("why", ""))
-        override = TemporaryOverride(kind, now_s + for_s, by, why, most if kind == "limit" else None)
+        override = TemporaryOverride(kind, now_s + for_s, by, why, maxconn if kind == "limit" else None)
         self._kept[kind, server] = override
         return f"{server}: {override}, for {for_s:g} s"
 
     def in_force(self, kind: Kind, now_s: float) -> dict[str, TemporaryOverride]:
-        """Those of one kind by server, while they last."""
+        """The overrides of one kind that have not ended, by server."""
         self._kept = {key: override for key, override in self._kept.items() if override.until_s > now_s}
-        return {server: override for (of, server), override in self._kept.items() if of == kind}
+        return {server: override for (kept_kind, server), override in self._kept.items() if kept_kind == kind}
 
     def forget(self) -> None:
-        """Drops them all: an operator has paused the pool or changed its mode."""
+        """Drops all overrides. It is called when an operator has paused the pool or changed its mode."""
         self._kept.clear()
