@@ -1,8 +1,8 @@
 """HAProxy at sites that forbid writing to its admin socket: weights go by the agent-check protocol.
 
-HAProxy asks each server's agent (here the node's monitor) every `agent-inter`, and takes the answer "50%" as that part
-of the configured weight (HAProxy Configuration Manual, section 5.2, `agent-check`). So this
-backend only sends each monitor what it is to answer, and looks whether HAProxy shows it some time later.
+HAProxy asks each server's agent (here the node's monitor) every `agent-inter`, and takes the answer "50%" as that share
+of the configured weight (HAProxy Configuration Manual, section 5.2, `agent-check`). So this backend only sends each
+monitor its answer, and looks whether HAProxy shows the weight some time later.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Protocol
 from lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 
 PATIENCE_S = 5.0
-"""A weight that HAProxy still does not show after so long was not heard: two rounds of `agent-inter` at its default."""
+"""A weight that HAProxy does not show after this time was lost. It is two rounds of the default `agent-inter`."""
 SEND_AGAIN_S = 0.5
-"""What a monitor is to answer is sent again this often, well within its lease."""
+"""Time after which a monitor is sent its answer again, well within its lease."""
 LOOK_EVERY_S = 0.1
 MOST_PERCENT = 25_600
 
 
 class Reads(Protocol):
-    """What is needed of the HAProxy, or HAProxies: a socket of level `operator` will do."""
+    """The HAProxy, or HAProxies, as they are needed here. A socket of level `operator` is enough."""
 
     def read(self) -> Snapshot: ...
 
     def expect(self, weights: Mapping[str, int]) -> None:
-        """Weights that are about to be shown, whoever sets them."""
+        """Announces weights that HAProxy will show soon, whoever sets them."""
 
 
 class AgentCheck(Balancer):
-    """One balancer whose weights are asked for, not set. `clock` is monotonic.
+    """A balancer whose weights are asked for, not set. `clock` is monotonic.
 
-    Unlike elsewhere, `set_weights` returns before the weights are in force: that takes HAProxy's `agent-inter`.
-    Until then, and for at most `PATIENCE_S`, `read` shows what was asked for. What HAProxy shows after that is what
-    counts, and nothing is asked of that server's monitor any more until its weight is to change again: the monitor
-    answers 100% then. `maxconn` cannot be set this way, so no server shows one.
+    Unlike elsewhere, `set_weights` returns before the weights are in force: that takes HAProxy's `agent-inter`. Until
+    then, and for at most `PATIENCE_S`, `read` shows the weights that were asked for. After that time the weight that
+    HAProxy shows counts. If it is still a different one, the server's monitor is sent nothing more until the weight
+    changes again; without a lease it answers 100%. `maxconn` cannot be set this way, so no server shows one.
     """
 
     def __init__(
@@ -52,15 +52,16 @@ class AgentCheck(Balancer):
         self._configured: dict[str, int] = {}
         self._asked: dict[str, int] = {}
         self._wrong_since_s: dict[str, float] = {}
-        """By server, since when HAProxy shows another weight than the one asked for last."""
+        """By server, since when HAProxy has shown another weight than the one asked for last."""
         self._sent: dict[str, tuple[float, int]] = {}
+        """By server, (time, percentage) that its node was last sent."""
 
     def read(self) -> Snapshot:
-        """As HAProxy shows it, but for what is on its way. Raises BalancerError."""
+        """HAProxy's snapshot, with the weights that are on their way. Raises BalancerError."""
         now_s, snapshot = self._clock(), self._haproxy.read()
         for server in snapshot.servers:
             if self._configured.get(server.name, server.configured) != server.configured:
-                self._asked.pop(server.name, None)  # a share of something else now
+                self._asked.pop(server.name, None)  # a share of another weight now
         self._configured = {server.name: server.configured for server in snapshot.servers}
         shown = [self._as_asked(server, now_s) for server in snapshot.servers]
         unheard = tuple(
@@ -72,7 +73,7 @@ class AgentCheck(Balancer):
         return dataclasses.replace(snapshot, servers=tuple(shown), trouble=snapshot.trouble + unheard)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
-        """Asks for absolute weights. Raises BalancerError, and asks for none, when one is out of reach."""
+        """Asks for absolute weights. Raises BalancerError, and asks for none, when one of them cannot be reached."""
         for server, weight in weights.items():
             if server not in self._configured:
                 raise BalancerError(f"agent-check: HAProxy has shown no server `{server}`; nothing was asked for")
@@ -91,9 +92,9 @@ class AgentCheck(Balancer):
         self._haproxy.expect({server: in_force(weight, self._configured[server]) for server, weight in weights.items()})
 
     def restore_weights(self, weights: Mapping[str, int], lease_s: float) -> None:
-        """Returns when HAProxy shows these, as it does when leases of `lease_s` have ended: nothing is sent from here.
+        """Waits until HAProxy shows these weights, as it does when the nodes' leases of `lease_s` have ended.
 
-        Raises BalancerError when it does not within `PATIENCE_S` more.
+        Nothing is sent. Raises BalancerError when it takes longer than `lease_s` + `PATIENCE_S`.
         """
         until_s = self._clock() + lease_s + PATIENCE_S
         while True:
@@ -113,13 +114,13 @@ class AgentCheck(Balancer):
             self._sleep(LOOK_EVERY_S)
 
     def percents_for_nodes(self) -> dict[str, int]:
-        """What the servers' monitors are to be sent now, in percent: what is new, and what is due again."""
+        """The percentages to send to the servers' monitors now: new ones, and those that are due again."""
         now_s = self._clock()
         due = {}
         for server in self._asked.keys() & self._configured.keys():
             percent = percent_of(self._asked[server], self._configured[server])
-            sent_s, sent = self._sent.get(server, (-SEND_AGAIN_S, -1))
-            if not self._is_unheard(server, now_s) and (percent != sent or now_s - sent_s >= SEND_AGAIN_S):
+            sent_s, sent_percent = self._sent.get(server, (-SEND_AGAIN_S, -1))
+            if not self._is_unheard(server, now_s) and (percent != sent_percent or now_s - sent_s >= SEND_AGAIN_S):
                 due[server] = percent
                 self._sent[server] = (now_s, percent)
         return due
@@ -127,7 +128,7 @@ class AgentCheck(Balancer):
     def _as_asked(self, server: Server, now_s: float) -> Server:
         without_limit = dataclasses.replace(server, maxconn=None)
         asked = self._asked.get(server.name)
-        if asked is None:  # what an earlier run asked for goes on until we ask otherwise
+        if asked is None:  # the weight that an earlier run asked for stays until we ask for another
             self._asked[server.name] = server.weight
             return without_limit
         if server.weight == in_force(asked, server.configured):
@@ -141,10 +142,10 @@ class AgentCheck(Balancer):
 
 
 def percent_of(weight: int, configured: int) -> int:
-    """The whole percentage of a configured weight that HAProxy makes into a weight, or into the next one above."""
+    """The whole percentage of a configured weight that HAProxy turns into this weight, or into the next higher one."""
     return min(-(-100 * weight // configured), MOST_PERCENT) if configured > 0 else 100
 
 
 def in_force(weight: int, configured: int) -> int:
-    """The weight that HAProxy makes of the percentage for this one: the same up to a configured weight of 100."""
+    """The weight that HAProxy makes of the percentage for this weight: the same up to a configured weight of 100."""
     return min(configured * percent_of(weight, configured) // 100, 256)

@@ -1,4 +1,4 @@
-"""What weights do under each of HAProxy's balance algorithms: the table behind docs/reference/balancing.md.
+"""The effect of weights under each of HAProxy's balance algorithms: the table behind docs/reference/balancing.md.
 
 Source: HAProxy Configuration Manual, `balance` and `hash-type`; measured on 2.6 by tests/lbengine/test_algorithms.py.
 """
@@ -12,12 +12,12 @@ from slackwater.messages import WeightsMean
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm."""
+    """A balance algorithm."""
 
     weights_mean: WeightsMean
-    """`keys`: with `hash-type consistent` only."""
+    """`keys` holds with `hash-type consistent` only."""
     note: str = ""
-    """What the site should know (`keys`), or why it is refused (`none`)."""
+    """For `keys` what the site should know, for `none` why the algorithm is refused."""
 
 
 _KEYS = Algorithm("keys", "weights move a share of the keys, and with them their sessions and caches")
@@ -35,12 +35,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "static-rr": Algorithm("none", "it takes no weights at run time but 0% and 100%; use `balance roundrobin`"),
     "first": Algorithm("none", "it ignores weights; use `balance roundrobin` or `leastconn`"),
 }
-"""By the name that HAProxy's `show stat` gives it."""
+"""By the algorithm's name in HAProxy's `show stat`."""
 CONFIGURED = {"unknown": "random"}
-"""What `show stat` calls otherwise than the configuration."""
+"""Name in `show stat` -> name in the configuration, where they differ."""
 
 
 def weights_mean(balance: str) -> WeightsMean | None:
-    """What weights set under this algorithm; None for one that is not known."""
+    """What the weights share under this algorithm; None for an unknown algorithm."""
     known = ALGORITHMS.get(balance)
     return None if known is None else known.weights_mean

@@ -23,7 +23,7 @@ DISABLED = 0x01 | 0x04
 are no maintenance: 0x40 (`SRV_ADMF_HMAINT`), as its name is from the socket or from a SRV record, and 0x04 (`CMAINT`),
 as its line has `disabled`, which stays when somebody has enabled it."""
 NOWHERE = ("0.0.0.0", "::")
-"""srv_addr of a server without an address, beside `-`, which a Unix socket has too (`show stat` tells them apart)."""
+"""srv_addr of a server without an address. It may also be `-`, as for a Unix socket; `show stat` tells them apart."""
 STARTING, RUNNING = 1, 2
 MOST_WEIGHT = 256
 """SRV_UWGHT_MAX"""
@@ -32,8 +32,11 @@ AGENT_ENABLED = 0x04
 
 
 def facts_of(info: str, where: str) -> dict[str, str]:
-    """The facts in `show info`. Raises BalancerError, and BalancerUnreachable for a process that is ending: its socket
-    may still be connected to, but it refuses changes, shows no servers, and another one takes over."""
+    """The facts in `show info`: name -> value.
+
+    Raises BalancerError, and BalancerUnreachable for a process that is ending. Its socket may still accept connections,
+    but it refuses changes and shows no servers, and another process takes over.
+    """
     facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
     if not facts.get("Pid") or not facts.get("Uptime_sec"):
         raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
@@ -45,10 +48,10 @@ def facts_of(info: str, where: str) -> dict[str, str]:
 
 
 def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
-    """Puts the three answers together; `where` (socket and backend) stands in the errors.
+    """The snapshot in three answers; `where` (socket and backend) stands in the errors.
 
-    A server whose row cannot be read is left out, and named in `Snapshot.unreadable`; the others go on. Raises
-    BalancerError where none can be read, or the answers are not those of a backend.
+    A server whose row cannot be read is left out, and named in `Snapshot.unreadable`. Raises BalancerError where no
+    server can be read, or the answers are not those of a backend.
     """
     facts = facts_of(info, where)
     if not stat.startswith("# ") or "Can't find backend" in state:
@@ -63,14 +66,14 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
             " operator`, if weights go by agent-check)"
         )
     by_name = {row["svname"]: row for row in rows if "svname" in row and not is_backend(row)}
-    found, unreadable = states(state, where)
+    server_states, unreadable = states(state, where)
     servers = []
-    for one in found:
-        if one.name in by_name:  # else it was added between the two answers: seen in the next cycle
+    for state_ in server_states:
+        if state_.name in by_name:  # else it was added between the two answers, and the next cycle sees it
             try:
-                servers.append(_server(one, by_name[one.name], where))
+                servers.append(_server(state_, by_name[state_.name], where))
             except BalancerError as error:
-                unreadable[one.name] = str(error)
+                unreadable[state_.name] = str(error)
     if unreadable and not servers:
         raise BalancerError(next(iter(unreadable.values())))
     return Snapshot(
@@ -86,7 +89,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
 
 
 def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
-    """One server by both answers. Counters that are no numbers leave it uncounted. Raises BalancerError."""
+    """A server from its state and its row. If its counters are no numbers it is uncounted. Raises BalancerError."""
     where = f"{where}: server {state.name}"
     _expect(row, ("status", "bck"), "show stat", where)
     count = partial(count_of, row, where=where)
@@ -119,19 +122,21 @@ def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
 
 
 def is_backend(row: Mapping[str, str]) -> bool:
-    """Of `show stat`: the backend's own line, whatever its servers are called."""
+    """Whether a line of `show stat` is the backend's own, whatever its servers are called."""
     return row["type"] == "1" if row.get("type") else row.get("svname") == "BACKEND"
 
 
 COLUMNS = {"svname", "status", "bck", "algo", "cookie", "addr", "scur", "qcur", "slim", "stot", "rtime", "qtime"} | {
     *("type", "econ", "eresp", "wretr", "wredis", "hrsp_5xx", "throttle"),
 }
-"""Of `show stat`'s hundred columns, those that are read here."""
+"""The columns of `show stat` that are read here, of some hundred."""
 
 
 def rows_of(stat: str, where: str) -> list[dict[str, str]]:
-    """The lines of `show stat`, in the columns that matter; a short one lacks the last. Raises BalancerError for lines
-    of other columns."""
+    """The lines of `show stat`, each with its values of `COLUMNS`; a short line lacks the last ones.
+
+    Raises BalancerError for lines without the columns that every version has.
+    """
     lines = csv.reader(io.StringIO(stat.removeprefix("# ")))
     try:
         head = next(lines, [])
@@ -151,7 +156,7 @@ def _expect(row: Collection[str], columns: Iterable[str], command: str, where: s
 
 
 def count_of(row: Mapping[str, str], column: str, where: str) -> int:
-    """A counter; a column that is empty or that this version doesn't have counts 0."""
+    """The value of a counter; 0 where the column is empty, or this version has none. Raises BalancerError."""
     text = row.get(column) or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS) or int(text) > MOST_COUNT:
         raise BalancerError(f"{where}: expected a number for {column}, got {text[:40]!r}")
@@ -161,17 +166,17 @@ def count_of(row: Mapping[str, str], column: str, where: str) -> int:
 STATE_COLUMNS = frozenset(
     "srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight srv_agent_state srvrecord".split()  # noqa: SIM905
 )
-"""Of `show servers state`'s thirty, those that are read here."""
+"""The columns of `show servers state` that are read here, of some thirty."""
 ALWAYS_SHOWN = ("srv_name", "srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight")
 MOST_DIGITS = 20
-"""Of a counter of 64 bits."""
+"""Digits of the highest counter of 64 bits."""
 MOST_COUNT = 2**63 - 1
-"""What the journal and JSON can hold; HAProxy's are far below."""
+"""The highest counter that the journal and JSON can hold; HAProxy's are far below."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """One server in `show servers state`."""
+    """A server's line in `show servers state`."""
 
     name: str
     running: int
@@ -179,9 +184,9 @@ class ServerState:
     admin: int
     """srv_admin_state"""
     weight: int
-    """In force: srv_uweight."""
+    """srv_uweight: the weight in force."""
     configured: int
-    """At the start: srv_iweight."""
+    """srv_iweight: the weight at HAProxy's start."""
     agent: int
     """srv_agent_state"""
     srv_record: bool
@@ -190,8 +195,11 @@ class ServerState:
 
 
 def backend_id(state: str) -> str:
-    """HAProxy's number of the backend whose servers are shown; empty where none are. Numbers are unique, while a
-    frontend may have the backend's name, and `show stat` takes a name that begins with digits for a number."""
+    """HAProxy's number of the backend whose servers are shown; empty where none are.
+
+    Numbers are unique. Names are not: a frontend may have the backend's name, and `show stat` takes a name that begins
+    with digits for a number.
+    """
     lines = state.splitlines()[1:3]
     columns = lines[0][2:].split() if lines else []
     values = dict(zip(columns, lines[1].split(), strict=False)) if len(lines) == 2 else {}
@@ -199,7 +207,7 @@ def backend_id(state: str) -> str:
 
 
 def is_of(stat: str, number: str) -> bool:
-    """Whether lines of `show stat` are those of the backend of this number, and not another proxy's."""
+    """Whether the lines of `show stat` are those of the backend with this number, and not another proxy's."""
     head, _, lines = stat.removeprefix("# ").partition("\n")
     last = lines.rstrip("\n").rpartition("\n")[2]  # all are of one proxy, and the backend's own stands last
     try:
@@ -211,15 +219,17 @@ def is_of(stat: str, number: str) -> bool:
 
 
 def placeholder(admin: int, address: str, shown: str) -> Placeholder:
-    """As `Server.placeholder`, from srv_admin_state, srv_addr and `addr` of `show stat`."""
+    """`Server.placeholder` by `admin` (srv_admin_state), `address` (srv_addr) and `shown` (`addr` of `show stat`)."""
     if admin & DISABLED == DISABLED:
         return "disabled"
     return "no_address" if address in NOWHERE or (address == "-" and not shown) else ""
 
 
 def states(text: str, where: str) -> tuple[list[ServerState], dict[str, str]]:
-    """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns; and of
-    those that cannot be read the name, and in words why not. Raises BalancerError for another format.
+    """The rows of `show servers state`, and the rows that cannot be read as name -> why, in words.
+
+    The first line must be the format's version, the second `# ` with the columns. Raises BalancerError for another
+    format.
     """
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != "1" or not lines[1].startswith("# "):
@@ -229,18 +239,18 @@ def states(text: str, where: str) -> tuple[list[ServerState], dict[str, str]]:
         {name: values[index] for index, name in wanted if index < len(values)} for values in map(str.split, lines[2:])
     ]
     times = Counter(row.get("srv_name", "") for row in rows)
-    found, unreadable = [], dict[str, str]()
+    server_states, unreadable = [], dict[str, str]()
     for row in rows:
         name = row.get("srv_name", "")
         try:
-            found.append(_state(row, times[name], where))
+            server_states.append(_state(row, times[name], where))
         except BalancerError as error:
             unreadable[name] = str(error)
-    return found, unreadable
+    return server_states, unreadable
 
 
 def _state(row: Mapping[str, str], times: int, where: str) -> ServerState:
-    """A row of `show servers state`; `times`: so many have its name. Raises BalancerError."""
+    """A row of `show servers state`; `times`: number of rows with its name. Raises BalancerError."""
     _expect(row, ("srv_name",), "show servers state", where)
     name = row["srv_name"]
     if not is_server_name(name):

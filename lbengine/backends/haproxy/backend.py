@@ -29,7 +29,7 @@ def _targets(pool: HAProxyPool) -> list[Target]:
 
 
 def _target(path: str, backend: str) -> Target:
-    """A backend behind one admin socket. A path is of this host: nobody else can reach it."""
+    """A backend behind one admin socket. A socket with a path can be reached from this host only."""
     is_remote = path.startswith(TCP)
     real = path if is_remote else os.path.realpath(path)
     return Target(
@@ -41,14 +41,17 @@ def _target(path: str, backend: str) -> Target:
 
 
 def _socket_id(path: str) -> str:
-    """The same for all containers on this kernel that share the socket, whatever the path is there; HAProxy makes the
-    socket anew, but not its folder. Each container may have a HAProxy of its own behind the same path."""
+    """An id of the socket, the same for all containers on this kernel that share it, whatever its path is there.
+
+    It is made of the folder, since HAProxy makes the socket anew, but not its folder. The path alone is not enough:
+    each container may have an HAProxy of its own behind the same path.
+    """
     folder, name = os.path.split(path)
     try:
-        found = Path(folder).stat()
+        status = Path(folder).stat()
     except OSError:
         return f"{kernel_id()}:{path}"
-    return f"{kernel_id()}:{found.st_dev}:{found.st_ino}:{name}"
+    return f"{kernel_id()}:{status.st_dev}:{status.st_ino}:{name}"
 
 
 def _rest(pool: HAProxyPool, other: PoolSettings) -> HAProxyPool | None:

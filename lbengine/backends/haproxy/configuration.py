@@ -21,7 +21,7 @@ SECTIONS = (
 SPACE = " \t\n\v\f\r"
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t", " ": " ", "\\": "\\", "#": "#", "'": "'", '"': '"', "$": "$"}
 UNKNOWN = "\0"
-"""Stands in a word for a variable whose value only HAProxy knows."""
+"""It stands in a word for a variable whose value only HAProxy knows."""
 OWN_VARIABLES = tuple(
     f"HAPROXY_{name}"
     for name in (
@@ -31,74 +31,78 @@ OWN_VARIABLES = tuple(
 )
 """Variables that HAProxy sets by itself, each since some version."""
 CONDITIONS = {".if": 1, ".elif": 0, ".else": 0, ".endif": -1}
-"""What each adds to the depth. Which branch holds only HAProxy knows."""
+"""Keyword -> what it adds to the depth of conditions. Only HAProxy knows which branch holds."""
 VARIABLE = re.compile(r"([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:-([^}]*))?(\[\*\])?\}", re.ASCII)
 PROC = Path("/proc")
 
 
 class Section(NamedTuple):
-    """One section of a configuration."""
+    """A section of a configuration."""
 
     kind: str
     name: str
     start: int
     """Index of its first line."""
     end: int
-    """Index behind its last."""
+    """Index of the line behind its last."""
 
 
 class Started(NamedTuple):
-    """How a running HAProxy was started, as far as its configuration goes."""
+    """The files and variables with which a running HAProxy was started."""
 
     files: list[str]
-    """In HAProxy's order."""
+    """Real paths of its configuration files, in HAProxy's order."""
     folder: str
+    """Its working directory."""
     environ: dict[str, str]
 
 
 def words(line: str, environ: Mapping[str, str]) -> list[str]:
-    """The words of a line. A quote that is never closed, which HAProxy refuses, ends with the line."""
-    found: list[str] = []
+    """The words of a line. A quote that is never closed ends with the line; HAProxy refuses it."""
+    line_words: list[str] = []
     word: str | None = None
-    quote, at = "", 0
-    while at < len(line):
-        letter, after = line[at], line[at + 1 : at + 2]
-        at += 1
+    quote, position = "", 0
+    while position < len(line):
+        letter, after = line[position], line[position + 1 : position + 2]
+        position += 1
         if quote == "'":
             quote, letter = ("", "") if letter == "'" else (quote, letter)
         elif letter == "'" and not quote:
             quote, letter = letter, ""
         elif letter == '"':
             quote, letter = ("" if quote else '"'), ""
-        elif letter == "\\" and re.match(r"x[0-9A-Fa-f]{2}", line[at:]):
-            letter = chr(int(line[at + 1 : at + 3], 16))
-            at += 3
+        elif letter == "\\" and re.match(r"x[0-9A-Fa-f]{2}", line[position:]):
+            letter = chr(int(line[position + 1 : position + 3], 16))
+            position += 3
         elif letter == "\\" and after in ESCAPED and (quote or after != "$"):
             letter = ESCAPED[after]
-            at += 1
-        elif letter == "$" and quote and (name := VARIABLE.match(line, at)):
+            position += 1
+        elif letter == "$" and quote and (name := VARIABLE.match(line, position)):
             variable = name[1] or name[2]
             value = environ.get(variable, None if variable in OWN_VARIABLES else name[3])
             letter = UNKNOWN if value is None or name[4] else value
-            at = name.end()
+            position = name.end()
         elif not quote and letter == "#":
             break
         elif not quote and letter in SPACE:
-            found += [] if word is None else [word]
+            line_words += [] if word is None else [word]
             word = None
             continue
         word = (word or "") + letter
-    return found if word is None else [*found, word]
+    return line_words if word is None else [*line_words, word]
 
 
 def is_known(word: str) -> bool:
-    """Whether nothing in a word is known to HAProxy only."""
+    """Whether a word has no variable whose value only HAProxy knows."""
     return UNKNOWN not in word
 
 
 def rows_of(lines: Sequence[str], environ: Mapping[str, str]) -> list[list[str]]:
-    """The words of each line. What the file itself does to variables (`setenv`) holds for the lines below; in a
-    condition (`.if`) only HAProxy knows whether it does."""
+    """The words of each line.
+
+    Variables that the file itself sets (`setenv`) hold for the lines below. In a condition (`.if`) only HAProxy knows
+    whether they are set.
+    """
     known = dict(environ)
     rows = []
     depth = 0
@@ -120,53 +124,53 @@ def rows_of(lines: Sequence[str], environ: Mapping[str, str]) -> list[list[str]]
 
 
 def sections(rows: Sequence[Sequence[str]]) -> list[Section]:
-    """In their order."""
+    """The sections of a configuration, in their order."""
     starts = [n for n, row in enumerate(rows) if row and row[0] in SECTIONS]
     names = ((rows[n][0], rows[n][1] if len(rows[n]) > 1 else "") for n in starts)
     return [Section(*name, *bounds) for name, bounds in zip(names, pairwise([*starts, len(rows)]), strict=True)]
 
 
 def text_of(path: str | Path) -> str:
-    """A file's text. HAProxy takes any encoding: bytes that are no UTF-8 come as surrogates, which can be written back.
-    Raises OSError."""
+    """A file's text. HAProxy takes any encoding, so bytes that are no UTF-8 become surrogates, which can be written
+    back. Raises OSError."""
     return Path(path).read_bytes().decode("utf-8", "surrogateescape")
 
 
 def lines_of(text: str) -> list[str]:
-    """With their ends. Only a line feed ends a line."""
+    """The lines of a text, with their ends. Only a line feed ends a line."""
     return re.findall(r"[^\n]*\n|[^\n]+$", text)
 
 
 def started_with(path: str, proc: Path = PROC) -> list[Started]:
     """How the running HAProxies that read this file were started, each way once."""
-    return [one for one in started(proc) if path in one.files]
+    return [way for way in started(proc) if path in way.files]
 
 
 def started(proc: Path = PROC) -> list[Started]:
     """How the running HAProxies of this host were started, each way once. Needs root to see all of them."""
-    found: list[Started] = []
+    ways: list[Started] = []
     for folder in sorted(proc.glob("[0-9]*")):
         with contextlib.suppress(OSError, ValueError):
             if not (folder / "exe").readlink().name.startswith("haproxy"):
                 continue
-            given = _strings(folder / "cmdline")
-            root = [given[given.index("-C") + 1]] if "-C" in given[:-1] else []
+            arguments = _strings(folder / "cmdline")
+            root = [arguments[arguments.index("-C") + 1]] if "-C" in arguments[:-1] else []
             cwd = (folder / "cwd").readlink().joinpath(*root)
-            names = [value for key, value in pairwise(given) if key == "-f"]
-            names += given[given.index("--") + 1 :] if "--" in given else []
+            names = [value for key, value in pairwise(arguments) if key == "-f"]
+            names += arguments[arguments.index("--") + 1 :] if "--" in arguments else []
             files = [os.path.realpath(file) for name in names for file in in_folder(cwd / name)]
-            variables = (one.partition("=") for one in _strings(folder / "environ"))
+            variables = (setting.partition("=") for setting in _strings(folder / "environ"))
             environ = {name: value for name, _, value in variables if not name.startswith("HAPROXY_MWORKER")}
-            one = Started(files, str(cwd), environ)
+            way = Started(files, str(cwd), environ)
             # Another container's file may have the same path.
             is_ours = bool(files) and all(Path(f"{folder}/root{file}").samefile(file) for file in files)
-            if is_ours and one not in found:
-                found.append(one)
-    return found
+            if is_ours and way not in ways:
+                ways.append(way)
+    return ways
 
 
 def _strings(file: Path) -> list[str]:
-    return [os.fsdecode(one) for one in file.read_bytes().split(b"\0")[:-1]]
+    return [os.fsdecode(string) for string in file.read_bytes().split(b"\0")[:-1]]
 
 
 def in_folder(path: Path) -> Iterator[Path]:

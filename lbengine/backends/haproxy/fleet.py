@@ -1,7 +1,7 @@
 """Several HAProxies with the same backend, driven as one: several processes, or several hosts in front of one pool.
 
-Each sends its share of the traffic, so load is summed over them and every one gets the same weights. One that does not
-answer is left out, reported, and asked again now and then; when it is back it gets the weights of the others.
+Each HAProxy sends its share of the traffic, so load is summed over them, and all get the same weights. An HAProxy that
+does not answer is left out, reported, and asked again now and then. When it is back it gets the weights of the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
 
 ASK_AGAIN_S = 2.0
-"""A member that does not answer costs a timeout: it is asked this seldom."""
+"""Time after which a member that does not answer is asked again. Each time costs a timeout."""
 Result = TypeVar("Result")
 
 
@@ -28,17 +28,21 @@ class Fleet(Balancer):
         self._clock = clock
         self._asking = ThreadPoolExecutor(len(members), thread_name_prefix="fleet")
         self._last: dict[int, Snapshot] = {}
-        """By member, what it showed last."""
+        """The last snapshot, by member."""
         self._away: dict[int, tuple[float, BalancerError]] = {}
-        """By member that does not answer: when it was asked, and what happened."""
+        """Members that do not answer: (time when last asked, error)."""
         self._generation = 0
         self._weights: dict[str, int] = {}
-        """What all should show: sent last, or seen alike on all. What differs from it is what is worth telling."""
+        """The weights that all members should show: sent last, or seen alike on all. A server's weight that differs on
+        any member is the one in the snapshot."""
         self._maxconns: dict[str, int] = {}
         """The same for `maxconn`."""
 
     def read(self) -> Snapshot:
-        """All that answer as one; one that refuses is left out too. Raises BalancerError when none is left."""
+        """The members that answer as one balancer; a member that refuses is left out too.
+
+        Raises BalancerError when none is left.
+        """
         due = [
             n
             for n in range(len(self.members))
@@ -59,8 +63,8 @@ class Fleet(Balancer):
         answering = self._answering()
         if not answering:
             raise _together([error for _, error in self._away.values()])
-        found = _by_name([self._last[n] for n in answering])
-        for name, servers in found.items():
+        views = _by_name([self._last[n] for n in answering])
+        for name, servers in views.items():
             if len({server.weight for server in servers}) == 1:
                 self._weights.setdefault(name, servers[0].weight)
         first, *others = (self._last[n] for n in answering)
@@ -69,26 +73,29 @@ class Fleet(Balancer):
             connections=sum(snapshot.connections for snapshot in (first, *others)),
             cookie=next((snapshot.cookie for snapshot in (first, *others) if snapshot.cookie), ""),
             servers=tuple(
-                _one(servers, self._weights.get(name), self._maxconns.get(name)) for name, servers in found.items()
+                _combined(servers, self._weights.get(name), self._maxconns.get(name)) for name, servers in views.items()
             ),
             generation=self._generation,
             absent=tuple(str(error) for _, error in self._away.values()),
-            unreadable={name: why for one in (*others[::-1], first) for name, why in one.unreadable.items()},
-            trouble=tuple(dict.fromkeys(words for one in (first, *others) for words in one.trouble)),
+            unreadable={name: why for member in (*others[::-1], first) for name, why in member.unreadable.items()},
+            trouble=tuple(dict.fromkeys(words for member in (first, *others) for words in member.trouble)),
             returned=returned,
         )
 
     def expect(self, weights: Mapping[str, int]) -> None:
-        """What all are about to show, whoever sets it."""
+        """Announces weights that all members will show soon, whoever sets them."""
         self._weights |= weights
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
-        """To each that answered last, of the servers that it has. Raises BalancerError after all were tried."""
+        """Sets the weights on each member that answered last, of the servers that it has.
+
+        Raises BalancerError after all members were tried.
+        """
         self.expect(weights)
         self._each(lambda member, names: member.set_weights({name: weights[name] for name in names}), weights)
 
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
-        """As `set_weights`."""
+        """As `set_weights`, for the most requests that a server gets at a time."""
         self._maxconns |= maxconns
         self._each(lambda member, names: member.set_maxconns({name: maxconns[name] for name in names}), maxconns)
 
@@ -96,12 +103,12 @@ class Fleet(Balancer):
         return sorted(self._last.keys() - self._away.keys())
 
     def _each(self, work: Callable[[HAProxy, list[str]], None], values: Mapping[str, int]) -> None:
-        def of(n: int) -> BalancerError | None:
+        def attempt(n: int) -> BalancerError | None:
             names = [server.name for server in self._last[n].servers if server.name in values]
             answer = _attempt(lambda: work(self.members[n], names)) if names else None
             return answer if isinstance(answer, BalancerError) else None
 
-        errors = [error for error in self._asking.map(of, self._answering()) if error is not None]
+        errors = [error for error in self._asking.map(attempt, self._answering()) if error is not None]
         if errors:
             raise _together(errors)
 
@@ -119,38 +126,44 @@ def _attempt(work: Callable[[], Result]) -> Result | BalancerError:
 
 
 def _by_name(snapshots: Sequence[Snapshot]) -> dict[str, list[Server]]:
-    """Each server as all that have it show it, in the order of the first."""
-    found: dict[str, list[Server]] = {}
+    """All views of each server, by its name, in the order of the first snapshot."""
+    by_name: dict[str, list[Server]] = {}
     for snapshot in snapshots:
         for server in snapshot.servers:
-            found.setdefault(server.name, []).append(server)
-    return found
+            by_name.setdefault(server.name, []).append(server)
+    return by_name
 
 
-def _one(found: Sequence[Server], weight: int | None, maxconn: int | None) -> Server:
-    """Several HAProxies' view of one server as one; `weight` and `maxconn` are what all should show, if known."""
-    usable = [server for server in found if server.available]
-    limits = [server.maxconn for server in found if server.maxconn is not None]
+def _combined(views: Sequence[Server], weight: int | None, maxconn: int | None) -> Server:
+    """The views that several HAProxies have of a server, combined into one.
+
+    `weight`, `maxconn`: the values that all should show; None: not known.
+    """
+    usable = [server for server in views if server.available]
+    limits = [server.maxconn for server in views if server.maxconn is not None]
     return dataclasses.replace(
-        (usable or found)[0],
-        weight=_differing([server.weight for server in found], weight),
-        in_flight=sum(server.in_flight for server in found),
-        queued=sum(server.queued for server in found),
-        requests=sum(server.requests for server in found),
-        errors=sum(server.errors for server in found),
-        rt_mean_ms=_mean([(server.rt_mean_ms, server.requests) for server in found]),
-        queue_mean_ms=_mean([(server.queue_mean_ms, server.requests) for server in found]),
-        uncounted=next((server.uncounted for server in found if server.uncounted), ""),
-        agent_check=any(server.agent_check for server in found),
-        srv_record=any(server.srv_record for server in found),
-        cookie=next((server.cookie for server in found if server.cookie), ""),
+        (usable or views)[0],
+        weight=_differing([server.weight for server in views], weight),
+        in_flight=sum(server.in_flight for server in views),
+        queued=sum(server.queued for server in views),
+        requests=sum(server.requests for server in views),
+        errors=sum(server.errors for server in views),
+        rt_mean_ms=_mean([(server.rt_mean_ms, server.requests) for server in views]),
+        queue_mean_ms=_mean([(server.queue_mean_ms, server.requests) for server in views]),
+        uncounted=next((server.uncounted for server in views if server.uncounted), ""),
+        agent_check=any(server.agent_check for server in views),
+        srv_record=any(server.srv_record for server in views),
+        cookie=next((server.cookie for server in views if server.cookie), ""),
         maxconn=_differing(limits, maxconn) if limits else None,
-        slow_start=any(server.slow_start for server in found),
+        slow_start=any(server.slow_start for server in views),
     )
 
 
 def _differing(values: Sequence[int], expected: int | None) -> int:
-    """One that is not as expected, if there is one; with nothing expected the lowest: what we leave behind is low."""
+    """The first value that is not as expected, or the expected one; with nothing expected the lowest.
+
+    The lowest may be a weight that we have left behind.
+    """
     if expected is None:
         return min(values)
     return next((value for value in values if value != expected), expected)

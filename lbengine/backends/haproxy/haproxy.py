@@ -1,7 +1,7 @@
 """HAProxy: its runtime API over a Unix socket (Management Guide, section 9.3 "Unix Socket commands").
 
-One connection carries all commands of a call, joined by `;` to lines; each answer ends with an empty line. What takes
-several lines goes in the interactive mode (`prompt`), since otherwise HAProxy hears one line a connection.
+One connection carries all commands of a call, joined by `;` to lines; each answer ends with an empty line. Several
+lines are sent in the interactive mode (`prompt`), since otherwise HAProxy reads only one line of a connection.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from slackwater.config import host_and_port
 from slackwater.messages import is_name, is_server_name, plain_text
 
 MOST_BYTES = 8000
-"""Longest line sent at once: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
+"""Longest line that is sent: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
 LONGEST_PATH_BYTES = 107
-"""Of a Unix socket's path, on Linux."""
+"""Longest path of a Unix socket on Linux."""
 MOST_REFUSAL = 200
-"""Characters of HAProxy's refusal that are told."""
+"""The most characters of HAProxy's refusal that are shown."""
 MOST_CONNECTIONS = 1_000_000
-"""More than any server takes."""
+"""The highest `maxconn` that is sent; no server takes more."""
 ADVICE = {
     "No such server": "it is not in this backend; was it removed by a reload?",
     "No such backend": "was it renamed? `backend` in the pool's settings names it",
@@ -33,14 +33,14 @@ ADVICE = {
     "Backend is using a static LB algorithm": "use `balance roundrobin`, or add `hash-type consistent` to a hash",
     "Unknown command": "this HAProxy is older than 2.2, or its socket has a lower level than admin",
 }
-"""Beginning of HAProxy's refusals and what they mean for the site."""
+"""Begin of a refusal of HAProxy -> its meaning for the site."""
 
 
 class HAProxy(Balancer):
     """A backend of the HAProxy behind an admin socket: a path, or `tcp://HOST:PORT`.
 
-    Opens a connection for each call and keeps none: a kept one would hold one of the few, and after a reload it would
-    still talk to the process that goes.
+    It opens a connection for each call and keeps none. A kept connection would take one of the few that HAProxy allows,
+    and after a reload it would still reach the process that ends.
     """
 
     def __init__(self, path: str, backend: str, timeout_s: float) -> None:
@@ -51,19 +51,19 @@ class HAProxy(Balancer):
         self.timeout_s = timeout_s
         self._show_state = f"show servers state {backend}"
         self.proxy = backend
-        """What `show stat` finds the backend by: its name, or its number where another proxy is found by the name."""
+        """The backend's key for `show stat`: its name, or its number where another proxy has the name."""
         self._read_pid: int | None = None
-        """The process that answered `read` last."""
+        """Pid of the process that answered `read` last."""
 
     def read(self) -> Snapshot:
-        """The process, the algorithm and all servers, of one moment. Raises BalancerError."""
+        """The process, the algorithm and all servers at one moment. Raises BalancerError."""
         info, stat, state = self._looked()
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._read_pid = snapshot.pid
         return snapshot
 
-    def _looked(self, *commands: str) -> list[str]:
-        """The answers to commands, then `show info`, the backend's `show stat` and its `show servers state`."""
+    def _ask_and_look(self, *commands: str) -> list[str]:
+        """The answers to `commands`, then to `show info`, the backend's `show stat` and its `show servers state`."""
         *answers, info, stat, state = self.ask(*commands, *self._show)
         number = backend_id(state)
         if number and not is_of(stat, number):
@@ -76,14 +76,14 @@ class HAProxy(Balancer):
         return ("show info", f"show stat {self.proxy} 6 -1", self._show_state)
 
     def expect(self, weights: Mapping[str, int]) -> None:
-        """Weights that HAProxy is about to show, whoever sets them: nothing is remembered of them here."""
+        """Announces weights that HAProxy will show soon. Nothing needs to be remembered here."""
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Sets absolute weights (0..256) and reads them back.
 
-        Raises BalancerError before anything is sent when a name or a weight is not safe; afterwards when HAProxy
-        refused one (the others are set then), shows another weight than the one set, or another process than was read
-        answered.
+        Raises BalancerError before anything is sent when a name or a weight is not safe. It is raised afterwards when
+        HAProxy refused a weight (the others are set then), shows another weight than the one set, or answered from
+        another process than the one that was read.
         """
         self._check(weights, 0, 256, "weight")
         commands = [f"set server {self.backend}/{server} weight {weight}" for server, weight in weights.items()]
@@ -96,25 +96,27 @@ class HAProxy(Balancer):
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
         """As `set_weights`, for the most requests that a server gets at a time; never 0, which means no limit."""
         self._check(maxconns, 1, MOST_CONNECTIONS, "maxconn")
-        commands = [f"set maxconn server {self.backend}/{server} {most}" for server, most in maxconns.items()]
+        commands = [f"set maxconn server {self.backend}/{server} {maxconn}" for server, maxconn in maxconns.items()]
         *answers, info, stat, state = self._looked(*commands)
         self._check_process(info)
         self._raise_refused(maxconns, answers)
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._raise_different(maxconns, {server.name: server.maxconn for server in snapshot.servers})
 
-    def _check(self, values: Mapping[str, int], least: int, most: int, what: str) -> None:
+    def _check(self, values: Mapping[str, int], least: int, most: int, setting: str) -> None:
         for server, value in values.items():
             if not is_server_name(server):
                 raise BalancerError(
                     f"{self.path}: {server!r} is no safe name of a server (letters, digits, `_-:.` expected); not sent"
                 )
             if not least <= value <= most:
-                raise BalancerError(f"{self.path}: {what} {value} for {server}: expected {least}..{most}; not sent")
+                raise BalancerError(f"{self.path}: {setting} {value} for {server}: expected {least}..{most}; not sent")
 
     def _check_process(self, info: str) -> None:
-        """Raises BalancerUnreachable when another process answers than the one that was read: during a reload both do
-        for a moment, and what the one took the other knows nothing of."""
+        """Raises BalancerUnreachable when another process answers than the one that was read.
+
+        During a reload both answer for a moment, and neither knows the weights that the other was given.
+        """
         pid, read_pid = int(facts_of(info, self.path)["Pid"]), self._read_pid
         if read_pid not in (None, pid):
             self._read_pid = None
@@ -140,10 +142,10 @@ class HAProxy(Balancer):
             raise BalancerError(f"{self.path}: backend `{self.backend}` read back: {', '.join(wrong)}")
 
     def ask(self, *commands: str) -> list[str]:
-        """Sends commands in one connection and returns their answers, without the empty lines that end them.
+        """Sends commands over one connection and returns their answers, without the empty lines that end them.
 
         Raises BalancerUnreachable when HAProxy doesn't answer all of them within the timeout, BalancerError when a
-        command is no single one.
+        command is more than one.
         """
         for command in commands:
             if not command.isprintable() or ";" in command:
@@ -207,7 +209,7 @@ class HAProxy(Balancer):
         return f"{error.strerror or error}; is HAProxy restarting?"
 
     def _converse(self, connection: socket.socket, batches: Sequence[Sequence[str]]) -> list[str]:
-        """The answers that came, until all had or HAProxy hung up. Raises OSError, BalancerUnreachable."""
+        """The answers that came before all had come or HAProxy hung up. Raises OSError, BalancerUnreachable."""
         until_s = time.monotonic() + self.timeout_s
         interactive = len(batches) > 1
         lines = [["prompt"], *batches] if interactive else batches
@@ -228,6 +230,6 @@ class HAProxy(Balancer):
 
 
 def in_words(answer: str) -> str:
-    """HAProxy's refusal, and what to do about it where that is known."""
+    """HAProxy's refusal, with its remedy where that is known."""
     text = plain_text(answer.strip().splitlines()[0][:MOST_REFUSAL]) if answer.strip() else ""
     return next((f"{text} ({words})" for start, words in ADVICE.items() if text.startswith(start)), text)

@@ -1,5 +1,7 @@
-"""Which balance algorithm works best with Slackwater, as it was measured: `slackwater lab balance` writes the figures
-that are read here (docs/results/balance.md has all of them)."""
+"""The measurement of which balance algorithm works best with Slackwater.
+
+`slackwater lab balance` writes the figures that are read here; docs/results/balance.md has all of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ FILE = Path(__file__).with_name("measured.json")
 
 
 class Ratio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Median over the scenarios, with its 95% interval; absent of too few scenarios."""
+    """A ratio's median over the scenarios, with its 95% interval; None where the scenarios were too few for one."""
 
     median: float
     low: float | None = None
@@ -21,7 +23,7 @@ class Ratio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Response(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of response times: their mean and percentiles over all requests of a scenario."""
+    """Ratios of response times: of their mean and percentiles over all requests of a scenario."""
 
     mean: Ratio
     p95: Ratio
@@ -29,46 +31,46 @@ class Response(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One algorithm with Slackwater. All are ratios, scenario by scenario."""
+    """An algorithm with Slackwater, as ratios that are taken scenario by scenario."""
 
     to_best: Response
-    """To the best algorithm with Slackwater."""
+    """Ratio to the best algorithm with Slackwater."""
     to_alone: Response
-    """To the same algorithm without Slackwater."""
+    """Ratio to the same algorithm without Slackwater."""
     to_best_worst: float
-    """Of the means, in the worst scenario."""
+    """Ratio of the means in the worst scenario."""
     to_alone_worst: float
     worse_than_alone: int
-    """Scenarios whose mean is more than 10% above that without Slackwater."""
+    """Number of scenarios whose mean is more than 10% above that without Slackwater."""
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `slackwater lab balance` found."""
+    """The results of `slackwater lab balance`."""
 
     command: str
     commit: str | None
     scenarios: int
     best: str
-    """The algorithm whose means are least on average, by logarithm."""
+    """The algorithm whose means have the least geometric mean."""
     balances: dict[str, Measured]
     """By HAProxy's name."""
 
 
 def read(path: Path = FILE) -> Measurement:
-    """Raises OSError, msgspec.MsgspecError."""
+    """The measurement that comes with the package. Raises OSError, msgspec.MsgspecError."""
     return msgspec.json.decode(path.read_bytes(), type=Measurement)
 
 
-def advice(balance: str, backend: str, found: Measurement) -> tuple[str, str] | None:
-    """Where another algorithm was surely better with Slackwater: what was measured, and what to change."""
+def advice(balance: str, backend: str, measurement: Measurement) -> tuple[str, str] | None:
+    """(measurement, remedy) in words where another algorithm was surely better with Slackwater; None where not."""
     name = CONFIGURED.get(balance, balance)
-    measured = found.balances.get(name)
+    measured = measurement.balances.get(name)
     if measured is None or measured.to_best.mean.low is None or measured.to_best.mean.low <= 1.0:
         return None
     mean, p95, p99 = measured.to_best.mean, measured.to_best.p95, measured.to_best.p99
     return (
-        f"`balance {name}` was slower with Slackwater than `balance {found.best}` in {found.scenarios} simulated"
-        f" scenarios: at the median {mean.median:.2f} times the mean response time (95% sure: {mean.low:.2f} to"
-        f" {mean.high:.2f}), {p95.median:.2f} times the p95, {p99.median:.2f} times the p99",
-        f"`balance {found.best}` in backend `{backend}` of HAProxy's configuration, then reload HAProxy",
+        f"`balance {name}` was slower with Slackwater than `balance {measurement.best}` in {measurement.scenarios}"
+        f" simulated scenarios: at the median {mean.median:.2f} times the mean response time (95% sure: {mean.low:.2f}"
+        f" to {mean.high:.2f}), {p95.median:.2f} times the p95, {p99.median:.2f} times the p99",
+        f"`balance {measurement.best}` in backend `{backend}` of HAProxy's configuration, then reload HAProxy",
     )

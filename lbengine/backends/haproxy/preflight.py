@@ -1,4 +1,4 @@
-"""What must be right with HAProxy before it is driven; errors are as HAProxy 2.6 puts them."""
+"""Checks of HAProxy before a pool is driven. Its errors are recognised in the words of HAProxy 2.6."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NOBODY = "slackwater.asks.for.the.level"
 
 
 def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str, int] = NOTHING_SET) -> list[str]:
-    """Looks at each of the pool's HAProxies; returns warnings. Raises BalancerError when the pool cannot be driven.
+    """Checks each of the pool's HAProxies; returns warnings. Raises BalancerError when the pool cannot be driven.
 
-    One of several that does not answer is a warning, as it is left out while the pool is driven. Changes nothing,
-    except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set is to set one
-    that is off by one and put it back in the same batch.
+    If one of several HAProxies does not answer, that is a warning: it is left out while the pool is driven. Nothing is
+    changed, except in `act` mode with a hash algorithm. There the only way to learn whether weights can be set is to
+    set a weight next to the configured one, and to put it back in the same batch.
     """
     warnings: list[str] = []
     balances: dict[str, str] = {}
@@ -33,11 +33,11 @@ def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str
         try:
             if path in away:
                 raise away[path]
-            snapshot, found = _check_one(path, pool, settings, without_us)
+            snapshot, socket_warnings = _check_one(path, pool, settings, without_us)
         except BalancerUnreachable as error:
             away[path] = error
             continue
-        warnings += [warning for warning in found if warning not in warnings]
+        warnings += [warning for warning in socket_warnings if warning not in warnings]
         balances[path] = snapshot.balance
     if not balances:
         raise BalancerUnreachable("; ".join(str(error) for error in away.values()))
@@ -49,7 +49,7 @@ def check(pool: HAProxyPool, settings: LbengineSettings, without_us: Mapping[str
 
 
 def of_several(facts: Mapping[str, str]) -> str:
-    """What it means that this HAProxy is one of several processes, in words; empty where it is the only one."""
+    """The problem where this HAProxy is one of several processes, in words with the remedy; empty where it is alone."""
     count, number = facts.get("Nbproc", "1"), facts.get("Process_num", "1")
     if count == "1":
         return ""
@@ -149,12 +149,12 @@ def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: HAProxyPool, wher
     if algorithm.weights_mean != "keys":
         return []
     if pool.mode == "observe" or pool.weight_delivery == "agent-check":
-        tried = (
+        remedy = (
             "it is tried when the mode is `act`" if pool.weight_delivery == "socket" else "look at its configuration"
         )
         return [
             f"{where}: `balance {balance}` heeds weights only with `hash-type consistent`, which HAProxy doesn't show;"
-            f" {tried}"
+            f" {remedy}"
         ]
     if not _takes_weights(haproxy, snapshot.servers[0], pool.backend):
         raise BalancerError(
@@ -165,11 +165,11 @@ def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: HAProxyPool, wher
 
 
 def _takes_weights(haproxy: HAProxy, server: Server, backend: str) -> bool:
-    """Tries a weight next to the configured one (0 and the configured one are taken by every algorithm)."""
+    """Whether HAProxy takes a weight next to the configured one. Every algorithm takes 0 and the configured weight."""
     other = server.configured + 1 if server.configured < 256 else 255
     command = f"set server {backend}/{server.name} weight"
-    tried, _ = haproxy.ask(f"{command} {other}", f"{command} {server.weight}")
-    return not tried.strip()
+    answer, _ = haproxy.ask(f"{command} {other}", f"{command} {server.weight}")
+    return not answer.strip()
 
 
 def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
@@ -203,7 +203,7 @@ def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
             f"{where}: HAProxy's own slowstart holds {names(slow_starters)} down now; it acts after failed checks only,"
             " and multiplies with the weights set here"
         )
-    if by_socket and snapshot.by_concurrency and (endless := [s for s in active if s.maxconn is None]):
+    if by_socket and snapshot.by_concurrency and (endless := [server for server in active if server.maxconn is None]):
         warnings.append(
             f"{where}: {names(endless)} has no `maxconn`, so under `balance {snapshot.balance}` a slow one can only be"
             " given less weight or none; with a `maxconn` the second stage could give it fewer requests at a time"

@@ -1,18 +1,18 @@
-"""The answers in what an admin socket sends, as it comes. Whoever listens there says no more than HAProxy would, or is
-not listened to any longer."""
+"""Splits the bytes that an admin socket sends into answers. Something else than HAProxy may listen there, so the bytes
+are limited."""
 
 from __future__ import annotations
 
 from lbengine.balancer import BalancerUnreachable
 
 PROMPT = b"> "
-"""Before each answer, in the interactive mode."""
+"""It stands before each answer in the interactive mode."""
 MOST_BYTES = 32 * 2**20
-"""Of all answers together. HAProxy's to `show stat` has some 600 bytes a server."""
+"""The most bytes of all answers together. HAProxy's answer to `show stat` has some 600 bytes a server."""
 MOST_LINES = 50_000
-"""Of one answer: more servers than any backend has."""
+"""The most lines of an answer: more servers than any backend has."""
 LONGEST_LINE = 64 * 2**10
-"""HAProxy's buffer (tune.bufsize) is 16384 unless the site made it larger, and no line is longer than that."""
+"""The most bytes of a line. No line of HAProxy is longer than its buffer (tune.bufsize), 16384 by default."""
 
 
 class Replies:
@@ -20,21 +20,21 @@ class Replies:
 
     def __init__(self, expected: int, where: str) -> None:
         self.answers: list[str] = []
-        """Those that have come to their end, without it."""
+        """The complete answers, without the empty line that ends each."""
         self._expected = expected
         self._where = where
         self._bytes = self._lines = 0
         self._answer = bytearray()
         self._line = b""
-        """Begun, not ended."""
+        """The line that has begun and not ended."""
 
     @property
     def is_prompted(self) -> bool:
-        """All have come, and HAProxy waits for the next line in its interactive mode."""
+        """Whether all answers have come, and HAProxy waits for the next line in its interactive mode."""
         return len(self.answers) >= self._expected and self._line == PROMPT
 
     def take(self, chunk: bytes) -> None:
-        """What came next. Raises BalancerUnreachable when it is more than HAProxy's answers have."""
+        """Adds the next bytes. Raises BalancerUnreachable when they are more than HAProxy's answers have."""
         self._bytes += len(chunk)
         self._expect(self._bytes <= MOST_BYTES, f"more than {MOST_BYTES >> 20} MiB")
         *lines, self._line = (self._line + chunk).split(b"\n")
@@ -53,9 +53,9 @@ class Replies:
         self.answers.append(self._answer[:-1].decode("utf-8", "replace"))
         self._answer, self._lines = bytearray(), 0
 
-    def _expect(self, fits: bool, what: str) -> None:
+    def _expect(self, fits: bool, excess: str) -> None:
         if not fits:
             raise BalancerUnreachable(
-                f"{self._where}: {what} came as the answers to {self._expected} commands; expected those of HAProxy:"
+                f"{self._where}: {excess} came as the answers to {self._expected} commands; expected those of HAProxy:"
                 " does something else listen there?"
             )

@@ -1,5 +1,5 @@
-"""What a site's own haproxy.cfg, with the other files that HAProxy runs with, says beyond what the socket shows: where
-its sockets are, where its backends begin, and what its servers speak."""
+"""The part of a site's own haproxy.cfg, and of the other files that HAProxy runs with, that the socket does not show:
+the places of its sockets and backends, and the protocols of its servers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SERVERS = {"server": 3, "server-template": 4}
 """Keyword -> the index of the first option of its line."""
 TCP_ADDRESS = re.compile(r"(?:(?:ipv[46]|tcp[46]?|mptcp[46]?)@)?(\S*:\d+)")
 MAPPED_PORT = re.compile(r":([+-][0-9]+)$", re.ASCII)
-"""The end of a server's address whose port HAProxy adds to the client's."""
+"""The end of a server's address whose port is added to the client's."""
 MEMCACHED = 11211
 OTHER_FAMILIES = ("abns@", "abnsz@", "fd@", "sockpair@", "rhttp@", "uxst@", "uxdg@", "udp@", "udp4@", "udp6@")
 
 
 class SurveyError(Exception):
-    """No HAProxy was found that could be driven; the text says where was looked, and what to do."""
+    """No HAProxy was found that could be driven. The text says where it was looked for, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class StatsSocket:
     """A line `stats socket` of a haproxy.cfg."""
 
     path: str
-    """As a pool's `socket` has it: a path, or `tcp://HOST:PORT`; for other families as HAProxy has it."""
+    """In the form of a pool's `socket`: a path, or `tcp://HOST:PORT`. Other families stay in HAProxy's form."""
     level: str
     at: str
-    """FILE:LINE."""
+    """The line's place, FILE:LINE."""
 
     @property
     def is_tcp(self) -> bool:
@@ -52,34 +52,37 @@ class StatsSocket:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the files say."""
+    """The contents of the files as far as they matter here."""
 
     sockets: list[StatsSocket] = field(default_factory=list)
     backends: dict[str, str] = field(default_factory=dict)
-    """Backend -> FILE:LINE of its first line; of several, where each is in a branch of a condition (`.if`)."""
+    """Backend -> FILE:LINE of its first line. There are several, joined by `or`, where each is in a branch of a
+    condition (`.if`)."""
     protocols: dict[str, dict[str, str]] = field(default_factory=dict)
     """Backend -> server, without the number of a `server-template` -> its `proto` if it has one, or `ssl`."""
     offsets: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Backend -> server, as before -> what HAProxy adds to the port that the client came in by: `+1000`."""
+    """Backend -> server, without that number -> the number that HAProxy adds to the client's port, as `+1000`."""
 
     def offset(self, backend: str, server: str) -> str:
-        """What is added to the client's port; empty where the server has a port of its own."""
+        """The number that is added to the client's port, as `+1000`; empty where the server has a port of its own."""
         return _of_server(self.offsets.get(backend, {}), server)
 
     def protocol(self, backend: str, server: str) -> str:
-        """The server's `proto`; empty where none is said."""
+        """The server's `proto`, or `ssl`; empty where the files name none."""
         return _of_server(self.protocols.get(backend, {}), server)
 
 
-def _of_server(said: Mapping[str, str], server: str) -> str:
-    return said.get(server) or said.get(server.rstrip("0123456789"), "")
+def _of_server(by_server: Mapping[str, str], server: str) -> str:
+    return by_server.get(server) or by_server.get(server.rstrip("0123456789"), "")
 
 
 def read_configuration(path: Path) -> Configuration:
-    """The file, with all others that a running HAProxy was started with beside it. Raises SurveyError for one that
-    cannot be read."""
+    """Reads the file, and all others that a running HAProxy was started with beside it.
+
+    Raises SurveyError for a file that cannot be read, or is no configuration.
+    """
     started = started_with(str(path.resolve()))
-    files = [Path(one) for one in started[0].files] if started else list(in_folder(path))
+    files = [Path(file) for file in started[0].files] if started else list(in_folder(path))
     lines: list[tuple[str, str]] = []
     for file in files:
         shown = path if file == path.resolve() else file
@@ -91,43 +94,43 @@ def read_configuration(path: Path) -> Configuration:
     rows = rows_of([line for _, line in lines], started[0].environ if started else {})
     if any(rows) and not sections(rows):
         raise SurveyError(f"{path}: has no section such as `global` or `backend`; expected HAProxy's configuration")
-    return _configuration(rows, [at for at, _ in lines])
+    return _configuration(rows, [place for place, _ in lines])
 
 
-def _configuration(rows: Sequence[Sequence[str]], at: Sequence[str]) -> Configuration:
-    found = Configuration()
+def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str]) -> Configuration:
+    configuration = Configuration()
     prefix = ""
-    of_defaults: dict[str, list[str]] = {}
-    last: list[str] = []
+    defaults: dict[str, list[str]] = {}
+    last_defaults: list[str] = []
     for kind, name, start, end in sections(rows):
         parent = rows[start][-1] if rows[start][-2:-1] == ["from"] else ""
-        usual = list(of_defaults.get(parent, [] if kind == "defaults" else last))
+        inherited = list(defaults.get(parent, [] if kind == "defaults" else last_defaults))
         if kind in ("backend", "listen"):
-            before = found.backends.get(name)
-            found.backends[name] = f"{before} or {at[start]}" if before else at[start]
+            before = configuration.backends.get(name)
+            configuration.backends[name] = f"{before} or {places[start]}" if before else places[start]
         for number in range(start + 1, end):
             row = rows[number]
             if kind == "global" and row[:2] == ["unix-bind", "prefix"]:
                 prefix = "".join(row[2:3])
             elif kind == "global" and row[:2] == ["stats", "socket"] and len(row) > 2:
                 level = row[len(row) - row[::-1].index("level")] if "level" in row[3:-1] else "operator"
-                found.sockets.append(StatsSocket(_place(row[2], prefix), level, at[number]))
+                configuration.sockets.append(StatsSocket(_place(row[2], prefix), level, places[number]))
             elif row[:1] == ["default-server"]:
-                usual += row[1:]
+                inherited += row[1:]
             elif kind in ("backend", "listen") and row and row[0] in SERVERS:
                 first = SERVERS[row[0]]
                 if offset := MAPPED_PORT.search("".join(row[first - 1 : first])):
-                    found.offsets.setdefault(name, {})[row[1]] = offset[1]
-                options = [*usual, *row[first:]]
-                if said := _said(options):
-                    found.protocols.setdefault(name, {})[row[1]] = said
+                    configuration.offsets.setdefault(name, {})[row[1]] = offset[1]
+                options = [*inherited, *row[first:]]
+                if protocol := _protocol_of(options):
+                    configuration.protocols.setdefault(name, {})[row[1]] = protocol
         if kind == "defaults":
-            last = of_defaults[name] = usual
-    return found
+            last_defaults = defaults[name] = inherited
+    return configuration
 
 
-def _said(options: Sequence[str]) -> str:
-    """What a server's options say that it speaks; HAProxy 2.2 does not show `ssl`."""
+def _protocol_of(options: Sequence[str]) -> str:
+    """The protocol that a server's options name: `ssl`, or its `proto`. HAProxy 2.2 does not show `ssl` itself."""
     protocol, uses_ssl = "", False
     for key, value in zip(options, [*options[1:], ""], strict=False):
         protocol = value if key == "proto" else protocol
@@ -144,7 +147,10 @@ def _place(address: str, prefix: str) -> str:
 
 
 def socket_named(name: str) -> str:
-    """The path of a socket that a person names, in HAProxy's words too. Raises SurveyError where it cannot be used."""
+    """The path of a socket that a person names, also in HAProxy's form (`unix@PATH`).
+
+    Raises SurveyError where it cannot be used.
+    """
     place = name if name.startswith("tcp://") else _place(name, "")
     if place.startswith("tcp://"):
         raise SurveyError(f"{name}: {_on_tcp(place)}")
@@ -154,46 +160,49 @@ def socket_named(name: str) -> str:
 
 
 def find_in(configuration: Configuration) -> tuple[str, str] | None:
-    """The first admin socket of the configuration that can be used, and where it stands; None where it names none.
+    """The first admin socket of the configuration that can be used, and its place in words; None where there is none.
 
-    Raises SurveyError where it has only such that cannot be used.
+    Raises SurveyError where none of its sockets can be used.
     """
     sockets = configuration.sockets
-    admin = [one for one in sockets if one.is_local and one.level == "admin"]
-    there = [one for one in admin if Path(one.path).is_socket()]  # a line may be in a branch that is not taken
-    for one in there or admin:
-        return one.path, f"from {one.at}"
-    for one in sockets:
-        if one.is_local:
+    admin = [line for line in sockets if line.is_local and line.level == "admin"]
+    # A line may be in a branch of a condition that is not taken.
+    there = [line for line in admin if Path(line.path).is_socket()]
+    for line in there or admin:
+        return line.path, f"from {line.at}"
+    for line in sockets:
+        if line.is_local:
             raise SurveyError(
-                f"{one.at}: `stats socket {one.path}` has level {one.level}; add `level admin` to this line and reload"
-                " HAProxy"
+                f"{line.at}: `stats socket {line.path}` has level {line.level}; add `level admin` to this line and"
+                " reload HAProxy"
             )
-    for one in sockets:
-        if not is_known(one.path):
+    for line in sockets:
+        if not is_known(line.path):
             raise SurveyError(
-                f"{one.at}: the address of this `stats socket` has a variable whose value only HAProxy knows; name the"
+                f"{line.at}: the address of this `stats socket` has a variable whose value only HAProxy knows; name the"
                 " socket with --socket"
             )
-    for one in sockets:
-        if one.is_tcp:
-            raise SurveyError(f"{one.at}: {_on_tcp(one.path)}")
+    for line in sockets:
+        if line.is_tcp:
+            raise SurveyError(f"{line.at}: {_on_tcp(line.path)}")
     return None
 
 
 def _on_tcp(place: str) -> str:
-    to = re.sub(r"^tcp://(\*|0\.0\.0\.0|\[?::\]?)?(?=:\d+$)", "tcp://127.0.0.1", place)  # of all, one to connect to
+    # One can't connect to an address that means all addresses.
+    address = re.sub(r"^tcp://(\*|0\.0\.0\.0|\[?::\]?)?(?=:\d+$)", "tcp://127.0.0.1", place)
     return (
         "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy; add `stats socket"
         " /run/haproxy/admin.sock mode 660 level admin` to the section `global` and restart HAProxy, or write the"
-        f' configuration by hand, with `socket = "{to}"` and `allow_tcp_socket = true`'
+        f' configuration by hand, with `socket = "{address}"` and `allow_tcp_socket = true`'
     )
 
 
 def spoken(protocol: str, mode: str, port: int, *, uses_ssl: bool) -> str:
-    """What a monitor sees on a server's port, in the sniffer's words: what is not HTTP/1 in the clear it can only time.
+    """The protocol that a monitor sees on a server's port, in the sniffer's words.
 
-    `protocol`: the server's `proto`; `mode`: the backend's.
+    `unknown` is anything but HTTP/1 or memcached in the clear: a monitor can only time it. `protocol`: the server's
+    `proto`; `mode`: the backend's.
     """
     if uses_ssl or protocol not in ("", "h1"):
         return "unknown"

@@ -1,4 +1,5 @@
-"""A survey of a running HAProxy, before anything is set up: its admin socket, its backends, and what each lacks."""
+"""A survey of a running HAProxy before anything is set up: its admin socket, its backends, and why a backend cannot be
+driven."""
 
 from __future__ import annotations
 
@@ -34,8 +35,7 @@ USUAL_SOCKETS = (
     "/var/run/haproxy/admin.sock",
     "/var/run/haproxy.sock",
 )
-"""Debian's, the one of HAProxy's guides, and Red Hat's."""
-"""Where a site's own lines for the controller's unit are."""
+"""The usual admin sockets of Debian, of HAProxy's guides, and of Red Hat."""
 INTERNAL = ("<", "MASTER")
 """Beginnings of the names of HAProxy's own proxies."""
 _BACKEND_AND_SERVER = 2 | 4
@@ -43,16 +43,16 @@ _BACKEND_AND_SERVER = 2 | 4
 
 
 class FoundServer(msgspec.Struct, frozen=True):
-    """One server of a backend."""
+    """A server of a backend."""
 
     name: str
     address: str
     """HOST:PORT, or `unix` for a Unix socket; empty where it has none. HOST:+NUMBER or HOST:-NUMBER where HAProxy adds
-    that to the port that the client came in by."""
+    the number to the client's port."""
     weight: int
-    """As set now, whatever HAProxy's checks make of it."""
+    """The weight that is set now, whatever HAProxy's checks make of it."""
     protocol: str = "http1"
-    """What a monitor sees on its port, in the sniffer's words."""
+    """The protocol that a monitor sees on its port, in the sniffer's words."""
     placeholder: Placeholder = ""
     fqdn: str = ""
     """The name that HAProxy resolves to its address."""
@@ -65,7 +65,7 @@ class FoundServer(msgspec.Struct, frozen=True):
 
     @property
     def port_offset(self) -> str:
-        """What HAProxy adds to the port that the client came in by, such as `+1000`; empty: nothing."""
+        """The number that HAProxy adds to the client's port, as `+1000`; empty: none."""
         port = self.address.rpartition(":")[2]
         return port if port[:1] in ("+", "-") else ""
 
@@ -80,15 +80,15 @@ class FoundServer(msgspec.Struct, frozen=True):
 
 
 class FoundBackend(msgspec.Struct, frozen=True):
-    """One backend, and whether it can be driven."""
+    """A backend, and whether it can be driven."""
 
     name: str
     balance: str
     servers: list[FoundServer]
     lacks: list[str]
-    """Why it cannot be driven, with the remedy; empty: it can."""
+    """Why it cannot be driven, in words with the remedy; empty where it can."""
     warnings: list[str]
-    """What would make it better."""
+    """What would be better otherwise, in words."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -96,16 +96,17 @@ class Survey(msgspec.Struct, frozen=True):
 
     socket: str
     found_by: str
+    """How the socket was found, in words."""
     version: str
     backends: list[FoundBackend]
     access: list[str]
-    """What the controller's user lacks to use the socket, with the remedy."""
+    """The rights that the controller's user lacks to use the socket, in words with the remedy."""
 
 
 def find_socket(named: str, configuration: Configuration, usual: Sequence[str] = USUAL_SOCKETS) -> tuple[str, str]:
-    """The admin socket, and how it was found: the one that is named, of the configuration, or at a usual place.
+    """The admin socket, and in words how it was found: named, in the configuration, or at a usual place.
 
-    Raises SurveyError.
+    Raises SurveyError where there is none.
     """
     if named:
         return socket_named(named), "as given"
@@ -121,7 +122,7 @@ def find_socket(named: str, configuration: Configuration, usual: Sequence[str] =
 
 
 def survey(socket: str, found_by: str, configuration: Configuration, timeout_s: float) -> Survey:
-    """Asks the HAProxy behind the socket. Raises SurveyError when it cannot be asked; changes nothing."""
+    """Asks the HAProxy behind the socket, and changes nothing. Raises SurveyError when it does not answer."""
     haproxy = HAProxy(socket, "none", timeout_s)
     questions = ("show info", f"show stat -1 {_BACKEND_AND_SERVER} -1", "show servers state", "set server none/none")
     try:
@@ -143,24 +144,24 @@ def survey(socket: str, found_by: str, configuration: Configuration, timeout_s: 
 
 
 def backends_of(stats: str, state: str, configuration: Configuration) -> Iterator[tuple[str, str, list[FoundServer]]]:
-    """Name, algorithm and servers of each, in HAProxy's order."""
-    found: dict[str, tuple[str, list[FoundServer]]] = {}
+    """(name, algorithm, servers) of each backend with servers, in HAProxy's order."""
+    by_backend: dict[str, tuple[str, list[FoundServer]]] = {}
     rows = _rows(stats)
     for row in rows:
         if is_backend(row):
-            found[row["pxname"]] = row.get("algo") or "", []
+            by_backend[row["pxname"]] = row.get("algo") or "", []
     states = _states(state)
     for row in rows:
-        if not is_backend(row) and row["pxname"] in found:
+        if not is_backend(row) and row["pxname"] in by_backend:
             shown = states.get((row["pxname"], row["svname"]), {})
-            found[row["pxname"]][1].append(_server(row, shown, configuration))
-    for name, (balance, servers) in found.items():
+            by_backend[row["pxname"]][1].append(_server(row, shown, configuration))
+    for name, (balance, servers) in by_backend.items():
         if not name.startswith(INTERNAL) and servers:
             yield name, balance, _with_names(servers)
 
 
 def _rows(stats: str) -> list[dict[str, str]]:
-    """The lines of `show stat` that say whose they are."""
+    """The lines of `show stat` that name their proxy and server."""
     try:
         rows = list(csv.DictReader(io.StringIO(stats.removeprefix("# ")), restval=""))
     except csv.Error:
@@ -169,7 +170,7 @@ def _rows(stats: str) -> list[dict[str, str]]:
 
 
 def _states(state: str) -> dict[tuple[str, str], dict[str, str]]:
-    """By backend and server, the line of `show servers state`."""
+    """The lines of `show servers state`, by backend and server."""
     lines = state.splitlines()[1:]
     columns = lines[0][2:].split() if lines else []
     rows = [dict(zip(columns, line.split(), strict=False)) for line in lines[1:]]
@@ -199,7 +200,7 @@ def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Con
 
 
 def _in_plain_words(address: str) -> str:
-    """With an IPv4 address as such, also where HAProxy has it as one of IPv6 (`[::ffff:192.0.2.1]:80`)."""
+    """The address, in the form of IPv4 where HAProxy shows an IPv4 address as IPv6 (`[::ffff:192.0.2.1]:80`)."""
     host, colon, port = address.rpartition(":")
     with contextlib.suppress(ValueError):
         mapped = ipaddress.IPv6Address(host.strip("[]")).ipv4_mapped
@@ -212,7 +213,10 @@ def _number(text: str) -> int | None:
 
 
 def _with_names(servers: list[FoundServer]) -> list[FoundServer]:
-    """A server without an address that has a name of its own is that machine; several of one name are empty slots."""
+    """The servers, of which one without an address is a machine if it alone has its DNS name.
+
+    Several servers with the same name are empty slots.
+    """
     counts = Counter(server.fqdn for server in servers)
     return [
         msgspec.structs.replace(server, placeholder="")
@@ -230,9 +234,9 @@ def _examined(
     configuration: Configuration,
     timeout_s: float,
 ) -> FoundBackend:
-    at = f" ({configuration.backends[name]})" if name in configuration.backends else ""
+    where = f" ({configuration.backends[name]})" if name in configuration.backends else ""
     if not is_name(name):
-        text = f"its name{at} is not safe; expected letters, digits and `_-:`, with single dots between"
+        text = f"its name{where} is not safe; expected letters, digits and `_-:`, with single dots between"
         return FoundBackend(name, balance, servers, [text], [])
     pool = HAProxyPool(name=name, backend=name, socket=socket)
     start = f"{socket}: backend `{name}`"
@@ -241,34 +245,42 @@ def _examined(
     except BalancerUnreachable as error:
         raise SurveyError(str(error)) from None
     except BalancerError as error:
-        return FoundBackend(name, balance, servers, [str(error).replace(start, f"backend `{name}`{at}")], [])
-    return FoundBackend(name, balance, servers, [], [text.replace(start, f"backend `{name}`{at}") for text in warnings])
+        return FoundBackend(name, balance, servers, [str(error).replace(start, f"backend `{name}`{where}")], [])
+    return FoundBackend(
+        name, balance, servers, [], [text.replace(start, f"backend `{name}`{where}") for text in warnings]
+    )
 
 
 def access_of(
     socket: str, configuration: Configuration, user: str = SERVICE_USER, systemd: Path = SYSTEMD
 ) -> list[str]:
-    """What the controller's user lacks to connect to the socket; nothing where there is no such user here."""
+    """The rights that the controller's user lacks to connect to the socket, in words with the remedy.
+
+    Empty where it lacks none, and where there is no such user on this host.
+    """
     try:
         service = pwd.getpwnam(user)
-        found = Path(socket).stat()
+        status = Path(socket).stat()
     except (KeyError, OSError):
         return []
-    given = groups_of_unit(systemd)
-    groups = {service.pw_gid, *(one.gr_gid for one in grp.getgrall() if user in one.gr_mem or one.gr_name in given)}
-    if found.st_mode & stat.S_IWOTH or (found.st_uid == service.pw_uid and found.st_mode & stat.S_IWUSR):
+    unit_groups = groups_of_unit(systemd)
+    groups = {
+        service.pw_gid,
+        *(group.gr_gid for group in grp.getgrall() if user in group.gr_mem or group.gr_name in unit_groups),
+    }
+    if status.st_mode & stat.S_IWOTH or (status.st_uid == service.pw_uid and status.st_mode & stat.S_IWUSR):
         return []
-    if found.st_mode & stat.S_IWGRP and found.st_gid in groups:
+    if status.st_mode & stat.S_IWGRP and status.st_gid in groups:
         return []
-    if found.st_mode & stat.S_IWGRP and found.st_gid != 0:
-        group = _group_name(found.st_gid)
+    if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
+        group = _group_name(status.st_gid)
         return [
             f"user {user} may not write to {socket}, group {group} may: run `systemctl edit slackwater-controller`"
             f" and add `[Service]` and `SupplementaryGroups={group}`"
         ]
-    at = next((one.at for one in configuration.sockets if one.path == socket), "its `stats socket` line")
+    line = next((line.at for line in configuration.sockets if line.path == socket), "its `stats socket` line")
     return [
-        f"user {user} may not write to {socket}: add `mode 660 group haproxy` to {at} and restart HAProxy (a"
+        f"user {user} may not write to {socket}: add `mode 660 group haproxy` to {line} and restart HAProxy (a"
         " reload keeps the socket's owner), then run `systemctl edit slackwater-controller` and add `[Service]` and"
         " `SupplementaryGroups=haproxy`"
     ]

@@ -25,7 +25,7 @@ def _check(pool: IpvsPool, settings: LbengineSettings, without_us: Mapping[str, 
 
 
 def targets(pool: ServicePool) -> list[Target]:
-    """A service of this host's table: nobody else can reach it, and whoever drives it is the only one."""
+    """The service in this host's table. No other host can reach it."""
     table = f"{kernel_id()} {NETWORK.readlink()}"
     return [Target(pool.place, f"slackwater/ipvs/{pool.service}", (pool.service, table))]
 

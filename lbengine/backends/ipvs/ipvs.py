@@ -1,8 +1,8 @@
 """IPVS, the kernel's balancer (LVS), through `ipvsadm` on this host.
 
-`ipvsadm -e` sets a server anew: what is not named, it resets (the forwarding method to direct routing, the thresholds
-to none). So weights are changed by reading everything and repeating it. A batch is one `ipvsadm -R`, which goes on
-after an error and hides it in its exit status: only reading back shows the result.
+`ipvsadm -e` sets a server anew, and resets all options that are not named (the forwarding method to direct routing, the
+thresholds to none). So a weight is changed by reading all options and repeating them. A batch is one `ipvsadm -R`. It
+goes on after an error and does not show it in its exit status, so only reading back shows the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUIESCENT = "/proc/sys/net/ipv4/vs/expire_quiescent_template"
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left: exit status and what it printed."""
+    """A command's exit status and output."""
 
     status: int
     out: str
@@ -42,7 +42,7 @@ class Result:
 
 
 Run = Callable[[list[str], str], Result]
-"""Runs a command with a standard input. Raises BalancerUnreachable when it can't be run or doesn't end in time."""
+"""(command, standard input) -> Result. Raises BalancerUnreachable when it can't be run or doesn't end in time."""
 
 
 def run_here(timeout_s: float) -> Run:
@@ -72,20 +72,21 @@ def run_here(timeout_s: float) -> Run:
 
 @dataclass(frozen=True, kw_only=True)
 class LvsServer(Server):
-    """One real server of the service. `in_flight` are established connections, `requests` the scheduled ones."""
+    """A real server of the service. `in_flight` are established connections, `requests` scheduled connections."""
 
     address: str
-    """`10.0.0.11:80` or `[fd00::11]:80`, as ipvsadm has it."""
+    """In ipvsadm's form: `10.0.0.11:80` or `[fd00::11]:80`."""
     status: str = "no check"
     upper: int = 0
-    """Threshold of connections; 0: none."""
+    """Upper threshold of connections; 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LvsSnapshot(Snapshot):
-    """One look at the service. IPVS sees no queues, no response times and no errors.
+    """A snapshot of the service. IPVS sees no queues, no response times and no errors.
 
-    `connections` were scheduled by the service so far; `pid` is keepalived's, 0 where no process owns the table.
+    `connections`: connections that the service has scheduled so far. `pid`: keepalived's; 0 where no process owns the
+    table.
     """
 
     servers: tuple[LvsServer, ...]
@@ -99,7 +100,7 @@ class Lvs(Balancer):
     """A virtual service of the kernel's table, named as for ipvsadm: `-t 10.0.0.1:80`. Needs CAP_NET_ADMIN."""
 
     def __init__(self, service: str, run: Run) -> None:
-        """Raises BalancerError when `service` is no name of one."""
+        """Raises BalancerError when `service` is no name of a service."""
         try:
             self.service = Service.parse(service)
         except TableError as error:
@@ -108,7 +109,7 @@ class Lvs(Balancer):
         self._run = run
 
     def read(self) -> LvsSnapshot:
-        """Scheduler and servers. Three commands, so a server that comes or goes meanwhile is left out.
+        """Scheduler and servers. It takes three commands; a server that comes or goes between them is left out.
 
         Raises BalancerUnreachable when ipvsadm can't be run, BalancerError when there is no such service.
         """
@@ -144,15 +145,15 @@ class Lvs(Balancer):
         )
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
-        """Sets weights (0..65535) in one batch, keeps everything else as it is, and reads all of it back.
+        """Sets weights (0..65535) in one batch, repeats all other options, and reads everything back.
 
-        Raises BalancerError before anything is changed for a weight out of bounds or a server that is not there;
-        afterwards when the kernel shows something else than what was asked for. Between the reading and the writing
-        (a few milliseconds) somebody else's change of the same servers' options would be undone.
+        Raises BalancerError before anything is changed for a weight out of bounds or a server that is not there. It is
+        raised afterwards when the kernel shows other values than those that were sent. Somebody else's change of the
+        same servers' options in the few milliseconds between reading and writing is undone.
         """
         check_bounds(weights, self.where)
-        before, limits = self._entry(), self._thresholds()
-        by_name = {server_name(destination.address): destination for destination in before.destinations}
+        entry_before, limits = self._entry(), self._thresholds()
+        by_name = {server_name(destination.address): destination for destination in entry_before.destinations}
         if gone := [name for name in weights if name not in by_name or by_name[name].address not in limits]:
             raise BalancerError(f"{self.where} has no server {', '.join(gone)}; nothing was changed")
         if not weights:
@@ -162,17 +163,22 @@ class Lvs(Balancer):
             for name, weight in weights.items()
         ]
         done = self._run(["ipvsadm", "-R"], "".join(f"{line}\n" for line in lines))
-        after, now = self._entry(), self._thresholds()
-        found = {server_name(destination.address): destination for destination in after.destinations}
+        entry_after, now_limits = self._entry(), self._thresholds()
+        shown_by_name = {server_name(destination.address): destination for destination in entry_after.destinations}
         wrong = []
         for name, weight in weights.items():
-            asked, shown = by_name[name], found.get(name)
-            if shown is None or shown.address not in now:
+            old, shown = by_name[name], shown_by_name.get(name)
+            if shown is None or shown.address not in now_limits:
                 wrong.append(f"{name} is gone")
             elif shown.weight != weight:
                 wrong.append(f"{name} shows {shown.weight} instead of {weight}")
-            elif (shown.options, _limits(now[shown.address])) != (asked.options, _limits(limits[asked.address])):
-                wrong.append(f"{name} has other options than before: {_describe(shown.options, now[shown.address])}")
+            elif (shown.options, _limits(now_limits[shown.address])) != (
+                old.options,
+                _limits(limits[old.address]),
+            ):
+                wrong.append(
+                    f"{name} has other options than before: {_describe(shown.options, now_limits[shown.address])}"
+                )
         if wrong:
             error = f" ({_last_line(done.err)})" if done.err.strip() else ""
             raise BalancerError(f"{self.where} read back: {', '.join(wrong)}{error}")
@@ -207,12 +213,12 @@ class Lvs(Balancer):
 
 
 def server_name(address: str) -> str:
-    """A name that is safe everywhere: `10.0.0.11:80` as it is, `[fd00::11]:80` as `fd00::11_80`."""
-    found = re.fullmatch(r"\[(.*)\]:(\d+)", address)
-    if not found:
+    """A server's safe name: `10.0.0.11:80` stays as it is, `[fd00::11]:80` becomes `fd00::11_80`."""
+    ipv6 = re.fullmatch(r"\[(.*)\]:(\d+)", address)
+    if not ipv6:
         return address
-    host = f"0{found[1]}" if found[1].startswith(":") else found[1]
-    return f"{host}_{found[2]}"
+    host = f"0{ipv6[1]}" if ipv6[1].startswith(":") else ipv6[1]
+    return f"{host}_{ipv6[2]}"
 
 
 def check_bounds(weights: Mapping[str, int], where: str) -> None:
@@ -224,7 +230,7 @@ def check_bounds(weights: Mapping[str, int], where: str) -> None:
 
 
 def in_words(error: str, words: tuple[str, ...]) -> str:
-    """What ipvsadm complained of, with what to do."""
+    """ipvsadm's error, with its remedy where that is known."""
     if "Permission denied" in error:
         return "no permission to use IPVS; expected root or CAP_NET_ADMIN"
     if "Can't initialize ipvs" in error:

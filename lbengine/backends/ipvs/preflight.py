@@ -1,4 +1,4 @@
-"""What must be right with a service of IPVS before it is driven."""
+"""Checks of a service of IPVS before it is driven."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from lbengine.preflight import NOTHING_SET, check_servers, names
 from slackwater.config import PoolSettings
 
 SHORT_RUNS = 40
-"""Above so many steps `wrr` serves a lowered server in long runs: nothing, then its full share."""
+"""With weights of more steps than this `wrr` serves a lowered server in long runs: no connection for a while, then its
+full share."""
 
 
 def check(lvs: Lvs, pool: PoolSettings, without_us: Mapping[str, int] = NOTHING_SET) -> list[str]:
-    """Looks at a service; returns warnings. Raises BalancerError. Changes nothing: who may read the kernel's table may
-    write it."""
+    """Checks a service; returns warnings. Raises BalancerError.
+
+    Nothing is changed to try it: a user who may read the kernel's table may write it.
+    """
     return check_service(lvs, lvs.read(), pool, lvs.where, without_us)
 
 
 def check_service(
     lvs: Lvs, snapshot: LvsSnapshot, pool: PoolSettings, where: str, without_us: Mapping[str, int] = NOTHING_SET
 ) -> list[str]:
-    """The part of `check` that holds for whoever owns the service. `where` stands in front of the messages."""
+    """The part of `check` that holds for any owner of the service. `where` stands in front of the messages."""
     servers = snapshot.servers
     common = check_servers(snapshot, pool, where, without_us)
     for server in servers:
@@ -34,14 +37,14 @@ def check_service(
             )
     if problem := schedulers.refusal(snapshot.balance, snapshot.flags, sum(server.weight for server in servers)):
         raise BalancerError(f"{where}: {problem}")
-    found = schedulers.warnings(snapshot.balance, snapshot.flags, snapshot.persistent_s, lvs.expires_quiescent())
+    warnings = schedulers.warnings(snapshot.balance, snapshot.flags, snapshot.persistent_s, lvs.expires_quiescent())
     if limited := names(server for server in servers if server.upper):
-        found.append(f"{limited} get no connections beyond their upper threshold, whatever their weight")
+        warnings.append(f"{limited} get no connections beyond their upper threshold, whatever their weight")
     step = grain([server.weight for server in servers])
-    large = [f"{one.name} ({one.weight})" for one in servers if one.weight // step > SHORT_RUNS]
+    large = [f"{server.name} ({server.weight})" for server in servers if server.weight // step > SHORT_RUNS]
     if snapshot.serves_in_runs and large:
-        found.append(
+        warnings.append(
             f"`{snapshot.balance}` takes turns in runs as long as the weights are large: a lowered server gets nothing,"
             f" then its full share; give 20 or so instead of {', '.join(large)}"
         )
-    return [f"{where}: {text}" for text in found] + common
+    return [f"{where}: {text}" for text in warnings] + common

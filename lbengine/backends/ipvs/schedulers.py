@@ -1,5 +1,8 @@
-"""What weights do in each of IPVS's schedulers. Each row was shown by traffic through a real one (Linux 6.1):
-tests/lbengine/test_ipvs_traffic.py; docs/reference/balancing-lvs.md has the split of each run."""
+"""The effect of weights under each of IPVS's schedulers.
+
+Each row was shown by traffic through a real scheduler (Linux 6.1) in tests/lbengine/test_ipvs_traffic.py;
+docs/reference/balancing-lvs.md has the split of each run.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,21 @@ SH_BUCKETS = 256
 
 @dataclass(frozen=True)
 class Scheduler:
-    """One scheduler. `refused`: why it cannot be driven, in words; empty where it can."""
+    """A scheduler of IPVS."""
 
     weights_mean: WeightsMean
     """share: of new connections. concurrency: of the connections held at a time. keys: of the hash table's keys."""
     refused: str = ""
+    """Why it cannot be driven, in words; empty where it can."""
     fallback: str = ""
-    """The flag without which a server of weight 0 still owns keys, whose connections are then refused."""
+    """A flag. Without it a server of weight 0 still owns keys, and their connections are refused."""
     port_flag: str = ""
     """The flag that makes the client's port part of the key."""
     most_weights: int | None = None
-    """The weights' sum may not exceed this."""
+    """The highest sum of the weights; None: no limit."""
     serves_in_runs: bool = False
-    """A lowered server gets nothing for a while, then its full share, the longer the larger the weights are."""
+    """A lowered server gets no connections for a while, then its full share. The runs are longer the larger the weights
+    are."""
 
 
 SCHEDULERS = {
@@ -46,7 +51,7 @@ SCHEDULERS = {
 
 
 def refusal(scheduler: str, flags: frozenset[str], weights: int) -> str:
-    """Why a service cannot be driven, in words; empty when it can. `weights` is their sum."""
+    """Why a service cannot be driven, in words; empty when it can. `weights`: sum of its servers' weights."""
     row = SCHEDULERS.get(scheduler)
     if row is None:
         driven = ", ".join(name for name, known in SCHEDULERS.items() if not known.refused)
@@ -67,23 +72,23 @@ def refusal(scheduler: str, flags: frozenset[str], weights: int) -> str:
 
 
 def warnings(scheduler: str, flags: frozenset[str], persistent_s: int | None, quiescent_expire: bool) -> list[str]:
-    """What limits how much weights move."""
+    """Reasons in words why less load moves than the weights say."""
     row = SCHEDULERS[scheduler]
-    found = []
+    limits = []
     if row.weights_mean == "keys":
         moved = "sh moves keys between all servers when a weight changes" if scheduler == "sh" else ""
         key = "connections" if row.port_flag in flags else f"clients (without `{row.port_flag}`)"
-        found.append(
+        limits.append(
             f"with scheduler `{scheduler}`, weights move a share of the {key}"
             + (f"; {moved}, `mh` only to or from the changed one" if moved else "")
         )
     if persistent_s is not None:
-        found.append(
+        limits.append(
             f"persistence keeps known clients on their server for {persistent_s} s after their last connection, so"
             " less load moves"
         )
         if not quiescent_expire:
-            found.append(
+            limits.append(
                 "a server at weight 0 keeps its known clients; set `sysctl net.ipv4.vs.expire_quiescent_template=1`"
             )
-    return found
+    return limits

@@ -1,4 +1,4 @@
-"""What `ipvsadm` prints, as values: pure functions of its output (ipvsadm 1.31, numeric, `LC_ALL=C`).
+"""The output of `ipvsadm` as values: pure functions (ipvsadm 1.31, numeric, `LC_ALL=C`).
 
 `-Sn` has the services, forwarding methods, tunnels and weights, but not the thresholds: `-Ln --thresholds` has them.
 """
@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 SERVICE_OPTIONS = {"-t": "TCP", "-u": "UDP", "--sctp-service": "SCTP", "-f": "FWM"}
-"""How a service is named in commands -> in lists."""
+"""A service's option in commands -> its word in lists."""
 TAKE_A_VALUE = {*SERVICE_OPTIONS, "-s", "-p", "-M", "-b", "--pe", "-r", "-w", "-x", "-y", "--tun-type", "--tun-port"}
 
 
 class TableError(ValueError):
-    """Output that is not ipvsadm's, or not of a version known here; the text has the line."""
+    """Output is not ipvsadm's, or of an unknown version. The text has the line."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Service:
 
     @staticmethod
     def parse(text: str) -> Service:
-        """Raises TableError."""
+        """The service with this name. Raises TableError."""
         words = text.split()
         marked = words[2:] == ["-6"] and words[0] == "-f"
         if len(words) != 2 + marked or words[0] not in SERVICE_OPTIONS:
@@ -40,7 +40,7 @@ class Service:
 
     @property
     def words(self) -> list[str]:
-        """As arguments of ipvsadm."""
+        """The service as arguments of ipvsadm."""
         return [self.option, self.address, *(["-6"] if self.ipv6_mark else [])]
 
     def __str__(self) -> str:
@@ -49,12 +49,12 @@ class Service:
 
 @dataclass(frozen=True)
 class Destination:
-    """One real server of a service, as `-Sn` has it."""
+    """A real server of a service in the output of `-Sn`."""
 
     address: str
     weight: int
     options: tuple[str, ...] = ()
-    """Every other word of its line in order (forwarding method, tunnel, what a later version adds)."""
+    """All other words of its line in order: forwarding method, tunnel, options of later versions."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Of one real server: 0 is none. Beyond `upper` connections it gets no new ones, until below `lower`."""
+    """A real server's thresholds and connections."""
 
     upper: int
+    """Above this number of connections it gets no new ones; 0: none."""
     lower: int
+    """Below this number it gets new ones again; 0: none."""
     active: int
     """Established connections."""
     inactive: int
@@ -85,7 +87,7 @@ class _Line:
     values: dict[str, str] = field(default_factory=dict)
     switches: list[str] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
-    """Words other than the service, `-r`, `-w`, `-x`, `-y`."""
+    """Words other than the service, `-r`, `-w`, `-x`, `-y` and their values."""
 
     def service(self, text: str) -> Service:
         for option in SERVICE_OPTIONS:
@@ -96,7 +98,7 @@ class _Line:
 
 def parse_save(text: str) -> list[Entry]:
     """The output of `ipvsadm -Sn`. Raises TableError."""
-    found: dict[Service, tuple[_Line, list[Destination]]] = {}
+    entries: dict[Service, tuple[_Line, list[Destination]]] = {}
     for line in text.splitlines():
         words = line.split()
         if not words:
@@ -106,12 +108,12 @@ def parse_save(text: str) -> list[Entry]:
         parsed = _words(words[1:], line)
         service = parsed.service(line)
         if words[0] == "-A":
-            found[service] = (parsed, [])
+            entries[service] = (parsed, [])
             continue
-        if service not in found or "-r" not in parsed.values:
+        if service not in entries or "-r" not in parsed.values:
             raise TableError(f"expected a real server of a service listed before, got {line[:120]!r}")
         weight = _number(parsed.values.get("-w", "1"), line)
-        found[service][1].append(Destination(parsed.values["-r"], weight, tuple(parsed.rest)))
+        entries[service][1].append(Destination(parsed.values["-r"], weight, tuple(parsed.rest)))
     return [
         Entry(
             service,
@@ -120,7 +122,7 @@ def parse_save(text: str) -> list[Entry]:
             _number(line.values["-p"], str(service)) if "-p" in line.values else None,
             tuple(destinations),
         )
-        for service, (line, destinations) in found.items()
+        for service, (line, destinations) in entries.items()
     ]
 
 
@@ -150,19 +152,19 @@ def _number(text: str, line: str) -> int:
 
 
 def _rows(text: str, service: Service, numbers: int) -> Iterator[tuple[str, list[str]]]:
-    """Address and last `numbers` words of each real server of `service` in a list (`-Ln ...`), its own row first."""
+    """(address, last `numbers` words) of each row of `service` in a list (`-Ln ...`): its own row, then its servers."""
     wanted = [SERVICE_OPTIONS[service.option], service.address]
     if text.strip() and "\n  -> RemoteAddress:Port" not in text:
         raise TableError(f"expected a list of `ipvsadm -Ln`, got {text[:120]!r}")
-    here = False
+    in_service = False
     for line in text.splitlines():
         words = line.split()
         if words[:1] == ["->"]:
-            if here and len(words) < 2 + numbers:
+            if in_service and len(words) < 2 + numbers:
                 raise TableError(f"expected {numbers} numbers in {line[:120]!r}")
         else:
-            here = words[:2] == wanted and (words[2:3] == ["IPv6"]) == service.ipv6_mark
-        if here:
+            in_service = words[:2] == wanted and (words[2:3] == ["IPv6"]) == service.ipv6_mark
+        if in_service:
             yield words[1], words[-numbers:]
 
 
@@ -186,12 +188,15 @@ def parse_connections(text: str, service: Service) -> dict[str, int]:
 
 
 def parse_service_connections(text: str, service: Service) -> int:
-    """Connections that the service scheduled since it was made, from the same. 0 when it isn't there."""
+    """Connections that the service has scheduled since it was made, from `ipvsadm -Ln --stats --exact`.
+
+    0 when there is no such service. Raises TableError.
+    """
     return next((_number(words[0], address) for address, words in _rows(text, service, 5)), 0)
 
 
 def edit_line(service: Service, destination: Destination, thresholds: Thresholds, weight: int) -> str:
-    """One line for `ipvsadm -R` that changes the weight and repeats everything else, which `-e` would reset."""
+    """A line for `ipvsadm -R` that changes the weight and repeats all other options, which `-e` would reset."""
     limits = ["-x", str(thresholds.upper), "-y", str(thresholds.lower)]
     words = ["-e", *service.words, "-r", destination.address, *destination.options, "-w", str(weight), *limits]
     return " ".join(words)

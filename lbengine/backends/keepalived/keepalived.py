@@ -1,8 +1,8 @@
 """IPVS where keepalived owns the table: weights go through files that keepalived watches.
 
-A real server's FILE_CHECK adds the number in its track_file to the configured weight. keepalived keeps that over
-reloads and restarts, and while the server is down; a weight set past it (ipvsadm) would be overwritten by its next
-change. Without the file, or with 0 in it, the server has its configured weight: that is the way back.
+A real server's FILE_CHECK adds the number in its track_file to the configured weight. keepalived keeps that sum over
+reloads and restarts, and while the server is down. A weight that ipvsadm sets would be overwritten by keepalived's next
+change. Without the file, or with 0 in it, the server has its configured weight, so that is the way back.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LOOK_EVERY_S = 0.01
 
 
 class Files(Protocol):
-    """The files of the host that keepalived runs on."""
+    """The files of the host on which keepalived runs."""
 
     def read(self, path: str) -> str | None:
-        """The text, or None when there is none to be had."""
+        """The text; None when the file is not there or cannot be read."""
 
     def replace(self, path: str, text: str) -> None:
         """Writes the whole file at once: a reader sees the old text or the new one. Raises OSError."""
@@ -51,7 +51,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """This host's."""
+    """The files of this host."""
 
     def read(self, path: str) -> str | None:
         try:
@@ -76,7 +76,7 @@ class Owner:
     pid: int
     configuration: str
     config_id: str | None = field(default=None, compare=False)
-    """What the conditions in its configuration are compared with; None: the first part of this host's name."""
+    """The name that the conditions in its configuration are compared with; None: the first part of this host's name."""
 
 
 def owner(files: Files) -> Owner | None:
@@ -86,7 +86,7 @@ def owner(files: Files) -> Owner | None:
         if not text.isdigit() or (files.read(f"/proc/{text}/comm") or "").strip() != "keepalived":
             continue
         words = (files.read(f"/proc/{text}/cmdline") or "").split("\0")
-        if "-P" in words or "--vrrp" in words:  # no checkers: it leaves IPVS alone
+        if "-P" in words or "--vrrp" in words:  # without checkers it leaves IPVS alone
             continue
         host = (files.read("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
         config_id = _option(words, "-i", "--config-id") or host or None
@@ -95,7 +95,7 @@ def owner(files: Files) -> Owner | None:
 
 
 def _option(words: list[str], short: str, long: str) -> str:
-    """The value of an option, however it is given; empty: it is not."""
+    """The value of an option in any form; empty where it is not given."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word in (short, long):
             return following
@@ -107,7 +107,7 @@ def _option(words: list[str], short: str, long: str) -> str:
 
 
 def owned_by(service: Service, files: Files) -> Owner | None:
-    """The keepalived whose configuration has this service; None when nobody's has. Raises BalancerError."""
+    """The keepalived whose configuration has this service; None where there is none. Raises BalancerError."""
     running = owner(files)
     if running is None:
         return None
@@ -123,10 +123,10 @@ def _gather(running: Owner, files: Files) -> Texts:
 
 def _find(service: Service, texts: Texts) -> VirtualServer | None:
     try:
-        found = virtual_servers(texts)
+        servers = virtual_servers(texts)
     except ConfigurationError as error:
         raise BalancerError(f"keepalived's configuration {error}") from None
-    return next((one for one in found if service in one.services), None)
+    return next((server for server in servers if service in server.services), None)
 
 
 class Keepalived(Balancer):
@@ -142,7 +142,10 @@ class Keepalived(Balancer):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`wait_s`: how long keepalived may take to follow a file. Raises BalancerError for no name of a service."""
+        """`wait_s`: how long keepalived may take to follow a file.
+
+        Raises BalancerError when `service` is no name of a service.
+        """
         self.lvs = Lvs(service, run)
         self.where = f"keepalived's {self.lvs.where}"
         self._files = files
@@ -153,29 +156,36 @@ class Keepalived(Balancer):
         self._known: VirtualServer | None = None
 
     def read(self) -> LvsSnapshot:
-        """The configured servers as IPVS has them; one that keepalived took out shows DOWN with the weight that it will
-        come back with. Raises BalancerUnreachable while keepalived doesn't run."""
+        """The configured servers as IPVS has them.
+
+        A server that keepalived has taken out shows DOWN, with the weight that it will come back with. Raises
+        BalancerUnreachable while keepalived doesn't run.
+        """
         running, known = self.configuration()
         seen = self.lvs.read()
         in_table = {server.address: server for server in seen.servers}
         servers = tuple(
-            sorted((self._server(real, in_table.get(real.address)) for real in known.servers), key=lambda one: one.name)
+            sorted(
+                (self._server(real, in_table.get(real.address)) for real in known.servers),
+                key=lambda server: server.name,
+            )
         )
         return replace(seen, servers=servers, pid=running.pid)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Writes the files and waits until IPVS shows the weights. Raises BalancerError as `Balancer` describes.
 
-        A server that keepalived has taken out gets its weight when it comes back. No weight but the configured one (the
-        way back, which needs no sum) is written for a server whose weight in IPVS is not what configuration and file
-        ask for: what is added to a number that was not understood is not the weight that is wanted.
+        A server that keepalived has taken out gets its weight when it comes back. Where a server's weight in IPVS is
+        not the one that configuration and file ask for, its configuration was not understood, and a number that is
+        added to it would give a wrong weight. Such a server gets no other weight than the configured one, which needs
+        no sum.
         """
         check_bounds(weights, self.where)
         _, known = self.configuration()
         by_name = {server_name(real.address): real for real in known.servers}
         if gone := [name for name in weights if name not in by_name]:
             raise BalancerError(f"{self.where} has no server {', '.join(gone)}; nothing was changed")
-        # All are looked up before the first is written.
+        # All files are looked up before the first is written.
         paths = {name: own_file(by_name[name]).path for name in weights}
         added = [by_name[name] for name, weight in weights.items() if weight != by_name[name].weight]
         self._wait(lambda: self.misread(added), "before anything was written")
@@ -189,8 +199,10 @@ class Keepalived(Balancer):
         self._wait(lambda: self._not_yet(weights), f"read back {self._wait_s:g} s after the files were written")
 
     def misread(self, servers: Iterable[RealServer]) -> list[str]:
-        """In words, each of these servers that has another weight in IPVS than the one that configuration and file ask
-        for. Raises BalancerError."""
+        """The servers whose weight in IPVS is not the one that configuration and file ask for, in words.
+
+        Raises BalancerError.
+        """
         wanted = list(servers)
         seen = {server.address: server.weight for server in self.lvs.read().servers} if wanted else {}
         return [
@@ -201,15 +213,15 @@ class Keepalived(Balancer):
         ]
 
     def _wait(self, wrong: Callable[[], list[str]], when: str) -> None:
-        """Until nothing is wrong any more. Raises BalancerError when that takes keepalived too long."""
+        """Waits until `wrong` returns nothing. Raises BalancerError when that takes longer than `wait_s`."""
         until_s = self._clock() + self._wait_s
-        while found := wrong():
+        while problems := wrong():
             if self._clock() >= until_s:
-                raise BalancerError(f"{self.where} {when}: {', '.join(found)}")
+                raise BalancerError(f"{self.where} {when}: {', '.join(problems)}")
             self._sleep(LOOK_EVERY_S)
 
     def configuration(self) -> tuple[Owner, VirtualServer]:
-        """The running keepalived and what it has configured for the service. Raises BalancerError."""
+        """The running keepalived and its configuration of the service. Raises BalancerError."""
         running = owner(self._files)
         if running is None:
             raise BalancerUnreachable(f"{self.where}: no keepalived runs here (looked for {' and '.join(PID_FILES)})")
@@ -223,7 +235,7 @@ class Keepalived(Balancer):
             )
         return running, self._known
 
-    def _not_yet(self, weights: Mapping[str, int]) -> list[str]:
+    def _unfollowed(self, weights: Mapping[str, int]) -> list[str]:
         shown = {server.name: server for server in self.read().servers}
         return [
             f"{name} shows {shown[name].weight} instead of {weight}" if name in shown else f"{name} is gone"
@@ -234,7 +246,7 @@ class Keepalived(Balancer):
     def _server(self, real: RealServer, seen: LvsServer | None) -> LvsServer:
         if seen is not None and (seen.weight > 0 or self._asked(real) == 0):
             return replace(seen, status="UP", configured=real.weight)
-        # Taken out, or left in with weight 0 (`inhibit_on_failure`) although its file asks for more.
+        # It was taken out, or left in with weight 0 (`inhibit_on_failure`) although its file asks for more.
         down = LvsServer(name=server_name(real.address), address=real.address, weight=0) if seen is None else seen
         return replace(down, status="DOWN", available=False, weight=self._asked(real), configured=real.weight)
 
@@ -249,7 +261,7 @@ class Keepalived(Balancer):
 
 
 def own_file(real: RealServer) -> TrackFile:
-    """The file that steers this real server's weight. Raises BalancerError with what to configure."""
+    """The file that steers a real server's weight. Raises BalancerError with the configuration that it needs."""
     usable = [file for _, file in real.files if file is not None and file.weight == 1 and not file.reverse]
     if len(real.files) == 1 and usable:
         return usable[0]

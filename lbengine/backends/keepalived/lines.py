@@ -1,8 +1,8 @@
-"""keepalived's configuration as the lines that it acts on: with its includes in their places, conditions decided,
+"""The lines of keepalived's configuration on which it acts: includes are in their places, conditions decided,
 parameters filled in, and sequences written out.
 
-keepalived.conf(5): "Conditional configuration", "Parameter substitution", "Sequence blocks". What is not followed
-(`~LST`) is left in the line, where it is no keyword that anybody knows.
+keepalived.conf(5): "Conditional configuration", "Parameter substitution", "Sequence blocks". `~LST` is not followed. It
+stays in its line, where it is no known keyword.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 DEEPEST = 40
-"""Includes, conditions and parameters within each other."""
+"""The most includes, conditions and parameters within each other."""
 MOST_LINES = 500_000
 INCLUDE = re.compile(r"include[a-z]?\s+(\S.*)")
 CONDITION = re.compile(r"@(\^?)(\S+)\s*")
@@ -25,18 +25,18 @@ BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 class ConfigurationError(ValueError):
-    """A configuration that cannot be followed; the text names the place."""
+    """A configuration cannot be followed. The text names the place."""
 
 
 class Line(NamedTuple):
-    """One line, and where it stands: `FILE:NUMBER`."""
+    """A line and its place: `FILE:NUMBER`."""
 
     where: str
     text: str
 
 
 class Texts(dict[str, str]):
-    """The texts of a configuration and of all that it includes, by path; `lines` are those that keepalived acts on."""
+    """The texts of a configuration and of its includes, by path; `lines`: the lines on which keepalived acts."""
 
     lines: list[Line]
 
@@ -46,8 +46,10 @@ Matching = Callable[[str], list[str]]
 
 
 def gather(path: str, read: Read, matching: Matching, config_id: str | None = None) -> Texts:
-    """Follows a configuration. `matching` lists the files of a pattern; `config_id` is what conditions are compared
-    with, None: the first part of this host's name. Raises ConfigurationError.
+    """Follows a configuration. Raises ConfigurationError.
+
+    `read`: path -> text, None for no file. `matching`: pattern -> paths. `config_id`: the name that conditions are
+    compared with; None: the first part of this host's name.
     """
     reader = _Reader(read, matching, platform.node().partition(".")[0] if config_id is None else config_id)
     reader.texts.lines = list(reader.file(path, 0))
@@ -55,7 +57,7 @@ def gather(path: str, read: Read, matching: Matching, config_id: str | None = No
 
 
 def lines_of(texts: dict[str, str]) -> list[Line]:
-    """The lines of gathered texts, or of texts that include nothing."""
+    """The lines of gathered texts, or of texts without includes."""
     if isinstance(texts, Texts):
         return texts.lines
     return [line for path in texts for line in gather(path, texts.get, lambda _: []).lines]
@@ -120,18 +122,18 @@ class _Reader:
         elif text:
             yield Line(line.where, text)
 
-    def _value(self, found: re.Match[str]) -> str:
-        return self._parameters.get(found[1] or found[2], found[0])
+    def _value(self, match: re.Match[str]) -> str:
+        return self._parameters.get(match[1] or match[2], match[0])
 
 
 def without_comment(line: str) -> str:
-    """`#` and `!` begin a comment, but for within double quotes."""
+    """The line without its comment, which begins with `#` or `!` outside of double quotes."""
     is_quoted = False
-    for at, letter in enumerate(line):
+    for position, letter in enumerate(line):
         if letter == '"':
             is_quoted = not is_quoted
         elif letter in "#!" and not is_quoted:
-            return line[:at]
+            return line[:position]
     return line
 
 
@@ -139,22 +141,22 @@ def _sequence(words: str, where: str, kind: str) -> tuple[str, list[str]]:
     """The variable of `~SEQ(var, start, step, end)` and its values; `start` and `step` may be left out."""
     name, *numbers = (word.strip() for word in words.split(","))
     try:
-        given = [int(number, 16 if number.lower().startswith("0x") else 10) for number in numbers]
+        limits = [int(number, 16 if number.lower().startswith("0x") else 10) for number in numbers]
     except ValueError:
-        given = []
-    if not 1 <= len(given) <= 3 or (len(given) == 3 and not given[1]):
+        limits = []
+    if not 1 <= len(limits) <= 3 or (len(limits) == 3 and not limits[1]):
         raise ConfigurationError(f"{where}: expected ~SEQ(variable, start, step, end), got {words[:80]!r}")
-    end = given[-1]
-    start = given[0] if len(given) > 1 else (1 if end > 0 else -1)
-    step = given[1] if len(given) == 3 else (1 if end >= start else -1)
+    end = limits[-1]
+    start = limits[0] if len(limits) > 1 else (1 if end > 0 else -1)
+    step = limits[1] if len(limits) == 3 else (1 if end >= start else -1)
     if abs(end - start) // abs(step) > MOST_LINES:
         raise ConfigurationError(f"{where}: a sequence of more than {MOST_LINES}")
     return name, [format(value, kind) for value in range(start, end + (1 if step > 0 else -1), step)]
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """csh's `{a,b}` written out."""
-    if not (found := BRACES.search(pattern)):
+    """The patterns in which csh's `{a,b}` is written out."""
+    if not (braces := BRACES.search(pattern)):
         return [pattern]
-    each = (pattern[: found.start()] + one + pattern[found.end() :] for one in found[1].split(","))
-    return [written for one in each for written in _without_braces(one)]
+    choices = (pattern[: braces.start()] + choice + pattern[braces.end() :] for choice in braces[1].split(","))
+    return [written for choice in choices for written in _without_braces(choice)]

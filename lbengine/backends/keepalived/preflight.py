@@ -1,4 +1,4 @@
-"""What must be right with a service that keepalived owns before it is driven."""
+"""Checks of a service that keepalived owns before it is driven."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GONE_AFTER_A_BOOT = ("/run/", "/dev/shm/")
 
 
 def claim(service: Service, files: Files) -> str:
-    """Why nobody but keepalived may set a service's weights, in words; empty when no keepalived has it configured.
+    """Why only keepalived may set a service's weights, in words; empty when no keepalived has it configured.
 
-    Raises BalancerError when its configuration cannot be followed.
+    Raises BalancerError when keepalived's configuration cannot be followed.
     """
     running = owned_by(service, files)
     if running is None:
@@ -33,7 +33,7 @@ def claim(service: Service, files: Files) -> str:
 def check(
     keepalived: Keepalived, pool: PoolSettings, files: Files, without_us: Mapping[str, int] = NOTHING_SET
 ) -> list[str]:
-    """Looks at a service and its configuration; returns warnings. Raises BalancerError. Changes nothing."""
+    """Checks a service and its configuration, and changes nothing; returns warnings. Raises BalancerError."""
     running, known = keepalived.configuration()
     where = f"{keepalived.where} ({running.configuration})"
     paths = {real.address: own_file(real).path for real in known.servers}
