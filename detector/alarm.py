@@ -1,4 +1,4 @@
-"""A sleep that messages end early: one timer, and no task of its own."""
+"""A sleep that messages can end early. It needs one timer, and no task of its own."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ class Alarm:
     def __init__(self) -> None:
         self._rung = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        """Of the present sleep."""
+        """The timer of the present sleep; None: no task sleeps."""
 
-    async def sleep_until(self, at_s: float) -> None:
-        """Until then, or until an earlier time given meanwhile; at once if `ring` was called since the last sleep."""
-        self._set(at_s)
+    async def sleep_until(self, until_s: float) -> None:
+        """Sleeps until this time, or until an earlier one that `bring_forward` sets.
+
+        It returns at once if `ring` was called since the last sleep.
+        """
+        self._set(until_s)
         try:
             await self._rung.wait()
         finally:
             self._drop()
             self._rung.clear()
 
-    def bring_forward(self, at_s: float) -> None:
-        """The present sleep ends then at the latest; nothing where nobody sleeps."""
-        if self._timer is not None and at_s < self._timer.when():
+    def bring_forward(self, until_s: float) -> None:
+        """Has the present sleep, if any, end at this time at the latest."""
+        if self._timer is not None and until_s < self._timer.when():
             self._drop()
-            self._set(at_s)
+            self._set(until_s)
 
     def ring(self) -> None:
         """Ends the present sleep at once, or the next one."""
         self._rung.set()
 
-    def _set(self, at_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(at_s, self.ring)
+    def _set(self, until_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(until_s, self.ring)
 
     def _drop(self) -> None:
         if self._timer is not None:

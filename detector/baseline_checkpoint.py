@@ -1,4 +1,4 @@
-"""The baselines' file: written every half minute, a few nodes a tick, so that no tick waits for thousands of them."""
+"""The baselines' file. It is written every half minute, a few nodes a tick, so that no tick waits for thousands."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from detector.features.baseline import LAST_HEARD, StoredBaselines
 from slackwater.files import bytes_of, write_whole
 
 VERSION = 3
-"""Of the file. In 1 the probe's cycles stood under the name of hardware's; in 2 nodes had no age of their own."""
+"""Version of the file. In 1 the probe's cycles had the name of hardware's; in 2 nodes had no age of their own."""
 MAX_AGE_S = 7 * 86400.0
-"""A node's baseline that was last heard of longer ago is not believed any more."""
+"""A stored baseline is dropped when its node was last heard of longer ago than this."""
 EVERY_S = 30.0
 NODES_A_STEP = 16
 
 
 class BaselineCheckpoint:
-    """Encodes the pools' baselines step by step; `step` gives the whole file's content now and then."""
+    """Encodes the pools' baselines step by step; `step` returns the whole file's content every `EVERY_S`."""
 
     def __init__(self, judges: Mapping[str, Judge], now_s: float) -> None:
         self._judges = judges
@@ -37,7 +37,9 @@ class BaselineCheckpoint:
             self._encoded = {pool: {} for pool in self._judges}
             for pool, judge in self._judges.items():
                 nodes = judge.baseline_nodes()
-                self._left += [(pool, nodes[at : at + NODES_A_STEP]) for at in range(0, len(nodes), NODES_A_STEP)]
+                self._left += [
+                    (pool, nodes[first : first + NODES_A_STEP]) for first in range(0, len(nodes), NODES_A_STEP)
+                ]
         if self._left:
             pool, nodes = self._left.pop()
             for node, cells in self._judges[pool].export_baselines(now_unix_s, nodes).items():
@@ -48,11 +50,11 @@ class BaselineCheckpoint:
         return msgspec.json.encode({"v": VERSION, "pools": encoded})
 
     def due_s(self) -> float:
-        """When `step` next has something to do, in monotonic seconds; long ago in the middle of a file."""
+        """Time when `step` next has something to do, in monotonic seconds; in the middle of a file it has passed."""
         return self._began_s + (0.0 if self._left else EVERY_S)
 
     def whole(self, now_unix_s: float) -> bytes:
-        """The file's content now, at once."""
+        """The file's content now, encoded in one go."""
         pools = {pool: judge.export_baselines(now_unix_s) for pool, judge in self._judges.items()}
         return msgspec.json.encode({"v": VERSION, "pools": pools})
 
@@ -63,9 +65,9 @@ def save(path: Path, content: bytes) -> None:
 
 
 def load(path: Path, now_unix_s: float) -> dict[str, StoredBaselines]:
-    """Reads what `save` wrote, less what is too old: pool -> nodes; empty when there is no file.
+    """Reads a file that `save` wrote, without nodes that are too old: pool -> nodes; empty when there is no file.
 
-    Raises ValueError for a file that is no such thing.
+    Raises ValueError for any other file.
     """
     try:
         content = msgspec.json.decode(bytes_of(path))

@@ -1,4 +1,4 @@
-"""The detector's core for one pool: Samples in, Verdicts out; no I/O, no clock: same Samples, same Verdicts.
+"""The detector's core for one pool: Samples in, Verdicts out. Without I/O or a clock: same Samples, same Verdicts.
 
 A tick: newest Samples -> features -> rules (each node's state) -> baselines and estimates -> Verdict.
 """
@@ -32,28 +32,29 @@ from slackwater.messages import VERSION, Resource, Sample, Verdict
 log = logging.getLogger("detector.judge")
 
 LEARN_ANYWAY_S = 30.0
-"""A pool that is slow together for this long has a new normal (a deploy that makes requests dearer): it is learnt."""
+"""A pool whose nodes are slow together for this long has a new normal, which is learnt: a deploy has made its requests
+dearer."""
 FALSE_EPISODES = DetectorSettings().false_episodes_per_node_day
 ROUTES = "routes"
-"""Name, among a node's cells on disk, of its routes' calm response times."""
+"""The name of the routes' calm response times among a node's cells on disk."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """What one Sample's tick looked like, for training."""
+    """A Sample with its features, for training."""
 
     sample: Sample
     features: Floats
     """(len(FEATURES),)."""
     has_requests: bool
     kind: int
-    """Of the node, in `detector.classify.tree.KINDS`."""
+    """Kind of the node, index in `detector.classify.tree.KINDS`."""
     by_tree: bool
     """As `Outcome.by_tree`."""
 
 
 class Judge(SlotArrays):
-    """Judges one pool."""
+    """Judges the nodes of one pool."""
 
     _fresh: Bools
     _in_episode: Bools
@@ -77,13 +78,13 @@ class Judge(SlotArrays):
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
         self.controller: str | None = None
-        """Id of the controller that this detector belongs to, for its Verdicts."""
+        """Id of this detector's controller, for its Verdicts."""
         self.lowered: Collection[str] = ()
         """Nodes whose servers have less than their baseline weight because of a neighbour."""
         self.ticks: list[Tick] | None = None
-        """Set to a list to keep every tick (training)."""
+        """Set to a list to keep every tick, for training."""
         self.calm_by_label: dict[str, bool] | None = None
-        """Node -> calm, while training: the labels decide what is learnt, not the judgement in the making."""
+        """Node -> calm, for training: the labels decide what is learnt, and not the unfinished judgement."""
         self._restored: StoredBaselines = {}
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
@@ -95,7 +96,7 @@ class Judge(SlotArrays):
 
     @classmethod
     def of(cls, pool: str, settings: DetectorSettings, model: Model) -> Judge:
-        """One as these settings have it."""
+        """A Judge with these settings."""
         return cls(
             pool,
             stale_after_s=settings.stale_after_s,
@@ -105,20 +106,21 @@ class Judge(SlotArrays):
         )
 
     def tick(self, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
-        """Takes what came since the last tick; one Verdict per new Sample, and one a second per node gone quiet.
+        """Judges the Samples that came since the last tick.
 
-        `now_s` is monotonic seconds. Raises ValueError for a Sample of another pool.
+        Returns a Verdict for each new Sample, and one a second for each node that sends none any more. `now_s` is
+        monotonic seconds. Raises ValueError for a Sample of another pool.
         """
         return self.take(now_s, [row_of(sample) for sample in samples], samples)
 
     def take(self, now_s: float, arrived: Sequence[Row], samples: Sequence[Sample] = ()) -> list[Verdict]:
-        """The same for Samples that are rows already."""
+        """As `tick`, for Samples that are rows already."""
         verdicts: list[Verdict] = []
         if arrived:
             table = table_of(arrived, self.pool, samples)
-            found = self.sorter.sort(table, now_s)
-            self._add_nodes(now_s, table, found.new_nodes)
-            for part in found.rounds:
+            sorted_samples = self.sorter.sort(table, now_s)
+            self._add_nodes(now_s, table, sorted_samples.new_nodes)
+            for part in sorted_samples.rounds:
                 whole = len(part.rows) == len(table)
                 verdicts += self._judge(now_s, table if whole else table.only(part.rows), part.slots, part.first)
         for loss in self.sorter.losses(now_s):
@@ -131,7 +133,7 @@ class Judge(SlotArrays):
         return verdicts
 
     def report_balancer_latency(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
-        """Takes in each node's mean response time (ms) at the balancer, used where the node itself sees no traffic."""
+        """Sets each node's mean response time (ms) at the balancer, which is used where the node sees no traffic."""
         for node, mean_ms in rt_ms.items():
             slot = self.sorter.slot(node)
             if slot is not None:
@@ -140,34 +142,34 @@ class Judge(SlotArrays):
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
     def baseline_nodes(self) -> list[str]:
-        """All nodes that `export_baselines` knows, those not heard of since the start too."""
+        """All nodes that `export_baselines` knows, also those that were not heard of since the start."""
         return [*self._restored, *self.sorter.nodes]
 
     def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> StoredBaselines:
-        """Node -> its calm baseline as JSON, with when it was last heard of; of all nodes, or of these.
+        """Node -> its calm baseline as JSON, with the time when it was last heard of; of all nodes, or of `nodes`.
 
-        One heard of in the last hour counts as heard of now.
+        A node that was heard of in the last hour counts as heard of now.
         """
         wanted = self.baseline_nodes() if nodes is None else nodes
         slot_of = self.sorter.nodes
         heard = [node for node in wanted if node in slot_of]
         slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
-        found: StoredBaselines = {node: self._restored[node] for node in wanted if node in self._restored}
+        baselines: StoredBaselines = {node: self._restored[node] for node in wanted if node in self._restored}
         for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
             if routes := self.windows.routes.export(slot):
                 cells[ROUTES] = routes
             if cells:
-                found[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
-        return found
+                baselines[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
+        return baselines
 
     def restore_baselines(self, nodes: StoredBaselines) -> None:
-        """Takes what `export_baselines` gave; each node gets its own when it is first heard of."""
+        """Restores a result of `export_baselines`; each node gets its baseline when it is first heard of."""
         self._restored = dict(nodes)
 
     # -- one tick ---------------------------------------------------------------------------------------------------
 
     def _add_nodes(self, now_s: float, table: Table, new_nodes: Sequence[tuple[int, int]]) -> None:
-        """Makes room for new nodes, and empties slots that were another's."""
+        """Makes room for new nodes, and empties their slots of other nodes' values."""
         if new_nodes:
             self.resize(self.sorter.slots)
         for slot, row in new_nodes:
@@ -184,7 +186,7 @@ class Judge(SlotArrays):
                     log.warning("%s/%s: its stored baseline is left out: %s", self.pool, node, error)
 
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
-        """One Sample of each of these slots, all in one pass."""
+        """Judges one Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
         table.columns[COLUMN] = self.balancer_latency.column(now_s, slots, table.columns)
         leave_out_idle(table.columns)
@@ -197,19 +199,19 @@ class Judge(SlotArrays):
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         self._follow_resource(frame, outcome, neighbour)
         if self.ticks is not None:
-            of_rows = (frame.matrix, outcome.has_requests.tolist(), outcome.kind.tolist(), outcome.by_tree.tolist())
-            self.ticks += map(Tick, table.samples, *of_rows)
+            columns = (frame.matrix, outcome.has_requests.tolist(), outcome.kind.tolist(), outcome.by_tree.tolist())
+            self.ticks += map(Tick, table.samples, *columns)
         return self._verdicts(table, frame.slots, outcome, estimates)
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
-        """Teaches the baselines from the rows that are calm without doubt; returns which these are."""
+        """Teaches the baselines the rows that are calm without doubt; returns which rows these are, (M,)."""
         if self.calm_by_label is not None:
             calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
         else:
             long = now_s - self.rules.since_s(frame.slots) >= LEARN_ANYWAY_S
             shared = (outcome.state == ALL_SLOW) | (outcome.state == OVERLOAD)
             calm = np.where(shared, long, (outcome.looks == CALM) & (outcome.state == CALM))
-            # The first baseline decides what is normal: nothing that stands out among the peers goes into it.
+            # The first baseline decides what is normal, so no row that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & outcome.stands_out)
         fit = calm & ~np.isnan(frame.values).all(axis=1)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
@@ -218,16 +220,16 @@ class Judge(SlotArrays):
         return calm
 
     def _follow_resource(self, frame: Frame, outcome: Outcome, neighbour: Bools) -> None:
-        """Keeps the resource that an episode's ticks last showed clearly; a drained server's ticks show none."""
+        """Keeps the resource that an episode's ticks last showed clearly, since a drained server's ticks show none."""
         if not neighbour.any():
             return
         self._resource[frame.slots[neighbour & outcome.began]] = UNCLEAR
-        found = resource_of(frame)
-        clear = neighbour & (outcome.looks == INTERFERENCE) & (found != UNCLEAR)
-        self._resource[frame.slots[clear]] = found[clear]
+        resource = resource_of(frame)
+        clear = neighbour & (outcome.looks == INTERFERENCE) & (resource != UNCLEAR)
+        self._resource[frame.slots[clear]] = resource[clear]
 
     def _verdicts(self, table: Table, slots: Ints, outcome: Outcome, estimates: Estimates) -> list[Verdict]:
-        """One Verdict a row; the fields in the order in which `Verdict` has them, since names cost time."""
+        """A Verdict for each row. The fields are in `Verdict`'s order, since names would cost time."""
         neighbour = np.asarray(outcome.state == INTERFERENCE)
         resources: list[Resource | None] = [None] * len(table)
         for row in np.flatnonzero(neighbour).tolist():
@@ -283,13 +285,13 @@ class Judge(SlotArrays):
 
 
 def _finite(values: Floats) -> list[float | None]:
-    """(M,) as Python's numbers, None for infinities."""
+    """(M,) numbers as Python's, None for infinities."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _or_none(values: Floats) -> list[list[float | None]]:
-    """(N, M) as Python's numbers, None for NaN and infinities."""
-    found: list[list[float | None]] = values.tolist()
-    for number, row in np.argwhere(~np.isfinite(values)).tolist():
-        found[number][row] = None
-    return found
+    """(N, M) numbers as Python's, None for NaN and infinities."""
+    numbers: list[list[float | None]] = values.tolist()
+    for column, row in np.argwhere(~np.isfinite(values)).tolist():
+        numbers[column][row] = None
+    return numbers

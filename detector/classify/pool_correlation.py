@@ -1,9 +1,9 @@
 """Correlation of a pool's nodes: a cause that they share is no neighbour, and no weights help against neighbours beside
-them all.
+all of them.
 
-Labels alone would not do. The node that is judged first looks like the only slow one; when its load has moved away it
-has no response times any more, and the others, slow by now, hide each other. So nodes are compared by how much of
-their CPU they lose, each against its own calm.
+Labels alone are not enough. The node that is judged first looks like the only slow node. When its load has moved away
+it has no response times any more, and the others, which are slow by now, hide each other. So nodes are compared by the
+share of their CPU that they lose, each against its own calm.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from detector.features.features import FEW_REQUESTS, Frame
 from detector.slot_arrays import SlotArrays
 
 ALL_SLOW_SHARE = 0.7
-"""When this share of the pool, and at least two nodes, is slow at a time, the cause is shared: it is no neighbour."""
+"""The cause is shared, so it is no neighbour, when this share of the pool and at least two nodes are slow at a time."""
 FULL = 0.85
-"""From this CPU share on, what its requests cost when calm and its other programs take can explain that it is slow."""
+"""From this share of the CPU on, the calm cost of its requests with its other programs can explain a slow node."""
 BUSY = 0.97
 """CPU utilisation of a server that is overloaded even if nothing else shows it."""
 MORE_THAN_PEERS = 1.15
-"""A full server that stands out is overloaded when it carries so much more than its peers; at theirs it is not."""
+"""A full server that stands out is overloaded only when it carries this many times as much as its peers."""
 MUCH = 0.5
-"""From this share of its CPU on that a node loses, it is compared with the others by it."""
+"""Nodes are compared by their loss when they lose at least this share of their CPU."""
 ALIKE = 0.75
-"""Two nodes lose alike when the one loses at least this part of what the other does."""
+"""Two nodes lose alike when the smaller loss is at least this part of the larger one."""
 SLOW = 1.0
-"""A node is slow when its users wait so much longer than in its own calm, whatever its peers do; 1 is the scale of a
+"""A node is slow when its users wait this much longer than in its own calm, whatever its peers do. 1 is the scale of a
 response time."""
 LOOKS = 2
-"""What a node loses is the most of so many ticks: neighbours that begin together show in one tick here, in the next
-there."""
+"""A node's loss is the largest one of this many ticks: neighbours that begin together show on one node in one tick, and
+on another in the next."""
 
 
 @dataclass(frozen=True)
 class PoolCorrelation:
-    """What a tick of M nodes looks like in the light of the whole pool."""
+    """The looks of a tick of M nodes, compared with the whole pool."""
 
     classification: Ints
     """(M,) index in `STATES`."""
     has_requests: Bools
     """(M,)."""
     slow: int
-    """How many of the `pool` fresh nodes users wait for."""
+    """Number of the `pool` fresh nodes that users wait for."""
     pool: int
     alike: Ints
-    """(M,) how many of the `others` lose as much, where that makes the cause a shared one; else 0."""
+    """(M,) number of the `others` that lose alike, where that makes the cause a shared one; else 0."""
     others: Ints
-    """(M,) how many of the others carry requests or are in an episode."""
+    """(M,) number of the other nodes that carry requests or are in an episode."""
 
     def why(self, row: int) -> str:
         """Why a row that looks `all_slow` does, in words."""
@@ -62,19 +62,21 @@ class PoolCorrelation:
 
 
 class PoolCorrelator(SlotArrays):
-    """Keeps what every node showed last, and classifies those with a new tick."""
+    """Keeps the last ticks of every node, and classifies the nodes with a new tick."""
 
     _slow: Bools
     _has_requests: Bools
     _lost: Floats
-    """(slots, LOOKS) share of its CPU that the node lost in each of the last ticks, the newest first."""
+    """(slots, LOOKS) share of its CPU that the node lost in each of its last ticks, the newest first."""
 
     def __init__(self) -> None:
         super().__init__(_slow=False, _has_requests=False, _lost=np.zeros(LOOKS))
 
     def classify(self, frame: Frame, suspected: Bools, fresh: Bools, in_episode: Bools) -> PoolCorrelation:
-        """Takes a tick of these rows in. `suspected` (M,) look interfered by themselves; `fresh` and `in_episode` are
-        (slots,)."""
+        """Classifies a tick of these rows.
+
+        `suspected`: (M,) whether the row by itself looks like a neighbour's; `fresh`, `in_episode`: (slots,).
+        """
         waits = frame.felt(frame.own_excess) >= SLOW
         demand = np.where(np.isnan(frame.demand), frame.load, frame.demand) + frame.others
         with np.errstate(invalid="ignore"):
@@ -101,13 +103,16 @@ class PoolCorrelator(SlotArrays):
         return PoolCorrelation(classification, has_requests, slow_nodes, pool, alike, others)
 
     def _alike(self, slots: Ints, counts: Bools) -> tuple[Ints, Ints]:
-        """For each of `slots` how many of the others that count lose alike, and how many others count."""
-        mine, among = self._lost[slots].max(axis=1), counts[slots]
+        """(M,) the number of other nodes that count and lose alike, and the number of others that count.
+
+        `counts`: (slots,) whether a node counts.
+        """
+        loss, among = self._lost[slots].max(axis=1), counts[slots]
         others: Ints = counts.sum() - among.astype(np.int64)
-        if not (mine >= MUCH).any():
+        if not (loss >= MUCH).any():
             return np.zeros(len(slots), dtype=np.int64), others
         ordered = np.sort(self._lost[counts].max(axis=1))
-        least, most = np.maximum(ALIKE * mine, MUCH), mine / ALIKE
-        within = np.searchsorted(ordered, most, side="right") - np.searchsorted(ordered, least)
-        # A node that counts is among those that lose as much as itself.
-        return np.where(mine >= MUCH, within - among.astype(np.int64), 0), others
+        lowest, highest = np.maximum(ALIKE * loss, MUCH), loss / ALIKE
+        within = np.searchsorted(ordered, highest, side="right") - np.searchsorted(ordered, lowest)
+        # A node that counts is among the nodes that lose as much as itself.
+        return np.where(loss >= MUCH, within - among.astype(np.int64), 0), others

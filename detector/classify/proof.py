@@ -1,15 +1,15 @@
-"""When a neighbour is gone: a sequential test between what calm shows and what showed beside this very neighbour.
+"""When a neighbour is gone: a sequential test between the signs of calm and the signs of this very neighbour.
 
-A server without requests shows nothing of most neighbours, so that it looks calm proves nothing. What proves something
-is a sign whose share of hits fell: it was seen at one rate while the neighbour was there, and is seen at the calm rate
-now. Each sign is a row of trials (a random moment at which the machine ran the monitor or not, a signal beyond its
-scale or not, an answer that was slow or not). Their log-likelihood ratios add up and never fall below 0 (Wald,
-"Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics 16(2), 1945; reset as Page's, Biometrika
-41, 1954), and calm is proven where the sum reaches `PROOF`.
+A server without requests shows nothing of most neighbours, so its calm looks prove nothing. Proof comes from a sign
+whose share of hits fell: it had one share while the neighbour was there, and has that of calm now. Each sign is a row
+of trials (a random moment at which the machine ran the monitor or not, a signal beyond its scale or not, an answer that
+was slow or not). Their log-likelihood ratios add up, and the sum never falls below 0 (Wald, "Sequential Tests of
+Statistical Hypotheses", Annals of Mathematical Statistics 16(2), 1945; reset as in Page, Biometrika 41, 1954). Calm is
+proven where the sum reaches `PROOF`.
 
-The share beside this neighbour is counted in this episode, from trials before the sum last left 0: those since may be
-of calm. A sign whose share beside the neighbour is that of calm has no power, and proves nothing however long it is
-quiet. Of the signs that have power the quickest decides, as long as none of the others shows the neighbour.
+The share beside this neighbour is counted in this episode, from trials before the sum last left 0: later trials may be
+of calm. A sign whose share beside the neighbour equals that in calm has no power, and proves nothing however long it is
+quiet. Of the signs with power the quickest decides, as long as no other sign with power shows the neighbour.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 
 MOMENTS, LOOKS, ANSWERS = "moments that had to wait", "Samples that are not calm", "slow answers"
-"""Signs beside the signals that are beyond their scale."""
+"""The signs that are no signals. Each signal beyond its scale is a sign too."""
 PROOF = 10.0
-"""Sum of log-likelihood ratios that proves calm. Beside a steady neighbour it is reached once in e^10 trials at most
+"""Sum of log-likelihood ratios that proves calm. Beside a steady neighbour it is reached at most once in e^10 trials
 (Lorden, 1971), so once in a quarter of an hour of random moments."""
 REFUTED = 2.0
-"""Neighbours come in bursts. A sign whose sum has risen and then fell to 0 in this episode must rise to so many times
-that height."""
+"""Neighbours come in bursts. A sign whose sum has risen and then fallen to 0 in this episode must rise to this many
+times that height."""
 MOST_PROOF_S = 7.0
-"""A sign that would usually need longer than this to prove calm has no power."""
+"""A sign has no power when it would usually need longer than this to prove calm."""
 LEARNT = {MOMENTS: 16.0, ANSWERS: 3.0, LOOKS: 2.0}
-"""Trials after which a sign's share beside a neighbour counts as seen; of a signal `LEARNT_SIGNAL`."""
+"""Trials after which a sign's share beside a neighbour is known; for a signal `LEARNT_SIGNAL`."""
 LEARNT_SIGNAL = 5.0
 LEAST_CALM = {ANSWERS: 0.1}
-"""Calm share that a sign has at least: one slow answer of ten is no neighbour."""
+"""Least share of hits in calm of a sign: one slow answer of ten is no neighbour."""
 MOST_CALM, LEAST_BESIDE = {LOOKS: 0.2}, {LOOKS: 0.5}
-"""A server with requests looks like a neighbour's in at most a fifth of its calm Samples, and beside one in at least
-half of them: however noisy its calm was, its requests tell."""
+"""Of the Samples of a server with requests at most a fifth are not calm without a neighbour, and at least half beside
+one. However noisy its calm was, its requests show the neighbour."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
 WEAKEST = 0.25
-"""A neighbour wavers: where the share of hits since the sum was last 0 is further than this on the way from that of
-calm to that beside the neighbour, nothing is proven."""
+"""Neighbours waver. Nothing is proven where the share of hits since the sum was last 0 is further than this part of the
+way from the share in calm to that beside the neighbour."""
 CALM_PRIOR = 0.05, 10.0
-"""Share of hits in calm before anything was seen, and how many trials that is worth."""
+"""The prior of the share of hits in calm, and the number of trials that it is worth."""
 MEMORY = 3000.0
-"""Trials of calm that are remembered."""
+"""Number of trials of calm that are remembered."""
 RECENT_S = 3.0
-"""What the peers show counts for 1/e after this time."""
+"""A peer's trials count for 1/e after this time."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What a tick of M nodes adds to each sign: hits, and trials, (M, signs) each. No trials: it says nothing."""
+    """Hits and trials that a tick of M nodes adds to each sign, (M, signs) each. Without trials it says nothing."""
 
     hits: Floats
     count: Floats
 
     @property
     def both(self) -> Floats:
-        """(M, signs, 2)."""
+        """(M, signs, 2) hits and trials."""
         return np.stack([self.hits, self.count], axis=2)
 
     def only(self, rows: Bools) -> Trials:
-        """Those of some of the nodes."""
+        """The trials of some of the nodes."""
         return Trials(self.hits[rows], self.count[rows])
 
 
@@ -74,21 +74,21 @@ class Proof:
 
     proven: Bools
     ratio: Floats
-    """This tick's log-likelihood ratio of calm, by the sign that decides; 0 where none has power."""
+    """This tick's log-likelihood ratio of calm, by the sign that decides; 0 where no sign has power."""
     evidence: Floats
-    """Of `needed`, by the sign that decides."""
+    """The sum of the sign that decides; calm is proven at `needed`."""
     needed: Floats
     within_s: Floats
-    """So long after the neighbour's end calm is proven on average; infinite where that is beyond `MOST_PROOF_S`."""
+    """Mean time in which calm is proven after the neighbour's end; infinite where that is beyond `MOST_PROOF_S`."""
     sign: Ints
-    """The one that decides."""
+    """Index of the sign that decides."""
     calm_share: Floats
     beside_share: Floats
-    """Its share of hits in calm, and beside this neighbour."""
+    """That sign's share of hits in calm, and beside this neighbour."""
 
     @classmethod
     def none(cls, nodes: int) -> Proof:
-        """Nothing is proven of any."""
+        """The proof of nodes of which nothing is proven."""
         return cls(
             proven=np.zeros(nodes, dtype=bool),
             sign=np.zeros(nodes, dtype=np.int64),
@@ -96,9 +96,9 @@ class Proof:
             **{name: np.zeros(nodes) for name in ("ratio", "evidence", "needed", "calm_share", "beside_share")},
         )
 
-    def put(self, rows: Bools, found: Proof) -> None:
-        """What was found of some of the nodes."""
-        for name, values in vars(found).items():
+    def put(self, rows: Bools, part: Proof) -> None:
+        """Puts in the proof of some of the nodes."""
+        for name, values in vars(part).items():
             getattr(self, name)[rows] = values
 
 
@@ -109,14 +109,14 @@ class CalmProof(SlotArrays):
     _recent: Floats
     _beside: Floats
     _since: Floats
-    """(slots, signs, 2) hits and trials: in calm; the same of the last moments; beside this neighbour; since the sum
-    last was 0."""
+    """(slots, signs, 2) hits and trials: in calm; over about `RECENT_S`; beside this neighbour; since the sum last was
+    0."""
     _sum: Floats
     _zero_s: Floats
-    """(slots, signs) when the sum last was 0."""
+    """(slots, signs) time at which the sum last was 0."""
     _highest: Floats
     _refuted: Floats
-    """(slots, signs) the highest sum since then; and the highest that fell to 0 in this episode."""
+    """(slots, signs) the highest sum since then; the highest sum that fell to 0 in this episode."""
 
     def __init__(self, signs: tuple[str, ...]) -> None:
         self.signs = signs
@@ -139,7 +139,7 @@ class CalmProof(SlotArrays):
         )
 
     def learn(self, slots: Ints, trials: Trials, covered_s: Floats) -> None:
-        """Takes ticks of calm in; they cover so many seconds, (M,)."""
+        """Adds ticks of calm; `covered_s`: (M,) the time that they cover."""
         if not len(slots):
             return
         calm = self._calm[slots] + trials.both
@@ -148,8 +148,7 @@ class CalmProof(SlotArrays):
         self._remember(slots, trials, covered_s)
 
     def begin(self, slots: Ints, now_s: float) -> None:
-        """An episode of these slots begins, by what ticks looked like: those are of the neighbour, though they were
-        taken in as calm."""
+        """Begins an episode of these slots. The looks that began it were added as calm, and are the neighbour's now."""
         looks = self.signs.index(LOOKS)
         self._calm[slots, looks] = np.maximum(self._calm[slots, looks] - LEARNT[LOOKS], self._prior)
         self._beside[slots] = self._since[slots] = 0.0
@@ -158,8 +157,10 @@ class CalmProof(SlotArrays):
         self._zero_s[slots] = now_s
 
     def forget_neighbour(self, slots: Ints, now_s: float) -> None:
-        """What these slots' signs showed beside their neighbours was of another load, but for what Samples look like:
-        that is judged at that load alone."""
+        """Drops the counts of these slots' signs beside their neighbours, which are of another load.
+
+        The looks of Samples stay: they are judged at that load alone.
+        """
         others = np.flatnonzero(~self._is_looks)
         for counts in (self._beside, self._since, self._sum, self._highest, self._refuted):
             counts[np.ix_(slots, others)] = 0.0
@@ -177,14 +178,14 @@ class CalmProof(SlotArrays):
         needed: Floats,
         dwell_s: Floats,
     ) -> Proof:
-        """Takes a tick of these slots' episodes in, (M,), which covers so many seconds.
+        """Adds a tick of these slots' episodes; returns how far calm is proven. Arrays are (M,) unless stated.
 
-        `peers` (slots,) are the calm slots, `idle` (M,) those without requests: what their Samples look like shows
-        nothing, and of the others only that does. `needed` (M,) is the sum that proves calm; it must have been above 0
-        for `dwell_s` (M,).
+        `covered_s`: the time that the tick covers. `peers`: (slots,) whether a slot is calm. `idle`: whether the server
+        has no requests. The looks of an idle server's Samples show nothing; of the other servers only the looks count.
+        `needed`: the sum that proves calm. It must have been above 0 for `dwell_s`.
         """
         self._remember(slots, trials, covered_s)
-        # The pace of before it was drained is not that of the few requests which come back first.
+        # The pace before the drain is not that of the few requests which come back first.
         self._recent[slots[idle], self.signs.index(LOOKS)] = 0.0
         calm, beside = self._shares(slots, peers)
         per_s = self._recent[slots, :, 1] / RECENT_S
@@ -232,8 +233,11 @@ class CalmProof(SlotArrays):
         self._recent[slots] = self._recent[slots] * kept + trials.both
 
     def _shares(self, slots: Ints, peers: Bools) -> tuple[Floats, Floats]:
-        """(M, signs) share of hits in calm, its own or the peers' of now if that is more; and beside the neighbour, a
-        standard error low."""
+        """(M, signs) share of hits in calm, and beside the neighbour.
+
+        The share in calm is the slot's own, or the peers' present one if that is higher. The other is a standard error
+        low.
+        """
         calm = self._calm[slots, :, 0] / self._calm[slots, :, 1]
         hits, count = self._recent[peers].sum(axis=0).T
         among = np.where(count > 0.0, hits / np.maximum(count, 1e-9), 0.0)

@@ -1,13 +1,12 @@
 """Which resource a neighbour takes away, as a pure function of the features.
 
-The rules, in words:
-1. A signal is evidence for its resource by how far it is beyond its limit: value over the calm baseline over the
-   limit, and the same against its peers; the lower of the two counts, or the one that is known.
-2. A resource is as strong as its strongest signal, and is counted from 1 on.
-3. Cache misses explain cycles: `memory bandwidth` is counted only where cycles per instruction (or per load of the
+1. A signal is evidence for its resource by its excess over its limit: value over calm baseline over limit. The same is
+   computed against its peers. The lower of the two counts, or the one that is known.
+2. A resource is as strong as its strongest signal, and counts from 1 on.
+3. Cache misses explain cycles. So `memory bandwidth` counts only where cycles per instruction (or per load of the
    probe) are beyond their limit while the miss rate is not.
-4. The strongest resource is the answer when it is `CLEARLY` stronger than the next one; otherwise it is `unclear`, as
-   it is when none is counted.
+4. The strongest resource is the answer when it is `CLEARLY` times as strong as the next one. Otherwise, and when none
+   counts, the answer is `unclear`.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ EVIDENCE_OF: dict[str, tuple[tuple[str, float], ...]] = {
 
 
 def excess_by_resource(frame: Frame) -> Floats:
-    """(M, resources but `unclear`) how far beyond its limit each resource's strongest signal is; 0 is none."""
-    found = np.zeros((len(frame.slots), UNCLEAR))
+    """(M, resources but `unclear`) excess of each resource's strongest signal over its limit, as a ratio; 0: none."""
+    excesses = np.zeros((len(frame.slots), UNCLEAR))
     for number, resource in enumerate(RESOURCES[:UNCLEAR]):
         for key, limit in EVIDENCE_OF[resource]:
             column = INDEX[key]
             excess = np.fmin(frame.own[:, column], frame.peers[:, column]) / limit
-            found[:, number] = np.fmax(found[:, number], excess)
+            excesses[:, number] = np.fmax(excesses[:, number], excess)
     cache, bandwidth = RESOURCES.index("cache"), RESOURCES.index("memory bandwidth")
-    found[:, bandwidth] = np.where(found[:, cache] >= 1.0, 0.0, found[:, bandwidth])
-    return found
+    excesses[:, bandwidth] = np.where(excesses[:, cache] >= 1.0, 0.0, excesses[:, bandwidth])
+    return excesses
 
 
 def resource_of(frame: Frame) -> Ints:
-    """(M,) index in `RESOURCES` of what each row lacks."""
+    """(M,) index in `RESOURCES` of the resource that each row lacks."""
     excess = excess_by_resource(frame)
     counted = np.sort(np.where(excess >= 1.0, excess, 0.0), axis=1)
     clear = (counted[:, -1] > 0.0) & (counted[:, -1] >= CLEARLY * counted[:, -2])

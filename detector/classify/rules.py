@@ -1,4 +1,4 @@
-"""From features to each node's state: what a Sample says by the tree, and the evidence that adds up."""
+"""From features to each node's state: the tree judges each Sample, and its evidence adds up."""
 
 from __future__ import annotations
 
@@ -18,71 +18,72 @@ from detector.slot_arrays import SlotArrays
 
 WITHOUT_REQUESTS = ("run queue", "core", "disk", "memory", "network")
 OWN_WORK = ("run_delay_per_cpu", "cpu_pressure", "cpi", "cache_miss_rate")
-"""Groups of signals that are not of requests, and signals in them that are of the web server's own work."""
+"""Groups of signals that do not come from requests, and signals in them that come from the web server's own work."""
 SHOWN_SHARE = 0.05
-"""Of the CPU; other programs that take less are not told."""
+"""The least share of the CPU at which other programs are mentioned."""
 LOUD = {
     key: limit for key, limit in SCALE.items() if SIGNALS[INDEX[key]].group in WITHOUT_REQUESTS and key not in OWN_WORK
 }
-"""Signal -> times its calm baseline. These mean something on a server without requests: the monitor's probe, steal, and
-what others do to disk, memory and network. What idle processes of the web server do is noise."""
+"""Signal -> limit, as a multiple of its calm baseline. These signals mean something on a server without requests: the
+monitor's probe, steal, and the use of disk, memory and network by others. Signals of the web server's idle processes
+are noise."""
 _LOUD_COLUMNS = [INDEX[key] for key in LOUD]
 _LOUD_LIMITS: Floats = np.array(list(LOUD.values()))
 _RESPONSES = [INDEX[key] for key in RESPONSE]
 _SIGNAL_WORDS = tuple(SIGNALS[column].words for column in _LOUD_COLUMNS)
 FELT_SLOW = 1.0
-"""An answer is slow at a response time's scale."""
+"""An answer is slow from this excess on, in units of a response time's scale."""
 MOMENTS_PER_S = 20.0
-"""Of a monitor that does not count them."""
+"""Rate of random moments of a monitor that does not count them."""
 STANDS_OUT = 1.0
-"""A Sample with a feature of so much is not fit for a node's first baseline."""
+"""A Sample with a feature of at least this is not fit for a node's first baseline."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the rules make of a tick of M nodes, (M,) each."""
+    """The rules' result for a tick of M nodes, (M,) each."""
 
     state: Ints
     """Index in `STATES`."""
     since_unix_s: Floats
     began: Bools
-    """The state changed on this tick."""
+    """Whether the state changed on this tick."""
     probability: Floats
-    """Of a neighbour."""
+    """Probability of a neighbour."""
     calm_shows_within_s: Floats
     """As `Steps.calm_shows_within_s`."""
     waits: Bools
-    """In an episode that only waits for its end: it has looked calm for a while."""
+    """As `Steps.waits`: the episode only waits for its end."""
     looks: Ints
-    """What the tick looks like by itself, index in `STATES`."""
+    """The looks of the tick by itself, index in `STATES`."""
     kind: Ints
-    """Of the node, index in `KINDS`."""
+    """Kind of the node, index in `KINDS`."""
     by_tree: Bools
-    """What the tree says counts: the tick looks neither overloaded nor as slow as the whole pool."""
+    """Whether the tree's answer counts, since the tick looks neither overloaded nor as slow as the whole pool."""
     stands_out: Bools
-    """Something deviates: not fit for a node's first baseline."""
+    """Whether a feature deviates, so that the tick is not fit for a node's first baseline."""
     has_requests: Bools
     paths: list[list[str]]
-    """The reasons in words."""
+    """The reasons in words, for each node."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What the trees make of M rows."""
+    """The trees' result for M rows."""
 
     kind: Ints
-    """(M,) index in `KINDS`: which tree judged the row."""
+    """(M,) index in `KINDS` of the tree that judged the row."""
     leaf: Ints
     says: Floats
     """(M,) log-likelihood ratio of a neighbour."""
     quiet: Floats
-    """(M,) the lowest one that the tree has."""
+    """(M,) the lowest log-likelihood ratio of that tree."""
     threshold: Floats
     """(M,) the sum at which an episode begins."""
 
 
 class Rules(SlotArrays):
-    """Every slot's state."""
+    """The rules, with every slot's state."""
 
     def __init__(self, calm_dwell_s: float, model: Model, false_episodes_per_node_day: float) -> None:
         self.model = model
@@ -94,32 +95,32 @@ class Rules(SlotArrays):
         super().__init__(self._correlator, self._machines)
 
     def add_node(self, slot: int, now_s: float, label_unix_s: float, *, is_lowered: bool = False) -> None:
-        """Puts a new node into a slot: calm, without history; or where its server `is_lowered` in the episode that is
-        the reason for that."""
+        """Puts a new node into a slot: calm, without history. Where its server `is_lowered` the node is in an episode,
+        the reason why it was lowered."""
         self._last_shown.pop(slot, None)
         self._machines.add_node(slot, now_s, label_unix_s)
         if is_lowered:
             self._machines.take_up(slot, now_s, label_unix_s)
 
     def since_s(self, slots: Ints) -> Floats:
-        """(M,) when these slots' states began, monotonic seconds."""
+        """(M,) times when these slots' states began, in monotonic seconds."""
         return self._machines.since_s[slots]
 
     def lost(self, slot: int, now_s: float, label_unix_s: float) -> tuple[int, float]:
-        """The node has gone quiet: its state and since when (Unix seconds)."""
+        """Notes that the node sends no Samples any more; returns its state and when that began (Unix seconds)."""
         self._machines.mark_unknown(slot, now_s, label_unix_s)
         return int(self._machines.state[slot]), float(self._machines.since_unix_s[slot])
 
     def step(self, now_s: float, table: Table, frame: Frame, fresh: Bools, in_episode: Bools) -> Outcome:
-        """Takes one tick of the frame's nodes in, all in one pass.
+        """Steps the frame's nodes by one tick, all in one pass.
 
-        `fresh` and `in_episode` are (slots,): nodes heard of, and those that are in an episode.
+        `fresh`, `in_episode`: (slots,) whether a node is heard of, and whether it is in an episode.
         """
         matrix = frame.matrix
         judged = self._judge(frame, matrix)
         correlation = self._correlator.classify(frame, judged.says > 0.0, fresh, in_episode)
         classification = correlation.classification
-        # What looks overloaded or slow together is believed after two Samples.
+        # Looks of overload, or of a pool that is slow together, are believed after two Samples.
         by_tree: Bools = (classification == INTERFERENCE) | (classification == CALM)
         steps = self._machines.step(
             frame.slots,
@@ -181,7 +182,7 @@ class Rules(SlotArrays):
             if looks == state and shows[row]:
                 self._last_shown[slot] = path
                 path = [*path, reason]
-            elif state != "calm":  # what holds it now comes first: the evidence is of before
+            elif state != "calm":  # the reason why it goes on comes first, since the evidence is old
                 path = [reason, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
             elif looks != "calm":
                 path = [*path, f"looks like {looks}, but there is not enough evidence yet"]
@@ -192,7 +193,7 @@ class Rules(SlotArrays):
 
 
 def _signs(frame: Frame, table: Table) -> Signs:
-    """What shows of a neighbour without requests."""
+    """The signs of a neighbour that a tick shows without requests."""
     share = frame.values[:, INDEX["kept_waiting"]]
     counted = table.columns["gaps.moments"]
     moments = np.where(np.isnan(counted), MOMENTS_PER_S * table.columns["period_s"], counted)

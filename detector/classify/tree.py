@@ -1,16 +1,16 @@
 """The decision trees: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
 
-There is one for each kind of node, since a neighbour shows elsewhere. A cgroup's neighbours are in its kernel, and make
-it wait in its run queue. A machine's are outside: what a request costs rises, and so do stolen time and late wake-ups,
-while its own run queue tells nothing. All features argue for a neighbour the more the higher they are: the trees are
-monotonic.
+There is a tree for each kind of node, since neighbours show in different signals. A cgroup's neighbours are in its
+kernel, and make it wait in its run queue. A machine's neighbours are outside. The cost of its requests rises, and so do
+stolen time and late wake-ups, while its own run queue tells nothing. The trees are monotonic: the higher a feature, the
+more it speaks for a neighbour.
 
 A leaf says how likely a neighbour is, as a log-likelihood ratio (`detector.classify.evidence`). Leaves are pooled into
-levels so that a leaf that the tree holds more of a neighbour never says less (the pool-adjacent-violators algorithm, as
-in isotonic regression).
+levels, so that a leaf with a larger share of a neighbour's ticks never says less (the pool-adjacent-violators
+algorithm, as in isotonic regression).
 
-A model file has the trees twice: as scikit-learn's objects, for those who train and examine, and as plain arrays in
-JSON (`PLAIN`), which is all that the running detector reads: it loads neither scikit-learn nor scipy.
+A model file has the trees twice: as scikit-learn's objects, for people who train and examine, and as plain arrays in
+JSON (`PLAIN`). The running detector reads the arrays alone, so it loads neither scikit-learn nor scipy.
 """
 
 from __future__ import annotations
@@ -39,46 +39,46 @@ FORMAT = 2
 MAX_DEPTH = 6
 CLASSES = ("calm", "interference")
 KINDS = ("cgroup", "machine")
-"""Of nodes."""
+"""The kinds of nodes."""
 CGROUP, MACHINE = range(len(KINDS))
 EXPECTED = "expected one that `slackwater train` wrote"
 SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
 PLAIN = "slackwater.json"
-"""Name, within the model file (a zip archive), of the trees as arrays with the coefficients and the metadata."""
+"""The member of the model file (a zip archive) with the trees as arrays, the coefficients and the metadata."""
 REVIEWED = ["sklearn.tree._tree.Tree"]
-"""The one type that skops does not trust by itself and a model needs: scikit-learn looks nodes up by the numbers in it
-without checking them. We never let it: `Tree` takes copies, checks them, and walks those."""
+"""The only type in a model that skops does not trust by itself: scikit-learn looks nodes up by the numbers in it without
+checking them. Here it never does: `Tree` copies the arrays, checks them, and walks the copies."""
 
 
 class ModelError(Exception):
-    """A model that cannot be used; the text says which file, what is wrong and what was expected."""
+    """A model cannot be used. The text says which file, what is wrong and what was expected."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A fitted DecisionTreeClassifier as arrays, one entry a node of the tree; leaves have `left` -1."""
+    """A fitted DecisionTreeClassifier as arrays with an entry for each node of the tree; leaves have `left` -1."""
 
     left: Ints
     right: Ints
     feature: Ints
     threshold: Floats
     interference: Floats
-    """Share of class `interference` among a node's training ticks, both classes weighted alike."""
+    """Share of class `interference` among a node's training ticks, with both classes weighted alike."""
     level: Ints
-    """Of each leaf, in `evidence`; -1 of the others."""
+    """Index of each leaf's level in `evidence`; -1 for other nodes."""
     evidence: Evidence
     calm: CalmSums
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], features: Sequence[str] = FEATURES) -> Tree:
-        """From what `plain` gave. `features` names its columns, all of them in `FEATURES`: a tree stays good when the
-        program learns to look at more than the tree was offered.
+        """The tree in a result of `plain`, whose columns are `features`, all of them in `FEATURES`.
 
-        Raises ModelError for another kind of tree; KeyError, TypeError or ValueError for what isn't arrays.
+        So a tree can still be used when the program has more features than the tree was trained on. Raises ModelError
+        for another kind of tree; KeyError, TypeError or ValueError for anything but arrays.
         """
-        found = tuple(str(name) for name in arrays["classes"])
-        if found != CLASSES:
-            raise ModelError(f"the tree tells {', '.join(found)} apart; expected {', '.join(CLASSES)}")
+        classes = tuple(str(name) for name in arrays["classes"])
+        if classes != CLASSES:
+            raise ModelError(f"the tree tells {', '.join(classes)} apart; expected {', '.join(CLASSES)}")
         if arrays["features"] != len(features):
             raise ModelError(f"the tree wants {arrays['features']} features; expected {len(features)}")
         left, right, split_on, level = (
@@ -98,7 +98,10 @@ class Tree:
         return tree
 
     def _check(self) -> None:
-        """A file may say anything: numbers of nodes and features are checked before anything is looked up by them."""
+        """Checks all numbers of nodes and features before anything is looked up by them: a file may say anything.
+
+        Raises ModelError.
+        """
         count = len(self.left)
         parents = np.arange(count)
         inner = self.left >= 0
@@ -117,21 +120,23 @@ class Tree:
             raise ModelError(f"the tree is {depth.max(initial=0)} deep; expected 0 to {MAX_DEPTH}")
 
     def walk(self, matrix: Floats) -> Ints:
-        """(M,) leaf of each row of (M, features)."""
-        # scikit-learn compares in single precision; so do we, or the two would differ at the edges.
+        """(M,) number of the leaf of each row of `matrix`, (M, features)."""
+        # Single precision, as in scikit-learn: otherwise the two would differ at the edges.
         values = matrix.astype(np.float32)
-        at = np.zeros(len(values), dtype=np.int64)
+        nodes = np.zeros(len(values), dtype=np.int64)
         rows = np.arange(len(values))
-        while (inner := self.left[at] >= 0).any():
-            go_left = values[rows, np.maximum(self.feature[at], 0)] <= self.threshold[at]
-            at = np.where(inner, np.where(go_left, self.left[at], self.right[at]), at)
-        return at
+        while (inner := self.left[nodes] >= 0).any():
+            go_left = values[rows, np.maximum(self.feature[nodes], 0)] <= self.threshold[nodes]
+            nodes = np.where(inner, np.where(go_left, self.left[nodes], self.right[nodes]), nodes)
+        return nodes
 
     @cached_property
     def _paths(self) -> dict[int, list[tuple[str, str]]]:
-        """Leaf -> the features tested on the path to it, the cause first, each with its limits in words. Of several
-        splits on a feature only the tightest counts."""
-        found: dict[int, list[tuple[str, str]]] = {}
+        """Leaf -> (feature, limits in words) for the features that are tested on the path to it, the cause first.
+
+        Of several splits on a feature only the tightest counts.
+        """
+        paths: dict[int, list[tuple[str, str]]] = {}
 
         def node(number: int, low: dict[int, float], high: dict[int, float]) -> None:
             if self.left[number] < 0:
@@ -139,10 +144,10 @@ class Tree:
                     (FEATURES[feature], f" ({FEATURES[feature]} {_limits(low.get(feature), high.get(feature))})")
                     for feature in sorted(set(tested))
                 ]
-                # What users feel is told with what they feel it of.
+                # The cause is named beside what users feel.
                 if FELT in dict(path) and CAUSE not in dict(path):
                     path.insert(0, (CAUSE, ""))
-                found[number] = path
+                paths[number] = path
                 return
             feature, limit = int(self.feature[number]), float(self.threshold[number])
             tested.append(feature)
@@ -152,10 +157,10 @@ class Tree:
 
         tested: list[int] = []
         node(0, {}, {})
-        return found
+        return paths
 
     def explain(self, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
-        """The paths of some rows of the frame, (K,), in words with values; `leaves` is (M,)."""
+        """The paths in words, with values, of some rows of the frame. `rows`: (K,); `leaves`: (M,)."""
         paths: list[list[str]] = [[] for _ in rows]
         for leaf in set(leaves[rows].tolist()):
             places = np.flatnonzero(leaves[rows] == leaf)
@@ -203,10 +208,10 @@ class Tree:
 
 
 def plain(classifier: Any) -> dict[str, Any]:
-    """A fitted DecisionTreeClassifier as lists, one entry a node of the tree, for JSON; each leaf has a level of its
-    own. `feature` numbers its columns.
+    """A fitted DecisionTreeClassifier as lists for JSON, with an entry for each node of the tree.
 
-    Raises AttributeError for what is no fitted tree.
+    Each leaf has a level of its own; `feature` has the classifier's column numbers. Raises AttributeError for anything
+    but a fitted tree.
     """
     inner = classifier.tree_
     weights = inner.value[:, 0, :]
@@ -235,23 +240,23 @@ def _limits(above: float | None, below: float | None) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """Trees and the estimator's starting coefficients, with what they were trained on."""
+    """The trees and the estimator's starting coefficients, with their training data's description."""
 
     name: str
     trees: tuple[Tree, ...]
-    """By kind of node, as `KINDS`. One that was trained on cgroups alone, or on machines alone, judges both."""
+    """By kind of node, as `KINDS`. A tree that was trained without the other kind judges both."""
     coefficients: tuple[float, ...]
     metadata: dict[str, Any]
     """`name`, `trained` (date), `versions`, `data` (recordings with their descriptions), `features`, `scores`, ..."""
 
 
 def undecided() -> Model:
-    """One that knows nothing: each Sample says as little as any other. For the first replay of a training."""
+    """A model that knows nothing: no Sample says anything. It is for the first replay of a training."""
     leaf: Ints = np.array([-1])
     arrays = {"classes": CLASSES, "features": len(FEATURES), "left": leaf, "right": leaf, "feature": leaf}
-    said = {"threshold": [0.0], "interference": [0.5], "level": [0]}
+    values = {"threshold": [0.0], "interference": [0.5], "level": [0]}
     uncounted = {"evidence": Evidence.none(1).as_dict(), "calm": CalmSums().as_dict()}
-    return Model("undecided", (Tree.of({**arrays, **said, **uncounted}),) * len(KINDS), START, {})
+    return Model("undecided", (Tree.of({**arrays, **values, **uncounted}),) * len(KINDS), START, {})
 
 
 def model_of(
@@ -261,25 +266,25 @@ def model_of(
     metadata: Mapping[str, Any],
     features: Sequence[str] = FEATURES,
 ) -> Model:
-    """From the trees' arrays by kind of node. Raises as `Tree.of`, and ModelError where there is none."""
-    found = {kind: Tree.of(trees[kind], features) for kind in KINDS if kind in trees}
-    if not found:
+    """The model with these trees (arrays, by kind of node). Raises as `Tree.of`, and ModelError without any tree."""
+    tree_by_kind = {kind: Tree.of(trees[kind], features) for kind in KINDS if kind in trees}
+    if not tree_by_kind:
         raise ModelError(f"holds no tree for a {' or '.join(KINDS)}")
-    only = next(iter(found.values()))
-    return Model(name, tuple(found.get(kind, only) for kind in KINDS), tuple(coefficients), dict(metadata))
+    only = next(iter(tree_by_kind.values()))
+    return Model(name, tuple(tree_by_kind.get(kind, only) for kind in KINDS), tuple(coefficients), dict(metadata))
 
 
 def kinds_of(frame: Frame) -> Ints:
-    """(M,) index in `KINDS`: a cgroup whose wait in the run queue is known, or anything else."""
+    """(M,) index in `KINDS`: `cgroup` where the wait in the run queue is known too, otherwise `machine`."""
     waits = frame.values[:, [INDEX["run_delay_per_cpu"], INDEX["cpu_pressure"]]]
     return np.where(in_cgroup(frame.values) & ~np.isnan(waits).all(axis=1), CGROUP, MACHINE)
 
 
 def save(path: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) -> Model:
-    """Writes a model file, atomically, and returns what it holds. Raises ModelError, OSError.
+    """Writes a model file atomically, and returns the model as `load` reads it. Raises ModelError, OSError.
 
-    `content` has `classifiers` (scikit-learn's), `trees` (their arrays, as `Tree.of` reads them), both by kind of node,
-    and `coefficients`.
+    `content` has `classifiers` (scikit-learn's objects) and `trees` (their arrays, as `Tree.of` reads them), both by
+    kind of node, and `coefficients`.
     """
     import skops.io
 
@@ -290,7 +295,7 @@ def save(path: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) ->
 
 
 def with_plain(archive: bytes, content: Mapping[str, Any]) -> bytes:
-    """A model file of skops with its `content`, but for scikit-learn's own, as `PLAIN` beside it."""
+    """A model file of skops with the member `PLAIN` added: its `content` without scikit-learn's objects."""
     held = io.BytesIO(archive)
     with zipfile.ZipFile(held, "a", zipfile.ZIP_DEFLATED) as file:
         member = zipfile.ZipInfo(PLAIN)  # its date is always the same: equal models are equal files
@@ -305,7 +310,7 @@ def path_of(named: str) -> Path:
 
 
 def load(path: Path) -> Model:
-    """Reads a model file. Raises ModelError for one that is not ours, is damaged or has other features."""
+    """Reads a model file. Raises ModelError for a file that is not ours, is damaged or has other features."""
     try:
         data = bytes_of(path)
     except OSError as error:
