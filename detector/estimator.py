@@ -1,14 +1,14 @@
 """Predicts each node's CPU by ICE's law cpu = a*old_cpu + b*rps + c*cpi + d, refreshed online, beside its capacity.
 
 Source: Maji, Mitra, Bagchi, "ICE: An Integrated Configuration Engine for Interference Mitigation in Cloud Services".
-Here rps is taken over the node's calm capacity and cpi over its calm baseline (minus 1), so that coefficients learnt
-on one cluster are a start for another. A neighbour that takes time on the run queue leaves the CPU per request alone,
-which that law cannot see: capacities are `detector.capacity.filter`'s.
+Here rps is divided by the node's calm capacity and cpi by its calm baseline (minus 1), so that coefficients from one
+cluster are a start for another. A neighbour that takes time on the run queue does not change the CPU time per request,
+so that law cannot see it. Capacities therefore come from `detector.capacity.filter`.
 
-ICE fitted one law for a pool of servers that were alike. Here each node refreshes its own: servers of a pool may have
-other processors and other jobs beside, and one law for them all would follow whoever moves most. What they share is the
-start, the coefficients of the model, fitted to all of its recordings (`detector.train.training.fit_law`): a new node
-begins with these, not with what its peers have learnt since.
+ICE fitted one law for a pool of equal servers. Here each node refreshes a law of its own: the servers of a pool may
+have different processors and different other jobs, and a common law would follow the node that changes most. The nodes
+share only the start, the model's coefficients, which are fitted to all of its recordings
+(`detector.train.training.fit_law`). A new node begins with these, and not with its peers' present coefficients.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from detector.slot_arrays import SlotArrays
 
 TERMS = ("old CPU", "requests (of the calm capacity)", "CPI (over the calm one, minus 1)", "constant")
 START: tuple[float, ...] = (0.0, 1.0, 0.0, 0.0)
-"""Before anything was learnt: CPU follows the requests."""
+"""The coefficients without a model: CPU follows the requests."""
 FORGETTING = 0.998
-"""Of recursive least squares: a tick's weight halves in 70 s at the default period."""
+"""Factor of recursive least squares: a tick's weight halves in 70 s at the default period."""
 START_VARIANCE = 16.0
-"""Of the starting coefficients, over the variance of a tick's CPU: they may be off by 0.2, a tick is by 0.05."""
+"""Variance of the starting coefficients over that of a tick's CPU: the standard errors are 0.2 and 0.05."""
 MAX_VARIANCE = 100.0
-"""Cap on the coefficients' variances: without changing load they are not told apart and would drift."""
+"""Cap on the coefficients' variances: under a constant load the terms cannot be separated, and would drift."""
 MAX_RESIDUAL = 0.2
 LOWEST = (0.0, 0.0, -0.2, 1.0)
 HIGHEST = (1.0, 1.0, 0.5, 1.0)
-"""Range of each term that the law is good for from the start."""
+"""Range of each term in which the law holds from the start."""
 LEAST: Floats = np.array([0.0, 0.05, 0.0, -0.5])
 MOST: Floats = np.array([0.9, 2.0, 2.0, 0.5])
-"""Of the coefficients, which keeps the law physical: CPU has a memory below 1, requests and CPI do not lower it."""
+"""Range of the coefficients. It keeps the law physical: CPU has a memory below 1, requests and CPI do not lower it."""
 WIDEN = 0.1
-"""A term may leave what a node has shown so far by this much a tick; what is further off is taken as if it were there.
-So the law does not predict at loads that it never saw, and one odd tick does not bend it."""
+"""In a tick a term may leave the range that a node has shown so far by this much; beyond, it is cut to that. So the law
+does not predict at loads that it never saw, and one odd tick does not bend it."""
 MAX_SEVERITY = 0.98
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Per row of the frame, (M,); NaN is unknown."""
+    """Estimates for each row of the frame, (M,); NaN is unknown."""
 
     predicted: Floats
-    """CPU share that the next period takes at this request rate."""
+    """Predicted CPU share of the next period at the present request rate."""
     capacity: Floats
-    """Requests per second at which the CPU is full, now."""
+    """Requests per second at which the CPU is full now."""
     severity: Floats
     """Share of the calm capacity that is lost; 0 for nodes in no episode."""
     capacity_stderr: Floats
-    """Standard error of `capacity` in requests per second; NaN where it is not this node's own or not known yet."""
+    """Standard error of `capacity` in requests per second; NaN where it is unknown, or not the node's own."""
 
 
 class Estimator(SlotArrays):
-    """Regression and capacity of every slot."""
+    """The law and the capacity of every slot."""
 
     coefficients: Floats
     """(slots, len(TERMS))."""
@@ -69,7 +69,7 @@ class Estimator(SlotArrays):
     """(slots, len(TERMS), len(TERMS))."""
     _lowest: Floats
     _highest: Floats
-    """(slots, len(TERMS)) range of each term that the law is good for."""
+    """(slots, len(TERMS)) range of each term in which the law holds."""
     _old_cpu: Floats
 
     def __init__(self, start: Sequence[float] = START) -> None:
@@ -85,11 +85,14 @@ class Estimator(SlotArrays):
             _old_cpu=np.nan,
         )
         self.history: list[Floats] | None = None
-        """Set to a list to keep each tick's terms and CPU, (M, 5) (training)."""
+        """Set to a list to keep each tick's terms and CPU, (M, 5), for training."""
 
     def update(self, frame: Frame, columns: Columns, calm: Bools, episode: Bools) -> Estimates:
-        """Takes a tick in. `calm` (M,) marks rows fit to learn from, `episode` those in an episode; `columns` are the
-        fields of the Samples that the frame was made of."""
+        """Updates the law and the capacity by a tick; returns the estimates.
+
+        `columns`: fields of the frame's Samples. `calm`: (M,) rows that are fit to learn from; `episode`: (M,) rows in
+        an episode.
+        """
         slots = frame.slots
         capacity = self.capacity.update(slots, columns, calm, episode)
         cpu = np.where(np.isnan(frame.utilisation), frame.load, frame.utilisation)
@@ -106,9 +109,9 @@ class Estimator(SlotArrays):
         )
 
     def _terms(self, frame: Frame, capacity: Floats) -> Floats:
-        """(M, 4) the regression's inputs; an unknown CPI counts as the calm one, since it is relative to it.
+        """(M, 4) the law's terms. An unknown CPI counts as calm, which is 0.
 
-        Without hardware counters the probe's cycles per load stand in: both are over their own calm ones.
+        Without hardware counters the probe's cycles per load stand in: both are relative to their own calm values.
         """
         hardware, probe = frame.own[:, INDEX["cpi"]], frame.own[:, INDEX["probe_cycles"]]
         cpi = filled(np.where(np.isnan(hardware), probe, hardware), 1.0) - 1.0
@@ -116,14 +119,14 @@ class Estimator(SlotArrays):
         return np.stack([old, frame.rps / capacity, clipped(cpi, -0.5, 5.0), np.ones(len(frame.slots))], axis=1)
 
     def _in_range(self, slots: Ints, terms: Floats) -> Floats:
-        """Terms held to what the law knows; the range follows them (`WIDEN`)."""
+        """The terms, cut to the law's range, which follows them (`WIDEN`)."""
         held = clipped(terms, self._lowest[slots] - WIDEN, self._highest[slots] + WIDEN)
         self._lowest[slots] = np.fmin(self._lowest[slots], held)
         self._highest[slots] = np.fmax(self._highest[slots], held)
         return held
 
     def _step(self, slots: Ints, terms: Floats, cpu: Floats, learn: Bools) -> Floats:
-        """One step of recursive least squares with forgetting; returns what was predicted before it."""
+        """One step of recursive least squares with forgetting; returns the prediction before it, (M,)."""
         whole = np.isfinite(terms).all(axis=1)
         predicted = np.where(whole, (filled(terms, 0.0) * self.coefficients[slots]).sum(axis=1), np.nan)
         fit = whole & np.isfinite(cpu) & learn
@@ -134,7 +137,7 @@ class Estimator(SlotArrays):
         gain /= (FORGETTING + np.einsum("mi,mi->m", terms, gain))[:, None]
         self.coefficients[slots] = clipped(self.coefficients[slots] + gain * error[:, None], LEAST, MOST)
         covariance = (covariance - np.einsum("mi,mj,mjk->mik", gain, terms, covariance)) / FORGETTING
-        # Only the coefficients beyond the cap are held, the others go on learning.
+        # Only coefficients beyond the cap are held; the others go on learning.
         variance = np.einsum("mii->mi", covariance)
         held = np.sqrt(np.minimum(1.0, MAX_VARIANCE / np.maximum(variance, 1e-12)))
         covariance *= held[:, :, None] * held[:, None, :]
@@ -143,20 +146,23 @@ class Estimator(SlotArrays):
 
 
 def _by_queue(frame: Frame) -> Floats:
-    """(M,) share of the CPU that a server lost in the run queue: of the time that it wants to run, it gets
-    1 / (1 + run delay per CPU second)."""
+    """(M,) share of the CPU that a server lost in the run queue. It gets 1 / (1 + run delay per CPU second) of the time
+    in which it wants to run."""
     delay, calm_delay = frame.values[:, INDEX["run_delay_per_cpu"]], frame.baseline[:, INDEX["run_delay_per_cpu"]]
     return np.asarray(1.0 - (1.0 + calm_delay) / (1.0 + delay))
 
 
 def lost_share(frame: Frame) -> Floats:
-    """(M,) share of its calm CPU that a server did not get in this tick, by what shows it most; 0 if nothing does."""
+    """(M,) share of its calm CPU that a server did not get in this tick, by the signal that shows most; 0 if none
+    does."""
     return _share(np.fmax(np.fmax(_by_queue(frame), _by_core(frame)), _by_steal(frame)))
 
 
 def comparable_loss(frame: Frame) -> Floats:
-    """(M,) the same, to compare servers by: from the run queue where it is known, since the probe only now and then
-    meets whoever is on its core, and the machine's own little jobs too."""
+    """(M,) lost share of the calm CPU, for a comparison of servers: by the run queue where that is known.
+
+    The probe meets the other programs on its core only now and then, and meets the machine's own little jobs too.
+    """
     by_queue = _by_queue(frame)
     return _share(np.where(np.isnan(by_queue), np.fmax(_by_core(frame), _by_steal(frame)), by_queue))
 

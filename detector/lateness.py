@@ -1,5 +1,5 @@
-"""How late nodes' Samples come, by two clocks that only go forward: the node's, which is the sum of its periods'
-lengths, and ours. Wall clocks, which are set and differ between machines, have no part in it.
+"""How late nodes' Samples come, by two clocks that only go forward: ours, and the node's, which is the sum of its
+periods' lengths. Wall clocks are not used, since they are set and differ between machines.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from detector.features.columns import Floats, Ints
 from detector.slot_arrays import SlotArrays
 
 DRIFT = 1e-3
-"""Two machines' clocks go at least this much alike: so fast the shortest way ever seen is forgotten."""
+"""The most by which the speeds of two machines' clocks differ. At this rate the shortest way so far grows."""
 AT_ITS_OWN_PACE = 3
-"""So many Samples in a row, each about a period after the one before, are of now, however late they look: the node was
-suspended, or its clock jumped. What waited for the bus comes in a bunch."""
+"""When this many Samples in a row come about a period after each other they are of now, however late they look: the
+node was suspended, or its clock jumped. Samples that waited for the bus come in a bunch."""
 
 
 class Timelines(SlotArrays):
-    """Of the present run of each slot's monitor."""
+    """The clocks of the present run of each slot's monitor."""
 
     _node_s: Floats
     _shortest_s: Floats
@@ -29,15 +29,16 @@ class Timelines(SlotArrays):
         super().__init__(_node_s=0.0, _shortest_s=0.0, _last_s=0.0, _period_s=0.0, _paced=0)
 
     def start(self, slots: Ints, now_s: float, period_s: Floats) -> None:
-        """The first Sample of a run, (M,)."""
+        """Starts the clocks with the first Sample of a run, (M,)."""
         self._node_s[slots], self._paced[slots] = 0.0, 0
         self._shortest_s[slots] = self._last_s[slots] = now_s
         self._period_s[slots] = period_s
 
     def late_s(self, slots: Ints, now_s: float, period_s: Floats, missing: Ints, allowed_s: float) -> Floats:
-        """(M,) by how much longer than the shortest way a Sample took that came `now_s` and covers `period_s`.
+        """(M,) how much longer than the shortest way a Sample took that came at `now_s` and covers `period_s`.
 
-        `missing` Samples before it never came. More than `allowed_s` at the node's own pace becomes the shortest way.
+        `missing`: number of Samples before it that never came. A way that is longer by more than `allowed_s` becomes
+        the shortest way when Samples come at the node's own pace.
         """
         usual_s = np.minimum(period_s, self._period_s[slots])
         self._period_s[slots] = period_s

@@ -46,7 +46,7 @@ SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
 PLAIN = "slackwater.json"
 """The member of the model file (a zip archive) with the trees as arrays, the coefficients and the metadata."""
 REVIEWED = ["sklearn.tree._tree.Tree"]
-"""The only type in a model that skops does not trust by itself: scikit-learn looks nodes up by the numbers in it without
+"""The only type in a model that skops does not trust by itself: scikit-learn looks nodes up by its numbers without
 checking them. Here it never does: `Tree` copies the arrays, checks them, and walks the copies."""
 
 

@@ -1,7 +1,8 @@
-"""What is normal for a node: median and spread of each signal in its own calm ticks, apart for each range of its load.
+"""A node's calm baseline: median and spread of each signal in its own calm ticks, apart for each range of its load.
 
-A busy server waits for itself too, so a tick is compared with calm ticks at that load. Learnt fast at first and
-slowly later: a cell holds `KEEP` values; once full it takes in fewer and fewer ticks, until it spans half an hour.
+A busy server waits for itself too, so a tick is compared with calm ticks at the same load. A baseline is learnt fast at
+first and slowly later: a cell holds `KEEP` values, and once it is full it takes fewer and fewer ticks, until it spans
+half an hour.
 """
 
 from __future__ import annotations
@@ -23,67 +24,67 @@ KEEP = 48
 MIN_SAMPLES = 10
 """Calm ticks that a cell needs before a node is judged by it."""
 PROMPT = 24
-"""Until it holds so many ticks, each one counts at once; later every `EVERY`th tick counts those before it in too."""
+"""A cell with up to this many ticks is summed up at each tick; later at every `EVERY`th."""
 EVERY = 4
 AT_ONCE = 400
-"""So many cells are summed up in a tick, of more the others in the next ones: thousands of nodes that began together
-would otherwise all be due in the same tick."""
+"""The most cells that are summed up in a tick; the others follow in the next ones. Thousands of nodes that began
+together would otherwise all be due in the same tick."""
 MAX_STRIDE = 150
-"""A full cell takes in one tick of this many at the least: 30 s at the default period."""
+"""A full cell takes at least one tick of this many: one in 30 s at the default period."""
 MAX_STRETCH = 6.0
 QUANTILES = 9
-"""A cell is kept on disk as this many evenly spaced quantiles."""
+"""Number of evenly spaced quantiles of a cell that are kept on disk."""
 USUAL = 0.95
 LAST_HEARD = "last_heard_unix_s"
-"""Name, among a node's stored cells, of the wall time at which it was last heard of."""
+"""The name, among a node's stored cells, of the wall time at which it was last heard of."""
 StoredBaselines = dict[str, dict[str, Any]]
 """Node -> its calm baseline as JSON."""
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
 _AWAY = np.arange(BINS)[None, :] - np.arange(BINS)[:, None]
 _DISTANCE: Floats = np.abs(_AWAY) - 0.1 * (_AWAY > 0)
-"""From one bin to another; of two as near, the busier one."""
+"""(bins, bins) distance from a bin to another. Of two at the same distance the busier counts as nearer."""
 
 
 def _stretch(growth: Floats) -> Floats:
-    """(bins, bins) what a value learnt in the second bin is times in the first, as far as that is a busier one."""
+    """(bins, bins) factor from a value in the second bin to one in the first; 1 unless the first is busier."""
     return np.clip(growth[:, None] / growth[None, :], 1.0, MAX_STRETCH)
 
 
 _SIGNALS = np.arange(len(SIGNALS))
 _STRETCH: Floats = np.ones((BINS, BINS, len(SIGNALS)))
-"""(bins, bins, signals)."""
+"""(bins, bins, signals) factors as in `_stretch`."""
 _STRETCH[:, :, WAITS] = _stretch(CENTRES / (1.0 - CENTRES))[:, :, None]
 _STRETCH[:, :, RESPONDS] = _stretch(1.0 / (1.0 - CENTRES))[:, :, None]
 
 
 def bins_of(load: Floats) -> Ints:
-    """(M,) bin of each load (M,); an unknown load counts as the lowest, all ticks then share it."""
+    """(M,) bin of each load (M,). An unknown load counts as the lowest, which all ticks share then."""
     return EDGES.searchsorted(filled(load, 0.0), side="right")
 
 
 class Reference(NamedTuple):
-    """What is normal for M nodes at their loads, each (M, signals)."""
+    """The calm baseline of M nodes at their loads, (M, signals) each."""
 
     median: Floats
     spread: Floats
     """Robust standard deviation."""
     high: Floats
-    """The highest usual value: of 20 calm ticks 19 stay below."""
+    """The highest usual value: 19 of 20 calm ticks stay below."""
 
 
 class Baselines(SlotArrays):
-    """Calm medians and spreads of all slots. A cell is one slot at one load; only those that were learnt take room."""
+    """Calm medians and spreads of all slots. A cell is a slot at one load; only cells with ticks take room."""
 
     _cell: Ints
-    """(slots, bins) which cell; cell 0 is the empty one."""
+    """(slots, bins) index of the cell; cell 0 is the empty one."""
     _seen: Ints
     _taken: Ints
-    """(slots, bins) calm ticks that came, and those that were taken in."""
+    """(slots, bins) number of calm ticks that came, and of those that were taken."""
     _nearest: NDArray[np.int8]
     """(slots, bins, signals) the bin that stands in for this one."""
     _known: Bools
-    """(slots, signals) has enough ticks in some bin."""
+    """(slots, signals) whether some bin has enough ticks."""
 
     def __init__(self) -> None:
         signals = len(SIGNALS)
@@ -98,15 +99,15 @@ class Baselines(SlotArrays):
         self._free: list[int] = []
         self._used = 1
         self._ring = np.full((1, KEEP, signals), np.nan, dtype=np.float32)
-        """A tick's values lie side by side, so that thousands of nodes' are taken in at little cost."""
+        """(cells, KEEP, signals). A tick's values lie side by side, so that thousands of nodes' cost little to take."""
         self._slot: Ints = np.zeros(1, dtype=np.int64)
-        """(cells,) whose it is."""
+        """(cells,) the cell's slot."""
         self._due: Bools = np.zeros(1, dtype=bool)
-        """(cells,) has ticks that its summary lacks."""
+        """(cells,) whether the cell has ticks that its summary lacks."""
         self._turn = 0
         self._count: Ints = np.zeros((1, signals), dtype=np.int64)
         self._summary: Floats = np.full((1, len(Reference._fields), signals), np.nan)
-        """(cells, median spread high, signals)."""
+        """(cells, 3, signals) median, spread and high."""
 
     def forget(self, slot: int) -> None:
         cells = self._cell[slot][self._cell[slot] > 0]
@@ -116,7 +117,7 @@ class Baselines(SlotArrays):
         super().forget(slot)
 
     def learn(self, slots: Ints, bins: Ints, values: Floats) -> None:
-        """Takes calm ticks in: `values` is (M, signals)."""
+        """Adds calm ticks of these slots (M,) at these loads (M,); `values`: (M, signals)."""
         seen = self._seen[slots, bins]
         take = seen % np.minimum(np.maximum(seen // KEEP, 1), MAX_STRIDE) == 0
         self._seen[slots, bins] = seen + 1
@@ -135,7 +136,7 @@ class Baselines(SlotArrays):
             self._summarise(due)
 
     def _allot(self, slots: Ints, bins: Ints) -> None:
-        """Gives cells to those that have none."""
+        """Gives a cell to each slot and bin that has none."""
         lacking = np.flatnonzero(self._cell[slots, bins] == 0)
         if not len(lacking):
             return
@@ -152,29 +153,29 @@ class Baselines(SlotArrays):
         self._cell[slots[lacking], bins[lacking]], self._slot[cells] = cells, slots[lacking]
 
     def _ordered(self, cells: Ints) -> NDArray[np.float32]:
-        """(M, signals, KEEP) what these cells hold, in order."""
+        """(M, signals, KEEP) the sorted values of these cells."""
         values = np.ascontiguousarray(self._ring[cells].swapaxes(1, 2))
         values.sort(axis=2)
         return values
 
-    def _summarise(self, at: Ints) -> None:
-        """Medians, spreads and highs of these cells."""
-        ordered = self._ordered(at)
+    def _summarise(self, cells: Ints) -> None:
+        """Computes medians, spreads and highs of these cells."""
+        ordered = self._ordered(cells)
         count = (~np.isnan(ordered)).sum(axis=2)
         median = _median(ordered, count)
-        away = np.sort(np.abs(ordered - median[:, :, None].astype(np.float32)), axis=2)
+        distances = np.sort(np.abs(ordered - median[:, :, None].astype(np.float32)), axis=2)
         usual = np.ceil(USUAL * np.maximum(count - 1, 0)).astype(np.int64)
-        self._summary[at, 0] = median
-        self._summary[at, 1] = MAD_TO_SIGMA * _median(away, count)
-        self._summary[at, 2] = _pick(ordered, usual)
-        self._due[at] = False
-        changed = ((self._count[at] >= MIN_SAMPLES) != (count >= MIN_SAMPLES)).any(axis=1)
-        self._count[at] = count
+        self._summary[cells, 0] = median
+        self._summary[cells, 1] = MAD_TO_SIGMA * _median(distances, count)
+        self._summary[cells, 2] = _pick(ordered, usual)
+        self._due[cells] = False
+        changed = ((self._count[cells] >= MIN_SAMPLES) != (count >= MIN_SAMPLES)).any(axis=1)
+        self._count[cells] = count
         if changed.any():
-            self._look_around(np.unique(self._slot[at[changed]]))
+            self._look_around(np.unique(self._slot[cells[changed]]))
 
     def _look_around(self, slots: Ints) -> None:
-        """Which bins speak for which, after these slots have learnt enough of one more."""
+        """Finds the nearest bins, after these slots have learnt enough of another bin."""
         enough = self._count[self._cell[slots]] >= MIN_SAMPLES
         self._known[slots] = enough.any(axis=1)
         for number in range(BINS):
@@ -182,10 +183,10 @@ class Baselines(SlotArrays):
             self._nearest[slots, number] = distance.argmin(axis=1)
 
     def reference(self, slots: Ints, bins: Ints) -> Reference:
-        """What is normal for these slots at these loads, (M,) each; NaN where too little was learnt.
+        """The calm baseline of these slots (M,) at these loads (M,); NaN where too little was learnt.
 
-        Where this load was not seen yet, the nearest load that was seen stands in; signals that the own load raises
-        are stretched (`signals.Growth`) when that was a lower one.
+        Where this load was not seen yet, the nearest load that was seen stands in. If that is a lower one, signals that
+        the node's own load raises are stretched (`signals.Growth`).
         """
         nearest = self._nearest[slots, bins].astype(np.int64)
         stretch = np.where(self._known[slots], _STRETCH[bins[:, None], nearest, _SIGNALS], np.nan)
@@ -193,23 +194,24 @@ class Baselines(SlotArrays):
         return Reference(*(self._summary[cells, number, _SIGNALS] * stretch for number in range(3)))
 
     def export(self, slots: Ints) -> list[dict[str, Any]]:
-        """Slots (M,) as JSON: bin -> signal -> quantiles, of signals with enough ticks."""
+        """These slots' baselines as JSON, (M,): bin -> signal -> quantiles, for signals with enough ticks."""
         owners, bins = np.nonzero(self._seen[slots])
         cells = self._cell[slots[owners], bins]
         ordered = self._ordered(cells)
         count = (~np.isnan(ordered)).sum(axis=2)
         quantiles = _four_digits(_quantiles(ordered, count)).tolist()
         known: list[list[int]] = [np.flatnonzero(row).tolist() for row in count >= MIN_SAMPLES]
-        found: list[dict[str, Any]] = [{} for _ in slots]
+        exported: list[dict[str, Any]] = [{} for _ in slots]
         for owner, number, values, columns in zip(owners.tolist(), bins.tolist(), quantiles, known, strict=True):
             if columns:
-                found[owner][str(number)] = {SIGNALS[column].key: values[column] for column in columns}
-        return found
+                exported[owner][str(number)] = {SIGNALS[column].key: values[column] for column in columns}
+        return exported
 
     def restore(self, slot: int, cells: dict[str, Any]) -> None:
-        """The opposite of `export`. The quantiles stand for `MIN_SAMPLES` ticks, which new ones soon outnumber.
+        """Restores a slot from a result of `export`.
 
-        Raises ValueError for what is no baseline; the slot is then empty.
+        The quantiles stand for `MIN_SAMPLES` ticks, which new ticks soon outnumber. Raises ValueError for anything but
+        a baseline; the slot is empty then.
         """
         self.forget(slot)
         try:
@@ -254,12 +256,12 @@ def _quantiles(ordered: NDArray[np.floating[Any]], count: Ints) -> Floats:
     spots = np.linspace(0.0, 1.0, QUANTILES) * np.maximum(count - 1, 0)[:, :, None]
     low = np.floor(spots).astype(np.int64)
     high = np.minimum(low + 1, np.maximum(count - 1, 0)[:, :, None])
-    one, other = (np.take_along_axis(ordered, place, axis=2).astype(np.float64) for place in (low, high))
-    return np.asarray(one + (other - one) * (spots - low))
+    lower, upper = (np.take_along_axis(ordered, place, axis=2).astype(np.float64) for place in (low, high))
+    return np.asarray(lower + (upper - lower) * (spots - low))
 
 
 def _four_digits(values: Floats) -> Floats:
-    """Rounded to four digits, which are enough and short in JSON."""
+    """The values rounded to four digits, which are enough, and short in JSON."""
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = np.nan_to_num(3.0 - np.floor(np.log10(np.abs(values))), nan=0.0, posinf=0.0, neginf=0.0)
     up, down = 10.0 ** np.maximum(digits, 0.0), 10.0 ** np.maximum(-digits, 0.0)

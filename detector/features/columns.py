@@ -1,8 +1,8 @@
-"""Samples as columns: each field of a tick's Samples as one array, NaN where it is absent.
+"""Samples as columns: each field of a tick's Samples is an array, with NaN where it is absent.
 
-A Sample becomes a row of packed numbers as soon as it is read, by two calls in C while it is still in the processor's
-cache; all rows of a tick become arrays at once. At thousands of Samples a tick, coming back to each Sample for each
-field would cost more than all the rest of the detector.
+A Sample becomes a row of packed numbers as soon as it is read, by two calls in C, while it is still in the processor's
+cache. All rows of a tick become arrays at once. At thousands of Samples a tick, a return to each Sample for each field
+would cost more than all the rest of the detector.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
     "disk": (Disk(device=""), ("busy", "wait_ms")),
     "network": (Network(interface=""), ("saturation", "retransmits_per_s", "drops_per_s")),
 }
-"""Section -> what stands in for an absent one (all fields absent), and its fields that are numbers for the detector."""
+"""Section -> a section with all fields absent, which stands in for an absent one, and the numeric fields that the
+detector reads."""
 _WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absent")
 _PLAIN = ("time_unix_s", "period_s", "next_within_s", "seq", "samples_dropped")
 _NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items() for field in fields))
@@ -69,9 +70,9 @@ _pack = struct.Struct(f"{len(_NUMBERS)}d").pack
 Columns = dict[str, Floats]
 """Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,).
 
-`balancer.rt_mean_ms` is no Sample's: see `detector.features.balancer_latency`."""
+`balancer.rt_mean_ms` does not come from Samples: see `detector.features.balancer_latency`."""
 Row = tuple[tuple[Any, ...], bytes]
-"""A Sample as `Table` takes it: its words and its numbers, packed as doubles."""
+"""A Sample's words and its numbers, packed as doubles."""
 
 
 def filled(values: Floats, absent: float) -> Floats:
@@ -80,16 +81,16 @@ def filled(values: Floats, absent: float) -> Floats:
 
 
 def clipped(values: Floats, low: float | Floats, high: float | Floats) -> Floats:
-    """As `np.clip`, which takes several times as long for a few values."""
+    """The values limited to low..high. `np.clip` takes several times as long for a few values."""
     return np.minimum(np.maximum(values, low), high)
 
 
 def fields_read() -> dict[str, set[str]]:
-    """Section of a Sample -> its fields that the detector reads."""
-    found = {name: set(fields) for name, (_, fields) in SECTIONS.items()}
-    found["counters"].add("source")
-    found["traffic"].add("routes")
-    return found
+    """Section of a Sample -> the fields of it that the detector reads."""
+    fields_by_section = {name: set(fields) for name, (_, fields) in SECTIONS.items()}
+    fields_by_section["counters"].add("source")
+    fields_by_section["traffic"].add("routes")
+    return fields_by_section
 
 
 def row_of(sample: Sample) -> Row:
@@ -118,20 +119,20 @@ class Table:
     columns: Columns
     routes: Sequence[Sequence[RouteTraffic]]
     absent: Sequence[Mapping[str, str] | msgspec.Raw]
-    """See `reasons`."""
+    """Reasons for absent values, see `reasons`."""
     samples: Sequence[Sample]
-    """What the rows were made of; empty where that was not kept."""
+    """The rows' Samples; empty where they were not kept."""
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def only(self, rows: Ints) -> Table:
-        """Some of its rows, (K,)."""
+        """The table of these rows, (K,)."""
         return Table(**{name: _some(values, rows) for name, values in vars(self).items()})
 
 
 def _some(values: Any, rows: Ints) -> Any:
-    """These rows of one of a table's fields; none of a field that was not kept."""
+    """These rows of a table's field; empty for a field that was not kept."""
     if isinstance(values, dict):
         return {name: _some(column, rows) for name, column in values.items()}
     if isinstance(values, np.ndarray):
@@ -140,7 +141,7 @@ def _some(values: Any, rows: Ints) -> Any:
 
 
 def reasons(absent: Mapping[str, str] | msgspec.Raw) -> Mapping[str, str]:
-    """A Sample's reasons for absent values, which may still be as they came; none when that is no such thing."""
+    """A Sample's reasons for absent values, which may still be encoded; empty where they cannot be decoded."""
     if not isinstance(absent, msgspec.Raw):
         return absent
     decode = msgspec.msgpack.decode if is_binary(bytes(absent)) else msgspec.json.decode
@@ -151,10 +152,10 @@ def reasons(absent: Mapping[str, str] | msgspec.Raw) -> Mapping[str, str]:
 
 
 def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> Table:
-    """The rows as columns; infinite values count as absent. Raises ValueError for a Sample of another pool."""
+    """The rows as a table. Infinite values count as absent. Raises ValueError for a Sample of another pool."""
     nodes, pools, boot_ids, sources, routes, absent = zip(*(words for words, _ in rows), strict=True)
     if pools.count(pool) != len(pools):
-        other = next(one for one in pools if one != pool)
+        other = next(name for name in pools if name != pool)
         raise ValueError(f"a Sample of pool {other} was handed to the detector of pool {pool}")
     packed = np.frombuffer(b"".join([numbers for _, numbers in rows]))
     numbers = packed.reshape(len(rows), len(_NUMBERS)).T.copy()

@@ -1,7 +1,8 @@
-"""What makes nodes comparable: each signal over its own calm baseline at this load, and over what its peers show now.
+"""Features, which make nodes comparable: each signal over its own calm baseline at this load, and over its peers' now.
 
-One vectorised pass over all nodes with a new Sample. An absent value is NaN. What the tree gets has no gaps: a signal
-that is absent, that is usual, or that the node's own load raises counts as in calm, so it argues neither way.
+They are computed in one vectorised pass over all nodes with a new Sample. An absent value is NaN. The tree's input has
+no gaps: a signal that is absent, that is usual, or that the node's own load raises counts as in calm, so it speaks
+neither for nor against a neighbour.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ from detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, SIGNALS, 
 from detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
-"""Spreads below this share of the baseline count as this."""
+"""A spread counts as at least this share of the baseline."""
 LENDERS = 400
-"""So many peers' baselines, evenly spread, are read when one is borrowed; thousands give the same, slowly."""
+"""The most peers' baselines, evenly spread, that are read when one is borrowed. Thousands give the same, slowly."""
 COST = INDEX["cpu_per_request"]
 COST_RATIO_LIMIT = 1.5
-"""From so many times its calm cost on, and its peers', a request's CPU time is not its own: a deploy or another mix
+"""From this multiple of its calm cost, and of its peers', a request's CPU time is not its own. A deploy or another mix
 makes requests dearer on all servers, or by less."""
 PEER_TICKS = 3
-"""A node counts, as a peer, with its highest values of so many ticks: one quiet tick of it makes nobody stand out."""
+"""As a peer a node counts with its highest values of this many ticks, so that its single quiet tick makes no other node
+stand out."""
 MIN_SPREADS = 6.0
-"""A deviation is at least so many calm spreads. The machine's own little jobs disturb the probe now and then, which a
-spread does not know: signals of the core must also be above what is usual in calm."""
+"""A deviation is at least this many calm spreads. The machine's own little jobs disturb the probe now and then, which a
+spread does not show. So signals of the core must also be above the usual values of calm."""
 SELF_INFLICTED_LOAD = 0.85
-"""From this CPU share of its own programs on, in any of the last ticks, a server's waiting is self-inflicted."""
+"""A server's waits are self-inflicted when its own programs took at least this CPU share in any of the last ticks."""
 UNKNOWN_OWN = 1.5
-"""Without any baseline the peers' values of now are all there is: what stands out among them counts this much less."""
+"""Without any baseline only the peers' present values are there to compare with. A node that stands out among them
+counts this much less."""
 MOST_EXCESS = 1000.0
 NOTHING = "no signal is beyond what is usual"
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
@@ -63,23 +66,25 @@ SCALE: dict[str, float] = {
     "rt_p95": 3.0,
     "rt_balancer": 2.5,
 }
-"""Signal -> how many times its calm is as remarkable as another signal's scale: it makes them comparable. The throttled
-share is left out: it shows the lab's neighbours, which share their server's quota, and no others."""
+"""Signal -> its scale, as a multiple of its calm value. At their scales all signals are equally remarkable, which makes
+them comparable. The throttled share is left out: it shows only neighbours that share their server's quota, as the
+lab's."""
 CAUSES: tuple[Group, ...] = ("run queue", "core", "cost", "disk", "memory", "network")
-"""The groups of signals that can be why users wait."""
+"""The groups of signals that can explain why users wait."""
 INSTEAD = {"cpu_pressure": "run_delay_per_cpu"}
-"""Signal -> the one that it stands in for where that is not known."""
+"""Signal -> the signal for which it stands in where that is not known."""
 IN_KERNEL = ("run_delay_per_cpu", "cpu_pressure")
-"""A machine's own run queue holds its own work only: these tell nothing about its neighbours."""
+"""Signals that show neighbours of cgroups only: a machine's own run queue holds only its own work."""
 RESPONSE = ("rt_routes", "rt_p95", "rt_mean", "rt_balancer")
-"""The first that is known is what users feel. By route comes first: over all requests it changes with their mix too."""
+"""The first of these that is known is what users feel. `rt_routes` comes first, since the others change with the mix of
+requests too."""
 CAUSE, SECOND, FELT = "cause", "second cause", "felt cause"
 FEATURES = (CAUSE, SECOND, FELT)
-"""Columns of `Frame.matrix`, each 0 as in calm and 1 at the signal's scale: the most remarkable cause, the most
-remarkable of another group of signals, and the first one as far as users feel it. That users wait is no cause, so by
-itself it says nothing."""
+"""Columns of `Frame.matrix`, each 0 in calm and 1 at the signal's scale: the most remarkable cause; the most remarkable
+one of another group of signals; and the first cause, as far as users feel it. Waiting users are no cause, so by itself
+their wait says nothing."""
 FEW_REQUESTS = 0.03
-"""A server whose own CPU share is below this has no requests to speak of."""
+"""A server whose own CPU share is below this counts as one without requests."""
 MAX_FEATURE = 10.0
 _OF_CAUSE: tuple[Ints, ...] = tuple(
     np.array([INDEX[key] for key in SCALE if SIGNALS[INDEX[key]].group == group]) for group in CAUSES
@@ -92,35 +97,37 @@ _LOG_SCALE: Floats = np.array([math.log(SCALE.get(signal.key, math.inf)) for sig
 
 @dataclass(frozen=True, kw_only=True)
 class Frame(SampleRows):
-    """The features of M nodes at one tick; (M, signals) unless said otherwise, NaN is absent."""
+    """The features of M nodes at one tick; (M, signals) unless stated otherwise, NaN is absent."""
 
     baseline: Floats
-    """Calm median at this load: the node's own, or its peers' where it has none yet (`borrowed`)."""
+    """Calm median at this load: the node's own, or its peers' where it has none yet."""
     own: Floats
     """Value over baseline."""
     usual: Floats
-    """Value over the highest that is usual at this load (19 of 20 calm ticks)."""
+    """Value over the highest usual value at this load (19 of 20 calm ticks stay below)."""
     spreads: Floats
     """Distance from the baseline in calm spreads (standard deviations, robust)."""
     peers: Floats
     """`own` over the (lower) median of the peers' `own`, which counts at least 1; raw values where `own` is unknown."""
     own_excess: Floats
-    """`own` where it is above what is usual and the node's own load does not explain it; else 1."""
+    """`own` where it is above the usual values and the node's own load does not explain it; else 1."""
     excess: Floats
-    """The same of what is left beside the peers: how many times its own calm a signal is, for each time its peers'."""
+    """As `own_excess`, with the lower of `own` and `peers`; else 1."""
     borrowed: Bools
-    """(M,) has no baseline of its own yet: its peers' stand in where they have one."""
+    """(M,) whether the node has no baseline of its own yet. Its peers' stand in where they have one."""
     bins: Ints
-    """(M,) range of the peak load: the baseline that the tick is compared with."""
+    """(M,) load range of the peak load, whose baseline the tick is compared with."""
     demand: Floats
-    """(M,) CPU share that its requests cost when it is calm."""
+    """(M,) CPU share that the node's requests cost in calm."""
     peers_demand: Floats
     """(M,) median of the peers' demand."""
 
     @cached_property
     def causes(self) -> tuple[Ints, Floats]:
-        """Of each group of `CAUSES` the most remarkable signal, (M, groups), and how remarkable it is; in each row the
-        most remarkable group first."""
+        """(M, groups) the most remarkable signal of each group of `CAUSES`, and how remarkable it is, 1 at its scale.
+
+        In each row the most remarkable group comes first.
+        """
         remarkable = np.minimum(np.log(self.excess) / _LOG_SCALE, MAX_FEATURE)
         rows = np.arange(len(remarkable))[:, None]
         signals = np.array([columns[remarkable[:, columns].argmax(axis=1)] for columns in _OF_CAUSE]).T
@@ -130,21 +137,21 @@ class Frame(SampleRows):
 
     @cached_property
     def matrix(self) -> Floats:
-        """(M, len(FEATURES)) what the tree judges: higher is worse, no gaps."""
+        """(M, len(FEATURES)) the tree's input, without gaps: higher is worse."""
         cause, second = self.causes[1][:, 0], self.causes[1][:, 1]
-        # Where nobody sees the requests it is not known whether users wait: the cause is believed.
+        # Where nobody sees the requests it is not known whether users wait, so the cause is believed.
         unseen = np.isnan(self.rps) & np.isnan(self.values[:, _RESPONSE]).all(axis=1)
         unknown = unseen & (self.load >= FEW_REQUESTS)
         return np.column_stack([cause, second, np.where(unknown, cause, np.minimum(cause, self.felt(self.excess)))])
 
     def felt(self, excess: Floats) -> Floats:
-        """(M,) what users feel, by `excess` or `own_excess`."""
+        """(M,) how remarkable the response time is, 1 at its scale, by `excess` or `own_excess`."""
         columns = self.columns_of(FELT)
         rows = np.arange(len(columns))
         return np.minimum(np.log(excess[rows, columns]) / _LOG_SCALE[columns], MAX_FEATURE)
 
     def columns_of(self, feature: str) -> Ints:
-        """(M,) which signal stands for the feature in each row."""
+        """(M,) column of the signal that the feature has in each row."""
         if feature == FELT:
             return np.asarray(_RESPONSE[(~np.isnan(self.values[:, _RESPONSE])).argmax(axis=1)])
         return self.causes[0][:, 0 if feature == CAUSE else 1]
@@ -154,10 +161,11 @@ class Features(SlotArrays):
     """Keeps every node's last values, since a node is compared with peers whose Samples come at other times."""
 
     _recent: Floats
-    """(slots, PEER_TICKS, columns), a ring."""
+    """(slots, PEER_TICKS, columns) ring of the last values."""
     _levels: Floats
-    """(slots, columns) highest of `_recent`."""
+    """(slots, columns) highest values in `_recent`."""
     _at: Ints
+    """(slots,) next place in the ring."""
 
     def __init__(self) -> None:
         self.baselines = Baselines()
@@ -167,23 +175,24 @@ class Features(SlotArrays):
         )
 
     def compute(self, rows: SampleRows, fresh: Bools, in_episode: Bools) -> Frame:
-        """The features of these rows. Peers are the other fresh nodes in no episode; all fresh ones where none is.
+        """The features of these rows. A node's peers are the other fresh nodes in no episode; without any such node, all
+        other fresh nodes.
 
-        `fresh` and `in_episode` are (slots,).
+        `fresh`, `in_episode`: (slots,).
         """
         comparable = fresh & ~in_episode
         bins = bins_of(rows.peak)
         reference, borrowed = self._reference(rows.slots, bins, rows.values, comparable)
         cost_ratio = rows.values[:, COST] / np.maximum(reference.median[:, COST], FLOORS[COST])
-        some = np.flatnonzero(cost_ratio >= COST_RATIO_LIMIT)  # hardly ever any: the others need no peers
-        if len(some):
-            peers_ratio = _median_of_others(self._levels[:, [COST]], comparable, rows.slots[some])[:, 0]
-            cost_ratio[some] /= np.fmax(peers_ratio, 1.0)
+        dear = np.flatnonzero(cost_ratio >= COST_RATIO_LIMIT)  # hardly ever any; the others need no peers
+        if len(dear):
+            peers_ratio = _median_of_others(self._levels[:, [COST]], comparable, rows.slots[dear])[:, 0]
+            cost_ratio[dear] /= np.fmax(peers_ratio, 1.0)
         explained = bins_of(explained_load(rows.peak, cost_ratio))
         lower = np.flatnonzero(explained < bins)
         if len(lower):
-            there, _ = self._reference(rows.slots[lower], explained[lower], rows.values[lower], comparable)
-            for values, part in zip(reference, there, strict=True):
+            low_reference, _ = self._reference(rows.slots[lower], explained[lower], rows.values[lower], comparable)
+            for values, part in zip(reference, low_reference, strict=True):
                 values[np.ix_(lower, RESPONDS)] = part[:, RESPONDS]
         median, spread, high = reference
         base = np.maximum(median, FLOORS)
@@ -198,7 +207,7 @@ class Features(SlotArrays):
 
         self._levels[rows.slots] = np.fmax.reduce(self._recent[rows.slots], axis=1)
 
-        # Raw values are compared only where a row has no own baseline to compare with.
+        # Raw values are compared only where a row has no baseline of its own.
         count = len(SIGNALS)
         raw = (np.isnan(own) & ~np.isnan(rows.values)).any(axis=0)
         needed = np.concatenate([np.ones(count, dtype=bool), raw, [True]])
@@ -226,27 +235,31 @@ class Features(SlotArrays):
         )
 
     def _reference(self, slots: Ints, bins: Ints, values: Floats, comparable: Bools) -> tuple[Reference, Bools]:
-        """What is normal for these slots at these loads, and which of them (M,) have no baseline of their own: where
-        one of their `values` (M, signals) has none, the peers' stands in."""
+        """The calm baseline of these slots at these loads, and (M,) whether a slot has none of its own.
+
+        The peers' baseline stands in for each of the `values` (M, signals) that has none.
+        """
         own = self.baselines.reference(slots, bins)
         unknown = np.isnan(own.median) & ~np.isnan(values)
         borrowed: Bools = np.asarray(np.isnan(own.median).all(axis=1))
         if unknown.any():
             lent = self._lent(bins, comparable)
-            own = Reference(*(np.where(unknown, theirs, mine) for mine, theirs in zip(own, lent, strict=True)))
+            own = Reference(
+                *(np.where(unknown, lent_values, own_values) for own_values, lent_values in zip(own, lent, strict=True))
+            )
         return own, borrowed
 
     def _lent(self, bins: Ints, comparable: Bools) -> Reference:
-        """Median over the peers' baselines at these loads; NaN where no peer has one."""
+        """Median of the peers' baselines at these loads (M,); NaN where no peer has one."""
         lenders = np.flatnonzero(comparable)
         lenders = lenders[:: 1 + len(lenders) // LENDERS]
         lent = Reference(*(np.full((len(bins), len(SIGNALS)), np.nan) for _ in Reference._fields))
         if not len(lenders):
             return lent
         for number in np.unique(bins):
-            theirs = self.baselines.reference(lenders, np.full(len(lenders), number))
-            for mine, values in zip(lent, theirs, strict=True):
-                mine[bins == number] = _lower_median(values)
+            references = self.baselines.reference(lenders, np.full(len(lenders), number))
+            for lent_values, values in zip(lent, references, strict=True):
+                lent_values[bins == number] = _lower_median(values)
         return lent
 
 
@@ -258,7 +271,8 @@ def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers
         # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself.
         waits_for_itself = (rows.peak >= SELF_INFLICTED_LOAD) | rows.replaced
         self_inflicted = waits_for_itself[:, None] & QUEUES
-        # A machine's time is booked on whoever was running: that it is full proves nothing about its probe or requests.
+        # A machine's stolen time is booked on the program that was running. So a full machine may still wait for a
+        # neighbour, and its probe and its requests' cost count.
         self_inflicted[:, [_RATIO, COST]] |= (waits_for_itself & in_cgroup(rows.values))[:, None]
         counts_here = np.ones(own.shape, dtype=bool)
         counts_here[:, _IN_KERNEL] &= in_cgroup(rows.values)[:, None]
@@ -273,57 +287,57 @@ def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers
 
 
 def explained_load(load: Floats, cost_ratio: Floats) -> Floats:
-    """(M,) the share of `load` that the requests account for; `cost_ratio` is CPU time per request over calm and peers.
+    """(M,) the part of `load` that the requests account for. `cost_ratio`: CPU time per request over calm and peers.
 
-    On a virtual machine the time that the hypervisor takes away is booked on whoever was running: CPU time per request
-    rises beside a neighbour, and the load with it. Response times are compared with those at the load that the requests
-    account for, or the neighbour would excuse itself. What waits in the guest's own run queue is compared at the load
-    that the guest measures. Requests below `COST_RATIO_LIMIT` are the server's own, as are those of unknown
-    cost.
+    On a virtual machine the time that the hypervisor takes away is booked on the program that was running. So beside a
+    neighbour the CPU time per request rises, and the load with it. Response times are compared with those at the load
+    that the requests account for; otherwise the neighbour would excuse itself. Waits in the guest's own run queue are
+    compared at the load that the guest measures. Below `COST_RATIO_LIMIT`, or without a known cost, all load counts as
+    the requests'.
     """
     return load / np.where(cost_ratio >= COST_RATIO_LIMIT, cost_ratio, 1.0)
 
 
 def _lower_median(values: Floats) -> Floats:
-    """Lower median over axis 0, NaN apart."""
+    """Lower median over axis 0, without NaN."""
     count = (~np.isnan(values)).sum(axis=0)
     ordered = np.sort(values, axis=0)
     return np.asarray(ordered[np.maximum((count - 1) // 2, 0), np.arange(values.shape[1])])
 
 
 def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
-    """For each of `slots` the lower median, per column, of the other `fit` rows: (M, columns); NaN where there is none.
+    """(M, columns) the lower median, in each column, of the `fit` rows other than the slot's own; NaN where none is.
 
-    The lower one of an even number: with two peers a node stands out when it is worse than the better one, so that
-    two neighbours at a time do not hide each other. Two order statistics of all rows serve every one of them: leaving
-    out a value that is not above the middle one moves the median up by one place.
+    With two peers a node stands out when it is worse than the better of them, so two neighbours at a time do not hide
+    each other. Two order statistics of all rows are enough for all slots: without a value that is not above the middle
+    the median moves up by one place.
     """
-    found = np.full((len(slots), values.shape[1]), np.nan)
+    medians = np.full((len(slots), values.shape[1]), np.nan)
     pool = np.where(fit[:, None], values, np.nan).T
-    mine = pool[:, slots]
+    own_values = pool[:, slots]
     counts = (~np.isnan(pool)).sum(axis=1)
     for count in set(counts[counts > 0].tolist()):
         columns = counts == count
         whole, low = (count - 1) // 2, max((count - 2) // 2, 0)
         high = min(low + 1, count - 1)
         ordered = np.partition(pool[columns], sorted({whole, low, high}), axis=1)
-        own = mine[columns]
+        own = own_values[columns]
         without = np.where(own <= ordered[:, low, None], ordered[:, high, None], ordered[:, low, None])
         if count == 1:
             without = np.full_like(own, np.nan)
-        found[:, columns] = np.where(np.isnan(own), ordered[:, whole, None], without).T
-    return found
+        medians[:, columns] = np.where(np.isnan(own), ordered[:, whole, None], without).T
+    return medians
 
 
 def describe(feature: str, frame: Frame, row: int) -> str:
-    """A feature's value in words, of one row: see `describe_all`."""
+    """A feature's value in one row, in words: see `describe_all`."""
     return describe_all(feature, frame, np.array([row]))[0]
 
 
 def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> list[str]:
-    """What a feature is in some rows, in words with the same words after each, (K,): `run delay per CPU second 21.4 is
+    """A feature's value in some rows (K,), in words and each followed by `after`: `run delay per CPU second 21.4 is
     14.2x its calm baseline and 8.1x its peers'`."""
-    found = [("it is not known what users feel" if feature == FELT else NOTHING) + after] * len(rows)
+    lines = [("it is not known what users feel" if feature == FELT else NOTHING) + after] * len(rows)
     columns = frame.columns_of(feature)[rows]
     known = ~np.isnan(frame.values[rows, columns])
     if feature != FELT:
@@ -331,8 +345,8 @@ def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> lis
     for column in set(columns[known].tolist()):
         places = np.flatnonzero(known & (columns == column))
         for place, line in zip(places.tolist(), _describe_signal(column, frame, rows[places], after), strict=True):
-            found[place] = line
-    return found
+            lines[place] = line
+    return lines
 
 
 def _describe_signal(column: int, frame: Frame, rows: Ints, after: str) -> list[str]:
@@ -343,7 +357,7 @@ def _describe_signal(column: int, frame: Frame, rows: Ints, after: str) -> list[
     lent = frame.borrowed[rows].tolist()
     lines = []
     for value, mine, theirs, borrowed in zip(values, own, peers, lent, strict=True):
-        # `times` written out where it is nearly always: a call for each node and tick would show.
+        # The usual case of `times` is written out: a call for each node and tick would cost too much.
         line = f"{name} {value:.3g}{unit}"
         if mine == mine:
             line += f" is {f'{mine:.2g}x' if mine < 10 else times(mine)} {LENT if borrowed else OWN}"

@@ -1,4 +1,4 @@
-"""Turns Samples into rows of numbers, with the last few of each node kept for what one short period cannot show."""
+"""Turns Samples into rows of numbers. The last Samples of each node are kept, since one period is short."""
 
 from __future__ import annotations
 
@@ -15,75 +15,78 @@ _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT :
 _PAIRS: Ints = np.array([[_CPU_S, _CPU_S, _REQUESTS, _UTILISATION], [_REQUESTS, _PERIOD, _PERIOD, _PERIOD]])
 PEAK_S = 0.6
 USUAL = 5
-"""Samples in a window at the usual period; a monitor that follows events may send `MOST` in it."""
+"""Samples in a window at the usual period. A monitor that follows events may send up to `MOST`."""
 MOST = 24
 ROUNDING = 0.9
-"""A Sample counts in a window that it fills at least to this share: periods are not exact."""
+"""A window counts as full at this share of its length, since periods are not exact."""
 REPLACED = 0.02
 """A web server whose number of threads changes by this share, and by `REPLACED_THREADS`, was started anew or reloaded.
-One that ends after so many requests, as PHP's do, changes it by one."""
+A process that ends after a number of requests, as PHP's do, changes it by one."""
 REPLACED_THREADS = 3
 MIN_REQUESTS = 5
-"""Fewer requests in a window than this give no CPU time per request: the processes' idle work would be counted in."""
+"""With fewer requests in a window there is no CPU time per request: the processes' idle work would be counted in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRows:
-    """One Sample of each of M nodes, as numbers; NaN is absent."""
+    """A Sample of each of M nodes, as numbers; NaN is absent."""
 
     slots: Ints
     values: Floats
     """(M, signals)."""
     load: Floats
-    """(M,) CPU time of the web server's own processes over what they may use, mean of the window: 1 is full. Without
-    those processes: the CPU's utilisation. A virtual machine's neighbour raises it: see `features.explained_load`."""
+    """(M,) CPU time of the web server's own processes over the CPU that they may use, mean of the window: 1 is full.
+    Where the processes are not known it is the CPU's utilisation. A virtual machine's neighbour raises it: see
+    `features.explained_load`."""
     others: Floats
-    """(M,) CPU time of the node's other programs (a backup), as `load`. 0 where it is not known: a cgroup's CPU time is
-    its own, but the time that a hypervisor takes away is booked on whoever was running."""
+    """(M,) CPU time of the node's other programs (a backup), as `load`. It is known for cgroups only, else 0: on a
+    machine the time that a hypervisor takes away is booked on the program that was running."""
     peak: Floats
-    """(M,) the highest load, other programs included, of the Samples of the last `PEAK_S`: a burst's queue outlives
-    it."""
+    """(M,) the highest load, with other programs, in the Samples of the last `PEAK_S`: a burst's queue outlives the
+    burst."""
     replaced: Bools
-    """(M,) processes of the web server were replaced in the last `WINDOW_S`: started anew, or reloaded."""
+    """(M,) whether the web server was started anew or reloaded in the last `WINDOW_S`."""
     rps: Floats
     """(M,) requests per second, mean of the window."""
     utilisation: Floats
     """(M,) CPU utilisation, mean of the window."""
     cores: Floats
-    """(M,) what 100% means; NaN is unknown."""
+    """(M,) CPUs that the server may use; NaN is unknown."""
     rt_by_route_ms: Floats | None = None
     """(M, routes) mean response times; None when no Sample has routes."""
 
 
 class SampleWindows(SlotArrays):
-    """The Samples of each slot that cover the last `WINDOW_S`, and what its routes' response times are in calm.
+    """The Samples of each slot that cover the last `WINDOW_S`, and its routes' calm response times.
 
-    A Sample counts by the time that it covers, so it does not matter how often the monitor sends one.
+    A Sample counts by the time that it covers, so the monitor's rate of Samples does not matter.
     """
 
     _last: Floats
-    """(slots, MOST, KEPT), a ring."""
+    """(slots, MOST, KEPT) ring of the last Samples."""
     _at: Ints
+    """(slots,) next place in the ring."""
 
     def __init__(self) -> None:
         self.routes = RouteTimes()
         super().__init__(self.routes, _last=np.full((MOST, KEPT), np.nan), _at=0)
 
     def add(self, slots: Ints, table: Table, first: Bools) -> SampleRows:
-        """Takes in one Sample of each slot, (M,). `first` marks a monitor's first one, before which nothing counts."""
+        """Adds one Sample of each slot, (M,); returns the rows. `first`: (M,) whether it is a monitor's first, which
+        empties the window."""
         columns = table.columns
         values = np.full((len(table), len(SIGNALS)), np.nan)
         for number, signal in enumerate(SIGNALS):
             if signal.read is not None:
                 values[:, number] = signal.read(columns)
-        now = _window_row(columns, values[:, INDEX["canary_ratio"]], values[:, INDEX["late"]])
+        kept = _window_row(columns, values[:, INDEX["canary_ratio"]], values[:, INDEX["late"]])
         cores = np.where(columns["cpu.cores"] > 0, columns["cpu.cores"], np.nan)
         by_route = self.routes.read(slots, table.routes)
         if by_route is not None:
             values[:, INDEX["rt_routes"]] = self.routes.ratio(slots, *by_route)
 
         self._last[slots[first]] = np.nan
-        self._last[slots, self._at[slots]] = now
+        self._last[slots, self._at[slots]] = kept
         self._at[slots] = (self._at[slots] + 1) % MOST
         window, ages_s = self._windows(slots)
 
@@ -122,8 +125,8 @@ class SampleWindows(SlotArrays):
         )
 
     def _windows(self, slots: Ints) -> tuple[Floats, Floats]:
-        """(KEPT, M, n) of the Samples in each slot's window, the newest first, NaN for those that are not in it; and
-        (M, n) how much time lies between the end of each and the newest one's."""
+        """(KEPT, M, n) the Samples in each slot's window, the newest first, NaN outside of it; and (M, n) each Sample's
+        age in s, from its end to the end of the newest one."""
         for count in (USUAL, MOST):
             places = (self._at[slots][:, None] - 1 - np.arange(count)) % MOST
             window = np.moveaxis(self._last[slots[:, None], places], 2, 0).copy()
@@ -137,12 +140,12 @@ class SampleWindows(SlotArrays):
 
 
 def in_cgroup(values: Floats) -> Bools:
-    """(M,) the Sample, (M, signals), is of a cgroup: a machine knows its steal, even if that is always 0."""
+    """(M,) whether a Sample, (M, signals), is of a cgroup. A machine knows its steal, even if that is always 0."""
     return np.isnan(values[:, INDEX["steal"]])
 
 
 def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:
-    """(M, KEPT): what the window keeps of each Sample."""
+    """(M, KEPT) the values of each Sample that the window keeps."""
     period_s, utilisation = columns["period_s"], columns["cpu.utilisation"]
     cpu_s_per_s = columns["sched.cpu_s_per_s"]
     cpu_s_per_s = np.where(np.isnan(cpu_s_per_s), utilisation * columns["cpu.cores"], cpu_s_per_s)
@@ -152,8 +155,8 @@ def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:
 
 
 def _sums(window: Floats) -> Floats:
-    """(2, pairs, M) sums of both columns of each of `_PAIRS` over those ticks of the window that have both; NaN where
+    """(2, pairs, M) sums of both columns of each of `_PAIRS` over the Samples of the window that have both; NaN where
     none has."""
     pairs = window[_PAIRS]
-    both = ~(np.isnan(pairs[0]) | np.isnan(pairs[1]))
-    return np.where(both.any(axis=2), np.where(both, pairs, 0.0).sum(axis=3), np.nan)
+    known = ~(np.isnan(pairs[0]) | np.isnan(pairs[1]))
+    return np.where(known.any(axis=2), np.where(known, pairs, 0.0).sum(axis=3), np.nan)

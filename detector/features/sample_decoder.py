@@ -1,9 +1,9 @@
-"""Reads a Sample, MessagePack or JSON, but only what the detector looks at: many times as quick as the whole.
+"""Decodes a Sample, MessagePack or JSON, but only the fields that the detector reads: many times as quick as the whole.
 
-The struct is made from `Sample` itself and from what `detector.features.columns` and `detector.features.routes` read,
-with the same types, so that a wrong type in what is read is refused in the same words. What is left out is not looked
-at. Names are matched with their pattern when they are first met, since that takes as long as all the rest of a section;
-the reasons of absent values, which are seldom read, stay as they came until then.
+The struct is made from `Sample` and from the fields that `detector.features.columns` and `detector.features.routes`
+read. It has the same types, so a wrong type in these fields is refused in the same words. Other fields are not checked.
+Names are matched with their pattern when they are first met, since a match takes as long as all the rest of a section.
+The reasons for absent values are seldom read, so they stay encoded until then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES_KNOWN = 65536
 
 
 def _part(struct: type[msgspec.Struct], names: set[str]) -> type[msgspec.Struct]:
-    """The struct with these fields only, and those that must be there; an absent number is NaN, as columns have it."""
+    """The struct with only these fields and the required ones. An absent number is NaN, as in columns."""
     fields: list[Any] = []
     for info in msgspec.structs.fields(struct):
         if info.name not in names and not info.required:
@@ -37,7 +37,7 @@ def _part(struct: type[msgspec.Struct], names: set[str]) -> type[msgspec.Struct]
 
 
 def _default(info: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
-    """The field's default, as `defstruct` wants it; nothing for one that must be there."""
+    """The field's default in `defstruct`'s form; () for a required field."""
     if info.required:
         return ()
     factory: Any = info.default_factory
@@ -45,9 +45,9 @@ def _default(info: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
 
 
 def _reading() -> type[msgspec.Struct]:
-    """`Sample` with the sections that are read, each with the fields that are read, and all its plain fields.
+    """`Sample` with all its plain fields and the sections that are read, each with the fields that are read.
 
-    An absent section is there with all its fields absent, so that no one has to ask whether it is.
+    An absent section is there with all its fields absent, so its readers need no check.
     """
     sections = fields_read()
     fields: list[Any] = []
@@ -75,15 +75,15 @@ _is_name = lru_cache(NAMES_KNOWN)(is_name)
 
 
 def decode(data: bytes | str) -> Sample:
-    """The Sample as far as the detector reads it; raises MessageError naming the field that is wrong.
+    """The fields of a Sample that the detector reads. Raises MessageError, which names the field that is wrong.
 
-    It has a Sample's attributes, less those that are not read, with `absent` as it stood (`columns.reasons` reads it),
-    and is never scanned by the garbage collector.
+    The result has the attributes of a Sample that are read, with `absent` still encoded (`columns.reasons` decodes it).
+    The garbage collector never scans it.
     """
     try:
         sample = (_decode_binary if is_binary(data) else _decode)(data)
     except UNREADABLE as error:
         raise refusal("sample", data, error) from None
     if not (_is_name(sample.node) and _is_name(sample.pool) and sample.period_s < math.inf):
-        messages.decode("sample", data)  # which refuses it
+        messages.decode("sample", data)  # it refuses such a Sample
     return sample

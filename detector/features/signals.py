@@ -1,6 +1,6 @@
-"""The signals that the detector looks at: one line each in one table. A value that a Sample lacks is NaN, never zero.
+"""The signals that the detector reads: a line each in one table. A value that a Sample lacks is NaN, never zero.
 
-Which of them show a neighbour was measured: see the notes beside `SIGNALS` and docs/how-it-works/detector.md.
+It was measured which of them show a neighbour: see the notes beside `SIGNALS` and docs/how-it-works/detector.md.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from detector.features.columns import Bools, Columns, Floats
 
 WINDOW_S = 1.0
-"""The windowed signals look back over the Samples that cover so long."""
+"""Time that the Samples of windowed signals cover."""
 HOLE = 5
-"""So many Samples that are missing leave a hole in the windows."""
+"""From this number of missing Samples on a window has a hole."""
 
 Group = Literal["run queue", "core", "cost", "disk", "network", "memory", "users", "load"]
-"""What a signal is evidence of. Signals of one group move together, so they count once as evidence: a neighbour on the
-probe's core takes its cache away too."""
+"""The resource or work for which a signal is evidence. Signals of a group move together, so they count once as
+evidence: a neighbour on the probe's core takes its cache away too."""
 Growth = Literal["", "wait", "response"]
-"""With the node's own load, as processor sharing has it (Kleinrock, "Queueing Systems" II, 1976): `wait`, the time that
-work waits for each second that it runs, and the work there is at a time, as load / (1 - load); `response`, that time
-and the run together, as 1 / (1 - load); empty: not at all."""
+"""How a signal grows with the node's own load under processor sharing (Kleinrock, "Queueing Systems" II, 1976). `wait`,
+as load / (1 - load): the time that work waits for each second that it runs, and the amount of work at a time.
+`response`, as 1 / (1 - load): wait and run together. Empty: not at all."""
 Read = Callable[[Columns], Floats]
 
 
@@ -37,32 +37,32 @@ class Signal:
     words: str
     unit: str
     floor: float
-    """Baselines below this count as this: a ratio to next to nothing means nothing."""
+    """A baseline counts as at least this: a ratio to next to nothing means nothing."""
     group: Group
     grows: Growth
-    """How it grows with the node's own load."""
+    """How the signal grows with the node's own load."""
     read: Read | None
-    """From the tick's columns, (M,). None: computed from more than one Sample, see `detector.features.history`."""
+    """The tick's columns -> values, (M,). None: it needs several Samples, see `detector.features.history`."""
     dotted: tuple[str, ...]
-    """Its names in `Sample.absent`."""
+    """The signal's names in `Sample.absent`."""
 
 
 Source = tuple[Read | None, tuple[str, ...]]
-"""How a signal is read, and its names in `Sample.absent`."""
+"""A signal's `read` and `dotted`."""
 
 
-def _one(name: str) -> Source:
-    """A field as it stands."""
+def _field(name: str) -> Source:
+    """The source of a signal that is a field of Samples."""
     return lambda columns: columns[name], (name, name.partition(".")[0])
 
 
 def _either(first: str, other: str, *absent: str) -> Source:
-    """A field, or another with the same meaning where the first is absent."""
+    """The source of a signal that is a field, or where that is absent another field with the same meaning."""
     return lambda columns: np.where(np.isnan(columns[first]), columns[other], columns[first]), (first, other, *absent)
 
 
 def _highest(*names: str) -> Source:
-    """The highest of the fields that are there."""
+    """The source of a signal that is the highest of the fields that are present."""
     return lambda columns: reduce(np.fmax, map(columns.__getitem__, names)), (*names, names[0].partition(".")[0])
 
 
@@ -72,68 +72,68 @@ def _period_ms(columns: Columns) -> Floats:
 
 
 def _kept_waiting(columns: Columns) -> Floats:
-    """At a moment the machine does not run at all, or runs another than the monitor."""
+    """(M,) share of random moments at which the machine did not run at all, or ran another program than the monitor."""
     shares = np.array([columns["gaps.lost_share"], columns["gaps.queued_share"]])
     return np.where(np.isnan(shares).all(axis=0), np.nan, np.nansum(shares, axis=0))
 
 
 def leave_out_idle(columns: Columns) -> None:
-    """Takes the run delay per CPU second out where it is known that there was hardly any CPU time: an idle server's is
-    a ratio of noise."""
+    """Removes the run delay per CPU second where hardly any CPU time was used: an idle server's is a ratio of noise."""
     idle = columns["sched.cpu_s_per_s"] < MIN_CPU_S
     columns["sched.run_delay_per_cpu_s"] = np.where(idle, np.nan, columns["sched.run_delay_per_cpu_s"])
 
 
 def _involuntary_per_cpu(columns: Columns) -> Floats:
-    """Per CPU second, as far as there is CPU time to speak of: switches alone only count requests."""
+    """(M,) involuntary switches per CPU second, NaN below `MIN_CPU_S`. Per second they would only count requests."""
     cpu_s = columns["sched.cpu_s_per_s"]
     per_s = columns["sched.involuntary_switches_per_s"]
     return np.where(cpu_s >= MIN_CPU_S, per_s / np.maximum(cpu_s, MIN_CPU_S), np.nan)
 
 
 MIN_CPU_S = 0.01
-"""Below this CPU time per second of the web server, a rate per CPU second is a ratio of noise."""
+"""Below this CPU time of the web server, in s per second, a rate per CPU second is a ratio of noise."""
 
 # Measured beside a memory-walking neighbour in a cgroup of 0.4 core: run delay per CPU second rises from below 1 to
-# 6..15 in the first tick. The probe's wall/CPU ratio is 2..34 in about a third of the ticks and 1.0 in the others (the
-# neighbour is not always on the core when the probe is), so its maximum over a second is a signal of its own. Without
-# traffic the run delay has nothing to count; what is left are the probe and the monitor's own late wake-ups (80 ms late
-# in about one tick of eight), which show as a long period.
+# 6..15 in the first tick. The probe's wall/CPU ratio is 2..34 in about a third of the ticks and 1.0 in the others: the
+# neighbour is not always on the probe's core. So its maximum over a second is a signal of its own. Without traffic the
+# run delay has nothing to count. Then only the probe is left, and the monitor's own late wake-ups (80 ms late in about
+# one tick of eight), which show as a long period.
 #
-# How late the probe begins is better evidence: it waits for a core while a neighbour has used up the quota. In calm it
-# is 0.07 ms late (0.6 ms in one tick of 20, on a busy machine), beside a neighbour 1 to 18 ms at the median, more than
-# 1 ms in 50% to 85% of the ticks. A server that uses up its own quota is late too, so it counts as a queue.
+# The probe's late begin is better evidence: it waits for a core while a neighbour has used up the quota. In calm it
+# is 0.07 ms late (0.6 ms in one tick of 20, on a busy machine). Beside a neighbour it is 1 to 18 ms late at the median,
+# and more than 1 ms in 50% to 85% of the ticks. A server that uses up its own quota is late too, so it counts as a
+# queue.
 #
-# Random moments are the best evidence where the web server has no requests. On drained servers a third of the moments
-# wait, or more, in nine of ten Samples beside a neighbour; without one a tenth at most in nine of ten (AUC 0.98; of the
-# canary's wait 0.76, of its wall/CPU ratio 0.74: docs/decisions/0025). How long a period is says nothing where Samples
-# follow events.
+# Random moments are the best evidence where the web server has no requests. On drained servers at least a third of the
+# moments wait in nine of ten Samples beside a neighbour. Without a neighbour at most a tenth does in nine of ten. (AUC
+# 0.98; of the canary's wait 0.76, of its wall/CPU ratio 0.74: docs/decisions/0025.) The length of a period says nothing
+# where Samples follow events.
 #
-# Pressure of the server's own cgroup comes before that of the whole machine, which others on it move.
+# Pressure of the server's own cgroup is preferred to that of the whole machine, which other programs change too.
 #
-# Hardware counters and the probe are told apart by their signals: `cpi` and `cache_miss_rate` are hardware's, `probe_*`
-# the probe's. A VM that gains or loses its counters then does not compare one with the other's baseline.
+# Hardware counters and the probe have signals of their own: `cpi` and `cache_miss_rate` are hardware's, `probe_*` the
+# probe's. So a VM that gains or loses its counters does not compare one with the other's baseline.
 _PERIOD: Source = (_period_ms, ("period_s",))
-_RUN_DELAY_PER_CPU = _one("sched.run_delay_per_cpu_s")
-_RUN_DELAY = _one("sched.run_delay_s_per_s")
+_RUN_DELAY_PER_CPU = _field("sched.run_delay_per_cpu_s")
+_RUN_DELAY = _field("sched.run_delay_s_per_s")
 _RATIO = _either("canary.wall_cpu_ratio", "counters.wall_cpu_ratio", "canary", "counters")
 _RATIO_MAX: Source = (None, _RATIO[1])
-_LATE = _one("canary.late_ms")
+_LATE = _field("canary.late_ms")
 _LATE_MAX: Source = (None, _LATE[1])
 _KEPT_WAITING: Source = (_kept_waiting, ("gaps.lost_share", "gaps"))
 _PRESSURE = _either("pressure.cgroup_cpu_some", "pressure.cpu_some", "pressure")
 _SWITCHES: Source = (_involuntary_per_cpu, ("sched.involuntary_switches_per_s", "sched.cpu_s_per_s", "sched"))
-_CPI: Source = (_one("pmu.cpi")[0], ("pmu", "counters.cpi", "counters"))
-_MISSES: Source = (_one("pmu.cache_miss_rate")[0], ("pmu", "counters.cache_miss_rate", "counters"))
+_CPI: Source = (_field("pmu.cpi")[0], ("pmu", "counters.cpi", "counters"))
+_MISSES: Source = (_field("pmu.cache_miss_rate")[0], ("pmu", "counters.cache_miss_rate", "counters"))
 _PROBE = _either("canary.llc_cycles_per_load", "probe.cpi", "canary", "counters")
 _PROBE_MISSES = _either("canary.slow_share", "probe.cache_miss_rate", "canary", "counters")
 _COST: Source = (None, ("traffic.rps", "traffic", "sched.cpu_s_per_s", "sched", "cpu.utilisation", "cpu"))
 _IO_PRESSURE = _highest("pressure.cgroup_io_some", "pressure.io_some")
 _MEMORY_PRESSURE = _highest("pressure.cgroup_memory_some", "pressure.memory_some")
-_MAJOR_FAULTS = _one("memory.major_faults_per_s")
+_MAJOR_FAULTS = _field("memory.major_faults_per_s")
 _ROUTES: Source = (None, ("traffic.routes", "traffic"))
-_RT_MEAN = _one("traffic.rt_mean_ms")
-_RT_BALANCER: Source = (_one("balancer.rt_mean_ms")[0], ("traffic",))
+_RT_MEAN = _field("traffic.rt_mean_ms")
+_RT_BALANCER: Source = (_field("balancer.rt_mean_ms")[0], ("traffic",))
 _LONGEST = f"the canary's longest wait for a core in {WINDOW_S:g} s"
 _MOMENTS = "share of moments at which the machine did not run the monitor"
 _OF_PERIODS = "throttled share of the quota's periods"
@@ -147,33 +147,33 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO),
     Signal("canary_ratio_max", f"highest canary wall/CPU ratio of {WINDOW_S:g} s", "", 1.0, "core", "", *_RATIO_MAX),
     Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
-    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_one("canary.late_ms")),
+    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_field("canary.late_ms")),
     Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX),
     Signal("kept_waiting", _MOMENTS, "", 0.1, "core", "wait", *_KEPT_WAITING),
-    Signal("steal", "steal", "", 0.02, "run queue", "", *_one("cpu.steal")),
+    Signal("steal", "steal", "", 0.02, "run queue", "", *_field("cpu.steal")),
     Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", "wait", *_PRESSURE),
-    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_one("cpu.throttled")),
+    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_field("cpu.throttled")),
     Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", "", *_SWITCHES),
     Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", "", *_CPI),
     Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", "", *_MISSES),
     Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", "", *_PROBE),
     Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", "", *_PROBE_MISSES),
-    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_one("canary.alu_cycles_per_op")),
+    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_field("canary.alu_cycles_per_op")),
     Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", "", *_COST),
     Signal("io_pressure", "I/O pressure", "", 0.05, "disk", "", *_IO_PRESSURE),
-    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_one("disk.wait_ms")),
-    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_one("disk.busy")),
+    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_field("disk.wait_ms")),
+    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_field("disk.busy")),
     Signal("memory_pressure", "memory pressure", "", 0.05, "memory", "", *_MEMORY_PRESSURE),
     Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", "", *_MAJOR_FAULTS),
-    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_one("network.saturation")),
-    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_one("network.retransmits_per_s")),
-    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_one("network.drops_per_s")),
+    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_field("network.saturation")),
+    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_field("network.retransmits_per_s")),
+    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_field("network.drops_per_s")),
     Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES),
     Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN),
-    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_one("traffic.rt_p95_ms")),
+    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_field("traffic.rt_p95_ms")),
     Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER),
-    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_one("traffic.in_flight")),
-    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_one("cpu.utilisation")),
+    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_field("traffic.in_flight")),
+    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_field("cpu.utilisation")),
 )
 # fmt: on
 INDEX: dict[str, int] = {signal.key: number for number, signal in enumerate(SIGNALS)}

@@ -1,7 +1,7 @@
-"""Recordings as lines of JSON, compressed with xz: what the base install reads, without pyarrow.
+"""Recordings as lines of JSON, compressed with xz. The base install reads them, without pyarrow.
 
-The first line describes the recording, each other line is a Sample with the time at which it was received. One is
-shipped, for `slackwater try`; `tools/try_recording.py` cuts it from a recording of the lab.
+The first line describes the recording. Each other line is a Sample with the time at which it was received. A recording
+is shipped for `slackwater try`; `tools/try_recording.py` cuts it from a recording of the lab.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SHIPPED = Path(__file__).parent / "try.jsonl.xz"
 
 
 class Head(msgspec.Struct):
-    """The first line."""
+    """The first line of the file."""
 
     format: int
     description: str
     """How the recording was made, and on what machine."""
     labels: list[Label]
     noises: dict[str, str] = {}
-    """What the kinds of its labels are, in words."""
+    """Kind of its labels -> its description."""
 
 
 class _Line(msgspec.Struct):
@@ -35,7 +35,7 @@ class _Line(msgspec.Struct):
 
 
 def encode(recording: Recording, noises: dict[str, str]) -> bytes:
-    """The file's content; the same for the same recording."""
+    """The file's content. Equal recordings give equal bytes."""
     lines: list[bytes] = [msgspec.json.encode(Head(FORMAT, recording.description, recording.labels, noises))]
     for received_unix_s, sample in zip(recording.received_unix_s, recording.samples, strict=True):
         lines.append(msgspec.json.encode(_Line(received_unix_s, sample)))
@@ -43,7 +43,7 @@ def encode(recording: Recording, noises: dict[str, str]) -> bytes:
 
 
 def read(path: Path) -> tuple[Recording, dict[str, str]]:
-    """The recording, and what its kinds of noise are. Raises RecordingError for a file that is damaged or empty."""
+    """The recording, and the descriptions of its kinds of noise. Raises RecordingError for a damaged or empty file."""
     try:
         first, *rest = lzma.decompress(bytes_of(path)).splitlines()
         head = msgspec.json.decode(first, type=Head)

@@ -1,4 +1,4 @@
-"""Records a live pool: its Samples from the bus, until a stop, labelled by the marks made meanwhile."""
+"""Records a live pool: its Samples from the bus until a stop, labelled by the marks of that time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slackwater.config import BusSettings
 from slackwater.messages import Sample
 
 MAX_SAMPLES = 2_000_000
-"""A recording ends at so many Samples; they are kept in memory until it is written (about 4 KB each)."""
+"""A recording ends at this number of Samples. They are kept in memory until it is written (about 4 KB each)."""
 SHOW_EVERY_S = 10.0
 
 
@@ -27,7 +27,7 @@ async def collect(
 ) -> list[Sample]:
     """The Samples of a pool until `stop` is set, the seconds are over, or there are `MAX_SAMPLES`. Raises BusError.
 
-    `show` gets `begun` when it listens: what is sent from then on is recorded.
+    `show` is called with `begun` when the recording listens: Samples that are sent from then on are recorded.
     """
     samples: list[Sample] = []
 
@@ -54,7 +54,7 @@ async def collect(
 
 
 def save(out: Path, samples: list[Sample], pool: str, folder: Path, about: str) -> Recording:
-    """Writes a recording with the marks of `folder` as labels, and gives it. Raises RecordingError, MarkError."""
+    """Writes a recording with the marks of `folder` as labels, and returns it. Raises RecordingError, MarkError."""
     if not samples:
         raise RecordingError(f"{out}: not written: no Sample of pool {pool} came; are the monitors running?")
     times = [sample.time_unix_s for sample in samples]

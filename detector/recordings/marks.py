@@ -1,7 +1,7 @@
-"""Marks: what was done to a node according to a person, from when to when. They become the labels of recordings.
+"""Marks: a person's notes of what was done to a node, from when to when. They become the labels of recordings.
 
-Kept as JSON lines in `state_dir/marks.jsonl`, one a begin or an end, only ever appended: a recorder, `slackwater mark`
-and `slackwater calibrate` may write at the same time.
+They are kept as JSON lines in `state_dir/marks.jsonl`, one for each begin or end. Lines are only appended: a recorder,
+`slackwater mark` and `slackwater calibrate` may write at the same time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EVERY_NODE = "*"
 
 
 class MarkError(ValueError):
-    """A mark that cannot be; the text says what is wrong and what was expected."""
+    """A mark is not valid. The text says what is wrong and what was expected."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A begin (`end_unix_s` None), or the whole interval."""
+    """The begin of an interval (`end_unix_s` None), or a whole interval."""
 
     pool: str
     node: str
@@ -38,7 +38,7 @@ class Mark:
 
 
 def check(mark: Mark) -> Mark:
-    """The mark; raises MarkError for one that makes no sense."""
+    """The mark. Raises MarkError where it is not valid."""
     if not mark.kind or not is_name(mark.kind):
         raise MarkError(f"kind `{mark.kind}`: expected a name such as `dcopy` (letters, digits, - and _)")
     if mark.node != EVERY_NODE and not is_name(mark.node):
@@ -51,7 +51,7 @@ def check(mark: Mark) -> Mark:
 
 
 def append(folder: Path, mark: Mark) -> None:
-    """Writes a mark down. Raises MarkError, OSError."""
+    """Appends a mark to the file. Raises MarkError, OSError."""
     check(mark)
     files.make_state_dir(folder)
     files.append(folder / FILE, f"{json.dumps(asdict(mark))}\n".encode())
@@ -60,7 +60,7 @@ def append(folder: Path, mark: Mark) -> None:
 def read(folder: Path) -> list[Mark]:
     """All marks, a begin and its end as one, in order of their begin. Raises MarkError for a damaged file."""
     path = folder / FILE
-    found: list[Mark] = []
+    marks: list[Mark] = []
     try:
         lines = files.bytes_of(path).decode().splitlines()
     except FileNotFoundError:
@@ -70,12 +70,12 @@ def read(folder: Path) -> list[Mark]:
             mark = check(msgspec.json.decode(line, type=Mark))
         except (msgspec.MsgspecError, MarkError) as error:
             raise MarkError(f"{path}: line {number} is no mark: {error}") from None
-        begun = next((one for one in found if replace(mark, end_unix_s=None) == one), None)
+        begun = next((known for known in marks if replace(mark, end_unix_s=None) == known), None)
         if begun is None:
-            found.append(mark)
+            marks.append(mark)
         elif mark.end_unix_s is not None:
-            found[found.index(begun)] = mark
-    return sorted(found, key=lambda mark: mark.start_unix_s)
+            marks[marks.index(begun)] = mark
+    return sorted(marks, key=lambda mark: mark.start_unix_s)
 
 
 def begin(folder: Path, mark: Mark) -> None:
@@ -86,7 +86,7 @@ def begin(folder: Path, mark: Mark) -> None:
 
 
 def end(folder: Path, pool: str, node: str, kind: str, end_unix_s: float) -> Mark:
-    """Closes an open mark; gives the whole. Raises MarkError when none is open, OSError."""
+    """Closes an open mark; returns the whole interval. Raises MarkError when none is open, OSError."""
     begun = _open(folder, pool, node, kind)
     if begun is None:
         raise MarkError(f"{kind} on {node} has not begun, so it cannot end")
@@ -103,11 +103,11 @@ def _open(folder: Path, pool: str, node: str, kind: str) -> Mark | None:
 
 
 def labels(folder: Path, pool: str, nodes: set[str], first_unix_s: float, last_unix_s: float) -> list[Label]:
-    """The labels of a recording from first to last: marks that overlap it, cut to it; open ones last to its end."""
-    found = []
+    """The labels of a recording with these times: the marks that overlap it, cut to it. Open marks last to its end."""
+    recording_labels = []
     for mark in read(folder):
         start = max(mark.start_unix_s, first_unix_s)
         stop = min(last_unix_s if mark.end_unix_s is None else mark.end_unix_s, last_unix_s)
         if mark.pool == pool and mark.node in (*nodes, EVERY_NODE) and stop > start:
-            found.append(Label(mark.node, mark.kind, mark.intensity, start, stop))
-    return found
+            recording_labels.append(Label(mark.node, mark.kind, mark.intensity, start, stop))
+    return recording_labels
