@@ -1,7 +1,7 @@
-"""Sorts the Samples of one pool that came since the last tick: which are new, there twice, old, late or from a restart.
+"""Sorts the Samples of one pool that came since the last tick into new, duplicate, old, late and those of a restart.
 
-Durations come from the monotonic clock handed in; a Sample's wall time only orders what its sequence number cannot.
-All nodes are looked at in one pass; a node's second Sample of a tick has a pass of its own.
+Durations come from the monotonic clock of the caller. A Sample's wall time orders Samples only where sequence numbers
+cannot. All nodes are sorted in one pass; a node's second Sample of a tick has a pass of its own.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from detector.lateness import Timelines
 from detector.slot_arrays import SlotArrays
 
 QUEUE = 64
-"""Samples of one node that count in a tick; of more, the oldest are dropped (13 s at the default period)."""
+"""The most Samples of a node that count in a tick (13 s at the default period). Of more the oldest are dropped."""
 OLD_IN_A_ROW = 3
-"""So many older Samples, each newer than the one before, are no late ones: a restarted monitor's whose clock was set
-back, or the node's own after somebody else spoke in its name."""
+"""This many older Samples in a row, each newer than the last, are not late. They come from a restarted monitor whose
+clock was set back, or from the node itself after somebody else sent Samples in its name."""
 FORGET_AFTER_S = 3600.0
 """A node without Samples for this long has left the pool."""
 LONGEST_PROMISE_S = 10.0
-"""A node is believed that its next Sample comes within this time, and no later."""
+"""The longest time until its next Sample that a node is believed to announce."""
 
 Arrival = Literal["new", "restart", "duplicate", "old", "late"]
-"""`late`: it waited while the bus was away, so it describes then and not now."""
+"""`late`: the Sample waited while the bus was away, so it does not describe the present."""
 ARRIVALS: tuple[Arrival, ...] = get_args(Arrival)
 _NEW, _RESTART, _DUPLICATE, _OLD, _LATE = range(len(ARRIVALS))
 
 
 @dataclass(frozen=True)
 class Round:
-    """At most one Sample of each node, (M,) each: its row in the tick's table, and its node's slot."""
+    """At most one Sample of each node, (M,) each."""
 
     rows: Ints
+    """Row in the tick's table."""
     slots: Ints
     first: Bools
-    """Nothing of before it counts in the windows: the first of a run, or the first after a hole."""
+    """Whether the Sample is the first of a run, or after a hole: earlier ones do not count in the windows."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class SortedSamples:
     arrivals: Ints
     """Index in `ARRIVALS` of each row."""
     new_nodes: list[tuple[int, int]]
-    """(slot, row) of each node that was not known."""
+    """(slot, row) of each node that was not known before."""
     rounds: list[Round]
 
 
@@ -60,12 +61,12 @@ class Loss:
     node: str
     lost: int
     dropped: int
-    """Of these, its monitor dropped them while the bus was away."""
+    """Number of these that its monitor dropped while the bus was away."""
 
 
 @dataclass(frozen=True)
 class Stale:
-    """A node that has gone quiet."""
+    """A node that sends no Samples any more."""
 
     node: str
     slot: int
@@ -75,21 +76,22 @@ class Stale:
 
 
 class _NodeState(SlotArrays):
-    """What is known of each slot's node, (slots,)."""
+    """The state of each slot's node, (slots,)."""
 
     used: Bools
     seq: Ints
     time_unix_s: Floats
     seen_s: Floats
-    """When a Sample of it last counted."""
+    """Time when a Sample last counted."""
     next_within_s: Floats
-    """By its own account the next one comes so long after it; 0 where it says nothing."""
+    """The time until the next Sample that the node announced; 0 where it did not."""
     reported_s: Floats
-    """When it was last reported stale."""
+    """Time when the node was last reported stale."""
     old_run: Ints
+    """Number of older Samples in a row."""
     old_seq: Ints
     hole: Bools
-    """Too much is missing before the next Sample for a window to reach across."""
+    """Whether too many Samples are missing before the next one for a window to reach across."""
     lost: Ints
     dropped: Ints
     reported_loss_s: Floats
@@ -112,9 +114,9 @@ class _NodeState(SlotArrays):
 
 
 class SampleSorter:
-    """What is known of the pool's nodes. Each has a slot, its row in the detector's arrays; slots are used again.
+    """Knows the pool's nodes. Each has a slot, its row in the detector's arrays; slots are used again.
 
-    A node is stale when its next Sample is `stale_after_s` later than it said.
+    A node is stale when its next Sample is `stale_after_s` later than announced.
     """
 
     def __init__(self, pool: str, stale_after_s: float) -> None:
@@ -130,10 +132,10 @@ class SampleSorter:
         self._timelines = Timelines()
 
     def sort(self, table: Table, now_s: float) -> SortedSamples:
-        """Takes a tick's Samples in.
+        """Sorts a tick's Samples. `now_s` is monotonic seconds.
 
-        `now_s` is monotonic seconds. Duplicates, older and late Samples are left out. After a restart and after a hole
-        of `HOLE` Samples nothing of before counts in the windows.
+        Duplicates, older and late Samples are in no round. After a restart and after a hole of `HOLE` Samples earlier
+        Samples do not count in the windows (`Round.first`).
         """
         known = list(map(self._slot.get, table.nodes))
         new_nodes = self._find_slots(table) if None in known else []
@@ -145,7 +147,7 @@ class SampleSorter:
         for _, row in new_nodes:
             fresh[row] = True
         rounds = []
-        for rows, counts in _one_of_each(slots):
+        for rows, counts in _in_rounds(slots):
             arrivals[rows], first = self._sort(table, rows, slots[rows], fresh[rows], now_s)
             taken = (arrivals[rows] <= _RESTART) & counts
             if taken.any():
@@ -153,51 +155,51 @@ class SampleSorter:
         return SortedSamples(arrivals, new_nodes, rounds)
 
     def losses(self, now_s: float, every_s: float = 60.0) -> list[Loss]:
-        """What was lost since the last report, of each node at most every `every_s` seconds."""
-        at = self._at
-        if not at.lost.any():
+        """The losses since the last report, for each node at most every `every_s` seconds."""
+        state = self._at
+        if not state.lost.any():
             return []
-        due = np.flatnonzero(at.used & (at.lost > 0) & (now_s - at.reported_loss_s >= every_s))
-        found = [Loss(self._name[slot], int(at.lost[slot]), int(at.dropped[slot])) for slot in due.tolist()]
-        at.lost[due], at.dropped[due], at.reported_loss_s[due] = 0, 0, now_s
-        return found
+        due = np.flatnonzero(state.used & (state.lost > 0) & (now_s - state.reported_loss_s >= every_s))
+        losses = [Loss(self._name[slot], int(state.lost[slot]), int(state.dropped[slot])) for slot in due.tolist()]
+        state.lost[due], state.dropped[due], state.reported_loss_s[due] = 0, 0, now_s
+        return losses
 
     def stale(self, now_s: float, every_s: float = 1.0) -> list[Stale]:
         """Stale nodes, each at most every `every_s` seconds. Drops nodes that have left (`FORGET_AFTER_S`)."""
-        at = self._at
-        quiet_s = now_s - at.seen_s
-        stale = at.used & (quiet_s >= at.next_within_s + self.stale_after_s)
+        state = self._at
+        quiet_s = now_s - state.seen_s
+        stale = state.used & (quiet_s >= state.next_within_s + self.stale_after_s)
         if not stale.any():
             return []
         for slot in np.flatnonzero(stale & (quiet_s >= FORGET_AFTER_S)).tolist():
             del self._slot[self._name[slot]]
             self._free.append(slot)
-            stale[slot] = at.used[slot] = False
-        due = np.flatnonzero(stale & ((at.reported_s < at.seen_s) | (now_s - at.reported_s >= every_s)))
-        at.reported_s[due] = now_s
+            stale[slot] = state.used[slot] = False
+        due = np.flatnonzero(stale & ((state.reported_s < state.seen_s) | (now_s - state.reported_s >= every_s)))
+        state.reported_s[due] = now_s
         return [
-            Stale(self._name[slot], slot, float(quiet_s[slot]), float(at.time_unix_s[slot])) for slot in due.tolist()
+            Stale(self._name[slot], slot, float(quiet_s[slot]), float(state.time_unix_s[slot])) for slot in due.tolist()
         ]
 
     def due_s(self, every_s: float = 1.0) -> float:
-        """When `stale` next has something to report, unless Samples come before; infinite without nodes."""
-        at = self._at
-        again_s = np.where(at.reported_s < at.seen_s, -np.inf, at.reported_s + every_s)
-        due_s = np.maximum(at.seen_s + at.next_within_s + self.stale_after_s, again_s)[at.used]
+        """Time when `stale` next has something to report, unless Samples come before; infinite without nodes."""
+        state = self._at
+        again_s = np.where(state.reported_s < state.seen_s, -np.inf, state.reported_s + every_s)
+        due_s = np.maximum(state.seen_s + state.next_within_s + self.stale_after_s, again_s)[state.used]
         return float(due_s.min(initial=np.inf))
 
     def slot(self, node: str) -> int | None:
-        """A node's slot; None for one that is not known."""
+        """A node's slot; None for an unknown node."""
         return self._slot.get(node)
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Slot of each known node, stale ones too."""
+        """Slot of each known node; stale nodes are among them."""
         return dict(self._slot)
 
     def _find_slots(self, table: Table) -> list[tuple[int, int]]:
-        """Gives a slot to each node that has none; (slot, row of its first Sample)."""
-        found = []
+        """Gives a slot to each node that has none; returns (slot, row of the first Sample) of each."""
+        new_nodes = []
         for row, node in enumerate(table.nodes):
             if node in self._slot:
                 continue
@@ -207,40 +209,40 @@ class SampleSorter:
                 for names in (self._name, self._boot_id, self._past_boot_id):
                     names.append("")
             self._slot[node], self._name[slot] = slot, node
-            found.append((slot, row))
+            new_nodes.append((slot, row))
         if self.slots > len(self._at.used):
             room = max(self.slots, 2 * len(self._at.used))
             self._at.resize(room)
             self._timelines.resize(room)
-        return found
+        return new_nodes
 
     def _sort(self, table: Table, rows: Ints, slots: Ints, fresh: Bools, now_s: float) -> tuple[Ints, Bools]:
-        """Sorts at most one Sample of each node: what each is, and whether nothing of before counts, (M,)."""
-        at = self._at
+        """Sorts at most one Sample of each node; returns (M,) the index in `ARRIVALS`, and (M,) `Round.first`."""
+        state = self._at
         seq, time_unix_s = table.seq[rows], table.time_unix_s[rows]
         period_s = table.columns["period_s"][rows]
         if fresh.any():
             self._begin(table, rows[fresh], slots[fresh], now_s)
 
         another_boot, past_boot = self._boots(table, rows, slots)
-        again = ~another_boot & (seq == at.seq[slots]) & (time_unix_s == at.time_unix_s[slots]) & ~fresh
-        behind = ~another_boot & ~again & (seq <= at.seq[slots]) & ~fresh
-        # A restarted monitor counts from 0 again, later than what we have; a late Sample is earlier than that.
-        older = past_boot | (behind & (time_unix_s <= at.time_unix_s[slots]))
+        again = ~another_boot & (seq == state.seq[slots]) & (time_unix_s == state.time_unix_s[slots]) & ~fresh
+        behind = ~another_boot & ~again & (seq <= state.seq[slots]) & ~fresh
+        # A restarted monitor counts from 0 again, at a later time than the last Sample; a late Sample is earlier.
+        older = past_boot | (behind & (time_unix_s <= state.time_unix_s[slots]))
         if older.any():
             runs = slots[older]
-            at.old_run[runs] = np.where(seq[older] == at.old_seq[runs] + 1, at.old_run[runs] + 1, 1)
-            at.old_seq[runs] = seq[older]
-        old = older & (at.old_run[slots] < OLD_IN_A_ROW)
+            state.old_run[runs] = np.where(seq[older] == state.old_seq[runs] + 1, state.old_run[runs] + 1, 1)
+            state.old_seq[runs] = seq[older]
+        old = older & (state.old_run[slots] < OLD_IN_A_ROW)
         restarted = (another_boot | behind) & ~old
-        at.seen_s[slots[again]] = now_s
+        state.seen_s[slots[again]] = now_s
 
         taken = ~(again | old)
         arrivals = np.where(again, _DUPLICATE, np.where(old, _OLD, np.where(restarted, _RESTART, _NEW)))
         booted = taken & another_boot
         for row, slot in zip(rows[booted].tolist(), slots[booted].tolist(), strict=True):
             self._past_boot_id[slot], self._boot_id[slot] = self._boot_id[slot], table.boot_ids[row]
-        missing = np.where(restarted | fresh, 0, np.maximum(seq - at.seq[slots] - 1, 0))
+        missing = np.where(restarted | fresh, 0, np.maximum(seq - state.seq[slots] - 1, 0))
         late = np.zeros(len(rows), dtype=bool)
         goes_on = taken & ~restarted & ~fresh
         late[goes_on] = (
@@ -251,41 +253,41 @@ class SampleSorter:
             self._timelines.start(slots[restarted], now_s, period_s[restarted])
 
         kept = slots[taken]
-        at.seq[kept], at.time_unix_s[kept] = seq[taken], time_unix_s[taken]
-        at.old_run[kept], at.old_seq[kept] = 0, -1
-        at.lost[kept] += missing[taken]
-        at.dropped[kept] += np.minimum(table.samples_dropped[rows][taken], missing[taken])
-        at.hole[kept] |= (restarted | late | (missing >= HOLE))[taken]
-        first = at.hole[slots].copy()
+        state.seq[kept], state.time_unix_s[kept] = seq[taken], time_unix_s[taken]
+        state.old_run[kept], state.old_seq[kept] = 0, -1
+        state.lost[kept] += missing[taken]
+        state.dropped[kept] += np.minimum(table.samples_dropped[rows][taken], missing[taken])
+        state.hole[kept] |= (restarted | late | (missing >= HOLE))[taken]
+        first = state.hole[slots].copy()
         counts = taken & ~late
         judged, promised_s = slots[counts], table.columns["next_within_s"][rows[counts]]
-        at.seen_s[judged], at.hole[judged] = now_s, False
-        at.next_within_s[judged] = np.minimum(filled(promised_s, 0.0), LONGEST_PROMISE_S)
+        state.seen_s[judged], state.hole[judged] = now_s, False
+        state.next_within_s[judged] = np.minimum(filled(promised_s, 0.0), LONGEST_PROMISE_S)
         return np.where(late, _LATE, arrivals), first
 
     def _begin(self, table: Table, rows: Ints, slots: Ints, now_s: float) -> None:
-        """The first Samples of these nodes."""
-        at = self._at
-        at.used[slots], at.hole[slots] = True, True
-        at.seq[slots], at.time_unix_s[slots] = table.seq[rows], table.time_unix_s[rows]
-        at.lost[slots], at.dropped[slots] = 0, 0
-        at.reported_s[slots], at.reported_loss_s[slots] = -np.inf, -np.inf
+        """Starts the state of these nodes with their first Samples."""
+        state = self._at
+        state.used[slots], state.hole[slots] = True, True
+        state.seq[slots], state.time_unix_s[slots] = table.seq[rows], table.time_unix_s[rows]
+        state.lost[slots], state.dropped[slots] = 0, 0
+        state.reported_s[slots], state.reported_loss_s[slots] = -np.inf, -np.inf
         for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
             self._boot_id[slot], self._past_boot_id[slot] = table.boot_ids[row], ""
         self._timelines.start(slots, now_s, table.columns["period_s"][rows])
 
     def _boots(self, table: Table, rows: Ints, slots: Ints) -> tuple[Bools, Bools]:
-        """(M,) which Samples are of another boot than the last, and which of these of the one before that."""
-        now = map(table.boot_ids.__getitem__, rows.tolist())
-        another = np.fromiter(map(str.__ne__, now, map(self._boot_id.__getitem__, slots.tolist())), bool, len(rows))
+        """(M,) whether a Sample is of another boot than the last one, and (M,) whether that is the boot before it."""
+        boots = map(table.boot_ids.__getitem__, rows.tolist())
+        another = np.fromiter(map(str.__ne__, boots, map(self._boot_id.__getitem__, slots.tolist())), bool, len(rows))
         past = np.zeros(len(rows), dtype=bool)
         for number in np.flatnonzero(another).tolist():
             past[number] = table.boot_ids[rows[number]] == self._past_boot_id[slots[number]]
         return another, past
 
 
-def _one_of_each(slots: Ints) -> list[tuple[Ints, Bools]]:
-    """The rows' numbers in rounds of at most one of each slot, in order; True for those that count (`QUEUE`)."""
+def _in_rounds(slots: Ints) -> list[tuple[Ints, Bools]]:
+    """Rounds of rows, in order, with at most one row of each slot: (row numbers, whether each counts by `QUEUE`)."""
     counts = np.bincount(slots)
     if counts.max() == 1:
         return [(np.arange(len(slots)), np.ones(len(slots), dtype=bool))]
@@ -294,8 +296,8 @@ def _one_of_each(slots: Ints) -> list[tuple[Ints, Bools]]:
     turn = np.empty(len(slots), dtype=np.int64)
     turn[order] = np.arange(len(slots)) - starts[slots[order]]
     keeps = counts[slots] - turn <= QUEUE
-    found = []
+    rounds = []
     for number in range(int(counts.max())):
         rows = np.flatnonzero(turn == number)
-        found.append((rows, keeps[rows]))
-    return found
+        rounds.append((rows, keeps[rows]))
+    return rounds

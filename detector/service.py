@@ -32,16 +32,17 @@ log = logging.getLogger("detector")
 
 LEAST_PAUSE_S = 0.001
 REPEATED_AFTER_S = 1.5
-"""A node's last Verdict is sent again when no other came for this long: its readers know by it that we are there, and
-need not know how often the node sends Samples."""
+"""A node's last Verdict is sent again when no other came for this long. Readers know by it that the detector runs,
+however seldom the node sends Samples."""
 HEARS_OF_WEIGHTS_WITHIN_S = 1.5
-"""lbengine says at least once a second which servers are lowered. Before we know, nothing is called calm."""
+"""Longest wait for lbengine's first word on which servers are lowered, which it sends at least once a second. Before it
+nothing is called calm."""
 LOWERED_FOR: frozenset[DecisionCause | None] = frozenset({"interference", "unknown", "waiting"})
-"""Why a server is lowered that was beside a neighbour, as far as lbengine knows."""
+"""Causes of a lowered weight with which a server was beside a neighbour, as far as lbengine knows."""
 ALIVE_EVERY_S = 5.0
-"""The supervisor hears of us at least this often, whatever comes."""
+"""The supervisor gets a heartbeat at least this often."""
 NET_OBJECTS = 200_000
-"""So many objects more than there were before are made before the garbage collector looks for cycles among them."""
+"""The garbage collector looks for cycles when there are this many more objects than before."""
 BASELINES = "detector-baselines.json"
 
 
@@ -64,10 +65,10 @@ def choose_model(settings: DetectorSettings) -> tree.Model:
 
 
 def spare_the_collector() -> None:
-    """Leaves what was loaded so far out of garbage collection, and makes it rare.
+    """Leaves all present objects out of garbage collection, and makes collections rare.
 
-    A tick makes thousands of objects and drops them all; none is part of a cycle. To look through all that lives each
-    time that some hundreds more are made (Python's default) took more than half of a busy detector's time.
+    A tick makes thousands of objects and drops them all; none is part of a cycle. By default Python looks through all
+    living objects whenever some hundreds more were made, which took more than half of a busy detector's time.
     """
     gc.collect()
     gc.freeze()
@@ -87,19 +88,19 @@ class Detector:
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._sent: dict[tuple[str, str], tuple[Verdict, float]] = {}
-        """By pool and node: the last Verdict and when it was sent, the longest ago first."""
+        """(pool, node) -> (last Verdict, time when it was sent), the oldest first."""
         self._is_stopped = False
         self._alarm = Alarm()
         self._silent: set[str] = set()
-        """Pools of which no Cycle was heard yet."""
+        """Pools of which no Cycle has come yet."""
         self._judges_from_s = 0.0
-        """Nothing is judged before this while lbengine was not heard of."""
+        """Time from which silent pools are judged too."""
         self._not_before_s = 0.0
-        """No tick begins before this."""
+        """No tick begins before this time."""
         self._checkpoint = baseline_checkpoint.BaselineCheckpoint(self._judges, time.monotonic())
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT; the baselines are saved then too."""
+        """Judges until SIGTERM or SIGINT, then saves the baselines."""
         on_stop(self._end)
         self._restore()
         for pool in self._judges:
@@ -117,7 +118,7 @@ class Detector:
         await asyncio.to_thread(self._save, self._checkpoint.whole(time.time()))
 
     def listen(self, now_s: float) -> None:
-        """From now on each pool waits for lbengine's word before it judges, or for a while."""
+        """From now on no pool is judged before lbengine's first Cycle, or `HEARS_OF_WEIGHTS_WITHIN_S` without one."""
         self._silent, self._judges_from_s = set(self._judges), now_s + HEARS_OF_WEIGHTS_WITHIN_S
 
     def _end(self) -> None:
@@ -125,8 +126,8 @@ class Detector:
         self._alarm.ring()
 
     async def _sleep(self, not_before_s: float) -> None:
-        """Until something came or is due, but not less than until `not_before_s`: what comes together is judged
-        together. Ends at once at the stop."""
+        """Sleeps until a Sample came or something is due, and at least until `not_before_s`, so that Samples that come
+        together are judged together. The stop ends it at once."""
         self._not_before_s = not_before_s
         due_s = 0.0 if any(self._arrived.values()) else self.due_s()
         await self._alarm.sleep_until(max(due_s, self._pause_until_s()))
@@ -135,7 +136,7 @@ class Detector:
         return max(self._not_before_s, time.monotonic() + LEAST_PAUSE_S)
 
     def due_s(self) -> float:
-        """When there is something to do without a message, in monotonic seconds."""
+        """Time when there is something to do without a message, in monotonic seconds."""
         judges = (judge.sorter.due_s() for judge in self._judges.values())
         oldest = next(iter(self._sent.values()), None)
         again_s = math.inf if oldest is None else oldest[1] + REPEATED_AFTER_S
@@ -150,9 +151,9 @@ class Detector:
         judge = self._judges[cycle.pool]
         judge.report_balancer_latency(time.monotonic(), response_times_ms(cycle, node_of))
         judge.lowered = {
-            node_of.get(one.server, one.server)
-            for one in cycle.servers
-            if cycle.mode == "act" and one.weight < one.baseline and one.cause in LOWERED_FOR
+            node_of.get(server.server, server.server)
+            for server in cycle.servers
+            if cycle.mode == "act" and server.weight < server.baseline and server.cause in LOWERED_FOR
         }
         self._silent.discard(cycle.pool)
 
@@ -171,7 +172,7 @@ class Detector:
             await asyncio.to_thread(self._save, content)
 
     async def _send(self, verdict: Verdict, now_s: float) -> None:
-        """A silent node's Verdicts come from its judge, one a second, until it is forgotten."""
+        """Publishes a Verdict, and keeps it to be repeated. Those of `unknown` are not kept: the judge repeats them."""
         key = (verdict.pool, verdict.node)
         self._sent.pop(key, None)
         if verdict.state != "unknown":
@@ -179,7 +180,7 @@ class Detector:
         await self._bus.publish(verdict)
 
     def _log_change(self, verdict: Verdict) -> None:
-        """One log line per change of state."""
+        """Logs a change of a node's state."""
         key = (verdict.pool, verdict.node)
         before = self._state.get(key)
         if before == verdict.state:

@@ -1,4 +1,4 @@
-"""Arrays with one row for each slot. A slot is a node's place in all of the detector's arrays; slots are reused."""
+"""Arrays with a row for each slot. A slot is a node's place in all of the detector's arrays; slots are reused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 
 class SlotArrays:
-    """Base of what keeps something for each slot: its arrays grow together and are emptied together.
+    """Base of classes with values for each slot. Their arrays grow together and are emptied together.
 
-    A subclass annotates its arrays as attributes, (slots, ...) each, and names here what an empty slot's row holds.
+    A subclass annotates its arrays as attributes, (slots, ...) each, and gives the row of an empty slot to `__init__`.
     """
 
     def __init__(self, *parts: SlotArrays, **empty: Any) -> None:
@@ -21,7 +21,7 @@ class SlotArrays:
             setattr(self, name, np.empty((0, *row.shape), dtype=row.dtype))
 
     def resize(self, slots: int) -> None:
-        """Makes room for so many slots; the new ones are empty. Never shrinks."""
+        """Makes room for this number of slots; new slots are empty. It never shrinks."""
         for name, row in self._empty.items():
             array = getattr(self, name)
             if slots > len(array):
@@ -31,7 +31,7 @@ class SlotArrays:
             part.resize(slots)
 
     def forget(self, slot: int) -> None:
-        """Empties a slot, for another node or because its node has gone quiet."""
+        """Empties a slot, for another node or since its node is gone."""
         for name, row in self._empty.items():
             getattr(self, name)[slot] = row
         for part in self._parts:

@@ -175,8 +175,8 @@ class Features(SlotArrays):
         )
 
     def compute(self, rows: SampleRows, fresh: Bools, in_episode: Bools) -> Frame:
-        """The features of these rows. A node's peers are the other fresh nodes in no episode; without any such node, all
-        other fresh nodes.
+        """The features of these rows. A node's peers are the other fresh nodes in no episode, or where none is such a
+        node all other fresh nodes.
 
         `fresh`, `in_episode`: (slots,).
         """

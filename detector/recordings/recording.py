@@ -1,8 +1,9 @@
 """Recordings: labelled Samples in one Parquet file, one row a Sample, one column a field (`traffic.rt_p95_ms`).
 
-Sections, their fields and lists follow the Sample's own definition; what is no plain value (`traffic.routes`, `pmu`,
-`absent`) stands as JSON. docs/reference/recordings.md has the format for readers of other programs.
-Labels are intervals (who was interfered with, by what, how strongly, from when to when) and stand, as JSON, in the
+Sections, their fields and lists follow the Sample's own definition. Values that are not plain (`traffic.routes`, `pmu`,
+`absent`) are JSON. docs/reference/recordings.md has the format for readers of other programs.
+
+Labels are intervals: which node was interfered with, by what, how strongly, from when to when. They are JSON in the
 file's metadata under `slackwater`, beside a description of how the recording was made.
 """
 
@@ -37,16 +38,16 @@ STATES_OF_KINDS = {
     "flash_crowd": "calm",
     "own_backup": "calm",
 }
-"""Kinds of label that are no neighbour, and the state that is right for them; every other kind is a noise maker."""
+"""Kinds of label that are no neighbour -> the state that is right for them. Every other kind is a noise maker."""
 
 
 class RecordingError(Exception):
-    """A recording that cannot be used; the text says which file, what is wrong and what was expected."""
+    """A recording cannot be used. The text says which file, what is wrong and what was expected."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """From `start_unix_s` to `end_unix_s` this was done to a node (`*`: to all)."""
+    """Something that was done to a node (`*`: to all) from `start_unix_s` to `end_unix_s`."""
 
     node: str
     kind: str
@@ -63,7 +64,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file held; Samples in the order in which they were received."""
+    """The contents of a file. Samples are in the order in which they were received."""
 
     samples: list[Sample]
     labels: list[Label]
@@ -71,22 +72,22 @@ class Recording:
     path: str = ""
     nodes: list[str] = field(default_factory=list)
     received_unix_s: list[float] = field(default_factory=list)
-    """When each Sample was received, by the recorder's clock: a node's own may be stepped."""
+    """The time at which each Sample was received, by the recorder's clock. A node's own clock may be stepped."""
 
     @property
     def seconds(self) -> float:
-        """From the first Sample to the last."""
+        """Time from the first Sample to the last."""
         return self.received_unix_s[-1] - self.received_unix_s[0]
 
     def later(self, by_s: float) -> Recording:
-        """The same, so many seconds later."""
+        """The same recording, `by_s` seconds later."""
         return replace(
             self,
-            samples=[msgspec.structs.replace(one, time_unix_s=one.time_unix_s + by_s) for one in self.samples],
-            received_unix_s=[at_unix_s + by_s for at_unix_s in self.received_unix_s],
+            samples=[msgspec.structs.replace(sample, time_unix_s=sample.time_unix_s + by_s) for sample in self.samples],
+            received_unix_s=[received_unix_s + by_s for received_unix_s in self.received_unix_s],
             labels=[
-                replace(one, start_unix_s=one.start_unix_s + by_s, end_unix_s=one.end_unix_s + by_s)
-                for one in self.labels
+                replace(label, start_unix_s=label.start_unix_s + by_s, end_unix_s=label.end_unix_s + by_s)
+                for label in self.labels
             ],
         )
 
@@ -96,18 +97,18 @@ class Recording:
         return label.state if label else "calm"
 
     def kind(self, node: str, time_unix_s: float) -> str:
-        """The kind of the label that a node has at a time; empty without one."""
+        """The kind of a node's label at a time; empty without a label."""
         label = self._label(node, time_unix_s)
         return label.kind if label else ""
 
     def _label(self, node: str, time_unix_s: float) -> Label | None:
-        """The most specific: a noise over a label of the whole pool."""
-        found = [
+        """The most specific label of a node at a time: a noise before a label of the whole pool."""
+        at_that_time = [
             label
             for label in self.labels
             if label.node in (node, "*") and label.start_unix_s <= time_unix_s < label.end_unix_s
         ]
-        return max(found, key=lambda label: (label.state == "interference", label.state != "calm"), default=None)
+        return max(at_that_time, key=lambda label: (label.state == "interference", label.state != "calm"), default=None)
 
 
 def write(
@@ -117,9 +118,9 @@ def write(
     description: str,
     received_unix_s: Sequence[float] | None = None,
 ) -> None:
-    """Writes a recording, atomically. `received_unix_s`: when each Sample came, where that is known.
+    """Writes a recording, atomically. `received_unix_s`: time at which each Sample came; None: not known.
 
-    Raises RecordingError when there is no Sample; OSError.
+    Raises RecordingError when there is no Sample, or a label is wrong; OSError.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -176,9 +177,9 @@ def read(path: str | Path) -> Recording:
         raise RecordingError(f"{path}: a row is no Sample: {error}") from None
     if not samples:
         raise RecordingError(f"{path}: holds no Sample")
-    # Without the time of receipt the Samples' own stands in.
+    # A Sample without a time of receipt counts with its own time.
     stamped = zip(samples, (row.get(RECEIVED) for row in rows), strict=True)
-    received = [sample.time_unix_s if at is None else float(at) for sample, at in stamped]
+    received = [sample.time_unix_s if unix_s is None else float(unix_s) for sample, unix_s in stamped]
     order = sorted(range(len(samples)), key=lambda number: received[number])
     samples, received = [samples[number] for number in order], [received[number] for number in order]
     nodes = sorted({sample.node for sample in samples})
@@ -190,7 +191,7 @@ def read(path: str | Path) -> Recording:
 
 @dataclass(frozen=True)
 class _Column:
-    """One column: a field of the Sample, or of one of its sections."""
+    """A column: a field of the Sample, or of one of its sections."""
 
     section: str
     """Empty for the Sample's own fields."""
@@ -203,7 +204,7 @@ class _Column:
         return f"{self.section}.{self.field}" if self.section else self.field
 
     def value(self, sample: Sample) -> Any:
-        """What stands in the file for a Sample."""
+        """A Sample's value in the file."""
         part = getattr(sample, self.section) if self.section else sample
         if part is None:
             return None
@@ -214,25 +215,25 @@ class _Column:
 
 
 def _columns(struct: type[msgspec.Struct], section: str = "") -> list[_Column]:
-    """The columns of a struct, sections' fields in their place."""
-    found = []
+    """The columns of a struct; a section's fields stand in its place."""
+    columns = []
     for info in msgspec.structs.fields(struct):
         inspected = msgspec.inspect.type_info(info.type)
         kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
         inner = next((kind for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
         if inner is not None:
-            found += _columns(inner.cls, info.name)
+            columns += _columns(inner.cls, info.name)
         elif any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds):
-            found.append(_Column(section, info.name, "int64", False))
+            columns.append(_Column(section, info.name, "int64", False))
         elif any(isinstance(kind, msgspec.inspect.FloatType) for kind in kinds):
-            found.append(_Column(section, info.name, "float64", False))
+            columns.append(_Column(section, info.name, "float64", False))
         else:
             plain = all(
                 isinstance(kind, msgspec.inspect.StrType | msgspec.inspect.LiteralType | msgspec.inspect.NoneType)
                 for kind in kinds
             )
-            found.append(_Column(section, info.name, "string", not plain))
-    return found
+            columns.append(_Column(section, info.name, "string", not plain))
+    return columns
 
 
 _COLUMNS = _columns(Sample)
@@ -240,7 +241,7 @@ _AS_JSON = {column.name for column in _COLUMNS if column.as_json}
 
 
 def _nested(row: dict[str, Any]) -> dict[str, Any]:
-    """A row back as the Sample's own shape; a section whose columns are all empty was absent."""
+    """A row in the Sample's own shape. A section whose columns are all empty was absent."""
     nested: dict[str, Any] = {}
     for name, value in row.items():
         section, _, inner = name.partition(".")

@@ -1,4 +1,4 @@
-"""What the tail estimators learn from: rows of request rate and configuration, and the p95 that came of them."""
+"""The data of the tail estimators: rows of request rate and configuration, and the p95 that followed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from detector.recordings.recording import Recording
 from slackwater.messages import Sample
 
 COLUMNS = ("requests per second", "cores", "core clock in MHz", "run delay per CPU second")
-"""The inputs. Cores and clock are Heimdall's configuration; the run delay stands for what a neighbour leaves of them.
-One that a recording lacks is 0 in all of its rows: it then means nothing."""
+"""The inputs. Cores and clock are Heimdall's configuration. The run delay stands for the part of them that a neighbour
+leaves. An input that a recording lacks is 0 in all of its rows, and means nothing then."""
 INTERVAL_S = 1.0
-"""Heimdall predicts second by second; Samples of a second are put together."""
+"""Heimdall predicts second by second, so the Samples of a second make a row."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Rows:
     inputs: Floats
     """(N, len(COLUMNS))."""
     p95_ms: Floats
-    """(N,)."""
+    """(N,) p95 response time."""
     configuration: Ints
-    """(N,) number of the configuration (cores, clock, server) that a row belongs to."""
+    """(N,) number of the row's configuration (cores, clock, server)."""
 
     def only(self, which: Bools | Ints) -> Rows:
-        """Some of the rows, (K,) numbers or (N,) marks."""
+        """Some of the rows: `which` are (K,) row numbers, or (N,) whether to keep each."""
         return Rows(self.inputs[which], self.p95_ms[which], self.configuration[which])
 
 

@@ -1,4 +1,4 @@
-"""What every tail estimator can do, and Heimdall's measures of how well it does."""
+"""The interface of tail estimators, and Heimdall's measures of their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TailEstimator(Protocol):
     name: str
 
     def fit(self, rows: Rows) -> None:
-        """Learns from rows, anew."""
+        """Learns from these rows alone; earlier ones are forgotten."""
 
     def predict_ms(self, inputs: Floats) -> Floats:
         """(N,) p95 in ms. Raises NotFitted before the first `fit`."""

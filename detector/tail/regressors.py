@@ -1,8 +1,8 @@
 """Heimdall's estimators that scikit-learn has: a random forest and a support vector machine (section 4.1.7).
 
-The support vector machine's inputs were requests per second in the thousands, cores and frequency steps as they are,
-and milliseconds around 1 as output. Inputs are taken as they are here too, since gamma belongs to their scale: next to
-requests in the hundreds, cores weigh little. The output is over the median p95 of the training rows, so that epsilon is
+Heimdall's support vector machine had requests per second in the thousands, cores and frequency steps as inputs, and
+milliseconds around 1 as output. Here the inputs are not scaled either, since gamma belongs to their scale: beside
+requests in the hundreds cores weigh little. The output is divided by the median p95 of the training rows, so epsilon is
 5% of a usual p95 whatever the application's scale is.
 """
 
@@ -21,7 +21,7 @@ GAMMA, C, EPSILON = 1e-4, 100.0, 0.05
 
 
 class _Regressor:
-    """What both have in common; see `detector.tail.estimator.TailEstimator`."""
+    """The common part of both; see `detector.tail.estimator.TailEstimator`."""
 
     name: str
 
@@ -33,7 +33,7 @@ class _Regressor:
     def predict_ms(self, inputs: Floats) -> Floats:
         if self._fitted is None:
             raise NotFitted(f"the {self.name} has learnt nothing yet")
-        # A support vector machine's kernel fades far from all training rows; a response time is never below 0.
+        # Far from all training rows a support vector machine's kernel fades, but a response time is never below 0.
         return np.maximum(0.0, np.asarray(self._fitted.predict(inputs), dtype=np.float64) * self._unit_ms)
 
 

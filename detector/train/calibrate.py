@@ -1,7 +1,8 @@
-"""What ICE did by hand: noise of several intensities on one node at a time of a live pool, recorded and labelled.
+"""Noise of several intensities on one node at a time of a live pool, recorded and labelled, as ICE's authors made it by
+hand.
 
-The noise is a command of the user's (`ssh {node} stress-ng ...`). Everything is bounded: each noise by its time, and
-all of it by limits on what users feel, on any node of the pool. Whatever ends it, the noise is stopped.
+The noise is a command of the user's (`ssh {node} stress-ng ...`). Everything is limited: each noise by its time, and
+the whole by users' response times and errors on any node of the pool. However it ends, the noise is stopped.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ from slackwater.config import BusSettings
 from slackwater.messages import Cycle, Sample
 
 IN_A_ROW = 2
-"""Samples of a node beyond a limit before everything is stopped."""
+"""Samples of a node in a row beyond a limit, after which everything is stopped."""
 QUIET_S = 3.0
-"""A node that says nothing for this long ends the calibration: nobody would see what the noise does."""
+"""A node without Samples for this long ends the calibration: the noise's effect would not be seen."""
 HEAR_S = 10.0
 STOP_S = 5.0
 LOOK_EVERY_S = 0.05
 
 
 class CalibrationError(Exception):
-    """A calibration that cannot begin or must not go on; the text says why."""
+    """A calibration cannot begin or must not go on. The text says why."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Beyond any of these, on any node of the pool, everything is stopped."""
+    """Everything is stopped when any node of the pool is beyond one of these."""
 
     rt_p95_ms: float
     errors_per_s: float
     load: float
-    """CPU utilisation up to which a node may be chosen: a drained or lightly loaded one."""
+    """CPU utilisation up to which a node may be chosen, since it must be drained or lightly loaded."""
 
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """What is to be done. A round is every intensity once on every node, and gives one recording."""
+    """The plan of a calibration. A round has every intensity once on every node, and gives a recording."""
 
     nodes: Sequence[str]
     kind: str
@@ -60,14 +61,14 @@ class NoiseSchedule:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """Length of the whole calibration."""
         return self.rounds * (len(self.nodes) * len(self.intensities) * (self.noise_s + self.calm_s) + self.calm_s)
 
 
 def argv_of(template: str, node: str, intensity: float, seconds: float) -> list[str]:
     """The command's words with {node}, {intensity} (0.5), {percent} (50) and {seconds} filled in; no shell reads them.
 
-    Raises CalibrationError for a template that is none.
+    Raises CalibrationError for a template that cannot be filled in, or is empty.
     """
     values = {
         "node": node,
@@ -76,17 +77,17 @@ def argv_of(template: str, node: str, intensity: float, seconds: float) -> list[
         "seconds": f"{round(seconds)}",
     }
     try:
-        found = [word.format(**values) for word in shlex.split(template)]
+        words = [word.format(**values) for word in shlex.split(template)]
     except (KeyError, IndexError, ValueError) as error:
         known = ", ".join(sorted(f"{{{name}}}" for name in values))
         raise CalibrationError(f"command `{template}`: {error!r}; what can be filled in: {known}") from None
-    if not found:
+    if not words:
         raise CalibrationError("the command is empty")
-    return found
+    return words
 
 
 def beyond(sample: Sample, limits: Limits) -> str:
-    """Which limit a Sample is beyond, in words; empty when none."""
+    """The limit that a Sample is beyond, in words; empty when none."""
     traffic = sample.traffic
     if traffic is None:
         return ""
@@ -106,25 +107,25 @@ class CalibrationMonitor:
     heard: list[Sample] = field(default_factory=list)
     trouble: str = ""
     acting: bool = False
-    """The pool's engine moves weights: it would undo what is to be learnt from."""
+    """Whether the pool's engine moves weights. It would undo the noise's effects."""
     _last: dict[str, tuple[float, Sample]] = field(default_factory=dict)
     _row: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def take(self, sample: Sample) -> None:
-        """A Sample came."""
+        """Keeps a Sample, and compares it with the limits."""
         self.heard.append(sample)
         self._last[sample.node] = self.clock(), sample
-        what = beyond(sample, self.limits)
-        self._row[sample.node] = self._row[sample.node] + 1 if what else 0
+        excess = beyond(sample, self.limits)
+        self._row[sample.node] = self._row[sample.node] + 1 if excess else 0
         if self._row[sample.node] >= IN_A_ROW and not self.trouble:
-            self.trouble = f"{sample.node}: {what}"
+            self.trouble = f"{sample.node}: {excess}"
 
     def cycle(self, cycle: Cycle) -> None:
-        """Takes in whether the pool's engine acts."""
+        """Notes whether the pool's engine acts."""
         self.acting = cycle.mode == "act" and not cycle.paused
 
     def check(self, nodes: Sequence[str]) -> None:
-        """Raises CalibrationError when it must not go on."""
+        """Raises CalibrationError when the calibration must not go on."""
         for node in nodes:
             if node in self._last and self.clock() - self._last[node][0] > QUIET_S:
                 self.trouble = self.trouble or f"{node}: no Sample for {QUIET_S:g} s"
@@ -132,11 +133,11 @@ class CalibrationMonitor:
             raise CalibrationError(f"stopped: {self.trouble}")
 
     def has_heard(self, nodes: Sequence[str]) -> bool:
-        """Whether a Sample of each of them has come."""
+        """Whether a Sample of each of these nodes has come."""
         return all(node in self._last for node in nodes)
 
     def fit(self, node: str) -> str:
-        """Why a node cannot be calibrated on now; empty when it can."""
+        """Why a node cannot be calibrated now, in words; empty when it can."""
         if node not in self._last:
             return f"no Sample of {node} came within {HEAR_S:g} s; heard: {', '.join(sorted(self._last)) or 'nobody'}"
         cpu = self._last[node][1].cpu
@@ -163,7 +164,7 @@ async def stopped(process: asyncio.subprocess.Process) -> None:
 async def make_noise(
     schedule: NoiseSchedule, node: str, intensity: float, monitor: CalibrationMonitor, labels: list[Label]
 ) -> None:
-    """One noise, for its time; its label is added whatever ends it, and the command is always stopped.
+    """Makes one noise for its time, and adds its label to `labels`. However it ends, the command is stopped.
 
     Raises CalibrationError when it must end earlier.
     """
@@ -195,7 +196,7 @@ async def make_noise(
 
 
 async def calm(schedule: NoiseSchedule, monitor: CalibrationMonitor) -> None:
-    """The calm between noises, monitored too."""
+    """Waits for the calm between noises. It is monitored too."""
     end_s = time.monotonic() + schedule.calm_s
     while time.monotonic() < end_s:
         monitor.check(schedule.nodes)
@@ -207,7 +208,7 @@ async def calibrate(
 ) -> list[Path]:
     """Makes the recordings of a schedule, one a round, in a folder. Raises CalibrationError, BusError, RecordingError.
 
-    When it must stop, what was recorded so far is written before the error is raised.
+    When it must stop, the round's recording so far is written before the error is raised.
     """
     for command in (schedule.noise_command, *([schedule.stop_command] if schedule.stop_command else [])):
         argv_of(command, "node", 1.0, schedule.noise_s)
@@ -240,7 +241,7 @@ async def calibrate(
 
 
 async def _ready(schedule: NoiseSchedule, pool: str, monitor: CalibrationMonitor) -> None:
-    """Waits until the nodes were heard; raises CalibrationError when one is not fit, or the engine would act."""
+    """Waits until all nodes are heard of. Raises CalibrationError when a node is not fit, or the engine would act."""
     end_s = time.monotonic() + HEAR_S
     while time.monotonic() < end_s and not monitor.has_heard(schedule.nodes):
         await asyncio.sleep(LOOK_EVERY_S)

@@ -106,7 +106,7 @@ def calibrate(
 async def _interruptible(
     settings: ControllerSettings, pool: str, schedule: NoiseSchedule, limits: Limits, out: Path
 ) -> list[Path]:
-    """The calibration; SIGINT and SIGTERM end it as a limit does."""
+    """Runs the calibration. SIGINT and SIGTERM end it as a limit does."""
     work = asyncio.ensure_future(
         calibrating.calibrate(
             settings.controller_bus, pool, schedule, limits, out, lambda text: click.echo(text, err=True)

@@ -22,24 +22,24 @@ from slackwater.files import write_whole
 
 
 def _files(data: Iterable[Path]) -> list[Path]:
-    """The recordings meant: files as they are, of folders all *.parquet in them."""
-    found: list[Path] = []
+    """The recordings' files: for a folder all *.parquet in it."""
+    files: list[Path] = []
     for path in data:
         inside = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         if not inside:
             raise click.ClickException(f"{path}: there is no *.parquet in this folder")
-        found += [file for file in inside if file not in found]
-    return found
+        files += [file for file in inside if file not in files]
+    return files
 
 
 def progress() -> Progress:
     """A progress line on stderr, on a terminal only."""
 
-    def show(what: str, done: int, of: int) -> None:
+    def show(step: str, done: int, total: int) -> None:
         if sys.stderr.isatty():
-            filled = round(30 * done / of) if of else 30
-            end = "\n" if done == of else ""
-            click.echo(f"\r{what:>18} [{'#' * filled}{'.' * (30 - filled)}] {done}/{of}{end}", nl=False, err=True)
+            filled = round(30 * done / total) if total else 30
+            end = "\n" if done == total else ""
+            click.echo(f"\r{step:>18} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}{end}", nl=False, err=True)
 
     return show
 
@@ -106,7 +106,7 @@ def evaluate(data: tuple[Path, ...], which: str, plot: Path | None, as_json: boo
             write_whole(plot, reliability_plot(result["reliability"]).encode())
     except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))
+    click.echo(json.dumps(result, indent=2) if as_json else _describe_evaluation(result))
 
 
 @detector.command()
@@ -124,15 +124,15 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
     from detector.tail.data import rows_of
 
     try:
-        found = compare(rows_of([read(file) for file in _files(data)]))
+        estimators = compare(rows_of([read(file) for file in _files(data)]))
     except (RecordingError, TooFewRows) as error:
         raise click.ClickException(str(error)) from None
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(estimators, indent=2))
         return
-    for name, one in found.items():
-        click.echo(f"{name}: PAAE {one['paae']:g}, R2 {one['r2']:g} on {one['rows']} seconds not trained on")
-        curve = ", ".join(f"{share:.0%} {error:g}" for share, error, _ in one["learning_curve"])
+    for name, scores in estimators.items():
+        click.echo(f"{name}: PAAE {scores['paae']:g}, R2 {scores['r2']:g} on {scores['rows']} seconds not trained on")
+        curve = ", ".join(f"{share:.0%} {error:g}" for share, error, _ in scores["learning_curve"])
         click.echo(f"  PAAE by share of the data trained on: {curve}")
 
 
@@ -156,42 +156,44 @@ def count_evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
         seen = show([read(file) for file in _files(data)], model, progress())
     except (RecordingError, tree.ModelError) as error:
         raise click.ClickException(str(error)) from None
-    told: dict[str, Any] = {}
-    for kind, one in enumerate(model.trees):
+    counts: dict[str, Any] = {}
+    for kind, kind_tree in enumerate(model.trees):
         if any(node.kind == kind for node in seen):
-            counted, calm = evidence(seen, one, kind), calm_sums(seen, one, kind)
+            counted, calm = evidence(seen, kind_tree, kind), calm_sums(seen, kind_tree, kind)
             rates = {f"{rate:g}": round(calm.threshold(rate), 2) for rate in (0.1, 1.0, 10.0, 100.0)}
             ratios = counted.ratios.round(3).tolist()
-            told[tree.KINDS[kind]] = {
+            counts[tree.KINDS[kind]] = {
                 **counted.as_dict(),
                 "ratios": ratios,
                 "sums": calm.as_dict(),
                 "thresholds": rates,
             }
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(counts, indent=2))
         return
-    for name, found in told.items():
+    for name, counts_of_kind in counts.items():
         click.echo(f"{f'{name}: a Sample says':<24}{'in calm':>10}{'beside':>10}")
-        for ratio, calm_count, beside in zip(found["ratios"], found["calm"], found["neighbour"], strict=True):
+        for ratio, calm_count, beside in zip(
+            counts_of_kind["ratios"], counts_of_kind["calm"], counts_of_kind["neighbour"], strict=True
+        ):
             click.echo(f"{ratio:<+24.2f}{calm_count:>10.0f}{beside:>10.0f}")
-        highest = ", ".join(f"{peak:g}" for peak in found["sums"]["peaks"]) or "none"
-        click.echo(f"highest sums in {found['sums']['days']:g} node-days without a neighbour: {highest}")
-        for rate, threshold in found["thresholds"].items():
+        highest = ", ".join(f"{peak:g}" for peak in counts_of_kind["sums"]["peaks"]) or "none"
+        click.echo(f"highest sums in {counts_of_kind['sums']['days']:g} node-days without a neighbour: {highest}")
+        for rate, threshold in counts_of_kind["thresholds"].items():
             click.echo(f"{rate} false episodes a node-day: an episode begins at {threshold:g}")
 
 
-def _evaluated(result: dict[str, Any]) -> str:
-    lines = _judged(result["model"], result)
-    lines.append(f"  noticed by users (p95 up by half or more): {_noises(result['felt'])}")
+def _describe_evaluation(result: dict[str, Any]) -> str:
+    lines = _judge_lines(result["model"], result)
+    lines.append(f"  noticed by users (p95 up by half or more): {_describe_noises(result['felt'])}")
     ends = result["false_episodes_per_node_day_interval"]
     rate = _or_dash(result["false_episodes_per_node_day"]) + (_interval(ends) if ends else "")
     lines.append(f"  false episodes per node-day: {rate}")
-    for kind, one in result["by_kind"].items():
-        lines.append(f"  {kind}, noticed by users: {_noises(one['felt'])}")
+    for kind, noises in result["by_kind"].items():
+        lines.append(f"  {kind}, noticed by users: {_describe_noises(noises['felt'])}")
     for kind, levels in result["by_noise"].items():
-        for level, one in levels.items():
-            lines.append(f"  {kind} {level}: {_noises(one)}")
+        for level, noises in levels.items():
+            lines.append(f"  {kind} {level}: {_describe_noises(noises)}")
     if stated := result.get("reliability"):
         lines += reliability.lines(stated)
     return "\n".join([*lines, *_law(result.get("law"))])
@@ -212,7 +214,7 @@ def explain(path: Path | None, report: Path | None, as_json: bool) -> None:
             write_report(report, model)
     except tree.ModelError as error:
         raise click.ClickException(str(error)) from None
-    trees = {kind: one.rows() for kind, one in zip(tree.KINDS, model.trees, strict=True)}
+    trees = {kind: kind_tree.rows() for kind, kind_tree in zip(tree.KINDS, model.trees, strict=True)}
     about = {**model.metadata, "trees": trees, "coefficients": list(model.coefficients)}
     click.echo(json.dumps(about, indent=2) if as_json else describe(model))
 
@@ -226,8 +228,8 @@ def describe(model: tree.Model) -> str:
         "another group of signals, and the first one as far as users feel it. What is absent or usual counts as calm.",
         "",
     ]
-    for kind, one in zip(tree.KINDS, model.trees, strict=True):
-        lines += [f"Decision tree of nodes that are a {kind}", one.draw(), ""]
+    for kind, kind_tree in zip(tree.KINDS, model.trees, strict=True):
+        lines += [f"Decision tree of nodes that are a {kind}", kind_tree.draw(), ""]
     terms = [f"{value:.3g} * {term}" for term, value in zip(TERMS[:-1], model.coefficients[:-1], strict=True)]
     lines.append(f"Load estimator: cpu = {' + '.join([*terms, f'{model.coefficients[-1]:.3g}'])}")
     for kind, weights in about.get("importances", {}).items():
@@ -244,17 +246,17 @@ def describe(model: tree.Model) -> str:
     return "\n".join([*lines, "", f"Versions: {versions}"])
 
 
-def _judged(name: str, result: dict[str, Any]) -> list[str]:
-    """The scores of one judge in lines."""
+def _judge_lines(name: str, result: dict[str, Any]) -> list[str]:
+    """The scores of a judge, as lines."""
     lines = [
-        f"  {name}: {_noises(result)}; "
+        f"  {name}: {_describe_noises(result)}; "
         f"{result['false_episodes']} false episodes in {result['calm_node_hours']:.3g} calm node-hours"
     ]
-    for state, one in result["states"].items():
-        if one["ticks"]:
+    for state, ticks in result["states"].items():
+        if ticks["ticks"]:
             lines.append(
-                f"    {state:<13} precision {_or_dash(one['precision'])}, recall {_or_dash(one['recall'])} "
-                f"of {one['ticks']} ticks"
+                f"    {state:<13} precision {_or_dash(ticks['precision'])}, recall {_or_dash(ticks['recall'])} "
+                f"of {ticks['ticks']} ticks"
             )
     return lines
 
@@ -264,21 +266,23 @@ def _scores(scores: dict[str, Any]) -> list[str]:
     if (result := scores.get("tree")) is None:
         lines.append("  not scored: too few recordings to hold one out")
     else:
-        lines += _judged("trees", result)
+        lines += _judge_lines("trees", result)
         if stated := result.get("reliability"):
             lines += reliability.lines(stated)
         else:
             lines.append("  stated probability of a neighbour: not scored; `slackwater detector evaluate` scores it")
     lines += _law(scores.get("law"))
-    for kind, one in scores.get("kinds_left_out", {}).items():
-        lines.append(f"  {kind}, never trained on: {_noises(one)}")
+    for kind, noises in scores.get("kinds_left_out", {}).items():
+        lines.append(f"  {kind}, never trained on: {_describe_noises(noises)}")
     return lines
 
 
-def _noises(one: dict[str, Any]) -> str:
-    median, p95 = _or_dash(one["detection_delay_median_s"]), _or_dash(one["detection_delay_p95_s"])
-    recall = f"found {one['recall']:.3g}{_interval(ends)}; " if (ends := one.get("recall_interval")) else ""
-    return f"{one['noises']} noises, {one['missed']} missed; {recall}detection delay median {median} s, p95 {p95} s"
+def _describe_noises(noises: dict[str, Any]) -> str:
+    median, p95 = _or_dash(noises["detection_delay_median_s"]), _or_dash(noises["detection_delay_p95_s"])
+    recall = f"found {noises['recall']:.3g}{_interval(ends)}; " if (ends := noises.get("recall_interval")) else ""
+    return (
+        f"{noises['noises']} noises, {noises['missed']} missed; {recall}detection delay median {median} s, p95 {p95} s"
+    )
 
 
 def _interval(ends: list[float]) -> str:

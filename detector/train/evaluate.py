@@ -1,4 +1,4 @@
-"""Replays recordings through the whole detector and scores it: what `slackwater detector evaluate` prints."""
+"""Replays recordings through the whole detector and scores it, for `slackwater detector evaluate`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from detector.train.training import Progress, compare_laws, learn, mean_laws, re
 
 
 def evaluate(recordings: Sequence[Recording], model: Model, progress: Progress) -> dict[str, Any]:
-    """Scores of a model on recordings, and of the estimator's law on them.
+    """Scores of a model on recordings, and of the estimator's law, ready for JSON.
 
-    The law is fitted to all recordings but the one that it is scored on; with one recording there is none.
+    The law is scored on each recording after a fit to all others. With a single recording it is not scored.
     """
     scores = Scores()
     parts = []
@@ -33,10 +33,14 @@ def evaluate(recordings: Sequence[Recording], model: Model, progress: Progress) 
         "model": model.name,
         "trained_on": sorted(kinds - STATES_OF_KINDS.keys()),
         "recordings": [
-            {"file": Path(one.path).name, "description": one.description, "seconds": round(one.seconds, 1)}
-            for one in recordings
+            {
+                "file": Path(recording.path).name,
+                "description": recording.description,
+                "seconds": round(recording.seconds, 1),
+            }
+            for recording in recordings
         ],
-        "node_hours": round(sum(one.seconds * len(one.nodes) for one in recordings) / 3600, 4),
+        "node_hours": round(sum(recording.seconds * len(recording.nodes) for recording in recordings) / 3600, 4),
         **scores.as_dict(),
         "law": mean_laws(laws),
     }

@@ -42,9 +42,9 @@ def record(
 
     heard = asyncio.run(main())
     made = live.save(out, heard, pool, Path(settings.state_dir), about or f"pool {pool}, live")
-    found = {"file": str(out), "samples": len(made.samples), "nodes": made.nodes, "labels": len(made.labels)}
-    told = f"{out}: {len(made.samples)} Samples of {len(made.nodes)} nodes, {len(made.labels)} labels"
-    tell(found, told, as_json)
+    summary = {"file": str(out), "samples": len(made.samples), "nodes": made.nodes, "labels": len(made.labels)}
+    sentence = f"{out}: {len(made.samples)} Samples of {len(made.nodes)} nodes, {len(made.labels)} labels"
+    tell(summary, sentence, as_json)
 
 
 @click.command(epilog="Example: slackwater mark web3 backup --begin;  slackwater mark web3 backup --end")
@@ -79,15 +79,15 @@ def mark(
         raise click.UsageError("give one of --begin, --end and --for")
     settings = load(config_path)
     pool, folder, now_unix_s = settings.the_pool(pool_name).name, Path(settings.state_dir), time.time()
-    one = marks.Mark(pool, node, kind, intensity, now_unix_s)
+    noted = marks.Mark(pool, node, kind, intensity, now_unix_s)
     if how == "end":
-        one = marks.end(folder, pool, node, kind, now_unix_s)
-        told = f"{kind} on {node} ended after {now_unix_s - one.start_unix_s:.1f} s"
+        noted = marks.end(folder, pool, node, kind, now_unix_s)
+        sentence = f"{kind} on {node} ended after {now_unix_s - noted.start_unix_s:.1f} s"
     elif for_s is not None:
-        one = marks.Mark(pool, node, kind, intensity, now_unix_s - for_s, now_unix_s)
-        marks.append(folder, one)
-        told = f"{kind} on {node} for the last {for_s:g} s"
+        noted = marks.Mark(pool, node, kind, intensity, now_unix_s - for_s, now_unix_s)
+        marks.append(folder, noted)
+        sentence = f"{kind} on {node} for the last {for_s:g} s"
     else:
-        marks.begin(folder, one)
-        told = f"{kind} on {node} begins"
-    tell(asdict(one), told, as_json)
+        marks.begin(folder, noted)
+        sentence = f"{kind} on {node} begins"
+    tell(asdict(noted), sentence, as_json)

@@ -1,9 +1,9 @@
-"""How often the probability that Verdicts state was right: of what was said with 0.8, was a neighbour there in 0.8?
+"""How often the stated probability of Verdicts was right: was a neighbour there in 80% of those with 0.8?
 
-The expected calibration error is the mean distance of the two over bins of stated probability (Naeini, Cooper and
-Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015); the Brier score is the mean
-square of probability less truth ("Verification of Forecasts Expressed in Terms of Probability", Monthly Weather Review
-78, 1950). Both are 0 at best. Every Verdict counts once, however much time its Sample covers.
+The expected calibration error is the mean distance of the two shares over bins of stated probability (Naeini, Cooper
+and Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015). The Brier score is the
+mean square of probability minus truth ("Verification of Forecasts Expressed in Terms of Probability", Monthly Weather
+Review 78, 1950). Both are 0 at best. Every Verdict counts once, however much time its Sample covers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from detector.features.columns import Floats, Ints
 
 EDGES = (0.0, 0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99, 1.0)
-"""Of the bins; each holds its lower edge, the last one its upper too."""
+"""Edges of the bins. Each bin holds its lower edge, and the last its upper edge too."""
 
 
 def _zeros() -> Floats:
@@ -26,18 +26,19 @@ def _zeros() -> Floats:
 
 @dataclass
 class Reliability:
-    """Stated probabilities against the truth, in bins; add up with `merge`. All arrays are (bins,)."""
+    """Stated probabilities against the truth, in bins; `merge` adds up. All arrays are (bins,)."""
 
     verdicts: Ints = field(default_factory=lambda: np.zeros(len(EDGES) - 1, dtype=np.int64))
+    """Number of Verdicts."""
     beside: Ints = field(default_factory=lambda: np.zeros(len(EDGES) - 1, dtype=np.int64))
-    """Verdicts on nodes with a neighbour that users felt."""
+    """Number of Verdicts on nodes with a neighbour that users felt."""
     stated: Floats = field(default_factory=_zeros)
     """Sum of the stated probabilities."""
     squares: Floats = field(default_factory=_zeros)
-    """Sum of the squares of stated probability less truth."""
+    """Sum of the squares of stated probability minus truth."""
 
     def count(self, stated: Sequence[float], beside: Sequence[bool]) -> None:
-        """Takes in Verdicts' probabilities and whether a neighbour was there. Raises ValueError for no probability."""
+        """Adds Verdicts' probabilities, and whether a neighbour was there. Raises ValueError outside of 0 to 1."""
         probability, truth = np.asarray(stated, dtype=np.float64), np.asarray(beside, dtype=np.float64)
         wrong = probability[~((probability >= 0.0) & (probability <= 1.0))]
         if len(wrong):
@@ -56,42 +57,42 @@ class Reliability:
         self.squares += other.squares
 
     def as_dict(self) -> dict[str, Any] | None:
-        """For `--json` and a model's metadata: bins with Verdicts, and both errors; None without any Verdict."""
+        """The bins with Verdicts, and both errors, for `--json` and a model's metadata; None without any Verdict."""
         total = int(self.verdicts.sum())
         if not total:
             return None
         used = np.flatnonzero(self.verdicts)
         counts = self.verdicts[used]
-        said, was = self.stated[used] / counts, self.beside[used] / counts
+        means, shares = self.stated[used] / counts, self.beside[used] / counts
         bins = [
             {
                 "from": EDGES[number],
                 "to": EDGES[number + 1],
                 "verdicts": int(count),
                 "beside": int(self.beside[number]),
-                "stated": round(float(one), 4),
-                "share": round(float(other), 4),
+                "stated": round(float(mean), 4),
+                "share": round(float(share), 4),
             }
-            for number, count, one, other in zip(used.tolist(), counts, said, was, strict=True)
+            for number, count, mean, share in zip(used.tolist(), counts, means, shares, strict=True)
         ]
         return {
             "verdicts": total,
             "beside": int(self.beside.sum()),
             "bins": bins,
-            "expected_calibration_error": round(float(np.sum(counts * np.abs(said - was)) / total), 4),
+            "expected_calibration_error": round(float(np.sum(counts * np.abs(means - shares)) / total), 4),
             "brier_score": round(float(self.squares.sum()) / total, 4),
         }
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """What `as_dict` gave as a table for people."""
+def lines(scores: Mapping[str, Any]) -> list[str]:
+    """A result of `as_dict` as a table for people."""
     table = [f"    {'probability':<14}{'mean':>7}{'Verdicts':>10}{'beside a neighbour':>20}"]
-    for one in found["bins"]:
-        between = f"{one['from']:g} to {one['to']:g}"
-        beside = f"{one['beside']} ({one['share']:.3f})"
-        table.append(f"    {between:<14}{one['stated']:>7.3f}{one['verdicts']:>10}{beside:>20}")
+    for bin_ in scores["bins"]:
+        between = f"{bin_['from']:g} to {bin_['to']:g}"
+        beside = f"{bin_['beside']} ({bin_['share']:.3f})"
+        table.append(f"    {between:<14}{bin_['stated']:>7.3f}{bin_['verdicts']:>10}{beside:>20}")
     return [
-        f"  stated probability of a neighbour, {found['verdicts']} Verdicts: expected calibration error "
-        f"{found['expected_calibration_error']:g}, Brier score {found['brier_score']:g}",
+        f"  stated probability of a neighbour, {scores['verdicts']} Verdicts: expected calibration error "
+        f"{scores['expected_calibration_error']:g}, Brier score {scores['brier_score']:g}",
         *table,
     ]

@@ -13,23 +13,23 @@ TICK_S = 0.05
 
 
 def batches(recording: Recording, tick_s: float = TICK_S) -> Iterator[tuple[float, list[Sample]]]:
-    """The Samples as a detector with this tick would have taken them: (seconds since the start, those of the tick)."""
+    """(seconds since the start, Samples of a tick) for each tick of a detector that would have received them."""
     start = recording.received_unix_s[0]
     batch: list[Sample] = []
     tick = 0
     for sample, received_unix_s in zip(recording.samples, recording.received_unix_s, strict=True):
-        at = int((received_unix_s - start) / tick_s)
-        if at != tick and batch:
+        sample_tick = int((received_unix_s - start) / tick_s)
+        if sample_tick != tick and batch:
             yield (tick + 1) * tick_s, batch
             batch = []
-        tick = at
+        tick = sample_tick
         batch.append(sample)
     if batch:
         yield (tick + 1) * tick_s, batch
 
 
 def play(recording: Recording, judge: Judge, before: Callable[[float], None] | None = None) -> list[Verdict]:
-    """All Verdicts on a recording. `before` is called with each tick's wall time first."""
+    """All Verdicts on a recording. `before` is called before each tick, with its wall time (Unix, in s)."""
     verdicts: list[Verdict] = []
     for now_s, batch in batches(recording):
         if before is not None:

@@ -1,6 +1,6 @@
-"""A model's report: one HTML file without anything outside it; the figures are SVG in the page.
+"""A model's report: an HTML file that needs no other files. Its figures are SVG in the page.
 
-Everything in it comes from the model's metadata, so it can be made again from a model file.
+All its contents come from the model's metadata, so it can be made again from a model file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from detector.train.scores import FOUND, STATES
 
 WIDTH_IN, HEIGHT_IN = 6.0, 3.6
 Paint = Callable[[Any, Any], None]
-"""Puts data on a pair of matplotlib's axes."""
+"""(matplotlib's axes, data) -> None: draws the data."""
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } td, th { padding: .2rem .7rem; border: 1px solid #ccc; text-align: right }
@@ -60,15 +60,15 @@ def page(model: Model, text: str) -> str:
     return "\n".join(parts)
 
 
-def reliability_plot(found: Mapping[str, Any]) -> str:
-    """The reliability plot as SVG, of what `detector.train.reliability.Reliability.as_dict` gave."""
-    return _draw(_reliability, found)
+def reliability_plot(reliability: Mapping[str, Any]) -> str:
+    """The reliability plot as SVG, of a result of `detector.train.reliability.Reliability.as_dict`."""
+    return _draw(_reliability, reliability)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     def cells(values: Sequence[Any], tag: str) -> str:
         shown = ("-" if value is None else f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-        return "".join(f"<{tag}>{html.escape(one)}</{tag}>" for one in shown)
+        return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in shown)
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return f"<table><tr>{cells(head, 'th')}</tr>{body}</table>"
@@ -77,32 +77,36 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 NOISE_HEAD = ("noises", "missed", "recall", "delay median s", "delay p95 s")
 
 
-def _noise_row(one: Mapping[str, Any]) -> list[Any]:
+def _noise_row(noises: Mapping[str, Any]) -> list[Any]:
     keys = ("noises", "missed", "recall", "detection_delay_median_s", "detection_delay_p95_s")
-    return [one.get(key) for key in keys]
+    return [noises.get(key) for key in keys]
 
 
 def _judges(scores: Mapping[str, Any]) -> str:
     head = ("judge", *NOISE_HEAD, "precision of episodes", "false episodes", "calm node-hours", "per node-day")
     last = ("precision", "false_episodes", "calm_node_hours", "false_episodes_per_node_day")
     rows = [
-        [judge, *_noise_row(one), *(one.get(key) for key in last)] for judge in ("tree",) if (one := scores.get(judge))
+        [judge, *_noise_row(judge_scores), *(judge_scores.get(key) for key in last)]
+        for judge in ("tree",)
+        if (judge_scores := scores.get(judge))
     ]
     return _table(head, rows)
 
 
 def _by_noise(kinds: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [[f"{kind} {level}", *_noise_row(one)] for kind, levels in kinds.items() for level, one in levels.items()]
+    rows = [
+        [f"{kind} {level}", *_noise_row(noises)] for kind, levels in kinds.items() for level, noises in levels.items()
+    ]
     return _table(("noise", *NOISE_HEAD), rows)
 
 
 def _left_out(kinds: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [[kind, ", ".join(one["left_out_with"]), *_noise_row(one)] for kind, one in kinds.items()]
+    rows = [[kind, ", ".join(noises["left_out_with"]), *_noise_row(noises)] for kind, noises in kinds.items()]
     return _table(("noise", "left out with", *NOISE_HEAD), rows) if rows else "<p>Less than three kinds.</p>"
 
 
-def _estimators(found: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [[name, one["paae"], one["r2"], one["rows"]] for name, one in found.items()]
+def _estimators(estimators: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [[name, scores["paae"], scores["r2"], scores["rows"]] for name, scores in estimators.items()]
     return _table(("estimator, trained on 70% of the seconds", "PAAE", "R2", "seconds tested on"), rows)
 
 
@@ -110,14 +114,14 @@ def _laws(law: Mapping[str, Any] | None) -> str:
     if not law:
         return "<p>Not scored: too few recordings to hold one out.</p>"
     rows = [
-        [name, one["r2"], one["mean_absolute_error"]]
-        for name, one in (("linear", law), ("with quadratic terms", law["quadratic"]))
+        [name, scores["r2"], scores["mean_absolute_error"]]
+        for name, scores in (("linear", law), ("with quadratic terms", law["quadratic"]))
     ]
     return _table(("law, on recordings held out", "R2", "mean absolute error (share of the CPU)"), rows)
 
 
 def _draw(paint: Paint, data: Any, width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> str:
-    """An SVG of what `paint` puts on a pair of axes."""
+    """The SVG of axes on which `paint` has drawn the data."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -131,7 +135,7 @@ def _draw(paint: Paint, data: Any, width_in: float = WIDTH_IN, height_in: float 
 
 
 def _confusion(axes: Any, confusion: Mapping[str, Mapping[str, int]]) -> None:
-    counts = [[confusion[truth][found] for found in FOUND] for truth in STATES]
+    counts = [[confusion[truth][found_state] for found_state in FOUND] for truth in STATES]
     shares = [[count / max(sum(row), 1) for count in row] for row in counts]
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(FOUND)), FOUND)
@@ -164,21 +168,21 @@ def _delays(axes: Any, delays_s: Sequence[float]) -> None:
     axes.set(xlabel="seconds", ylabel="share of the noises found", xlim=(0, None))
 
 
-def _reliability(axes: Any, found: Mapping[str, Any]) -> None:
-    """Each point's size shows how many Verdicts it is of; on the line the probability is right."""
-    bins = found["bins"]
-    stated, share = [one["stated"] for one in bins], [one["share"] for one in bins]
-    sizes = [20.0 + 180.0 * (one["verdicts"] / found["verdicts"]) ** 0.5 for one in bins]
+def _reliability(axes: Any, scores: Mapping[str, Any]) -> None:
+    """Draws a point for each bin. Its size shows the number of Verdicts; on the line the probability is right."""
+    bins = scores["bins"]
+    stated, share = [bin_["stated"] for bin_ in bins], [bin_["share"] for bin_ in bins]
+    sizes = [20.0 + 180.0 * (bin_["verdicts"] / scores["verdicts"]) ** 0.5 for bin_ in bins]
     axes.plot([0, 1], [0, 1], linestyle=":", color="gray")
-    axes.scatter(stated, share, s=sizes, alpha=0.7, label=f"Brier score {found['brier_score']:g}")
+    axes.scatter(stated, share, s=sizes, alpha=0.7, label=f"Brier score {scores['brier_score']:g}")
     axes.set(xlabel="stated probability", ylabel="share beside a neighbour", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
     axes.legend(loc="upper left")
 
 
-def _tail(axes: Any, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """As Heimdall's figure 4.5: each estimator's PAAE on all seconds, learnt from the first of them."""
-    for name, one in found.items():
-        shares, errors, _ = zip(*one["learning_curve"], strict=True)
+def _tail(axes: Any, estimators: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draws each estimator's PAAE on all seconds, learnt from the first of them, as Heimdall's figure 4.5."""
+    for name, scores in estimators.items():
+        shares, errors, _ = zip(*scores["learning_curve"], strict=True)
         axes.plot([100 * share for share in shares], [100 * error for error in errors], marker="o", label=name)
     axes.set(xlabel="share of the seconds trained on, %", ylabel="PAAE, %", ylim=(0, None))
     axes.legend()

@@ -1,6 +1,6 @@
-"""How Verdicts compare with a recording's labels: ticks by state, noises found and how soon, false episodes.
+"""How Verdicts compare with a recording's labels: ticks by state, found noises and their delays, false episodes.
 
-Times are the Samples' own; a running detector looks every `detector.tick_s`, which adds at most that to a delay.
+Times are the Samples' own. A running detector looks every `detector.tick_s`, so its delays are longer by up to that.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from detector.train.reliability import Reliability
 from slackwater.messages import Verdict
 
 GRACE_S = 3.0
-"""Ticks this soon after a label's end count neither for nor against: queues drain, and the episode is held a while."""
+"""Ticks this soon after a label's end do not count: queues drain, and the episode is held a while."""
 STATES = ("calm", "interference", "overload", "all_slow")
 FOUND = (*STATES, "unknown")
 SURE = 0.95
 """Confidence of the intervals."""
 FELT = 1.5
-"""Users notice a noise (`felt`) when the median of its node's p95 response times is so many times that of its calm."""
+"""Users notice a noise (`felt`) when the median of its node's p95 response times is at least this many times that of
+calm."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """One noise of a label, and what came of it."""
+    """A noise of a label, and its detection."""
 
     kind: str
     intensity: float
     delay_s: float | None
-    """From its start to the first `interference` of that node; None: it was missed."""
+    """Time from its start to the first `interference` of that node; None: it was missed."""
     harm: float | None
-    """p95 response time during it over that in calm; None where one of them is unknown."""
+    """p95 response time during it over that in calm; None where either is unknown."""
 
     @property
     def felt(self) -> bool:
@@ -44,28 +45,28 @@ class Noise:
 
 @dataclass
 class Scores:
-    """How Verdicts compare with labels; add up over recordings with `merge`."""
+    """The comparison of Verdicts with labels; `merge` adds up over recordings."""
 
     confusion: dict[str, Counter[str]] = field(
         default_factory=lambda: {truth: Counter(dict.fromkeys(FOUND, 0)) for truth in STATES}
     )
-    """Ticks by truth, then by the state found."""
+    """Number of ticks by true state, then by found state."""
     noises: list[Noise] = field(default_factory=list)
     true_episodes: int = 0
     false_episodes: int = 0
     """Episodes of interference that began while the node had no neighbour."""
     false_during: Counter[str] = field(default_factory=Counter)
-    """Kind of the disturbance that was going on when a false episode began, or `nothing`; and how many there were."""
+    """Kind of the disturbance when a false episode began, or `nothing` -> number of such episodes."""
     disturbed_node_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Kind of label that is no noise -> its seconds, of each node that it was done to."""
+    """Kind of label that is no noise -> its seconds, summed over the nodes to which it was done."""
     calm_node_hours: float = 0.0
     """Node-hours without a neighbour."""
     reliability: Reliability = field(default_factory=Reliability)
-    """Of the probability that Verdicts state: see `_count_reliability` for those that count."""
+    """Reliability of the stated probability, over the Verdicts that count (`_count_reliability`)."""
 
     def merge(self, other: Scores) -> None:
-        for truth, found in other.confusion.items():
-            self.confusion[truth].update(found)
+        for truth, found_states in other.confusion.items():
+            self.confusion[truth].update(found_states)
         self.noises += other.noises
         self.true_episodes += other.true_episodes
         self.false_episodes += other.false_episodes
@@ -76,17 +77,21 @@ class Scores:
         self.reliability.merge(other.reliability)
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json` and a model's metadata; None where there was nothing to score."""
+        """The scores for `--json` and a model's metadata; a score is None where there was nothing to score."""
         states = {}
         for state in STATES:
             right = self.confusion[state][state]
-            found = sum(row[state] for row in self.confusion.values())
-            there = sum(self.confusion[state].values())
-            states[state] = {"precision": _share(right, found), "recall": _share(right, there), "ticks": there}
+            found_ticks = sum(row[state] for row in self.confusion.values())
+            true_ticks = sum(self.confusion[state].values())
+            states[state] = {
+                "precision": _share(right, found_ticks),
+                "recall": _share(right, true_ticks),
+                "ticks": true_ticks,
+            }
         kinds: dict[str, dict[str, Any]] = defaultdict(dict)
         for kind, intensity in sorted({(noise.kind, noise.intensity) for noise in self.noises}):
-            some = [noise for noise in self.noises if (noise.kind, noise.intensity) == (kind, intensity)]
-            kinds[kind][f"{intensity:g}"] = of_noises(some)
+            noises = [noise for noise in self.noises if (noise.kind, noise.intensity) == (kind, intensity)]
+            kinds[kind][f"{intensity:g}"] = of_noises(noises)
         hours = self.calm_node_hours
         return {
             "states": states,
@@ -108,7 +113,7 @@ class Scores:
         }
 
     def _disturbances(self) -> dict[str, dict[str, Any]]:
-        """Kind of label that is no noise, and `nothing` -> how long it was done to nodes, false episodes beside it."""
+        """Kind of label that is no noise, or `nothing` -> its node-seconds and false episodes."""
         calm_s = self.calm_node_hours * 3600
         seconds = {**self.disturbed_node_s, "nothing": max(0.0, calm_s - sum(self.disturbed_node_s.values()))}
         return {
@@ -117,18 +122,18 @@ class Scores:
         }
 
     def _by_kind(self) -> dict[str, dict[str, Any]]:
-        """Kind -> recall and delays of all its noises and of those that were felt, and how strong they were."""
-        found = {}
+        """Kind -> recall and delays of all its noises, the same of those that were felt, and their median harm."""
+        by_kind = {}
         for kind in sorted({noise.kind for noise in self.noises}):
-            some = [noise for noise in self.noises if noise.kind == kind]
-            harm = _quantile([noise.harm for noise in some if noise.harm is not None], 0.5)
-            felt = of_noises([noise for noise in some if noise.felt])
-            found[kind] = {**of_noises(some), "harm_median": harm, "felt": felt}
-        return found
+            noises = [noise for noise in self.noises if noise.kind == kind]
+            harm = _quantile([noise.harm for noise in noises if noise.harm is not None], 0.5)
+            felt = of_noises([noise for noise in noises if noise.felt])
+            by_kind[kind] = {**of_noises(noises), "harm_median": harm, "felt": felt}
+        return by_kind
 
 
 def of_noises(noises: Sequence[Noise]) -> dict[str, Any]:
-    """Recall with its interval, and delays, of some noises."""
+    """Recall with its interval, and delays, of these noises."""
     delays_s = [noise.delay_s for noise in noises if noise.delay_s is not None]
     return {
         "noises": len(noises),
@@ -143,19 +148,21 @@ def of_noises(noises: Sequence[Noise]) -> dict[str, Any]:
 def share_interval(part: int, whole: int) -> list[float] | None:
     """Low and high end of the exact interval of a share (Clopper and Pearson, Biometrika 26, 1934); None without any.
 
-    It takes the noises as independent.
+    The trials are taken as independent.
     """
     from scipy.stats import binomtest
 
     if not whole:
         return None
-    found = binomtest(part, whole).proportion_ci(SURE, method="exact")
-    return [round(float(found.low), 4), round(float(found.high), 4)]
+    interval = binomtest(part, whole).proportion_ci(SURE, method="exact")
+    return [round(float(interval.low), 4), round(float(interval.high), 4)]
 
 
 def rate_interval(count: int, exposure: float) -> list[float] | None:
-    """Low and high end of the exact interval of a Poisson rate (Garwood, Biometrika 28, 1936), per unit of exposure;
-    None without exposure."""
+    """Low and high end of the exact interval of a Poisson rate (Garwood, Biometrika 28, 1936) per unit of exposure.
+
+    None without exposure.
+    """
     from scipy.stats import chi2
 
     if exposure <= 0.0:
@@ -190,10 +197,10 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
         for noise in noises:
             calm_s -= noise.end_unix_s - noise.start_unix_s
             during = [tick for tick in ticks if noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s]
-            found = next((tick.time_unix_s for tick in during if tick.state == "interference"), None)
+            found_unix_s = next((tick.time_unix_s for tick in during if tick.state == "interference"), None)
             loud_ms = median_ms(tick.rt_p95_ms for tick in during)
             harm = loud_ms / calm_ms if loud_ms and calm_ms else None
-            delay_s = None if found is None else found - noise.start_unix_s
+            delay_s = None if found_unix_s is None else found_unix_s - noise.start_unix_s
             scores.noises.append(Noise(noise.kind, noise.intensity, delay_s, harm))
             if scores.noises[-1].felt:
                 felt.append(noise)
@@ -220,8 +227,10 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
 def _count_reliability(
     reliability: Reliability, ticks: Iterable[Verdict], noises: Sequence[Label], felt: Sequence[Label]
 ) -> None:
-    """Counts a node's Verdicts that state a probability. Beside a noise that users did not feel, and just after any,
-    nobody can say what is right."""
+    """Counts a node's Verdicts that state a probability.
+
+    Verdicts beside a noise that users did not feel, or just after any noise, are left out: the truth is not known.
+    """
     counted = []
     for tick in ticks:
         beside = any(noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s for noise in felt)
@@ -231,11 +240,11 @@ def _count_reliability(
 
 
 def median_ms(times_ms: Iterable[float | None]) -> float | None:
-    """Of those that are known; None without any."""
-    found = [time_ms for time_ms in times_ms if time_ms is not None]
-    return float(np.median(found)) if found else None
+    """Median of the known times; None without any."""
+    known_ms = [time_ms for time_ms in times_ms if time_ms is not None]
+    return float(np.median(known_ms)) if known_ms else None
 
 
 def reaches(label: Label, time_unix_s: float) -> bool:
-    """It is going on, or has just ended."""
+    """Whether a label is going on at a time, or has just ended (`GRACE_S`)."""
     return label.start_unix_s <= time_unix_s < label.end_unix_s + GRACE_S

@@ -1,9 +1,9 @@
 """Builds a model from labelled recordings: a tree for each kind of node, the estimator's starting coefficients, and
 honest scores of both.
 
-Scores come from cross-validation by recording, never by tick: ticks of one recording resemble each other, so a tree
-judged on ticks of recordings that it has seen looks better than it is. Each held-out recording is replayed through the
-whole detector (baselines, tree, state machine), and the Verdicts are compared with the labels.
+Scores come from cross-validation by recording, never by tick: ticks of a recording resemble each other, so a tree looks
+better than it is on ticks of recordings that it has seen. Each held-out recording is replayed through the whole
+detector (baselines, tree, state machine), and its Verdicts are compared with the labels.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from slackwater.messages import Verdict
 SETTLE_S = 1.0
 """Ticks this soon after a label's edges are not learnt from: the onset's own tick is half calm, and queues drain."""
 MIN_LEAF_SHARE = 0.01
-"""Of the ticks' weight, of which each class has half."""
+"""Least share of the ticks' weight in a leaf. Each class has half of the weight."""
 PRUNE = 2e-4
-"""Splits that lower the impurity by less are left out: they carry no information."""
+"""Splits that lower the impurity by less are left out, since they carry no information."""
 MAX_FOLDS = 10
 MIN_TICKS = 50
 """Ticks of each class that a training needs."""
 RIDGE = 1e-3
 MOST_SECONDS = 4000
-"""So many seconds, evenly spread, compare the estimators of p95: some of them take time that grows by the square."""
+"""The most seconds, evenly spread, on which estimators of p95 are compared: some take time that grows by the square."""
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many steps are done, of how many."""
+"""Called with (a name of the work, number of steps that are done, number of all steps)."""
 
 
 class TrainingError(Exception):
-    """Recordings that cannot be trained on; the text says what they lack."""
+    """A model cannot be trained on recordings. The text says what they lack."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What one recording teaches."""
+    """The training data of one recording."""
 
     matrix: Floats
     """(ticks, features)."""
@@ -64,19 +64,19 @@ class Learned:
     node_kinds: Ints
     """(ticks,) index in `KINDS`."""
     law: Floats
-    """(ticks, 5): the estimator's terms and the CPU that followed."""
+    """(ticks, 5) the estimator's terms and the CPU that followed."""
     kinds: np.ndarray[Any, np.dtype[np.str_]]
     """(ticks,) the kind of each tick's label; empty where there is none."""
     weights: Floats
-    """(ticks,) how much each counts: the time that its Sample covers, in times of `REFERENCE_S`."""
+    """(ticks,) each tick's weight: the time that its Sample covers, in units of `REFERENCE_S`."""
 
     def without(self, kinds: Sequence[str]) -> Learned:
-        """The same without the ticks of these kinds."""
+        """The data without the ticks of these kinds of label."""
         kept = ~np.isin(self.kinds, list(kinds))
         return self._only(kept)
 
     def of_kind(self, kind: int) -> Learned:
-        """The ticks of one kind of node."""
+        """The data of one kind of node."""
         return self._only(self.node_kinds == kind)
 
     def _only(self, kept: Bools) -> Learned:
@@ -86,16 +86,16 @@ class Learned:
         )
 
 
-def track(items: Sequence[T], what: str, progress: Progress) -> Iterator[T]:
-    """The items one by one, while `progress` is called."""
+def track(items: Sequence[T], step: str, progress: Progress) -> Iterator[T]:
+    """The items one by one; `progress` is called before each and at the end."""
     for number, item in enumerate(items):
-        progress(what, number, len(items))
+        progress(step, number, len(items))
         yield item
-    progress(what, len(items), len(items))
+    progress(step, len(items), len(items))
 
 
 def learn(recording: Recording) -> Learned:
-    """Replays a recording with its labels as judge of what is calm, and gives its ticks as features and truth."""
+    """Replays a recording, in which its labels decide which ticks are calm; returns the ticks' features and truth."""
     judge = _judge(recording, undecided())
     ticks: list[Tick] = []
     history: list[Floats] = []
@@ -127,8 +127,8 @@ def _truth(recording: Recording, tick: Tick) -> str:
 
 
 def _teaches(recording: Recording, tick: Tick) -> bool:
-    """A tick with requests, of a truth that the tree classifies, away from the edges of labels, that neither its own
-    load nor its whole pool explains."""
+    """Whether to learn from a tick: it has requests, its truth is one that the tree classifies, it is away from the
+    edges of labels, and neither its own load nor its whole pool explains it."""
     if not tick.has_requests or not tick.by_tree or _truth(recording, tick) not in CLASSES:
         return False
     end = tick.sample.time_unix_s
@@ -144,16 +144,16 @@ def _teaches(recording: Recording, tick: Tick) -> bool:
 
 
 def fit_trees(parts: Sequence[Learned]) -> dict[str, Any]:
-    """Kind of node -> its classifier. Raises TrainingError when one of the classes is missing for all of them."""
-    found, lacking = {}, []
+    """Kind of node -> its classifier. Raises TrainingError when every kind lacks ticks of one of the classes."""
+    classifiers, lacking = {}, []
     for number, kind in enumerate(KINDS):
         try:
-            found[kind] = _fit_tree([part.of_kind(number) for part in parts])
+            classifiers[kind] = _fit_tree([part.of_kind(number) for part in parts])
         except TrainingError as error:
             lacking.append(f"{kind}: {error}")
-    if not found:
+    if not classifiers:
         raise TrainingError("; ".join(lacking))
-    return found
+    return classifiers
 
 
 def _fit_tree(parts: Sequence[Learned]) -> Any:
@@ -161,16 +161,16 @@ def _fit_tree(parts: Sequence[Learned]) -> Any:
 
     matrix = np.concatenate([np.zeros((0, len(FEATURES))), *(part.matrix for part in parts)])
     interfered = np.concatenate([np.zeros(0, dtype=bool), *(part.interfered for part in parts)])
-    there = {"interference": int(interfered.sum()), "calm": int((~interfered).sum())}
-    for name, count in there.items():
+    ticks = {"interference": int(interfered.sum()), "calm": int((~interfered).sum())}
+    for name, count in ticks.items():
         if count < MIN_TICKS:
             raise TrainingError(
                 f"the recordings hold {count} ticks of `{name}` with requests; expected at least {MIN_TICKS}: "
-                f"{there['calm']} calm, {there['interference']} interfered"
+                f"{ticks['calm']} calm, {ticks['interference']} interfered"
             )
     weights = np.concatenate([np.zeros(0), *(part.weights for part in parts)])
-    for of_class in (interfered, ~interfered):
-        weights[of_class] /= weights[of_class].sum()
+    for in_class in (interfered, ~interfered):
+        weights[in_class] /= weights[in_class].sum()
     classifier = DecisionTreeClassifier(
         criterion="entropy",
         max_depth=MAX_DEPTH,
@@ -184,16 +184,16 @@ def _fit_tree(parts: Sequence[Learned]) -> Any:
 
 
 def trees_of(classifiers: Mapping[str, Any], count: Callable[[Tree, int], Evidence]) -> dict[str, dict[str, Any]]:
-    """Kind of node -> its tree's arrays, as `Tree.of` reads them. `count` counts a tree's levels on a kind of node."""
-    found = {}
+    """Kind of node -> its tree's arrays, as `Tree.of` reads them. `count`: (tree, kind) -> counts of its levels."""
+    trees = {}
     for kind, classifier in classifiers.items():
         arrays = plain(classifier)
-        found[kind] = levels.with_levels(arrays, count(Tree.of(arrays), KINDS.index(kind)))
-    return found
+        trees[kind] = levels.with_levels(arrays, count(Tree.of(arrays), KINDS.index(kind)))
+    return trees
 
 
 def quick_model(name: str, parts: Sequence[Learned]) -> Model:
-    """A model that counts its leaves in the ticks that it was fitted to, for scoring. Raises TrainingError."""
+    """A model for scoring, whose leaves are counted in the ticks that it was fitted to. Raises TrainingError."""
 
     def count(tree: Tree, kind: int) -> Evidence:
         calm, neighbour = (np.zeros(len(tree.evidence.calm)) for _ in range(2))
@@ -207,7 +207,10 @@ def quick_model(name: str, parts: Sequence[Learned]) -> Model:
 
 
 def fit_law(parts: Sequence[Learned]) -> tuple[tuple[float, ...], dict[str, float]]:
-    """Least squares (with a small ridge) for the estimator's law; the coefficients, and R2 and mean absolute error."""
+    """The coefficients of the estimator's law by least squares with a small ridge, and their scores (`law_scores`).
+
+    Raises TrainingError with too few ticks.
+    """
     law = _whole(parts)
     if len(law) < MIN_TICKS:
         raise TrainingError(
@@ -218,7 +221,7 @@ def fit_law(parts: Sequence[Learned]) -> tuple[tuple[float, ...], dict[str, floa
 
 
 def _least_squares(terms: Floats, cpu: Floats) -> Floats:
-    """With a small ridge on all but the constant, which is the term that the law's rows end with."""
+    """Least squares with a small ridge on all terms but the constant, which is the last one."""
     weights = RIDGE * len(terms) * np.diag((terms != 1.0).any(axis=0).astype(np.float64))
     return np.asarray(
         np.linalg.solve(terms.T @ terms + weights + 1e-9 * np.eye(terms.shape[1]), terms.T @ cpu), dtype=np.float64
@@ -226,14 +229,14 @@ def _least_squares(terms: Floats, cpu: Floats) -> Floats:
 
 
 def quadratic(law: Floats) -> Floats:
-    """The law's rows with squares and products of its terms too: (ticks, 11)."""
+    """(ticks, 11) the law's rows, with the squares and products of its terms added."""
     terms = law[:, :-2]
     first, second = np.triu_indices(terms.shape[1])
     return np.concatenate([terms, terms[:, first] * terms[:, second], law[:, -2:]], axis=1)
 
 
 def law_scores(coefficients: Sequence[float] | Floats, law: Floats) -> dict[str, float]:
-    """R2 and mean absolute error (CPU share) of the law; `law` is (ticks, terms and the CPU that followed)."""
+    """R2 and mean absolute error (CPU share) of the law; `law`: (ticks, terms and the CPU that followed)."""
     error = law[:, -1] - law[:, :-1] @ np.asarray(coefficients)
     spread = float(((law[:, -1] - law[:, -1].mean()) ** 2).sum())
     return {
@@ -244,19 +247,19 @@ def law_scores(coefficients: Sequence[float] | Floats, law: Floats) -> dict[str,
 
 
 def compare_laws(parts: Sequence[Learned], held: Sequence[Learned]) -> dict[str, dict[str, float]]:
-    """Scores on `held` of the law and of one with quadratic terms, both fitted to `parts`. Empty with too few ticks."""
+    """Scores on `held` of the law and of a quadratic law, both fitted to `parts`; empty with too few ticks."""
     known, tested = _whole(parts), _whole(held)
     if len(known) < MIN_TICKS or not len(tested):
         return {}
-    found = {}
+    scores = {}
     for name, expand in {"linear": lambda law: law, "quadratic": quadratic}.items():
         rows = expand(known)
-        found[name] = law_scores(_least_squares(rows[:, :-1], rows[:, -1]), expand(tested))
-    return found
+        scores[name] = law_scores(_least_squares(rows[:, :-1], rows[:, -1]), expand(tested))
+    return scores
 
 
 def _whole(parts: Sequence[Learned]) -> Floats:
-    """The law's rows without gaps."""
+    """The law's rows without those that have gaps."""
     law = np.concatenate([np.zeros((0, len(TERMS) + 1)), *(part.law for part in parts)])
     return np.asarray(law[np.isfinite(law).all(axis=1)])
 
@@ -321,7 +324,7 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
 
 
 def _cross_validate(recordings: Sequence[Recording], parts: Sequence[Learned], progress: Progress) -> dict[str, Any]:
-    """Scores of held-out recordings, of trees trained on the others."""
+    """Scores on held-out recordings of trees that were trained on the others."""
     folds = min(len(recordings), MAX_FOLDS)
     scores = Scores()
     laws: list[dict[str, dict[str, float]]] = []
@@ -334,7 +337,7 @@ def _cross_validate(recordings: Sequence[Recording], parts: Sequence[Learned], p
         try:
             model = quick_model("fold", rest)
         except TrainingError:
-            # Too little is left without the held-out ones; `scored` counts the others.
+            # Too little is left without the held-out recordings; `scored` counts the others.
             continue
         for number in held:
             scores.merge(replay(recordings[number], model))
@@ -353,11 +356,11 @@ def _cross_validate(recordings: Sequence[Recording], parts: Sequence[Learned], p
 
 def _says(model: Model, part: Learned) -> Floats:
     """(ticks,) the log-likelihood ratio of each tick's leaf."""
-    found = np.zeros(len(part.matrix))
+    ratios = np.zeros(len(part.matrix))
     for kind, tree in enumerate(model.trees):
         rows = np.flatnonzero(part.node_kinds == kind)
-        found[rows] = tree.evidence.ratios[tree.level[tree.walk(part.matrix[rows])]]
-    return found
+        ratios[rows] = tree.evidence.ratios[tree.level[tree.walk(part.matrix[rows])]]
+    return ratios
 
 
 def _compare_tail(recordings: Sequence[Recording]) -> dict[str, Any] | None:
@@ -371,19 +374,22 @@ def _compare_tail(recordings: Sequence[Recording]) -> dict[str, Any] | None:
 
 
 def mean_laws(laws: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any] | None:
-    """Mean of the folds' scores (`compare_laws`): of the law, and of one with quadratic terms; None without any."""
-    found = [one for one in laws if one]
-    if not found:
+    """Mean of the folds' scores (`compare_laws`) of the law, and of a law with quadratic terms; None without any."""
+    scored = [scores for scores in laws if scores]
+    if not scored:
         return None
     linear, quadratic = (
-        {key: round(float(np.mean([one[name][key] for one in found])), 4) for key in ("r2", "mean_absolute_error")}
+        {
+            key: round(float(np.mean([scores[name][key] for scores in scored])), 4)
+            for key in ("r2", "mean_absolute_error")
+        }
         for name in ("linear", "quadratic")
     )
     return {**linear, "quadratic": quadratic}
 
 
 def _curves(says: Sequence[Floats], truths: Sequence[Bools]) -> dict[str, Any] | None:
-    """ROC and precision/recall of held-out ticks, by what their leaves say; None without both."""
+    """ROC and precision/recall of held-out ticks by their leaves' ratios; None without ticks of both classes."""
     from sklearn import metrics
 
     share, truth = np.concatenate([np.zeros(0), *says]), np.concatenate([np.zeros(0, dtype=bool), *truths])
@@ -400,26 +406,26 @@ def _curves(says: Sequence[Floats], truths: Sequence[Bools]) -> dict[str, Any] |
 
 
 def _points(first: Floats, second: Floats) -> list[tuple[float, float]]:
-    return [(round(float(one), 4), round(float(other), 4)) for one, other in zip(first, second, strict=True)]
+    return [(round(float(x), 4), round(float(y), 4)) for x, y in zip(first, second, strict=True)]
 
 
 def pairs_of(kinds: Sequence[str]) -> list[tuple[str, ...]]:
-    """The kinds two by two, each once; the last of an odd number goes with the first."""
+    """The kinds in pairs, each once. The last of an odd number is paired with the first."""
     pairs = [tuple(kinds[number : number + 2]) for number in range(0, len(kinds), 2)]
     return [pair if len(pair) == 2 else (*pair, kinds[0]) for pair in pairs]
 
 
 def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], progress: Progress) -> dict[str, Any]:
-    """Noise kind -> how noises of it fare by a tree that was trained on neither it nor one other kind.
+    """Noise kind -> scores of its noises by trees that were trained without it and one other kind.
 
-    Empty with less than three kinds: nothing would be left to train on.
+    Empty with less than three kinds, since nothing would be left to train on.
     """
     kinds = sorted(
         {label.kind for recording in recordings for label in recording.labels if label.state == "interference"}
     )
     if len(kinds) < 3:
         return {}
-    found: dict[str, Any] = {}
+    scores_by_kind: dict[str, Any] = {}
     for pair in track(pairs_of(kinds), "two kinds left out", progress):
         rest = [part.without(pair) for part in parts]
         try:
@@ -431,15 +437,19 @@ def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], 
             if any(label.kind in pair for label in recording.labels):
                 scores.merge(replay(recording, model))
         for kind in pair:
-            if kind not in found:
-                some = [noise for noise in scores.noises if noise.kind == kind]
-                felt = of_noises([noise for noise in some if noise.felt])
-                found[kind] = {**of_noises(some), "felt": felt, "left_out_with": [k for k in pair if k != kind]}
-    return found
+            if kind not in scores_by_kind:
+                noises = [noise for noise in scores.noises if noise.kind == kind]
+                felt = of_noises([noise for noise in noises if noise.felt])
+                scores_by_kind[kind] = {
+                    **of_noises(noises),
+                    "felt": felt,
+                    "left_out_with": [other for other in pair if other != kind],
+                }
+    return scores_by_kind
 
 
 def replay(recording: Recording, model: Model) -> Scores:
-    """Scores of a recording that was replayed through the whole detector."""
+    """Scores of the whole detector on a recording."""
     return score(recording, judged(recording, model))
 
 
@@ -449,11 +459,11 @@ def judged(recording: Recording, model: Model) -> list[Verdict]:
 
 
 def show(recordings: Sequence[Recording], model: Model, progress: Progress) -> list[levels.Shown]:
-    """What nodes show when recordings are replayed."""
-    found = []
+    """The nodes' ticks when recordings are replayed."""
+    nodes = []
     for recording in track(recordings, "counting evidence", progress):
         judge = _judge(recording, model)
         judge.ticks = []
         play(recording, judge)
-        found += levels.shown(recording, judge.ticks)
-    return found
+        nodes += levels.shown(recording, judge.ticks)
+    return nodes
