@@ -239,9 +239,11 @@ def to_store(
     baselines: Mapping[str, Baseline], snapshot: Snapshot, externally_controlled: Collection[str]
 ) -> dict[str, Baseline]:
     """The weights to go back to without us: a server that somebody else controls keeps its present weight."""
-    theirs = {server.name: server.weight for server in snapshot.servers if server.name in externally_controlled}
+    weights_of_others = {
+        server.name: server.weight for server in snapshot.servers if server.name in externally_controlled
+    }
     return {
-        name: msgspec.structs.replace(baseline, weight=theirs.get(name, baseline.weight))
+        name: msgspec.structs.replace(baseline, weight=weights_of_others.get(name, baseline.weight))
         for name, baseline in baselines.items()
     }
 

@@ -85,7 +85,7 @@ class Writer:
         self.unconfirmed: dict[str, int] = {}
         """Weights that were sent and not confirmed: the balancer may show them or not."""
         self.unconfirmed_limits: dict[str, int] = {}
-        """The same for `maxconn`."""
+        """`maxconn`s that were sent and not confirmed."""
         self._journal = journal
         self._wall = wall
         self._may_lower = may_lower

@@ -35,9 +35,9 @@ class Observations:
     """Standard error of `rps` that comes from watching only some of the connections. The same connections are watched
     from one Sample to the next, so their errors add up and do not cancel out."""
     utilisation: Floats
-    """CPU time over what the server may use, stolen time included."""
+    """CPU time over the CPU that the server may use, stolen time included."""
     own: Floats
-    """CPU time of the web server's own processes over what it may use."""
+    """CPU time of the web server's own processes over the CPU that it may use."""
     cores: Floats
     """CPUs that the server may use."""
     held: Floats

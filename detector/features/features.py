@@ -356,15 +356,14 @@ def _describe_signal(column: int, frame: Frame, rows: Ints, after: str) -> list[
     own, peers = frame.own[rows, column].tolist(), frame.peers[rows, column].tolist()
     lent = frame.borrowed[rows].tolist()
     lines = []
-    for value, mine, theirs, borrowed in zip(values, own, peers, lent, strict=True):
+    for value, over_own, over_peers, borrowed in zip(values, own, peers, lent, strict=True):
         # The usual case of `times` is written out: a call for each node and tick would cost too much.
         line = f"{name} {value:.3g}{unit}"
-        if mine == mine:
-            line += f" is {f'{mine:.2g}x' if mine < 10 else times(mine)} {LENT if borrowed else OWN}"
-        if theirs == theirs:
-            line += (
-                f"{' and' if mine == mine else ' is'} {f'{theirs:.2g}x' if theirs < 10 else times(theirs)} its peers'"
-            )
+        if over_own == over_own:
+            line += f" is {f'{over_own:.2g}x' if over_own < 10 else times(over_own)} {LENT if borrowed else OWN}"
+        if over_peers == over_peers:
+            ratio = f"{over_peers:.2g}x" if over_peers < 10 else times(over_peers)
+            line += f"{' and' if over_own == over_own else ' is'} {ratio} its peers'"
         lines.append(f"{line}{after}")
     return lines
 

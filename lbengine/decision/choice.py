@@ -73,7 +73,7 @@ class _Belief:
     """A server's capacity as it is believed: with a neighbour and without."""
 
     capacity_rps: float
-    """With the neighbour."""
+    """Capacity with the neighbour."""
     error: float
     """Standard error of the logarithm of `capacity_rps`."""
     calm_rps: float

@@ -164,8 +164,8 @@ class _Turn:
         """Whether it takes requests, or would with a weight above 0; a server that someone else holds at 0 does not."""
         if not server.available or server.backup:
             return False
-        theirs = server.name in self.state.externally_controlled
-        return server.weight > 0 if theirs else self.baselines[server.name].weight > 0
+        held_by_others = server.name in self.state.externally_controlled
+        return server.weight > 0 if held_by_others else self.baselines[server.name].weight > 0
 
     def _admit(self) -> guard.Admission:
         verdicts = self.view.verdicts
@@ -183,8 +183,8 @@ class _Turn:
         baseline; its capacity is scaled likewise."""
         name = server.name
         verdict, position = self.view.verdicts.get(name), self.state.positions[name]
-        theirs = name in self.state.externally_controlled
-        held = server.weight if theirs else self.pins.get(name)
+        held_by_others = name in self.state.externally_controlled
+        held = server.weight if held_by_others else self.pins.get(name)
         configured = self.baselines[name].weight
         part = held / configured if held is not None and configured > 0 else 1.0
         rps = None if self.state.rates.rps is None else self.state.rates.rps.get(name)
@@ -196,7 +196,7 @@ class _Turn:
             rps=rps,
             served_rps=served or 0.0,
             drained=position.weight == 0,
-            weight=server.weight if theirs else position.weight,
+            weight=server.weight if held_by_others else position.weight,
         )
         if verdict is None:
             return load

@@ -63,7 +63,7 @@ class PoolView:
     unconfirmed: Mapping[str, int] = field(default_factory=dict)
     """Weights that were sent and not confirmed: the balancer may show them or not."""
     unconfirmed_limits: Mapping[str, int] = field(default_factory=dict)
-    """The same for `maxconn`."""
+    """`maxconn`s that were sent and not confirmed."""
     then: Phase = "paused"
     """The phase after `restoring`."""
     drains: Mapping[str, TemporaryOverride] = field(default_factory=dict)

@@ -96,12 +96,12 @@ class Leases:
         )
 
     def _describe_other(self) -> str:
-        theirs = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
-        theirs = [(lease, place) for lease, place in theirs if lease.owner == "theirs"]
-        holder = theirs[0][0].found if theirs else None
+        others = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
+        others = [(lease, place) for lease, place in others if lease.owner == "theirs"]
+        holder = others[0][0].found if others else None
         if holder is None:
             return ""
-        driven = "it" if len(theirs) == len(self._leases) else ", ".join(place for _, place in theirs)
+        driven = "it" if len(others) == len(self._leases) else ", ".join(place for _, place in others)
         return f"lbengine of {holder.host} (pid {holder.pid}) drives {driven}"
 
     @property

@@ -1,4 +1,4 @@
-"""What is set of a pool behind HAProxy."""
+"""The settings of a pool behind HAProxy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HAProxyPool(PoolSettings, frozen=True, kw_only=True, tag_field="balancer",
 
     @property
     def all_sockets(self) -> list[str]:
-        """Of every HAProxy that this pool is behind, the first one first."""
+        """The admin sockets of all HAProxies in front of the pool; `socket` comes first."""
         return [self.socket, *self.sockets]
 
     @property
@@ -76,4 +76,4 @@ class HAProxyPool(PoolSettings, frozen=True, kw_only=True, tag_field="balancer",
 
     @property
     def unique(self) -> list[tuple[str, str]]:
-        return [("backend", f"backend `{self.backend}` of {one}") for one in self.all_sockets]
+        return [("backend", f"backend `{self.backend}` of {socket}") for socket in self.all_sockets]

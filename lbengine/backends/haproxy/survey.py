@@ -110,8 +110,8 @@ def find_socket(named: str, configuration: Configuration, usual: Sequence[str] =
     """
     if named:
         return socket_named(named), "as given"
-    if (found := find_in(configuration)) is not None:
-        return found
+    if (socket_and_place := find_in(configuration)) is not None:
+        return socket_and_place
     for path in usual:
         if _is_socket(path):
             return path, "at a usual place"

@@ -1,4 +1,4 @@
-"""What is set of a pool that is a virtual service of IPVS."""
+"""The settings of a pool that is a virtual service of IPVS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is set of a pool that is a virtual service of keepalived."""
+"""The settings of a pool that is a virtual service of keepalived."""
 
 from __future__ import annotations
 
