@@ -39,7 +39,8 @@ def check_servers(
     for kind, slots in _by_placeholder(server for server in active if server.placeholder).items():
         slots_are = "is an empty slot" if len(slots) == 1 else "are empty slots"
         warnings.append(
-            f"{where}: {names(slots)} {slots_are} ({PLACEHOLDERS[kind]}): no machine is looked for there until it is filled"
+            f"{where}: {names(slots)} {slots_are} ({PLACEHOLDERS[kind]}): no machine is looked for there until it is"
+            " filled"
         )
     active = [server for server in active if not server.placeholder]
     if coarse := names(server for server in active if 0 < weights[server.name] < FINE_BASELINE):

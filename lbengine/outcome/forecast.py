@@ -69,8 +69,8 @@ def after_ms(
 ) -> float | None:
     """The pool's p95 as it is predicted with these `weights`.
 
-    None when no server's p95, no rate or not every server's capacity is known. Under least connections all servers with
-    a weight above 0 are taken to be filled alike.
+    None where no p95, no rate or some server's capacity is not known. Under least connections all servers with a weight
+    above 0 are taken to be filled alike.
     """
     total = math.fsum(rates.values())
     usable = [server for server in weights if server in capacity_rps]
