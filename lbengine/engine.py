@@ -170,7 +170,7 @@ class Engine:
         after, actions = step(self.state, view, self.pool, self.settings)
         changes, remarks = self._carry_out(view, after, actions)
         self._outcomes.follow_up(changes)
-        self._message_nodes()
+        self._send_weights_to_nodes()
         baselines = {name: baseline.weight for name, baseline in (self.state.baselines or {}).items()}
         observing = not self.acting
         positions = {} if observing else {name: position.weight for name, position in self.state.positions.items()}
@@ -229,7 +229,7 @@ class Engine:
         self.state = actions.otherwise
         changes = self._restore(actions, BY, why, [])
         self.state = replace(after, phase=phase)
-        self._message_nodes()
+        self._send_weights_to_nodes()
         if not actions.is_restored:
             raise BalancerUnreachable(view.snapshot.describe_not_reached(self.state.baselines or {}))
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)

@@ -57,7 +57,7 @@ class HAProxy(Balancer):
 
     def read(self) -> Snapshot:
         """The process, the algorithm and all servers at one moment. Raises BalancerError."""
-        info, stat, state = self._looked()
+        info, stat, state = self._ask_and_look()
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._read_pid = snapshot.pid
         return snapshot
@@ -97,7 +97,7 @@ class HAProxy(Balancer):
         """As `set_weights`, for the most requests that a server gets at a time; never 0, which means no limit."""
         self._check(maxconns, 1, MOST_CONNECTIONS, "maxconn")
         commands = [f"set maxconn server {self.backend}/{server} {maxconn}" for server, maxconn in maxconns.items()]
-        *answers, info, stat, state = self._looked(*commands)
+        *answers, info, stat, state = self._ask_and_look(*commands)
         self._check_process(info)
         self._raise_refused(maxconns, answers)
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")

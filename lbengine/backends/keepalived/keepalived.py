@@ -196,7 +196,7 @@ class Keepalived(Balancer):
                 raise BalancerError(
                     f"{self.where}: {paths[name]}: {error.strerror or error}; {name} keeps its weight"
                 ) from None
-        self._wait(lambda: self._not_yet(weights), f"read back {self._wait_s:g} s after the files were written")
+        self._wait(lambda: self._unfollowed(weights), f"read back {self._wait_s:g} s after the files were written")
 
     def misread(self, servers: Iterable[RealServer]) -> list[str]:
         """The servers whose weight in IPVS is not the one that configuration and file ask for, in words.
