@@ -1,7 +1,7 @@
 """Recordings of the lab that no model was trained on: calm with disturbances, noises, and noises beside guests.
 
-They are no measure of how well the detector does elsewhere: the first two are among the seven that the limits of
-decision 11 were chosen on, the third is one run. They show that the whole detector, with the shipped model, does what
+They are no measure of how well the detector does elsewhere: the first two are among the seven that the limits before
+the trees were chosen on, the third is one run. They show that the whole detector, with the shipped model, does what
 docs/results/detector-scores.md says.
 """
 
