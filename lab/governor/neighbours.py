@@ -1,8 +1,8 @@
 """The table `neighbours`: the policies of the table `heimdall` beside a neighbour that comes and goes.
 
 The machine, the service and its target are Heimdall's. A neighbour takes part of the cores' speed for some seconds,
-again and again. The detector's Verdict follows its coming and its going with a delay: uniform from 0 to 1 s, which has
-the median and the 95th percentile that the detector was measured to have (docs/results/detector-scores.md). Only our
+again and again. The detector's Verdict follows its coming and its going with a delay: uniform from 0 to 1 s. The
+detector was measured to have a median of 0.4 s and a 95th percentile of 1.7 s (docs/results/detector-scores.md). Only our
 policy uses the Verdict; `slackwater, no Verdict` is the same policy without it.
 """
 

