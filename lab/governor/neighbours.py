@@ -2,8 +2,8 @@
 
 The machine, the service and its target are Heimdall's. A neighbour takes part of the cores' speed for some seconds,
 again and again. The detector's Verdict follows its coming and its going with a delay: uniform from 0 to 1 s. The
-detector was measured to have a median of 0.4 s and a 95th percentile of 1.7 s (docs/results/detector-scores.md). Only our
-policy uses the Verdict; `slackwater, no Verdict` is the same policy without it.
+detector was measured to have a median of 0.4 s and a 95th percentile of 1.7 s (docs/results/detector-scores.md). Only
+our policy uses the Verdict; `slackwater, no Verdict` is the same policy without it.
 """
 
 from __future__ import annotations
