@@ -65,9 +65,8 @@ def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]
         except HeldError as error:
             log.warning("%s; its weights are left as they are", error)
             continue
-        except (
-            LockError
-        ) as error:  # on a broken disk nothing else may come up either, and weights must not stay lowered
+        except LockError as error:
+            # On a broken disk nothing else may come up either, and weights must not stay lowered.
             log.warning("%s; its weights are looked after all the same", error)
         ours.append(pool)
     return ours
