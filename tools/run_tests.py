@@ -23,8 +23,9 @@ CARGO_OUTPUT = re.compile(r"---- .* stdout ----")
 """What a test printed follows."""
 CARGO_SKIPPED = re.compile(r"skipped: (.*)")
 """What a test of ours prints before it returns, when the machine lacks what it needs; cargo calls it passed."""
-PYTEST = ("pytest", "--numprocesses=2", "--dist=loadgroup")
-"""Two processes, whatever the machine: tests start servers of their own. Groups: tests/support/side_by_side.py."""
+PYTEST = ("pytest", "--numprocesses=3", "--dist=loadgroup")
+"""Three processes, whatever the machine: tests wait for programs for more than half of their time. Groups:
+tests/support/side_by_side.py."""
 COUNTS_FILE = "SLACKWATER_TEST_COUNTS"  # tests/support/count_tests.py writes it
 
 
