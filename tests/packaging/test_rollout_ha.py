@@ -5,6 +5,7 @@ The nodes' Samples are made here and sent with the nodes' own keys, so that an e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -64,22 +65,51 @@ def leader(ours: Hosts) -> str:
     return next(name for name in BALANCERS if name not in stands)
 
 
-def test_the_other_controller_takes_over_with_the_weights_as_they_are(site: Site, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def lowered(site: Site, folder: Path) -> Iterator[tuple[str, str]]:
+    """web3 is beside a neighbour and lowered on both balancers: the host that leads, and the other one. Afterwards all
+    have their baseline weights again."""
     ours = site.hosts
-    wait_until(is_served, "the shared address answers")
     first = leader(ours)
     other = next(name for name in BALANCERS if name != first)
     for name in WEBS:
         ours.ssh(name, "systemctl stop slackwater-monitor")
-    with Nodes(site, f"{ours['bus3'].address}:14222", tmp_path) as nodes:
+    with Nodes(site, f"{ours['bus3'].address}:14222", folder) as nodes:
         wait_until(lambda: set(weights(ours, other).values()) == {100}, "all at their baseline")
         nodes.cluster.hosts["web3"].neighbour = 1.0
         wait_until(lambda: max(weights(ours, name)["web3"] for name in BALANCERS) < 60, "web3 is lowered on both")
-        seen: list[str] = []
-        look = threading.Thread(
-            target=lambda: seen.append(ours.ssh(other, f"python3 - 15 <<'END'\n{LOOK}\nEND").stdout), daemon=True
-        )
-        look.start()
+        yield first, other
+    for name in WEBS:
+        ours.ssh(name, "systemctl start slackwater-monitor")
+    wait_until(lambda: set(weights(ours, other).values()) == {100}, "all at their baseline again")
+
+
+class Looks:
+    """The weights of a balancer for 15 s from now on."""
+
+    def __init__(self, ours: Hosts, name: str) -> None:
+        self._printed = ""
+
+        def look() -> None:
+            self._printed = ours.ssh(name, f"python3 - 15 <<'END'\n{LOOK}\nEND").stdout
+
+        self._thread = threading.Thread(target=look, daemon=True)
+        self._thread.start()
+
+    def assert_no_jump(self) -> None:
+        """web3 stayed lowered all the time, and the others kept their weights."""
+        self._thread.join(60)
+        during = [json.loads(line)[1] for line in self._printed.splitlines()]
+        assert len(during) > 20
+        assert max(look["web3"] for look in during) < 80, "web3 came back to its baseline"
+        assert min(min(look["web1"], look["web2"]) for look in during) > 80, "the others lost theirs"
+
+
+def test_the_other_controller_takes_over_with_the_weights_as_they_are(site: Site, tmp_path: Path) -> None:
+    ours = site.hosts
+    wait_until(is_served, "the shared address answers")
+    with lowered(site, tmp_path) as (first, other):
+        looks = Looks(ours, other)
         dead_unix_s = time.time()
         ours.power_off(first)
 
@@ -91,15 +121,41 @@ def test_the_other_controller_takes_over_with_the_weights_as_they_are(site: Site
         wait_until(lambda: took_over() is not None, f"{other} takes over")
         print(f"took over after {took_over():.2f} s")
         wait_until(is_served, "the shared address answers, wherever it is now")
-        look.join(60)
-        during = [json.loads(line)[1] for line in seen[0].splitlines()]
-        assert len(during) > 20
-        assert max(look["web3"] for look in during) < 80, "no jump: web3 never came back to its baseline"
-        assert min(min(look["web1"], look["web2"]) for look in during) > 80, "no jump: the others kept theirs"
-    ours.up([first])
-    for name in WEBS:
-        ours.ssh(name, "systemctl start slackwater-monitor")
-    wait_until(lambda: set(weights(ours, other).values()) == {100}, "all at their baseline again")
+        looks.assert_no_jump()
+        ours.up([first])
+
+
+UNIT = "slackwater-controller"
+ONCE = f"/run/systemd/system/{UNIT}.service.d"
+
+
+def kill_for_good(ours: Hosts, name: str) -> str:
+    """The unit's processes end at once, and it is not started again; gives what it said from then on."""
+    ours.ssh(name, f"mkdir -p {ONCE}; printf '[Service]\\nRestart=no\\n' >{ONCE}/once.conf; systemctl daemon-reload")
+    since = ours.ssh(name, "date +%s.%N").stdout.strip()
+    ours.ssh(name, f"systemctl kill -s KILL {UNIT}")
+    state = f"systemctl show --value -p ActiveState {UNIT}"
+    wait_until(lambda: ours.ssh(name, state).stdout.strip() == "failed", f"{UNIT} of {name} has ended")
+    return str(ours.ssh(name, f"journalctl -u {UNIT} -o cat --no-pager --since @{since}").stdout)
+
+
+def test_a_killed_unit_leaves_the_weights_to_the_other_controller_and_the_last_one_sets_the_baseline(
+    site: Site, tmp_path: Path
+) -> None:
+    """What ExecStopPost does where two controllers drive the same balancers."""
+    ours = site.hosts
+    wait_until(is_served, "the shared address answers")
+    try:
+        with lowered(site, tmp_path) as (first, other):
+            looks = Looks(ours, other)
+            assert "its weights are left as they are: lbengine of" in kill_for_good(ours, first)
+            looks.assert_no_jump()
+            kill_for_good(ours, other)
+            for name in BALANCERS:
+                assert set(weights(ours, name).values()) == {100}
+    finally:
+        for name in BALANCERS:
+            ours.ssh(name, f"rm -rf {ONCE}; systemctl daemon-reload; systemctl start {UNIT}")
 
 
 @pytest.mark.parametrize("dead", BROKERS)
