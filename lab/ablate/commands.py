@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from lab.ablate.options import FILE, check
 from lab.cluster.terminal import console
 from lab.compare.commands import until
 from lab.options import json_option, progress, write_json
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from lab.ablate.data import Key, Line
     from lab.ablate.summary import Row
 
-FILE = click.Path(dir_okay=False, path_type=Path)
 BALANCES = ("leastconn", "random", "roundrobin")
 
 
@@ -98,10 +98,7 @@ def ablate(
     from lab.compare.resumable import append, side_by_side
     from slackwater.config import DetectorSettings
 
-    if unknown := [name for name in names if name not in MECHANISMS]:
-        raise click.UsageError(f"--off {unknown[0]}: expected one of {', '.join(MECHANISMS)}")
-    if data is None and (replay or place):
-        raise click.UsageError("--data is missing: the file with the scenarios that are played")
+    check(names, MECHANISMS, data, needs_data=replay or place is not None, lines="scenarios that are played")
     if replay and place is None:
         raise click.UsageError("--page is missing: the page to write")
     if only_list:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from lab.ablate.options import FILE, check
 from lab.cluster.terminal import console
 from lab.compare.commands import until
 from lab.options import json_option, progress, write_json
@@ -18,8 +19,6 @@ from lab.options import json_option, progress, write_json
 if TYPE_CHECKING:
     from detector.classify.tree import Model
     from lab.ablate.recordings import Judged, Row
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _judge(model: Model, code: str, commit: str | None, machine: str, left: tuple[Path, str]) -> Judged:
@@ -67,10 +66,7 @@ def ablate_detector(
     from lab.compare.resumable import append, side_by_side
     from slackwater.config import DetectorSettings
 
-    if unknown := [name for name in names if name not in DETECTOR]:
-        raise click.UsageError(f"--off {unknown[0]}: expected one of {', '.join(DETECTOR)}")
-    if data is None and (replay or place):
-        raise click.UsageError("--data is missing: the file with the recordings that are judged")
+    check(names, DETECTOR, data, needs_data=replay or place is not None, lines="recordings that are judged")
     files = [file for one in places for file in (sorted(one.rglob("*.parquet")) if one.is_dir() else [one])]
     found = recordings.read(data) if data else []
     code = recordings.code_digest()
