@@ -66,6 +66,17 @@ class Case:
         return [line["about"] for line in json.loads(done.stdout) if line["about"].startswith("node ")]
 
 
+def case_of(tmp_path: Path, backends: str) -> Case:
+    """A site of one file: these sections, and before them what HAProxy needs to start."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "haproxy.cfg").write_text(
+        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+        f"{backends}"
+    )
+    return Case(folder, tmp_path)
+
+
 @pytest.fixture
 def case(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Case:
     short = tmp_path_factory.mktemp("s")  # a socket's path may have 97 bytes
@@ -172,13 +183,10 @@ def test_a_server_with_tls_is_of_an_unknown_protocol(case: Case, program: str) -
 def test_what_haproxy_knows_of_a_server_s_protocol_is_written(
     tmp_path: Path, server: str, more: str, port: str
 ) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "haproxy.cfg").write_text(
-        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
-        f"backend app\n default-server weight 100{more}\n server web1 {server}\n server web2 192.0.2.2:80\n"
+    case = case_of(
+        tmp_path,
+        f"backend app\n default-server weight 100{more}\n server web1 {server}\n server web2 192.0.2.2:80\n",
     )
-    case = Case(folder, tmp_path)
     with case.running():
         line = commands(case.init())[1]
         assert line.partition(" --port ")[2].partition(" ")[0] == port
@@ -235,13 +243,10 @@ def test_unix_sockets_names_and_disabled_servers_are_what_they_are(tmp_path: Pat
 
 
 def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "haproxy.cfg").write_text(
-        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
-        f"backend app\n default-server weight 100\n server here {folder}/a.sock\n server other 192.0.2.1\n"
+    case = case_of(
+        tmp_path,
+        f"backend app\n default-server weight 100\n server here {tmp_path}/site/a.sock\n server other 192.0.2.1\n",
     )
-    case = Case(folder, tmp_path)
     with case.running():
         lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
         assert ["--no-port" in line for line in lines] == [True, False]
@@ -253,14 +258,11 @@ def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
 
 
 def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "haproxy.cfg").write_text(
-        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+    case = case_of(
+        tmp_path,
         "backend app\n default-server weight 100\n server more 192.0.2.1:+1000\n server less 192.0.2.2:-5\n"
-        " server-template t 2 192.0.2.3:+8000\n server usual 192.0.2.4:8080\n"
+        " server-template t 2 192.0.2.3:+8000\n server usual 192.0.2.4:8080\n",
     )
-    case = Case(folder, tmp_path)
     with case.running():
         lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
         assert ["--port" in line for line in lines] == [False, False, False, True]
@@ -276,14 +278,11 @@ def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_pa
 
 
 def test_an_address_of_ipv4_that_is_written_as_one_of_ipv6_is_the_same_machine(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "haproxy.cfg").write_text(
-        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+    case = case_of(
+        tmp_path,
         "backend app\n default-server weight 100\n server vm1-a 192.0.2.1:80\n server vm1-b ::ffff:192.0.2.1:81\n"
-        " server vm2 [2001:db8::2]:80\n"
+        " server vm2 [2001:db8::2]:80\n",
     )
-    case = Case(folder, tmp_path)
     with case.running():
         found = case.init()
     nodes = {node["name"]: (node["servers"], node["host"]) for pool in found["pools"] for node in pool["nodes"]}
@@ -291,33 +290,28 @@ def test_an_address_of_ipv4_that_is_written_as_one_of_ipv6_is_the_same_machine(t
 
 
 def test_a_backend_in_each_branch_of_a_condition_is_named_with_both_places(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
     servers = " server a 192.0.2.1:80 weight 100\n server b 192.0.2.2:80 weight 100\n"
-    (folder / "haproxy.cfg").write_text(
-        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+    case = case_of(
+        tmp_path,
         f".if defined(BLUE)\nbackend app\n balance source\n{servers}.else\nbackend app\n balance first\n{servers}"
-        ".endif\n"
+        ".endif\n",
     )
-    case = Case(folder, tmp_path)
     with case.running():
         done = CliRunner().invoke(cli, ["init", *case.words])
-    file = folder / "haproxy.cfg"
+    file = case.folder / "haproxy.cfg"
     assert f"backend `app` ({file}:11 or {file}:16): `balance first` cannot be driven" in done.output
 
 
 def test_weights_are_those_that_are_set_with_the_configured_ones_where_they_differ(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "haproxy.cfg").write_text(
-        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
+    case = case_of(
+        tmp_path,
         "backend app\n balance random(3)\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
-        " server c 192.0.2.3:80\n"
+        " server c 192.0.2.3:80\n",
     )
-    case = Case(folder, tmp_path)
     with case.running():
         asked(
-            folder / "admin.sock", "set server app/a weight 40; set server app/b state maint; set server app/c weight 0"
+            case.folder / "admin.sock",
+            "set server app/a weight 40; set server app/b state maint; set server app/c weight 0",
         )
         said = CliRunner().invoke(cli, ["init", *case.words]).output
     assert (
@@ -433,16 +427,13 @@ def test_a_file_of_a_certificate_that_is_not_there_is_refused_before_anything_is
 
 
 def test_the_systems_refusal_of_a_file_is_said_in_words(tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "haproxy.cfg").write_text(
-        f"global\n stats socket {folder}/admin.sock level admin\n{PROXIES}frontend in\n bind unix@{folder}/in.sock\n"
-        "backend app\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
+    case = case_of(
+        tmp_path,
+        "backend app\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n",
     )
-    case = Case(folder, tmp_path)
-    (folder / "state").write_text("a file where the folder should be")
+    (case.folder / "state").write_text("a file where the case.folder should be")
     with case.running():
-        assert case.said() == f"error: {folder}/state: File exists"
+        assert case.said() == f"error: {case.folder}/state: File exists"
 
 
 def test_servers_with_names_that_only_haproxy_allows_get_nodes_with_names_of_their_own(tmp_path: Path) -> None:
