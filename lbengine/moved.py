@@ -47,8 +47,8 @@ def keep_apart(settings: ControllerSettings, left: PoolSettings) -> PoolSettings
         return left
     if rest is not None:
         log.warning(
-            "pool %s: the settings have it at %s now; what may be lowered at %s is put back at a start, at a stop and"
-            " by `slackwater restore --all`, when that answers; if it is gone for good, remove %s",
+            "pool %s: the settings have it at %s now. Weights may still be lowered at %s: they are put back when that"
+            " answers, at a start, at a stop or by `slackwater restore --all`; if it is gone for good, remove %s",
             left.name, now.place, rest.place, BaselineStore(folder, rest).path,
         )  # fmt: skip
     return rest

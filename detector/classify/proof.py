@@ -203,9 +203,10 @@ class CalmProof(SlotArrays):
         highest = np.maximum(self._highest[slots], sums)
         refuted = np.where(zero, np.maximum(self._refuted[slots], highest), self._refuted[slots])
         self._highest[slots], self._refuted[slots] = np.where(zero, 0.0, highest), refuted
-        needs = np.maximum(needed[:, None], REFUTED * refuted)
+        again = REFUTED * refuted
+        needs = np.maximum(needed[:, None], again)
         with np.errstate(divide="ignore"):
-            quick = np.maximum(PROOF, REFUTED * refuted) / pace <= MOST_PROOF_S
+            quick = np.maximum(PROOF, again) / pace <= MOST_PROOF_S
             able = learnt & (pace > 0.0) & (quick | self._is_looks) & (self._is_looks != idle[:, None])
             within_s = np.where(able, needs / pace, np.inf)
         sign = np.argmin(within_s, axis=1)

@@ -67,7 +67,7 @@ def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]
             continue
         except LockError as error:
             # On a broken disk nothing else may come up either, and weights must not stay lowered.
-            log.warning("%s; its weights are looked after all the same", error)
+            log.warning("%s; its baseline weights are set all the same", error)
         ours.append(pool)
     return ours
 
