@@ -1,11 +1,11 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
-PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests packaging ansible/plugins/modules
+PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests fuzz packaging ansible/plugins/modules
 
 .PHONY: help setup setup-demo setup-arm64 demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-sampling bench-monitor bench-lbengine bench-detector bench-web bench-controller
-.PHONY: recordings screenshots evaluate
+.PHONY: recordings screenshots evaluate chaos protocols
 .PHONY: deb repo image clean-install test-rollout
 
 help:  ## shows this list
@@ -91,6 +91,12 @@ MINUTES :=
 evaluate: setup  ## measures what docs/results/evaluation.jsonl lacks, and its page (root, quiet; 8 hours; MINUTES=40: a piece, goes on)
 	slackwater lab evaluate --out $(EVALUATION) --data docs/results/evaluation.jsonl \
 	  --page docs/results/evaluation.md $(MINUTES:%=--minutes %)
+
+chaos: setup  ## random faults in a cluster under load; what must hold is checked all the time (root; MINUTES=20 SEED=7)
+	python -m tests.chaos.commands $(MINUTES:%=--minutes %) $(SEED:%=--seed %)
+
+protocols: setup  ## lease and takeover under faults in simulated time (SCHEDULES=100000 SEED=1)
+	python -m tests.simulation.commands $(SCHEDULES:%=--schedules %) $(SEED:%=--seed %)
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/reference/{settings,messages,metrics,api,command-line}.md
 	python tools/schema.py

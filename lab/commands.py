@@ -15,7 +15,6 @@ from rich.table import Column, Table
 from lab.ablate.commands import ablate
 from lab.ablate.detector_commands import ablate_detector
 from lab.calm.commands import calm
-from lab.chaos.commands import chaos
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.noise import NOISES
@@ -31,7 +30,6 @@ from lab.experiment.policies import POLICIES
 from lab.experiment.steady import default_demand, shown
 from lab.governor.live.commands import governor_policies
 from lab.options import cluster_options, json_option, noise_options, progress, write_json
-from lab.protocols.commands import protocols
 from lab.stories import one_policy, second_stage
 from lab.stories import time_back as back
 from lab.stories.capacity_commands import capacity
@@ -340,8 +338,6 @@ for command in (
         report,
         grid,
         evaluate,
-        chaos,
-        protocols,
         capacity,
         signals,
         tls,

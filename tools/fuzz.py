@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs the fuzz targets of all decoders for some minutes in all: Rust's of `node/fuzz` and `sniffer/fuzz`, and Python's
-of `tools/fuzzing`. All run under libFuzzer, which keeps the inputs that reach something new.
+of `fuzz/python`. All run under libFuzzer, which keeps the inputs that reach something new.
 
 libFuzzer needs its coverage counters in the code. For Rust the compiler's stable options give them, so no nightly one
 is needed (`cargo fuzz` works on the same folders where there is one); for Python, atheris does. Inputs to begin with
@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FUZZ = ROOT / "sniffer/fuzz"
-PYTHON = ROOT / "tools/fuzzing"
+PYTHON = ROOT / "fuzz/python"
 KEPT = ROOT / ".build/fuzz"
 LIBRARIES = ROOT / ".build/debian/usr/lib/x86_64-linux-gnu"
 TRIPLE = "x86_64-unknown-linux-gnu"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.python.targets import TARGETS
 from tests.support.paths import ROOT
 from tools import fuzz
-from tools.fuzzing.targets import TARGETS
 
-PYTHON = ROOT / "tools/fuzzing/corpus"
+PYTHON = ROOT / "fuzz/python/corpus"
 MOST_BYTES = 200_000
 """Of one corpus: it stays small."""
 

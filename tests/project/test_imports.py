@@ -30,8 +30,8 @@ STARTS_THE_PARTS = {
     "slackwater/supervise/trial.py",
     *(f"slackwater/playback/{name}.py" for name in ("page", "player", "pool", "rounds")),
 }
-HELPERS = ("tests.support.", "tests.site.")
-OURS = PARTS | {"tools", "tests"}
+HELPERS = ("tests.support.", "tests.site.", "tests.chaos.", "tests.simulation.")
+OURS = PARTS | {"tools", "tests", "fuzz"}
 
 
 def imported_modules(source: str, package: str = "") -> Iterator[str]:
@@ -115,7 +115,7 @@ def test_the_modules_that_start_the_parts_are_there() -> None:
 
 
 def test_no_test_imports_from_another() -> None:
-    """What several tests need stands in tests/support; the test site, which is a command too, in tests/site."""
+    """What several tests need stands in tests/support; what is a command too in a folder of its own."""
     wrong = {
         f"{path.relative_to(ROOT)} imports {name}"
         for path in (ROOT / "tests").rglob("*.py")

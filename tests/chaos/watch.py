@@ -13,14 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.chaos.look import Failed, Look, Recorded, Usage
-from lab.chaos.site import CONTROLLER, SECOND, SETTINGS, STATE_DIR, Site, children_of, part_of
 from lab.cluster.balancer import ask, parse_stat
 from lab.cluster.bus import POOL
 from lab.cluster.load import Demand, Load
 from lab.cluster.paths import LAB_DIR, LabError
 from slackwater.bus.bus import Bus, BusError
 from slackwater.messages import Cycle, Order, Verdict
+from tests.chaos.look import Failed, Look, Recorded, Usage
+from tests.chaos.site import CONTROLLER, SECOND, SETTINGS, STATE_DIR, Site, children_of, part_of
 
 FRESH_S = 2.0
 USAGE_EVERY_S = 2.0

@@ -23,25 +23,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.chaos import clock as clocks
-from lab.chaos import starts
-from lab.chaos.clock import Clock
-from lab.chaos.commands import kept_logs
-from lab.chaos.faults import TableExcuses, table
-from lab.chaos.frames import Disorder, Frames
-from lab.chaos.hostile import PER_S, Hostile
-from lab.chaos.invariants import Invariant, invariants
-from lab.chaos.link import Link, State
-from lab.chaos.look import Failed, Look, Recorded, Usage
-from lab.chaos.run import Judge
-from lab.chaos.schedule import CALM_EVERY_S, CALM_S, Injection, calm_windows, clash, schedule
-from lab.chaos.site import CONTROLLER, Site
-from lab.chaos.story import Broken, story
-from lab.chaos.unit import RESTART_S, Unit
 from lab.cluster.balancer import free_port
 from lab.cluster.traces import mounts_below
 from slackwater import messages
 from slackwater.config import BusSettings
+from tests.chaos import clock as clocks
+from tests.chaos import starts
+from tests.chaos.clock import Clock
+from tests.chaos.commands import kept_logs
+from tests.chaos.faults import TableExcuses, table
+from tests.chaos.frames import Disorder, Frames
+from tests.chaos.hostile import PER_S, Hostile
+from tests.chaos.invariants import Invariant, invariants
+from tests.chaos.link import Link, State
+from tests.chaos.look import Failed, Look, Recorded, Usage
+from tests.chaos.run import Judge
+from tests.chaos.schedule import CALM_EVERY_S, CALM_S, Injection, calm_windows, clash, schedule
+from tests.chaos.site import CONTROLLER, Site
+from tests.chaos.story import Broken, story
+from tests.chaos.unit import RESTART_S, Unit
 
 HOSTS = ["host1", "host2", "host3"]
 FAULTS = table(HOSTS)
@@ -226,12 +226,12 @@ def test_the_story_has_what_was_injected_before_and_how_to_have_it_again() -> No
         fault("cut", "host2", 300.0, 0.0),
         fault("reboot", "host1", 400.0, 5.0),
     ]
-    text = story(7, done, [Broken(310.0, "baseline", "host1 10")], "slackwater lab chaos --seed 7")
+    text = story(7, done, [Broken(310.0, "baseline", "host1 10")], "make chaos SEED=7")
     assert "cut host2" in text
     assert "BROKEN baseline: host1 10" in text
     assert "kill web" not in text
     assert "reboot" not in text
-    assert text.endswith("again: slackwater lab chaos --seed 7")
+    assert text.endswith("again: make chaos SEED=7")
 
 
 # --- messages on the bus

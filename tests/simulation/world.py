@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from lab.protocols.strands import Crashed, Strand
+from tests.simulation.strands import Crashed, Strand
 
 NO_FAULT: tuple[int, Callable[[], None]] = (1 << 60, lambda: None)
 

@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lab.chaos import starts
-from lab.chaos.hostile import Hostile
-from lab.chaos.link import State
-from lab.chaos.schedule import Injection, Kind
-from lab.chaos.site import CONTROLLER, RENAMED, SECOND, SETTINGS, STATE_DIR, Site
-from lab.chaos.unit import RESTART_S
 from lab.cluster.bus import as_node
 from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError, system_program
 from lab.cluster.spawn import call
 from slackwater.bus.config import WSENGINE
+from tests.chaos import starts
+from tests.chaos.hostile import Hostile
+from tests.chaos.link import State
+from tests.chaos.schedule import Injection, Kind
+from tests.chaos.site import CONTROLLER, RENAMED, SECOND, SETTINGS, STATE_DIR, Site
+from tests.chaos.unit import RESTART_S
 
 Undo = Callable[[], None]
 Inject = Callable[[Site, Injection], Undo]

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from lab.protocols.network import Broker, Link, Subscription
-from lab.protocols.world import Process, World
 from retune.node import FREQUENCY, RELEASE
 from slackwater import messages
 from slackwater.bus.signing import HEADER
 from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Knobs, KnobState, Order
+from tests.simulation.network import Broker, Link, Subscription
+from tests.simulation.world import Process, World
 
 WITHOUT_US = "schedutil"
 WORDS = ("performance", "powersave")

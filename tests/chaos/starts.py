@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from lab.chaos.schedule import Injection
-from lab.chaos.site import BUS, CONTROLLER, SECOND, STATE_DIR, Site
 from lab.cluster.balancer import BASE_WEIGHT, ask, configuration, free_port, parse_stat
 from lab.cluster.paths import LAB_DIR, LabError, program
 from lab.cluster.spawn import Program, wait_until
+from tests.chaos.schedule import Injection
+from tests.chaos.site import BUS, CONTROLLER, SECOND, STATE_DIR, Site
 
 Undo = Callable[[], None]
 

@@ -1,4 +1,4 @@
-"""The command `slackwater lab protocols`."""
+"""The command `make protocols`: `python -m tests.simulation.commands`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 
 import click
 
-from lab.protocols.search import Outcome, run_one, search
+from tests.simulation.search import Outcome, run_one, search
 
 
-@click.command(epilog="Example: slackwater lab protocols --schedules 100000")
+@click.command(epilog="Example: python -m tests.simulation.commands --schedules 100000")
 @click.option("--schedules", type=click.IntRange(1), default=1000, show_default=True, help="How many to try.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first; the next one is 1 more.")
 @click.option("--processes", type=click.IntRange(1), help="How many at a time  [default: one a processor]")
@@ -41,7 +41,9 @@ def protocols(schedules: int, seed: int, processes: int | None, story: bool, as_
         if result.broken:
             click.echo()
             _show(run_one(result.broken[0].seed), as_json=False)
-            click.echo(f"again, with the logs: slackwater lab protocols --seed {result.broken[0].seed} --story")
+            click.echo(
+                f"again, with the logs: python -m tests.simulation.commands --seed {result.broken[0].seed} --story"
+            )
         else:
             click.echo("every invariant held")
     sys.exit(1 if result.broken else 0)
@@ -56,3 +58,7 @@ def _show(outcome: Outcome, as_json: bool) -> None:
         click.echo(f"{time_s:8.3f} s  {who:<9} {what}")
     if not outcome.broken:
         click.echo(f"seed {outcome.seed}: every invariant held")
+
+
+if __name__ == "__main__":
+    protocols()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.chaos.watch import Listener
+from tests.chaos.watch import Listener
 from tests.support.pool_shown import verdict
 
 

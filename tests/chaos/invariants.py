@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
-from lab.chaos.look import Failed, Look, Move, Recorded, Usage
-from lab.chaos.schedule import Injection
+from tests.chaos.look import Failed, Look, Move, Recorded, Usage
+from tests.chaos.schedule import Injection
 
 BASE_WEIGHT = 100
 LEASE_S = 3.0

@@ -10,9 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lab.protocols.balancer import Connection, HAProxy
-from lab.protocols.network import Broker, Link, SimulatedBus
-from lab.protocols.world import Process, World
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.engine import Engine
 from lbengine.engine_thread import EngineThread
@@ -22,6 +19,9 @@ from slackwater import machine
 from slackwater.bus.bus import Bus
 from slackwater.config import LbengineSettings
 from slackwater.messages import Message
+from tests.simulation.balancer import Connection, HAProxy
+from tests.simulation.network import Broker, Link, SimulatedBus
+from tests.simulation.world import Process, World
 
 POOL = HAProxyPool(name="web", backend="web", socket="tcp://10.0.0.1:9999", allow_tcp_socket=True, mode="act")
 SETTINGS = LbengineSettings(cycle_s=0.4)

@@ -21,6 +21,7 @@ from flask.testing import FlaskClient
 
 import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from detector.features import sample_decoder
+from fuzz.python.bus_socket import bus_socket, bus_words
 from lbengine import describe
 from lbengine.backends.haproxy import answers
 from lbengine.backends.haproxy.haproxy import HAProxy
@@ -36,7 +37,6 @@ from slackwater import config, messages
 from slackwater.bus.config import MAX_PAYLOAD_BYTES
 from slackwater.bus.parts import payloads
 from slackwater.messages import Cycle, MessageError
-from tools.fuzzing.bus_socket import bus_socket, bus_words
 from web import create_app
 from web.users import Users
 

@@ -8,9 +8,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lab.protocols.controllers import POOL
-from lab.protocols.network import Broker, Link, SimulatedBus
-from lab.protocols.world import Process, World
 from retune import knowledge
 from retune.best_values import BestValues
 from retune.node import BY
@@ -22,6 +19,9 @@ from slackwater.bus.signing import Signer
 from slackwater.config import RetuneSettings
 from slackwater.machine import controller_id
 from slackwater.messages import Message
+from tests.simulation.controllers import POOL
+from tests.simulation.network import Broker, Link, SimulatedBus
+from tests.simulation.world import Process, World
 
 SETTINGS = RetuneSettings(
     mode="act", order_key="simulated", long_after_s=0.4, no_room_after_s=0.4, leave_after_s=0.5, lease_s=3.0

@@ -12,17 +12,17 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from lab.chaos.faults import Fault, TableExcuses, Undo, table
-from lab.chaos.invariants import Invariant, invariants
-from lab.chaos.look import Look
-from lab.chaos.schedule import Injection, calm_windows, schedule
-from lab.chaos.site import JOURNAL_MAX_MB, JOURNAL_SLACK_MB, RESTORER, Site
-from lab.chaos.story import Broken
-from lab.chaos.watch import FailedRequests, Watch
 from lab.cluster import machine
 from lab.cluster.commit import commit
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
+from tests.chaos.faults import Fault, TableExcuses, Undo, table
+from tests.chaos.invariants import Invariant, invariants
+from tests.chaos.look import Look
+from tests.chaos.schedule import Injection, calm_windows, schedule
+from tests.chaos.site import JOURNAL_MAX_MB, JOURNAL_SLACK_MB, RESTORER, Site
+from tests.chaos.story import Broken
+from tests.chaos.watch import FailedRequests, Watch
 
 LOOK_S = 0.1
 AFTERMATH_S = 10.0

@@ -6,11 +6,11 @@ import asyncio
 import ssl
 from pathlib import Path
 
-from lab.chaos.link import Link
 from lab.cluster.balancer import free_port
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from slackwater.messages import Verdict
+from tests.chaos.link import Link
 from tests.support.certificates import certificates
 from tests.support.nats_process import Server, until
 

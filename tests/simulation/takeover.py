@@ -9,18 +9,18 @@ from pathlib import Path
 import msgspec
 
 from lab.played_verdict import verdict
-from lab.protocols.balancer import BASELINE, SERVERS, HAProxy, Write
-from lab.protocols.controllers import SETTINGS, Controller, Machine
-from lab.protocols.network import Broker, Link
-from lab.protocols.node import Node
-from lab.protocols.second_stage import KEY, SecondStage
-from lab.protocols.world import NO_FAULT, Process, World
 from lbengine.leadership.lease import LEASE_S, RENEW_S, Record
 from lbengine.service import ASK_AGAIN_S
 from retune.orders import SILENT_S
 from slackwater import messages
 from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S
 from slackwater.messages import Order, State
+from tests.simulation.balancer import BASELINE, SERVERS, HAProxy, Write
+from tests.simulation.controllers import SETTINGS, Controller, Machine
+from tests.simulation.network import Broker, Link
+from tests.simulation.node import Node
+from tests.simulation.second_stage import KEY, SecondStage
+from tests.simulation.world import NO_FAULT, Process, World
 
 FAULTS_FROM_S, HEALED_S, CALM_S, END_S = 0.9, 4.5, 6.0, 11.0
 """Faults between the first two; the neighbour of host1 is gone at the third. All must be well at the last."""

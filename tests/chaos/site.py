@@ -16,10 +16,6 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.chaos import clock as clocks
-from lab.chaos.clock import Clock
-from lab.chaos.link import Link
-from lab.chaos.unit import Unit
 from lab.cluster.balancer import free_port
 from lab.cluster.bus import CERTIFICATE_FILE, POOL, certify, monitor_section, section_of
 from lab.cluster.bus import KEY_FILE as KEY_OF_BUS
@@ -34,6 +30,10 @@ from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node
 from slackwater.config import CONTROLLER as CONTROLLER_USER
 from slackwater.config import BusSettings, ControllerSettings
+from tests.chaos import clock as clocks
+from tests.chaos.clock import Clock
+from tests.chaos.link import Link
+from tests.chaos.unit import Unit
 
 BUS = ("127.0.0.1", 14222)
 RENAMED = "-renamed"

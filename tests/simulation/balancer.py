@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lab.protocols.world import Process, World
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
+from tests.simulation.world import Process, World
 
 BASELINE = 100
 SERVERS = ("host1", "host2", "host3")

@@ -21,8 +21,8 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from lab.protocols.takeover import BrokenError, Takeover
-from lab.protocols.world import World
+from tests.simulation.takeover import BrokenError, Takeover
+from tests.simulation.world import World
 
 MEMORY = Path("/dev/shm")  # the simulated disks: files that need no disk
 A_PROCESS = 50

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 with atheris.instrument_imports(
     include=["slackwater", "detector", "lbengine", "web", "json", "csv", "tomllib", "nats"]
 ):
-    from tools.fuzzing import targets
+    from fuzz.python import targets
 
 STRANGE: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 2**64, -(2**63) - 1, 1e300, -0.0, 1e-320, "", "a", "\x1b[2J", "\ud800"),

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lab.cluster.traces import traces
-from tests.support.real_lab import eventually, lab_command, needs_lab, run_lab
+from tests.support.real_lab import eventually, needs_lab
+
+COMMAND = [sys.executable, "-m", "tests.chaos.commands"]
 
 pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.usefixtures("nothing_before_and_after")]
 
 
 def outcome(minutes: float, seed: int, file: Path) -> tuple[str, dict[str, list[dict[str, object]]]]:
-    done = run_lab(
-        "chaos", "--minutes", str(minutes), "--seed", str(seed), "--json", str(file), timeout_s=minutes * 60 + 300
+    words = [*COMMAND, "--minutes", str(minutes), "--seed", str(seed), "--json", str(file)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=minutes * 60 + 300, stdin=subprocess.DEVNULL, check=False
     )
     assert file.exists(), done.stderr[-2000:]
     return done.stdout, json.loads(file.read_text())
@@ -34,7 +38,7 @@ def test_nothing_breaks_in_twenty_minutes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind() -> None:
     process = subprocess.Popen(
-        lab_command("chaos", "--minutes", "5", "--seed", "3"),
+        [*COMMAND, "--minutes", "5", "--seed", "3"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

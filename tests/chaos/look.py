@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lab.chaos.schedule import Injection
+from tests.chaos.schedule import Injection
 
 
 @dataclass(frozen=True)

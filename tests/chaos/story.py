@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.chaos.schedule import Injection
+from tests.chaos.schedule import Injection
 
 BEFORE_S = 90.0
 """Faults that were over for longer than this before an invariant broke are left out."""

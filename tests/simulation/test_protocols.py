@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from lab.protocols.network import Broker
-from lab.protocols.node import Node
-from lab.protocols.search import run_one, search
-from lab.protocols.second_stage import Records
-from lab.protocols.world import Process
 from lbengine.leadership.lease import Lease, Owner, Record
 from lbengine.leadership.leases import Leases
 from retune.orders import BusAccess
 from slackwater.messages import Cycle, Message
+from tests.simulation.network import Broker
+from tests.simulation.node import Node
+from tests.simulation.search import run_one, search
+from tests.simulation.second_stage import Records
+from tests.simulation.world import Process
 
-COMMAND = [sys.executable, "-m", "slackwater.cli.main", "lab", "protocols"]
+COMMAND = [sys.executable, "-m", "tests.simulation.commands"]
 
 
 def test_every_invariant_holds_in_the_first_schedules() -> None:
@@ -148,7 +148,7 @@ def test_a_defect_that_is_put_back_is_found(
 def test_the_command_tells_the_story_of_what_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
-    from lab.protocols.commands import protocols
+    from tests.simulation.commands import protocols
 
     told_apart_by_host_name(monkeypatch)
     done = CliRunner().invoke(protocols, ["--schedules", "50", "--processes", "1"])

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from lab.chaos.frames import Disorder, Frames
 from lab.cluster.paths import LabError
+from tests.chaos.frames import Disorder, Frames
 
 Direction = Literal["to_bus", "from_bus"]
 PART_BYTES = 65536

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.protocols.world import Process, World
 from slackwater import messages
 from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S, Bus, BusError, subject_of
 from slackwater.messages import Change, Message, Order
+from tests.simulation.world import Process, World
 
 Receive = Callable[[str, bytes, dict[str, str]], None]
 """Subject, payload, headers."""

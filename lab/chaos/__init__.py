@@ -1,1 +1,0 @@
-"""Chaos: random faults in a lab cluster under load, and what must hold meanwhile."""
