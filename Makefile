@@ -29,8 +29,7 @@ lint: setup  ## formatting, lints and types of both languages; generated documen
 	mypy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo metadata --locked --format-version 1 --manifest-path node/fuzz/Cargo.toml > /dev/null
-	cargo metadata --locked --format-version 1 --manifest-path sniffer/fuzz/Cargo.toml > /dev/null
+	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	python tools/lock.py --check
 	python tools/audit.py
 	python tools/schema.py --check

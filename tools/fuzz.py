@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the fuzz targets of all decoders for some minutes in all: Rust's of `node/fuzz` and `sniffer/fuzz`, and Python's
-of `fuzz/python`. All run under libFuzzer, which keeps the inputs that reach something new.
+"""Runs the fuzz targets of all decoders for some minutes in all: Rust's of `fuzz/`, and Python's of `fuzz/python`.
+All run under libFuzzer, which keeps the inputs that reach something new.
 
 libFuzzer needs its coverage counters in the code. For Rust the compiler's stable options give them, so no nightly one
-is needed (`cargo fuzz` works on the same folders where there is one); for Python, atheris does. Inputs to begin with
-are in the repository; the sniffer's are written here, also from captures. New ones are kept in `.build/fuzz`; `--merge`
-adds those to the repository that reach something new. A crash leaves its input in `.build/fuzz/artifacts`.
+is needed (`cargo fuzz` works on the same folder where there is one); for Python, atheris does. Inputs to begin with
+are in the repository; those of packets and conversations are written here, also from captures. New ones are kept in
+`.build/fuzz`; `--merge` adds those to the repository that reach something new. A crash leaves its input in
+`.build/fuzz/artifacts`.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FUZZ = ROOT / "sniffer/fuzz"
-PYTHON = ROOT / "fuzz/python"
+FUZZ = ROOT / "fuzz"
+PYTHON = FUZZ / "python"
 KEPT = ROOT / ".build/fuzz"
 LIBRARIES = ROOT / ".build/debian/usr/lib/x86_64-linux-gnu"
 TRIPLE = "x86_64-unknown-linux-gnu"
 TARGETS = {
-    "sniffer": ("packets", "file", "http1", "memcached", "unknown", "text"),
-    "node": ("messages", "order", "fastcgi", "pages", "kernel", "settings", "hot_events", "bus"),
+    "rust": (
+        *("packets", "file", "http1", "memcached", "unknown", "text"),
+        *("messages", "order", "fastcgi", "pages", "kernel", "settings", "hot_events", "bus"),
+    ),
     "python": ("messages", "bus", "haproxy", "ipvs", "keepalived", "configuration", "api"),
 }
-NAMES = tuple(f"{room}-{target}" for room, targets in TARGETS.items() for target in targets)
+NAMES = tuple(f"{language}-{target}" for language, targets in TARGETS.items() for target in targets)
 LONGEST = 8192
 """Bytes of an input."""
 SHORT = 1024
@@ -50,7 +53,7 @@ SERVER, BACK, AHEAD, CUT, LAST, LATER = 1, 2, 4, 8, 16, 64
 
 
 def conversation(*segments: tuple[int, bytes]) -> bytes:
-    """The format of `conversation` in sniffer/fuzz/src/lib.rs."""
+    """The format of `conversation` in fuzz/src/lib.rs."""
     return b"".join(bytes([control, len(text)]) + text for control, text in segments)
 
 
@@ -75,7 +78,7 @@ def pcapng(frame: bytes) -> bytes:
 
 
 def tunnels() -> list[bytes]:
-    """Frames with a TCP segment in each kind of tunnel, in the format of `frames` in sniffer/fuzz/src/lib.rs."""
+    """Frames with a TCP segment in each kind of tunnel, in the format of `frames` in fuzz/src/lib.rs."""
     tcp = struct.pack(">HHIIBBHHH", 40_000, 80, 1, 1, 0x50, 0x10, 0, 0, 0) + b"GET / HTTP/1.1\r\n\r\n"
 
     def ip(protocol: int, payload: bytes) -> bytes:
@@ -162,19 +165,19 @@ def seeds() -> dict[str, list[bytes]]:
         ),
     ]
     turns = [conversation((0, b"ask"), (0, b"more"), (SERVER, b"answer"), (BACK, b"ask"), (SERVER | LATER, b"again"))]
-    histogram = (FUZZ / "seeds/histogram.txt").read_bytes()
+    histogram = (FUZZ / "corpus/text/histogram").read_bytes()
     return {
         "packets": tunnels(),
         "file": [pcap(b""), pcap(bytes(60)), pcapng(bytes(60))],
         "http1": http,
         "memcached": memcached,
         "unknown": turns + http,
-        "text": [b"a=/b*", histogram, histogram + histogram],
+        "text": [b"a=/b*", histogram + histogram],
     }
 
 
 def frames(capture: Path) -> bytes:
-    """The frames of a pcap file in the format of `frames` in sniffer/fuzz/src/lib.rs; empty for other files."""
+    """The frames of a pcap file in the format of `frames` in fuzz/src/lib.rs; empty for other files."""
     content = capture.read_bytes()
     order = {b"\xa1\xb2\xc3\xd4": ">", b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<"}.get(content[:4])
     if order is None:
@@ -204,11 +207,11 @@ def write_corpus(captures: list[Path]) -> None:
             (FUZZ / "corpus/packets" / f"seed-{capture.name}").write_bytes(content)
 
 
-def build(room: str) -> Path:
-    """Builds the targets of a crate; returns the folder that they are in."""
-    target = ROOT / room / "fuzz/target"
+def build() -> Path:
+    """Builds the targets in Rust; returns the folder that they are in."""
+    target = FUZZ / "target"
     command = ["cargo", "build", "--release", "--locked", "--bins", "--target", TRIPLE, "--target-dir", str(target)]
-    subprocess.run(command, cwd=ROOT / room / "fuzz", env={**os.environ, "RUSTFLAGS": FLAGS}, check=True)
+    subprocess.run(command, cwd=FUZZ, env={**os.environ, "RUSTFLAGS": FLAGS}, check=True)
     return target / TRIPLE / "release"
 
 
@@ -240,20 +243,21 @@ class Fuzzer:
 
 def fuzzers(names: Sequence[str]) -> Iterator[Fuzzer]:
     """Those of these names, built."""
-    for room, targets in TARGETS.items():
-        wanted = [target for target in targets if f"{room}-{target}" in names]
-        if wanted and room == "python" and importlib.util.find_spec("atheris") is None:
-            print("fuzz: no Python targets: atheris is not installed (it has no wheel for every machine)")
-            continue
-        folder = build(room) if wanted and room != "python" else None
-        for target in wanted:
-            name = f"{room}-{target}"
-            if folder is None:
-                dictionary = str(KEPT / f"{name}.words")
-                command = (sys.executable, str(PYTHON / "python_target.py"), target, dictionary)
-                yield Fuzzer(name, command, PYTHON / "corpus" / target)
-            else:
-                yield Fuzzer(name, (str(folder / target),), ROOT / room / "fuzz/corpus" / target)
+    wanted = {
+        language: [target for target in targets if f"{language}-{target}" in names]
+        for language, targets in TARGETS.items()
+    }
+    if wanted["rust"]:
+        folder = build()
+        for target in wanted["rust"]:
+            yield Fuzzer(f"rust-{target}", (str(folder / target),), FUZZ / "corpus" / target)
+    if wanted["python"] and importlib.util.find_spec("atheris") is None:
+        print("fuzz: no Python targets: atheris is not installed (it has no wheel for every machine)")
+        return
+    for target in wanted["python"]:
+        name = f"python-{target}"
+        command = (sys.executable, str(PYTHON / "python_target.py"), target, str(KEPT / f"{name}.words"))
+        yield Fuzzer(name, command, PYTHON / "corpus" / target)
 
 
 def run(fuzzer: Fuzzer, seconds: int, hang_s: int) -> bool:
@@ -295,7 +299,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Example: tools/fuzz.py --minutes 60 --target node-messages --target python-messages",
+        epilog="Example: tools/fuzz.py --minutes 60 --target rust-messages --target python-messages",
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="time for all targets together (default 10)")
     parser.add_argument("--captures", type=Path, nargs="*", default=[], help="pcap files whose frames become seeds")

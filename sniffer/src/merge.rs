@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_fuzzers_seed_is_a_histogram() {
-        let seed = include_str!("../fuzz/seeds/histogram.txt");
+        let seed = include_str!("../../fuzz/corpus/text/histogram");
         assert_eq!(merge(seed.lines()).expect("a histogram").0, 17);
     }
 

@@ -25,17 +25,16 @@ def test_every_input_goes_through_its_decoder(name: str) -> None:
 
 def test_every_target_is_one_of_the_runners() -> None:
     assert set(TARGETS) == set(fuzz.TARGETS["python"])
-    for room in ("node", "sniffer"):
-        crate = ROOT / room / "fuzz/fuzz_targets"
-        assert {file.stem for file in crate.iterdir()} == set(fuzz.TARGETS[room])
+    assert {file.stem for file in (ROOT / "fuzz/fuzz_targets").iterdir()} == set(fuzz.TARGETS["rust"])
 
 
-@pytest.mark.parametrize("folder", [PYTHON, ROOT / "node/fuzz/corpus"])
+@pytest.mark.parametrize("folder", [PYTHON, ROOT / "fuzz/corpus"])
 def test_the_inputs_in_the_repository_stay_small(folder: Path) -> None:
     for corpus in sorted(folder.iterdir()):
-        sizes = [file.stat().st_size for file in corpus.iterdir()]
-        assert 0 < sum(sizes) < MOST_BYTES, corpus
-        assert max(sizes) <= fuzz.LONGEST, corpus
+        # `tools/fuzz.py` writes the seeds; they are not in the repository.
+        sizes = [file.stat().st_size for file in corpus.iterdir() if not file.name.startswith("seed-")]
+        assert sum(sizes) < MOST_BYTES, corpus
+        assert max(sizes, default=0) <= fuzz.LONGEST, corpus
 
 
 def test_a_decoder_that_raises_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,0 @@
-//! A conversation in `memcached`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| slackwater_sniffer_fuzz::conversation("memcached", data));

@@ -1,4 +1,0 @@
-//! Frames of any link type.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| slackwater_sniffer_fuzz::frames(data));
