@@ -40,7 +40,6 @@ pub struct Lease {
     /// What puts the knob back: the knob's own form.
     pub baseline: Json,
     /// What we may have set: the last value that was applied, and the next while it is being applied.
-    #[serde(alias = "ours")]
     pub written: Vec<Json>,
     /// Length of the lease.
     pub lease_s: f64,
@@ -58,9 +57,16 @@ pub struct State {
     pub seen: BTreeMap<String, f64>,
 }
 
+impl State {
+    /// Of the version that is written now.
+    pub fn new(leases: BTreeMap<String, Lease>, seen: BTreeMap<String, f64>) -> State {
+        State { v: VERSION, leases, seen }
+    }
+}
+
 impl Default for State {
     fn default() -> State {
-        State { v: VERSION, leases: BTreeMap::new(), seen: BTreeMap::new() }
+        State::new(BTreeMap::new(), BTreeMap::new())
     }
 }
 

@@ -2,7 +2,8 @@
 
 use slackwater_messages::{ChangeCause, Order, Value};
 
-use super::{Engine, PendingOrder, Reason};
+use super::Engine;
+use super::phase::{PendingOrder, Phase, Reason};
 use crate::error::{Error, Result};
 use crate::knobs::show;
 use crate::state::Lease;
@@ -11,21 +12,20 @@ impl Engine {
     /// Carries out the Orders that wait for a reload group, if it may reload.
     pub(super) fn apply_group(&mut self, group: &'static str) {
         let now_s = self.now_s();
-        let of_group: Vec<(&'static str, &PendingOrder)> = self
-            .waiting
+        let ready: Vec<(&'static str, bool, bool)> = self
+            .knobs
             .iter()
-            .filter(|(name, _)| self.knobs.get(*name).is_some_and(|knob| knob.reload_group() == group))
-            .map(|(name, waiting)| (*name, waiting))
+            .filter(|(_, knob)| knob.reload_group() == group)
+            .filter_map(|(name, _)| {
+                let phase = self.phases.get(*name)?;
+                let order = phase.ready()?;
+                Some((*name, self.apply_at_s(name, order) <= now_s, renews(phase, order)))
+            })
             .collect();
-        let is_open = of_group.iter().any(|(name, waiting)| self.apply_at_s(name, waiting) <= now_s);
-        let due: Vec<&'static str> = of_group
-            .into_iter()
-            .filter(|(name, waiting)| is_open || self.only_renews(name, waiting))
-            .map(|(name, _)| name)
-            .collect();
+        let is_open = ready.iter().any(|(_, is_due, _)| *is_due);
         let mut staged = Vec::new();
-        for name in due {
-            let Some(waiting) = self.waiting.remove(name) else { continue };
+        for (name, _, _) in ready.into_iter().filter(|(_, _, renews)| is_open || *renews) {
+            let Some(waiting) = self.phase(name).take_waiting() else { continue };
             let (value, id) = (waiting.value.clone(), waiting.order.id.clone());
             match self.stage(name, waiting) {
                 Ok(Some(step)) => staged.push((name, step)),
@@ -39,7 +39,7 @@ impl Engine {
         for (name, step) in staged {
             if let Err(error) = &done {
                 self.refuse_applied(name, error);
-                self.not_committed(name, &step);
+                self.not_committed(name, step);
                 continue;
             }
             match self.knobs[name].verify(&step.written) {
@@ -52,16 +52,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn only_renews(&self, name: &str, waiting: &PendingOrder) -> bool {
-        self.state.leases.get(name).is_some_and(|lease| lease.wanted == waiting.value)
-    }
-
     /// Plans an Order, puts its lease on disk and sets it. `None`: nothing is to be committed for it.
-    pub(super) fn stage(&mut self, name: &'static str, waiting: PendingOrder) -> Result<Option<Step>> {
+    fn stage(&mut self, name: &'static str, waiting: PendingOrder) -> Result<Option<Step>> {
         let knob = &self.knobs[name];
-        let before = self.state.leases.get(name).cloned();
-        let renews = self.only_renews(name, &waiting);
-        if let Some(lease) = &before {
+        let before = self.phases.get(name).cloned().unwrap_or_default();
+        let renews = renews(&before, &waiting);
+        if let Some(lease) = before.lease() {
             match knob.drift(&lease.baseline, &lease.written) {
                 Ok(None) => {}
                 Ok(Some(change)) => {
@@ -73,54 +69,41 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        let (order, value) = (waiting.order, waiting.value);
-        let (mut lease, step) = match before.clone().filter(|_| renews) {
-            Some(kept) => {
-                let Lease { effective, before, baseline, written, .. } = kept;
-                (Lease { effective, before, baseline, written, ..lease_of(&order, &value) }, None)
+        let PendingOrder { order, value, until_s, .. } = waiting;
+        let until_unix_s = (self.system.unix_s)() + until_s - self.now_s();
+        let (lease, step) = match before.lease().cloned() {
+            Some(Lease { effective, before, baseline, written, .. }) if renews => {
+                (Lease { effective, before, baseline, written, ..lease_of(&order, &value, until_unix_s) }, None)
             }
-            None => {
-                let (baseline, stood) = match &before {
-                    Some(lease) => (lease.baseline.clone(), lease.before.clone()),
-                    None => (knob.baseline()?, knob.read()?.value),
+            held => {
+                let (baseline, stood, mut written) = match held {
+                    Some(lease) => (lease.baseline, lease.before, lease.written),
+                    None => (knob.baseline()?, knob.read()?.value, Vec::new()),
                 };
                 let plan = knob.plan(&baseline, &value)?;
-                let mut written = before.as_ref().map_or(Vec::new(), |lease| lease.written.clone());
                 written.push(plan.written.clone());
                 let effective = plan.effective;
-                let lease = Lease { effective, before: stood, baseline, written, ..lease_of(&order, &value) };
-                (lease, Some(Step { before: before.clone(), written: plan.written, note: plan.note }))
+                let lease =
+                    Lease { effective, before: stood, baseline, written, ..lease_of(&order, &value, until_unix_s) };
+                (lease, Some((plan.written, plan.note)))
             }
         };
-        lease.until_unix_s = (self.system.unix_s)() + waiting.until_s - self.now_s();
-        self.state.leases.insert(name.to_owned(), lease);
+        self.phases.insert(name.to_owned(), Phase::Held { lease: Box::new(lease), until_s, next: None });
         if let Err(error) = self.save_before() {
-            self.forget(name, before);
+            self.phases.insert(name.to_owned(), before);
             return Err(error);
         }
-        self.live.entry(name.to_owned()).or_default().until_s = waiting.until_s;
-        let Some(step) = step else { return Ok(None) };
+        let Some((written, note)) = step else { return Ok(None) };
+        let step = Step { before, written, note };
         if let Err(error) = self.knobs[name].apply(&step.written) {
-            self.not_applied(name, &step, error);
+            self.not_applied(name, step, error);
             return Ok(None);
         }
         Ok(Some(step))
     }
 
-    pub(super) fn forget(&mut self, name: &str, before: Option<Lease>) {
-        match before {
-            Some(lease) => {
-                self.state.leases.insert(name.to_owned(), lease);
-            }
-            None => {
-                self.state.leases.remove(name);
-                self.live.remove(name);
-            }
-        }
-    }
-
-    pub(super) fn applied(&mut self, name: &str, step: &Step, value: Value, how: &str) {
-        let Some(lease) = self.state.leases.get_mut(name) else { return };
+    fn applied(&mut self, name: &str, step: &Step, value: Value, how: &str) {
+        let Phase::Held { lease, .. } = self.phase(name) else { return };
         lease.written = vec![step.written.clone()];
         lease.effective = value.clone();
         let lease = lease.clone();
@@ -128,16 +111,16 @@ impl Engine {
         let asked = if lease.wanted == value { String::new() } else { format!(" (asked for {})", show(&lease.wanted)) };
         let note = if step.note.is_empty() { String::new() } else { format!("; {}", step.note) };
         let why = format!("{}{asked}{note}; {how}; for {} s, by {}", lease.reason, lease.lease_s, lease.by);
-        let before = step.before.as_ref().map_or(lease.before, |before| before.effective.clone());
+        let before = step.before.lease().map_or(lease.before, |before| before.effective.clone());
         self.change(name, Some(before), Some(value), Reason::new(ChangeCause::Ordered, why), true, &lease.order_id);
     }
 
     /// Setting failed half way: what stood before is set again, at once.
-    pub(super) fn not_applied(&mut self, name: &str, step: &Step, error: Error) {
+    fn not_applied(&mut self, name: &str, step: Step, error: Error) {
         self.refuse_applied(name, &error);
-        let Some(lease) = self.state.leases.get(name) else { return };
+        let Some(lease) = self.lease(name) else { return };
         let knob = &self.knobs[name];
-        let back = match step.before.as_ref().and_then(|before| before.written.last()) {
+        let back = match step.before.lease().and_then(|before| before.written.last()) {
             Some(written) => knob.apply(written),
             None => knob.restore(&lease.baseline, &lease.written).map(|_| ()),
         };
@@ -148,29 +131,31 @@ impl Engine {
     }
 
     /// All is as it was before the step.
-    pub(super) fn not_committed(&mut self, name: &str, step: &Step) {
-        self.forget(name, step.before.clone());
+    fn not_committed(&mut self, name: &str, step: Step) {
+        self.phases.insert(name.to_owned(), step.before);
         self.save_after();
     }
 
     /// It is set, but it is not what was wanted: back to the baseline at the next tick.
-    pub(super) fn end_failed(&mut self, name: &str, error: &Error) {
-        if let Some(live) = self.live.get_mut(name) {
-            let why = format!("an Order did not come to what it should: {error}");
-            live.end = Some(Reason::new(ChangeCause::NotAsOrdered, why));
-            live.next_try_s = 0.0;
-        }
+    fn end_failed(&mut self, name: &str, error: &Error) {
+        let why = format!("an Order did not come to what it should: {error}");
+        self.phase(name).end(Reason::new(ChangeCause::NotAsOrdered, why));
     }
 
-    pub(super) fn refuse_applied(&mut self, name: &str, error: &Error) {
-        let lease = self.state.leases.get(name);
+    fn refuse_applied(&mut self, name: &str, error: &Error) {
+        let lease = self.lease(name);
         let (wanted, id) = lease.map(|lease| (lease.wanted.clone(), lease.order_id.clone())).unzip();
         self.refuse(name, wanted, error, &id.unwrap_or_default());
     }
 }
 
+/// Whether an Order asks for the value that is set already.
+fn renews(phase: &Phase, order: &PendingOrder) -> bool {
+    phase.lease().is_some_and(|lease| lease.wanted == order.value)
+}
+
 /// The lease as an Order itself describes it.
-fn lease_of(order: &Order, value: &Value) -> Lease {
+fn lease_of(order: &Order, value: &Value, until_unix_s: f64) -> Lease {
     Lease {
         order_id: order.id.clone(),
         by: order.by.clone(),
@@ -182,13 +167,14 @@ fn lease_of(order: &Order, value: &Value) -> Lease {
         baseline: serde_json::Value::Null,
         written: Vec::new(),
         lease_s: order.lease_s,
-        until_unix_s: 0.0,
+        until_unix_s,
     }
 }
 
 /// An Order that is being carried out.
-pub(super) struct Step {
-    before: Option<Lease>,
+struct Step {
+    /// What the knob's phase was.
+    before: Phase,
     written: serde_json::Value,
     note: String,
 }

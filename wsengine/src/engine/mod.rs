@@ -4,6 +4,7 @@
 //! anything is changed, and leaves the disk after everything is put back. What is found there at a start is restored.
 
 mod apply;
+mod phase;
 mod record;
 mod report;
 mod restore;
@@ -17,8 +18,9 @@ use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::knobs::{Knob, share_files};
 use crate::order::{Context, is_release, judge};
-use crate::state::{State, Store};
+use crate::state::{Lease, State, Store};
 use crate::system::System;
+use phase::{Ending, Free, PendingOrder, Phase, Reason};
 
 /// Orders that come together share a reload: the first waits this long for the others.
 const GATHER_S: f64 = 0.3;
@@ -29,40 +31,10 @@ const RESTORE_WAITS_S: f64 = 5.0;
 /// Refusals that are recorded in each `REFUSALS_WITHIN_S`; further ones are counted.
 const REFUSALS: u32 = 20;
 const REFUSALS_WITHIN_S: f64 = 10.0;
+/// Why an Order for a knob that somebody else changed is refused.
+const THEIRS_HOLDS: &str = "somebody else changed this setting in this episode: theirs holds";
 /// Who makes the Changes.
 const BY: &str = "wsengine";
-
-/// An accepted Order that is not carried out yet.
-struct PendingOrder {
-    order: Order,
-    value: Value,
-    until_s: f64,
-    since_s: f64,
-}
-
-/// What is known of a lease while this process lives.
-#[derive(Default)]
-struct LiveLease {
-    until_s: f64,
-    /// Set when the lease must end before its time.
-    end: Option<Reason>,
-    next_try_s: f64,
-    /// Of the restore, as far as it was recorded.
-    last_error: String,
-}
-
-/// Why a lease ends, or a Change is made: for programs, and in words.
-#[derive(Clone)]
-struct Reason {
-    cause: ChangeCause,
-    why: String,
-}
-
-impl Reason {
-    fn new(cause: ChangeCause, why: impl Into<String>) -> Reason {
-        Reason { cause, why: why.into() }
-    }
-}
 
 /// Carries out Orders.
 pub struct Engine {
@@ -71,12 +43,12 @@ pub struct Engine {
     system: System,
     knobs: BTreeMap<&'static str, Box<dyn Knob>>,
     store: Store,
-    state: State,
-    live: BTreeMap<String, LiveLease>,
-    waiting: BTreeMap<&'static str, PendingOrder>,
+    /// Also of knobs that the configuration no longer lists, while they hold a lease.
+    phases: BTreeMap<String, Phase>,
+    /// Ids of Orders that came, with the wall time until which they are remembered.
+    seen: BTreeMap<String, f64>,
+    /// When each reload group was last committed.
     committed_s: BTreeMap<&'static str, f64>,
-    /// Knobs that somebody else changed: Orders are refused until none has come for a lease.
-    externally_controlled: BTreeMap<String, f64>,
     checked_s: f64,
     /// What each knob was when it was last read, while no Order was in force.
     readings: BTreeMap<&'static str, Result<Value>>,
@@ -100,12 +72,9 @@ impl Engine {
         publish: Box<dyn FnMut(Change)>,
     ) -> Result<Engine> {
         let state = store.load()?;
-        let died = || Reason::new(ChangeCause::EngineDied, "the last run did not end well");
-        let live = state
-            .leases
-            .keys()
-            .map(|name| (name.clone(), LiveLease { end: Some(died()), ..LiveLease::default() }))
-            .collect();
+        let died = || Ending::new(Reason::new(ChangeCause::EngineDied, "the last run did not end well"));
+        let put_back = |lease| Phase::Ending { lease: Box::new(lease), ending: died(), then: Free::Idle };
+        let phases = state.leases.into_iter().map(|(name, lease)| (name, put_back(lease))).collect();
         let checked_s = (system.monotonic_s)();
         Ok(Engine {
             settings,
@@ -113,11 +82,9 @@ impl Engine {
             system,
             knobs: knobs.into_iter().collect(),
             store,
-            state,
-            live,
-            waiting: BTreeMap::new(),
+            phases,
+            seen: state.seen,
             committed_s: BTreeMap::new(),
-            externally_controlled: BTreeMap::new(),
             checked_s,
             readings: BTreeMap::new(),
             read_s: f64::NEG_INFINITY,
@@ -133,7 +100,15 @@ impl Engine {
 
     /// Whether nothing is changed, or about to be.
     pub fn is_idle(&self) -> bool {
-        self.state.leases.is_empty() && self.waiting.is_empty()
+        self.phases.values().all(|phase| phase.lease().is_none() && phase.waiting().is_none())
+    }
+
+    fn phase(&mut self, name: &str) -> &mut Phase {
+        self.phases.entry(name.to_owned()).or_default()
+    }
+
+    fn lease(&self, name: &str) -> Option<&Lease> {
+        self.phases.get(name)?.lease()
     }
 
     /// Takes the bytes of an Order with their signature.
@@ -144,7 +119,7 @@ impl Engine {
             &Context {
                 settings: &self.settings,
                 identity: &self.identity,
-                seen: &|id| self.state.seen.contains_key(id),
+                seen: &|id| self.seen.contains_key(id),
                 now_unix_s: (self.system.unix_s)(),
             },
         );
@@ -169,21 +144,13 @@ impl Engine {
                     return;
                 }
                 let now_s = self.now_s();
-                let waiting = PendingOrder {
-                    order: accepted.order,
-                    value: accepted.value,
-                    until_s: now_s + accepted.left_s,
-                    since_s: self.waiting.get(accepted.knob.name).map_or(now_s, |before| before.since_s),
-                };
-                let value = waiting.value.clone();
-                let replaced = self.waiting.insert(accepted.knob.name, waiting);
-                if let Some(replaced) = replaced.filter(|replaced| replaced.value != value) {
-                    self.refuse(
-                        accepted.knob.name,
-                        Some(replaced.value),
-                        "a later Order came before it was carried out",
-                        &replaced.order.id,
-                    );
+                let (value, until_s) = (accepted.value.clone(), now_s + accepted.left_s);
+                let phase = self.phase(name);
+                let since_s = phase.waiting().map_or(now_s, |earlier| earlier.since_s);
+                let earlier =
+                    phase.wait(PendingOrder { order: accepted.order, value: accepted.value, until_s, since_s });
+                if let Some(earlier) = earlier.filter(|earlier| earlier.value != value) {
+                    self.refuse_waiting(name, earlier, "a later Order came before it was carried out");
                 }
             }
         }
@@ -192,21 +159,26 @@ impl Engine {
     /// Notes an Order's id on disk, before anything is done for it: no crash makes it new again.
     fn remember(&mut self, id: &str) -> Result<()> {
         let now_unix_s = (self.system.unix_s)();
-        self.state.seen.retain(|_, until| *until > now_unix_s);
+        self.seen.retain(|_, until| *until > now_unix_s);
         let longest_s = self.settings.orders.max_lease_s + self.settings.orders.clock_skew_s;
-        self.state.seen.insert(id.to_owned(), now_unix_s + longest_s + 1.0);
+        self.seen.insert(id.to_owned(), now_unix_s + longest_s + 1.0);
         self.save_before()
+    }
+
+    fn state(&self) -> State {
+        let leases = self.phases.iter().filter_map(|(name, phase)| Some((name.clone(), phase.lease()?.clone())));
+        State::new(leases.collect(), self.seen.clone())
     }
 
     /// Before anything is changed.
     fn save_before(&self) -> Result<()> {
-        self.store.save(&self.state).map_err(|error| Error::State(format!("nothing is changed, since {error}")))
+        self.store.save(&self.state()).map_err(|error| Error::State(format!("nothing is changed, since {error}")))
     }
 
     /// After it was changed: what the disk keeps for longer than it must is put back once more at a start, which does
     /// no harm.
     fn save_after(&self) {
-        if let Err(error) = self.store.save(&self.state) {
+        if let Err(error) = self.store.save(&self.state()) {
             tracing::error!("{error}");
         }
     }
@@ -215,55 +187,65 @@ impl Engine {
     fn admit(&mut self, order: &Order) -> Result<()> {
         let refused = |why: &str| Err(Error::NotAdmitted(why.to_owned()));
         let now_s = self.now_s();
-        if let Some(until_s) = self.externally_controlled.get_mut(&order.knob) {
-            if now_s < *until_s {
-                *until_s = now_s + order.lease_s;
-                return refused("somebody else changed this setting in this episode: theirs holds");
-            }
-            self.externally_controlled.remove(&order.knob);
+        let phase = self.phases.entry(order.knob.clone()).or_default();
+        if let Some(until_s) = phase.theirs_until_s().filter(|until_s| now_s < **until_s) {
+            *until_s = now_s + order.lease_s;
+            return refused(THEIRS_HOLDS);
         }
-        let given = [
-            self.state.leases.get(&order.knob).map(|lease| lease.order_unix_s),
-            self.waiting.get(order.knob.as_str()).map(|waiting| waiting.order.time_unix_s),
-        ];
+        let given =
+            [phase.lease().map(|lease| lease.order_unix_s), phase.waiting().map(|waiting| waiting.order.time_unix_s)];
         if given.into_iter().flatten().any(|given| given > order.time_unix_s) {
             return refused("a later Order for this knob is in force");
         }
-        let others = self.state.leases.keys().map(String::as_str).chain(self.waiting.keys().copied());
-        if let Some(other) = others.into_iter().find(|other| share_files(other, &order.knob)) {
-            return refused(&format!("`{other}` is set, which writes the same files"));
-        }
-        if self.live.get(&order.knob).is_some_and(|live| live.end.is_some()) {
+        if phase.ending().is_some() {
             return refused("this knob is being put back");
+        }
+        let mut busy = self.phases.iter().filter(|(_, phase)| phase.lease().is_some() || phase.waiting().is_some());
+        if let Some((other, _)) = busy.find(|(other, _)| share_files(other, &order.knob)) {
+            return refused(&format!("`{other}` is set, which writes the same files"));
         }
         Ok(())
     }
 
     /// The controller releases a knob: its lease ends now.
     fn release(&mut self, name: &'static str, order: &Order) {
-        if let Some(waiting) = self.waiting.remove(name) {
-            self.refuse(name, Some(waiting.value), "given back before it was carried out", &waiting.order.id);
+        if let Some(waiting) = self.phase(name).take_waiting() {
+            self.refuse_waiting(name, waiting, "given back before it was carried out");
         }
-        let Some(live) = self.live.get_mut(name) else {
+        let phase = self.phase(name);
+        let Phase::Held { lease, .. } = phase else {
             self.refuse(name, Some(order.value.clone()), "it is not set", &order.id);
             return;
         };
-        live.end = Some(Reason::new(ChangeCause::GivenBack, format!("given back by {}: {}", order.by, order.reason)));
-        live.next_try_s = 0.0;
         // What follows is recorded as this Order's doing.
-        if let Some(lease) = self.state.leases.get_mut(name) {
-            lease.order_id.clone_from(&order.id);
-        }
+        lease.order_id.clone_from(&order.id);
+        phase.end(Reason::new(ChangeCause::GivenBack, format!("given back by {}: {}", order.by, order.reason)));
     }
 
     /// Ends all leases, with the reason.
     pub fn end_all(&mut self, cause: ChangeCause, why: &str) {
-        for (name, waiting) in std::mem::take(&mut self.waiting) {
-            self.refuse(name, Some(waiting.value), why, &waiting.order.id);
+        self.refuse_all_waiting(|_| true, why);
+        for phase in self.phases.values_mut() {
+            phase.end(Reason::new(cause, why));
+            if let Some(ending) = phase.ending_mut() {
+                ending.next_try_s = f64::NEG_INFINITY;
+            }
         }
-        for live in self.live.values_mut() {
-            live.end.get_or_insert_with(|| Reason::new(cause, why));
-            live.next_try_s = 0.0;
+    }
+
+    fn refuse_waiting(&mut self, name: &str, waiting: PendingOrder, why: &str) {
+        self.refuse(name, Some(waiting.value), why, &waiting.order.id);
+    }
+
+    fn refuse_all_waiting(&mut self, is_refused: impl Fn(&PendingOrder) -> bool, why: &str) {
+        let refused: Vec<(String, PendingOrder)> = self
+            .phases
+            .iter_mut()
+            .filter(|(_, phase)| phase.waiting().is_some_and(&is_refused))
+            .filter_map(|(name, phase)| Some((name.clone(), phase.take_waiting()?)))
+            .collect();
+        for (name, waiting) in refused {
+            self.refuse_waiting(&name, waiting, why);
         }
     }
 
@@ -288,12 +270,14 @@ impl Engine {
     fn next_s(&self) -> f64 {
         let now_s = self.now_s();
         let mut next = self.checked_s + self.settings.check_every_s;
-        for live in self.live.values() {
-            let due = if live.end.is_some() { now_s } else { live.until_s };
-            next = next.min(due.max(live.next_try_s));
-        }
-        for (name, waiting) in &self.waiting {
-            next = next.min(self.apply_at_s(name, waiting)).min(waiting.until_s);
+        for (name, phase) in &self.phases {
+            next = next.min(match phase {
+                Phase::Free(_) => f64::INFINITY,
+                Phase::Held { until_s, .. } => *until_s,
+                Phase::Ending { ending, .. } => ending.next_try_s,
+            });
+            let ready_s = phase.ready().map_or(f64::INFINITY, |order| self.apply_at_s(name, order));
+            next = next.min(ready_s).min(phase.waiting().map_or(f64::INFINITY, |order| order.until_s));
         }
         // Waiting for a reload's interval at a restore is looked at again soon enough.
         (next - now_s).clamp(0.02, 1.0)
@@ -311,34 +295,25 @@ impl Engine {
 
     fn drop_expired(&mut self) {
         let now_s = self.now_s();
-        let gone: Vec<&'static str> =
-            self.waiting.iter().filter(|(_, waiting)| waiting.until_s <= now_s).map(|(name, _)| *name).collect();
-        for name in gone {
-            if let Some(waiting) = self.waiting.remove(name) {
-                self.refuse(
-                    name,
-                    Some(waiting.value),
-                    "its lease ended before the next reload was allowed",
-                    &waiting.order.id,
-                );
-            }
-        }
-        for (name, live) in &mut self.live {
-            if live.end.is_none() && live.until_s <= now_s {
-                let lease_s = self.state.leases.get(name).map_or(0.0, |lease| lease.lease_s);
-                let why = format!("the lease of {lease_s} s ended without a renewal");
-                live.end = Some(Reason::new(ChangeCause::LeaseEnded, why));
-                live.next_try_s = 0.0;
+        let why = "its lease ended before the next reload was allowed";
+        self.refuse_all_waiting(|waiting| waiting.until_s <= now_s, why);
+        for phase in self.phases.values_mut() {
+            if let Phase::Held { lease, until_s, .. } = phase
+                && *until_s <= now_s
+            {
+                let why = format!("the lease of {} s ended without a renewal", lease.lease_s);
+                phase.end(Reason::new(ChangeCause::LeaseEnded, why));
             }
         }
     }
 
     /// What is not kept up any more is put back.
     fn end_failures(&mut self) {
-        for (name, live) in self.live.iter_mut().filter(|(_, live)| live.end.is_none()) {
-            if let Some(why) = self.knobs.get(name.as_str()).and_then(|knob| knob.failure()) {
-                live.end = Some(Reason::new(ChangeCause::NotAsOrdered, format!("it ended by itself: {why}")));
-                live.next_try_s = 0.0;
+        for (name, phase) in &mut self.phases {
+            if let Phase::Held { .. } = phase
+                && let Some(why) = self.knobs.get(name.as_str()).and_then(|knob| knob.failure())
+            {
+                phase.end(Reason::new(ChangeCause::NotAsOrdered, format!("it ended by itself: {why}")));
             }
         }
     }
@@ -346,11 +321,11 @@ impl Engine {
     /// Whether somebody else changed what we have set: theirs wins.
     fn look_for_others(&mut self) {
         let mut changed = Vec::new();
-        for (name, lease) in &self.state.leases {
-            let Some(knob) = self.knobs.get(name.as_str()) else { continue };
-            let in_force = self.live.get(name).is_some_and(|live| live.end.is_none());
+        for (name, phase) in &self.phases {
             // What cannot be read now is recorded at the restore.
-            if in_force && let Ok(Some(change)) = knob.drift(&lease.baseline, &lease.written) {
+            if let (Phase::Held { lease, .. }, Some(knob)) = (phase, self.knobs.get(name.as_str()))
+                && let Ok(Some(change)) = knob.drift(&lease.baseline, &lease.written)
+            {
                 changed.push((name.clone(), change, lease.lease_s));
             }
         }
@@ -362,11 +337,11 @@ impl Engine {
     /// Somebody else changed the setting: ends our lease and refuses Orders until the episode is over.
     fn give_way(&mut self, name: &str, change: &str, lease_s: f64) -> String {
         let why = format!("{change}: theirs holds");
-        if let Some(live) = self.live.get_mut(name) {
-            live.end = Some(Reason::new(ChangeCause::SomeoneElse, why.as_str()));
-            live.next_try_s = 0.0;
+        let until_s = self.now_s() + lease_s;
+        let waiting = self.phase(name).give_way(Reason::new(ChangeCause::SomeoneElse, why.as_str()), until_s);
+        if let Some(waiting) = waiting {
+            self.refuse_waiting(name, waiting, &why);
         }
-        self.externally_controlled.insert(name.to_owned(), self.now_s() + lease_s);
         why
     }
 }

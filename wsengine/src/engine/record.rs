@@ -34,7 +34,7 @@ impl Engine {
         if self.refusals.1 > REFUSALS {
             return;
         }
-        let before = self.state.leases.get(what).map(|lease| lease.effective.clone());
+        let before = self.lease(what).map(|lease| lease.effective.clone());
         self.change(what, before, value, Reason::new(ChangeCause::Refused, format!("refused: {why}")), false, follows);
     }
 

@@ -2,7 +2,8 @@
 
 use slackwater_messages::{KnobCause, KnobState, Knobs, VERSION};
 
-use super::Engine;
+use super::phase::{Free, Phase};
+use super::{Engine, THEIRS_HOLDS};
 use crate::knobs::{KNOBS, share_files};
 
 /// Reading a knob may start programs, so it is done this seldom while nothing is changed.
@@ -15,6 +16,7 @@ impl Engine {
     pub fn report(&mut self) -> Knobs {
         self.read_idle();
         let knobs = KNOBS.iter().filter(|kind| self.knobs.contains_key(kind.name)).map(|kind| self.state_of(kind.name));
+        let waiting = self.phases.values().filter_map(Phase::waiting);
         Knobs {
             v: VERSION,
             node: self.settings.node.clone(),
@@ -22,7 +24,7 @@ impl Engine {
             time_unix_s: (self.system.unix_s)(),
             kind: self.settings.kind.clone(),
             knobs: knobs.collect(),
-            waiting: Some(self.waiting.values().map(|waiting| waiting.order.id.clone()).collect()),
+            waiting: Some(waiting.map(|waiting| waiting.order.id.clone()).collect()),
         }
     }
 
@@ -42,7 +44,8 @@ impl Engine {
         }
         for (name, knob) in &self.knobs {
             // While another knob's lease writes its files, they do not tell what is put back.
-            let idle = !self.state.leases.keys().any(|leased| leased == name || share_files(leased, name));
+            let mut leased = self.phases.iter().filter(|(_, phase)| phase.lease().is_some());
+            let idle = !leased.any(|(leased, _)| leased == name || share_files(leased, name));
             let known = match self.readings.get(name) {
                 Some(Ok(_)) => true,
                 Some(Err(_)) => !again,
@@ -65,15 +68,19 @@ impl Engine {
         // A group of several knobs, or one that may not commit at any time, reloads.
         state.reloads =
             self.knobs.get(name).is_some_and(|knob| knob.reload_group() != name || knob.min_interval_s() > 0.0);
-        if let Some(lease) = self.state.leases.get(name) {
-            let live = self.live.get(name);
+        let phase = self.phases.get(name);
+        if let Some(lease) = phase.and_then(Phase::lease) {
             state.value = Some(lease.effective.clone());
             state.baseline = Some(lease.before.clone());
             state.order.clone_from(&lease.order_id);
             state.by.clone_from(&lease.by);
-            state.left_s = live.map(|live| (live.until_s - self.now_s()).max(0.0));
-            if let Some(end) = live.and_then(|live| live.end.as_ref()) {
-                (state.cause, state.why) = (Some(KnobCause::Ending), end.why.clone());
+            match phase {
+                Some(Phase::Held { until_s, .. }) => state.left_s = Some((until_s - self.now_s()).max(0.0)),
+                Some(Phase::Ending { ending, .. }) => {
+                    (state.left_s, state.cause) = (Some(0.0), Some(KnobCause::Ending));
+                    state.why.clone_from(&ending.reason.why);
+                }
+                _ => {}
             }
             return state;
         }
@@ -82,9 +89,10 @@ impl Engine {
             Some(Err(error)) => (state.cause, state.why) = (Some(KnobCause::Unreadable), error.to_string()),
             None => (state.cause, state.why) = (Some(KnobCause::NotRead), "not read yet".to_owned()),
         }
-        if self.externally_controlled.get(name).is_some_and(|until_s| self.now_s() < *until_s) {
-            let why = "somebody else changed this setting in this episode: theirs holds";
-            (state.cause, state.why) = (Some(KnobCause::SomeoneElse), why.to_owned());
+        if let Some(Phase::Free(Free::TheirsHolds { until_s })) = phase
+            && self.now_s() < *until_s
+        {
+            (state.cause, state.why) = (Some(KnobCause::SomeoneElse), THEIRS_HOLDS.to_owned());
         }
         state
     }

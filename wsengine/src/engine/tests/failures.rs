@@ -107,3 +107,18 @@ fn nothing_is_changed_when_the_baseline_cannot_be_kept() {
     assert!(scene.last().2.starts_with("refused: nothing is changed, since "), "{}", scene.last().2);
     assert!(scene.engine.is_idle());
 }
+
+#[test]
+fn an_order_that_waits_while_somebody_else_changes_the_knob_is_refused() {
+    let mut scene = Scene::new(60.0);
+    scene.order(6, 120.0);
+    scene.pass_s(GATHER_S);
+    assert_eq!(scene.value(), 6);
+    scene.order(4, 120.0);
+    scene.machine.value.set(3);
+    scene.pass_s(5.0);
+    let refused = scene.changes.borrow().iter().any(|change| change.why == "refused: the operator set 3: theirs holds");
+    assert!(refused);
+    scene.pass_s(60.0);
+    assert_eq!(scene.value(), 3);
+}
