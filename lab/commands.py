@@ -7,10 +7,9 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.table import Column, Table
+from rich.table import Table
 
 from lab.ablate.commands import ablate
 from lab.ablate.detector_commands import ablate_detector
@@ -18,11 +17,10 @@ from lab.calm.commands import calm
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.noise import NOISES
-from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
 from lab.cluster.traces import down, is_up, state, traces
 from lab.compare.balance_commands import balance
-from lab.compare.commands import compare, grid, report
+from lab.compare.commands import compare
 from lab.compare.evaluate_commands import evaluate
 from lab.compare.simulate_commands import simulate
 from lab.disturb.timetable import DISTURBANCES, timetable
@@ -31,7 +29,6 @@ from lab.experiment.steady import default_demand, shown
 from lab.governor.live.commands import governor_policies
 from lab.options import cluster_options, json_option, noise_options, progress, write_json
 from lab.stories import one_policy, second_stage
-from lab.stories import time_back as back
 from lab.stories.capacity_commands import capacity
 from lab.stories.governed_commands import governor
 from lab.stories.one_policy import PolicyTest
@@ -261,58 +258,6 @@ def record(
         recording.record(cluster, script, out, note, progress)
 
 
-@lab.command(
-    "back", epilog="Example: slackwater lab back --app mediawiki --balance leastconn --load 0.4 --json back.json"
-)
-@cluster_options
-@click.option(
-    "--noise", "kinds", multiple=True, type=click.Choice([*NOISES, *STRESSORS]), help="Again for more  [default: all]"
-)
-@click.option("--neighbours", type=click.IntRange(1), default=1, show_default=True, help="Noisy hosts.")
-@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Rounds with each kind.")
-@click.option("--seconds", type=click.FloatRange(1), default=15.0, show_default=True, help="Length of each noise.")
-@click.option("--rate", type=click.FloatRange(1), help="Requests per second  [default: the application's]")
-@click.option("--load", "load_share", type=click.FloatRange(0.01, 2), help="Share of the measured capacity.")
-@json_option
-def back_(
-    settings: LabSettings,
-    kinds: tuple[str, ...],
-    neighbours: int,
-    rounds: int,
-    seconds: float,
-    rate: float | None,
-    load_share: float | None,
-    json_file: str | None,
-) -> None:
-    """Measure how soon all weights are at the baseline again when a neighbour has gone, kind by kind."""
-    if rate is not None and load_share is not None:
-        raise click.UsageError("give at most one of --rate and --load")
-    if neighbours > settings.hosts:
-        raise click.UsageError(f"{neighbours} neighbours: there are {settings.hosts} hosts")
-    if rate is None and load_share is None:
-        rate, load_share = default_demand(settings)
-    demand = None if rate is None else Demand(rate_rps=rate)
-    asked = back.TimeBackTest(kinds or (*NOISES, *STRESSORS), rounds, seconds, neighbours, demand, load_share)
-
-    def keep(result: dict[str, Any]) -> None:
-        if json_file and json_file != "-":
-            write_json(result, json_file)
-
-    with Lab(settings, progress) as cluster:
-        result = back.run(cluster, asked, progress, keep)
-    if json_file == "-":
-        write_json(result, json_file)
-        return
-    asked_rps = result["settings"]["rate_rps"]
-    pool = f"{settings.balance}, {settings.app}, {asked_rps:g} requests/s"
-    title = f"{pool}, {neighbours} of {settings.hosts} hosts noisy for {seconds:g} s"
-    table = Table(Column("noise", no_wrap=True), *back.COLUMNS, title=title)
-    for row in back.rows(result):
-        table.add_row(*row)
-    console().print(table)
-    click.echo(back.summary_line(result["summary"]))
-
-
 @lab.command(epilog="Example: slackwater lab demo --seconds 30")
 @click.option("--seconds", type=click.FloatRange(5), default=15.0, show_default=True, help="Length of each act.")
 @click.option("--stay", is_flag=True, envvar="DEMO_STAY", help="Keep it up at the end, until Ctrl-C.")
@@ -335,8 +280,6 @@ for command in (
         simulate,
         balance,
         compare,
-        report,
-        grid,
         evaluate,
         capacity,
         signals,

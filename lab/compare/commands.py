@@ -1,8 +1,7 @@
-"""The commands `slackwater lab compare`, `grid` and `report`."""
+"""The command `slackwater lab compare`."""
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,6 @@ import click
 from rich.table import Table
 
 from lab.cluster.lab import LabSettings
-from lab.cluster.noise import NOISES
-from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
 from lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
 from lab.options import hosts_options, json_option, progress, write_json
@@ -95,8 +92,6 @@ def compare(
     shown = [worst(found, name) for name in players if name != REFERENCE] if drawn else tables(found)
     for table in shown:
         console().print(table)
-    page = shlex.join(["slackwater", "lab", "report", "--compare", str(folder), "--out", str(folder / "page")])
-    click.echo(f"figures: {page}")
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
@@ -126,97 +121,4 @@ def _show_tables() -> None:
     table = Table("policy", "balance", "source", box=None)
     for name, policy in POLICIES.items():
         table.add_row(name, policy.balance, policy.source)
-    console().print(table)
-
-
-@click.command(epilog="Example: slackwater lab grid --out grid --rounds 3")
-@click.option("--workers", multiple=True, type=click.IntRange(1), help="MaxRequestWorkers; again for more.")
-@click.option("--children", multiple=True, type=click.IntRange(1), help="pm.max_children; again for more.")
-@click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
-@resumable_options
-def grid(
-    folder: Path | None,
-    workers: tuple[int, ...],
-    children: tuple[int, ...],
-    noise: str,
-    rounds: int,
-    seed: int,
-    minutes: float | None,
-    replay: bool,
-    json_file: str | None,
-) -> None:
-    """Measure MaxClients x pm.max_children, calm and beside a neighbour, on a real Apache with php-fpm.
-
-    The same command goes on where it was interrupted. Needs root, except with --replay.
-    """
-    from lab.compare import grid as grids
-
-    if folder is None:
-        raise click.UsageError("--out is missing: the folder that the grid is recorded in")
-    if not replay:
-        asked = grids.question(rounds, seed, workers or grids.WORKERS, children or grids.CHILDREN, noise)
-        asked = grids.begin(folder, asked)
-        grids.run(folder, asked, progress, until(minutes))
-    found = grids.summary(folder)
-    if json_file:
-        write_json(found, json_file)
-        if json_file == "-":
-            return
-    if not found["complete"]:
-        click.echo(f"CUT SHORT: {found['cells_done']} of {found['cells_planned']} cells; what follows is of these only")
-    means = grids.medians(grids.rows(folder), "mean_ms")
-    asked = grids.load(folder)
-    for phase in grids.PHASES:
-        title = f"{phase}: mean response time, ms (p95 in brackets)"
-        table = Table("MaxClients", *(f"{one} children" for one in asked.children), title=title, box=None)
-        p95 = grids.medians(grids.rows(folder), "p95_ms")[phase]
-        for one in asked.workers:
-            cells = [(one, other) for other in asked.children]
-            row = [f"{means[phase][cell]:.1f} ({p95[cell]:.0f})" if cell in means[phase] else "-" for cell in cells]
-            table.add_row(str(one), *row)
-        console().print(table)
-
-
-@click.command(epilog="Example: slackwater lab report --compare compared --simulated simulated.json --out report")
-@click.option("--compare", "comparisons", multiple=True, type=FILE, help="Folder of `slackwater lab compare`; again.")
-@click.option(
-    "--simulated", multiple=True, type=FILE, help="Again for more: what `slackwater lab simulate --json` wrote."
-)
-@click.option("--grid", type=FILE, help="Folder of `slackwater lab grid`.")
-@click.option("--streaming", type=FILE, help="What tests/lab/test_compare_streaming.py wrote to $STREAMING_JSON.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report's data as JSON.")
-def report(
-    comparisons: tuple[Path, ...],
-    simulated: tuple[Path, ...],
-    grid: Path | None,
-    streaming: Path | None,
-    out: Path,
-    as_json: bool,
-) -> None:
-    """Write the evaluation's page and figures, and print its goals: reached or not, in one table."""
-    from detector.service import choose_model
-    from lab.compare import report as reports
-    from lab.compare.parts import Parts
-    from slackwater.config import DetectorSettings
-
-    parts = Parts(comparisons, simulated, grid, streaming)
-    if parts == Parts():
-        raise click.UsageError("nothing to report on: give --compare, --grid, --streaming or --simulated")
-    found = reports.write(parts, out, choose_model(DetectorSettings()), progress)
-    if as_json:
-        click.echo((out / reports.DATA).read_text(), nl=False)
-        return
-    show(found)
-    click.echo(f"{out / reports.PAGE}")
-
-
-def show(found: dict[str, Any]) -> None:
-    """The goals on the terminal, and first of all what is missing."""
-    if found["cut_short"]:
-        click.echo(found["cut_short"])
-    table = Table("what", "goal", "found", "", box=None, title=found["cut_short"].split(";")[0] or None)
-    for goal in found["goals"]:
-        table.add_row(*(goal[key] for key in ("what", "goal", "found", "state")))
     console().print(table)

@@ -1,4 +1,4 @@
-"""What the evaluation and the simulator must reach, each with what they did reach: one table for both."""
+"""What the evaluation must reach, each with what it did reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from lab.compare import statistics
 from lab.compare.results import of
 from lab.compare.statistics import Estimate
-from lab.compare.validation import SIMULATED
 from lab.experiment.scenarios import SCENARIOS
 
 ROUNDS = 5
@@ -43,9 +42,6 @@ WORSE = 1.03
 ORACLE = 1.1
 ORACLE_P99 = {"slackwater": 1.25, "slackwater-lc": 1.1}
 CALM_P99 = 1.2
-VALIDATED = 0.15
-LARGE = 10_000
-PERIOD_S = 1.0
 Runs = Sequence[dict[str, Any]]
 """As `lab.compare.results` makes them of recordings; runs of the same round are compared."""
 
@@ -99,7 +95,7 @@ class Against:
 
 
 def of_lab(runs: Runs) -> list[Goal]:
-    """The goals in the lab."""
+    """All goals."""
     stock = {name: _each_figure(runs, name, (STOCK,)) for name in SCENARIOS}
     peers = {name: _each_figure(runs, name, PEERS) for name in SCENARIOS}
     figures = ", ".join(MEASURES.values())
@@ -188,59 +184,3 @@ def _within(what: str, limit: float, found: Sequence[Against], beside: Sequence[
     parts.append(f"{rounds} of {ROUNDS} rounds")
     reached = None if rounds < ROUNDS else all(one.ratio is not None and one.ratio.value <= limit for one in found)
     return Goal(what, f"within {limit:g} times", "; ".join(parts), reached)
-
-
-def of_simulator(runs: Sequence[dict[str, Any]], validation: Sequence[dict[str, Any]]) -> list[Goal]:
-    """The goals of the simulator: 10,000 servers in real time on one core, and p95 near the lab's."""
-    return [_real_time(runs), _validated(validation)]
-
-
-def _real_time(runs: Sequence[dict[str, Any]]) -> Goal:
-    """Reached only where no cycle took longer than its second, or what was late was always caught up with."""
-    goal = "10,000 servers, a decision a second, in real time on one core"
-    asked = "below 100% of the core, no cycle late or all caught up with"
-    large = [
-        run
-        for run in runs
-        if run["setup"]["servers"] >= LARGE and run["setup"]["period_s"] <= PERIOD_S and run["policy"] == "slackwater"
-    ]
-    if not large:
-        return Goal(goal, asked, "-", None)
-    run = large[0]
-    parts = f"{run['core_share']:.0%} of the core, model and learning included"
-    pace = run.get("pace")
-    if pace is None:
-        return Goal(goal, asked, f"{parts}; the file does not have how many cycles were late", None)
-    parts += (
-        f"; after learning {pace['late']} of {pace['cycles']} cycles took longer than {run['setup']['period_s']:g} s"
-        f" (slowest {pace['slowest_s']:.2f} s), at most {pace['behind_max_s']:.2f} s behind, at the end"
-        f" {pace['behind_end_s']:.2f} s"
-    )
-    return Goal(goal, asked, parts, run["core_share"] < 1.0 and (not pace["late"] or not pace["behind_end_s"]))
-
-
-def _validated(validation: Sequence[dict[str, Any]]) -> Goal:
-    goal, asked = "simulated p95 against the lab's, one of three noisy", f"within {VALIDATED:.0%} for every policy"
-    if not validation:
-        return Goal(goal, asked, "-", None)
-    parts = [
-        f"{one['comparison']}: {one['policy']} {one['error']:+.0%} of {one['rounds']}{' (fitted)' * one['fitted']}"
-        for one in validation
-    ]
-    enough = [one for one in validation if one["rounds"] >= ROUNDS]
-    left = [name for name in SIMULATED if name not in {one["policy"] for one in enough}]
-    if left:
-        parts.append(f"in fewer than {ROUNDS} rounds: {', '.join(left)}")
-    # One policy that is off is enough; that all are near takes all of them.
-    off = any(abs(one["error"]) > VALIDATED for one in enough)
-    return Goal(goal, asked, "; ".join(parts), False if off else None if left else True)
-
-
-def percent(estimate: dict[str, Any] | None) -> str:
-    """`-83% [-90%, -71%] of 5`."""
-    if estimate is None:
-        return "-"
-    parts = f"{estimate['value']:+.0%}"
-    if estimate["low"] is not None:
-        parts += f" [{estimate['low']:+.0%}, {estimate['high']:+.0%}]"
-    return f"{parts} of {estimate['count']} rounds"

@@ -17,9 +17,7 @@ from lab.compare.statistics import Estimate, change, median
 from lab.experiment import cost, latency, recording
 from lab.experiment.drawn import named
 from lab.experiment.measures import TIMES, figures
-from lab.experiment.policies import POLICIES
 from lab.experiment.recording import Recorded
-from lab.experiment.scenarios import SCENARIOS
 
 MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s")
 
@@ -72,17 +70,6 @@ def left(cpu: dict[str, dict[str, float]]) -> float | None:
     return sum(one["vm_s"] for one in loud) / whole if whole else None
 
 
-def per_second(recorded: Recorded) -> tuple[list[float], list[float]]:
-    """Seconds from the first neighbour, and each one's mean response time in ms: for the figure over time."""
-    good = recorded.status < 400
-    second = np.floor(recorded.due_s[good] - recorded.marks.on_s).astype(np.int64)
-    first = int(second.min()) if len(second) else 0
-    counts = np.bincount(second - first)
-    sums = np.bincount(second - first, 1e3 * recorded.seconds[good])
-    some = np.flatnonzero(counts)
-    return (some + first).astype(float).tolist(), (sums[some] / counts[some]).tolist()
-
-
 def summary(folder: Path) -> dict[str, Any]:
     """The comparison as JSON: medians over rounds with intervals, changes against every other policy, and whether it
     is whole. Raises ExperimentError."""
@@ -102,28 +89,6 @@ def summary(folder: Path) -> dict[str, Any]:
         "cells": _cells(made.scenarios, made.policies, found),
         "cost": costs(made.policies, found),
         "runs": found,
-    }
-
-
-def together(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Several comparisons as one. Where they have a scenario in common its rounds count together; pairs are of rounds
-    of one comparison, so nothing is compared across. Machine and seed are the first one's; each comparison's own facts
-    are in `parts`."""
-    runs: list[dict[str, Any]] = []
-    before = 0
-    for one in summaries:
-        runs += [run | {"round": before + run["round"]} for run in one["runs"]]
-        before += one["rounds"]
-    own = ("folder", "complete", "runs_done", "runs_planned", "seed", "rounds", "capacity_rps", "machine", "commits")
-    return summaries[0] | {
-        "complete": all(one["complete"] for one in summaries),
-        "runs_done": sum(one["runs_done"] for one in summaries),
-        "runs_planned": sum(one["runs_planned"] for one in summaries),
-        "commits": commits(runs),
-        "cells": _cells(list(dict.fromkeys([*SCENARIOS, *(run["scenario"] for run in runs)])), list(POLICIES), runs),
-        "cost": costs(list(POLICIES), runs),
-        "runs": runs,
-        "parts": [{key: one[key] for key in own} for one in summaries],
     }
 
 

@@ -122,11 +122,8 @@ SCENARIOS: dict[str, Scenario] = {
 }
 """By name."""
 
-SEVERITY: dict[str, float] = {"one": 0.5, "one-70": 0.7, "one-severe": 0.85}
-"""Scenarios that differ in nothing but the share of the host that is lost."""
-
 ELSEWHERE: dict[str, str] = {
-    "streaming": "its balancer is IPVS, in a guest of its own: `STREAMING_JSON=FILE pytest"
+    "streaming": "its balancer is IPVS, in a guest of its own: `pytest -s"
     " tests/lab/test_compare_streaming.py` measures frame delays with static weights and with lbengine's, from played"
     " Verdicts"
 }

@@ -1,14 +1,12 @@
 """A streaming service behind IPVS, one of three servers stalling: frame delay with static weights and with lbengine's.
 
-`pytest -s tests/lab/test_compare_streaming.py` prints the table; with `STREAMING_JSON=FILE` it is written there too,
-for `slackwater lab report --streaming FILE`.
+`pytest -s tests/lab/test_compare_streaming.py` prints the table.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.compare import report
 from lab.played_verdict import verdict
 from lbengine.backends.ipvs.ipvs import Lvs
 from lbengine.backends.ipvs.settings import IpvsPool
@@ -172,10 +169,6 @@ def test_frames_come_late_from_a_stalling_server_and_lbengine_sends_fewer_viewer
     finally:
         streaming.clean()
     found = {"static, wrr": static, "lbengine's": ours}
-    if file := os.environ.get("STREAMING_JSON"):
-        command = f"STREAMING_JSON={file} pytest tests/lab/test_compare_streaming.py"
-        Path(file).write_text(json.dumps({"command": command, "policies": found}, indent=1) + "\n")
-        assert report.read_streaming(Path(file))["policies"] == found
     for policy, row in found.items():
         words = ", ".join(f"{key} {value:.3g}" for key, value in row.items())
         print(f"\n{policy}: {words}", end="")

@@ -60,8 +60,6 @@ ALLOWED = {
     ("slackwater/views/why.py", "as_text"): "a reason that was just printed is not printed twice",
     ("slackwater/bus/bus.py", "on_error"): "the client library's trouble is told once",
     ("lbengine/backends/ipvs/ipvs.py", "in_words"): "ipvsadm says what is wrong in words only",
-    ("lab/compare/figures.py", "_save"): "a picture's title is the beginning of what its text says",
-    ("lab/compare/commands.py", "show"): "a table's title is the beginning of what stands above it",
     ("sniffer/src/capture/live.rs", "explain"): "libpcap says what is wrong in words only",
 }
 
