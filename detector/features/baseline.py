@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.features.columns import Bools, Floats, Ints, filled
-from detector.features.signals import RESPONDS, SIGNALS, WAITS
+from detector.features.signals import QUEUES, RESPONDS, SIGNALS, WAITS
 from detector.slot_arrays import SlotArrays
 
 EDGES: Floats = np.array([0.03, 0.15, 0.30, 0.45, 0.60, 0.75, 0.90])
@@ -56,6 +56,11 @@ _STRETCH: Floats = np.ones((BINS, BINS, len(SIGNALS)))
 """(bins, bins, signals) factors as in `_stretch`."""
 _STRETCH[:, :, WAITS] = _stretch(CENTRES / (1.0 - CENTRES))[:, :, None]
 _STRETCH[:, :, RESPONDS] = _stretch(1.0 / (1.0 - CENTRES))[:, :, None]
+NONE = -1
+_STANDS_IN: Bools = np.ones((BINS, BINS, len(SIGNALS)), dtype=bool)
+"""(bins, bins, signals) whether the second bin may stand in for the first. Beyond 90% a queue has no usual length: what
+was seen there is no measure of how long requests wait at another load."""
+_STANDS_IN[:-1, -1, QUEUES] = False
 
 
 def bins_of(load: Floats) -> Ints:
@@ -82,9 +87,7 @@ class Baselines(SlotArrays):
     _taken: Ints
     """(slots, bins) number of calm ticks that came, and of those that were taken."""
     _nearest: NDArray[np.int8]
-    """(slots, bins, signals) the bin that stands in for this one."""
-    _known: Bools
-    """(slots, signals) whether some bin has enough ticks."""
+    """(slots, bins, signals) the bin that stands in for this one, or `NONE`."""
 
     def __init__(self) -> None:
         signals = len(SIGNALS)
@@ -93,8 +96,7 @@ class Baselines(SlotArrays):
             _cell=none,
             _seen=none,
             _taken=none,
-            _nearest=np.zeros((BINS, signals), dtype=np.int8),
-            _known=np.zeros(signals, dtype=bool),
+            _nearest=np.full((BINS, signals), NONE, dtype=np.int8),
         )
         self._free: list[int] = []
         self._used = 1
@@ -177,19 +179,18 @@ class Baselines(SlotArrays):
     def _look_around(self, slots: Ints) -> None:
         """Finds the nearest bins, after these slots have learnt enough of another bin."""
         enough = self._count[self._cell[slots]] >= MIN_SAMPLES
-        self._known[slots] = enough.any(axis=1)
         for number in range(BINS):
-            distance = np.where(enough, _DISTANCE[number][None, :, None], np.inf)
-            self._nearest[slots, number] = distance.argmin(axis=1)
+            distance = np.where(enough & _STANDS_IN[number], _DISTANCE[number][None, :, None], np.inf)
+            self._nearest[slots, number] = np.where(np.isinf(distance).all(axis=1), NONE, distance.argmin(axis=1))
 
     def reference(self, slots: Ints, bins: Ints) -> Reference:
         """The calm baseline of these slots (M,) at these loads (M,); NaN where too little was learnt.
 
         Where this load was not seen yet, the nearest load that was seen stands in. If that is a lower one, signals that
-        the node's own load raises are stretched (`signals.Growth`).
+        the node's own load raises are stretched (`signals.Growth`). An overload stands in for no other load there.
         """
         nearest = self._nearest[slots, bins].astype(np.int64)
-        stretch = np.where(self._known[slots], _STRETCH[bins[:, None], nearest, _SIGNALS], np.nan)
+        stretch = np.where(nearest != NONE, _STRETCH[bins[:, None], nearest, _SIGNALS], np.nan)
         cells = self._cell[slots[:, None], nearest]
         return Reference(*(self._summary[cells, number, _SIGNALS] * stretch for number in range(3)))
 

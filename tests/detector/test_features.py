@@ -207,6 +207,20 @@ def test_baselines_are_kept_apart_by_load_and_the_nearest_load_speaks_for_one_no
     assert at[7] > 4.0
 
 
+def test_an_overload_says_nothing_about_waits_at_another_load() -> None:
+    baselines = Baselines()
+    baselines.resize(1)
+    one_signal(baselines, "rt_p95", [1500.0] * 20, load_bin=7)
+    one_signal(baselines, "cpi", [2.0] * 20, load_bin=7)
+    for load_bin in range(7):
+        median, _, _ = baselines.reference(np.array([0]), np.array([load_bin]))
+        assert np.isnan(median[0, INDEX["rt_p95"]])
+        assert median[0, INDEX["cpi"]] == 2.0, "the load does not raise it"
+    assert baselines.reference(np.array([0]), np.array([7]))[0][0, INDEX["rt_p95"]] == 1500.0
+    one_signal(baselines, "rt_p95", [10.0] * 20, load_bin=1)
+    assert baselines.reference(np.array([0]), np.array([6]))[0][0, INDEX["rt_p95"]] < 100.0, "not the nearer overload"
+
+
 def test_a_full_baseline_learns_slowly_so_that_a_creeping_neighbour_is_not_learnt_as_calm() -> None:
     baselines = Baselines()
     baselines.resize(1)
