@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import WeightsMean
+from slackwater.messages import TAKES_REQUESTS, ServerCondition, WeightsMean
 
 Pool = TypeVar("Pool", bound=PoolSettings)
 
@@ -39,11 +39,7 @@ class Server:
     weight: int
     configured: int = 0
     """The weight of the site's configuration; always 0 where there is none."""
-    status: str = "UP"
-    """The balancer's word: `UP`, `no check`, `DOWN`, `MAINT`, `DRAIN`, ..."""
-    available: bool = True
-    """Whether it takes requests with a weight above 0: it runs, and is neither in maintenance nor drained by an
-    operator."""
+    condition: ServerCondition = "up"
     backup: bool = False
     in_flight: int = 0
     queued: int = 0
@@ -69,6 +65,11 @@ class Server:
     """Why its counters are not known, in words. They are 0 then, and mean nothing."""
     slow_start: bool = False
     """It came back from a failed check, and the balancer's own slow start holds its weight down."""
+
+    @property
+    def available(self) -> bool:
+        """Whether it takes requests with a weight above 0."""
+        return self.condition in TAKES_REQUESTS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ def cycle(
     baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
     servers = {server.name: server for server in snapshot.servers}
     left_alone = {
-        name: "it has no baseline weight" if server.available else server.status
+        name: "it has no baseline weight" if server.available else server.condition
         for name, server in servers.items()
         if state.phase in ("observing", "acting")
         and name not in decisions.servers
@@ -69,10 +69,10 @@ def cycle(
             moved.add(name)
             held = f"{name} is held at {servers[name].weight} by someone else"
             parts.append(f"{held}, its baseline is {baselines[name]}")
-    for name, status in left_alone.items():
+    for name, reason in left_alone.items():
         if name not in moved:
             moved.add(name)
-            parts.append(f"{name} is left alone ({status})")
+            parts.append(f"{name} is left alone ({reason})")
     if (hidden := len(parts) - MOST_PARTS) > 0:
         parts[MOST_PARTS:] = [f"and {hidden} more of these"]
     rest = sum(name not in moved for name in decisions.servers)
@@ -111,7 +111,7 @@ def servers(
         states.append(
             ServerState(
                 server=server.name,
-                status=server.status,
+                condition=server.condition,
                 weight=weight,
                 baseline=baselines[server.name],
                 wanted=weight if decision is None else decision.position.weight,

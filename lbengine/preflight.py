@@ -48,7 +48,7 @@ def check_servers(
             f"{where}: the weights of {coarse} are too small for fine steps, so a slow server is given all of its"
             f" weight or hardly any; give servers {FINE_BASELINE} or more, as much as their sizes call for"
         )
-    if away := ", ".join(f"{server.name} ({server.status})" for server in active if not server.available):
+    if away := ", ".join(f"{server.name} ({server.condition})" for server in active if not server.available):
         warnings.append(f"{where}: {away} left alone as long as it takes no requests")
     if nothing := names(server for server in active if server.available and weights[server.name] == 0):
         warnings.append(f"{where}: {nothing} has weight 0 and is left alone until it is given one")

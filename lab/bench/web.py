@@ -105,7 +105,7 @@ def tick(nodes: list[str], now: float, number: int) -> list[Message]:
             Verdict(1, node, "web", now, state, now // 600 * 600, 0.8 if slow else 0.0, path, "start", rps=rps)  # type: ignore[arg-type]
         )
     servers = [
-        ServerState(node, "UP", 20 if p < SLOW else 100, 100, 20 if p < SLOW else 100, rps=80.0, share=1 / len(nodes))
+        ServerState(node, "up", 20 if p < SLOW else 100, 100, 20 if p < SLOW else 100, rps=80.0, share=1 / len(nodes))
         for p, node in enumerate(nodes)
     ]
     sentence = f"web: {SLOW} stay at 20 of 100 (interference); {len(nodes) - SLOW} others unchanged"

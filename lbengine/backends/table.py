@@ -34,7 +34,7 @@ def _look(pool: PoolSettings, timeout_s: float) -> dict[str, ShownServer] | str:
         snapshot = balancer_of(pool, timeout_s).read()
     except BalancerError as error:
         return str(error)
-    return {server.name: ShownServer(server.status, server.weight, server.in_flight) for server in snapshot.servers}
+    return {server.name: ShownServer(server.condition, server.weight, server.in_flight) for server in snapshot.servers}
 
 
 declare((backend.settings for backend in _ALL), _look)

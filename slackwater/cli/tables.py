@@ -14,7 +14,7 @@ from rich.text import Text
 from slackwater import messages
 from slackwater.messages import Change, State
 from slackwater.views.pool import PoolView, describe_change
-from slackwater.views.row import SERVING, SYMBOLS, WORDS, Row, duration
+from slackwater.views.row import CONDITIONS, SYMBOLS, WORDS, Row, duration
 from slackwater.views.standing import standing
 
 __all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "console", "show", "watch"]
@@ -122,7 +122,7 @@ def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
         node,
         Text(f"{SYMBOLS[row.state]} {WORDS[row.state]}{taken}", style=STYLES[row.state]),
         since,
-        Text(row.status or "-", style="" if row.status.startswith(SERVING) else "bold red"),
+        Text("-" if row.condition is None else CONDITIONS[row.condition], style="bold red" if row.out else ""),
         _weight(row),
         _number(row.in_flight, "{:.0f}") + (f" + {row.queue} queued" if row.queue else ""),
         _number(row.rps, "{:.1f}"),

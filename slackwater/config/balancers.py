@@ -15,6 +15,7 @@ from msgspec.structs import FieldInfo
 
 from slackwater.config.kinds import PATTERNS_IN_WORDS
 from slackwater.config.settings import ControllerSettings, PoolSettings
+from slackwater.messages import ServerCondition
 
 DEFAULT = "haproxy"
 """The balancer of a pool that names none."""
@@ -26,7 +27,7 @@ PoolTable = dict[str, Any]
 class ShownServer(NamedTuple):
     """A server as its balancer shows it now."""
 
-    status: str
+    condition: ServerCondition
     weight: int
     in_flight: int
 

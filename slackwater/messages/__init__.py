@@ -13,12 +13,14 @@ import msgspec
 from slackwater.messages.balancing import LONGEST_ASK_S, Ask, Cycle, ServerState, Weight
 from slackwater.messages.causes import (
     PUT_BACK,
+    TAKES_REQUESTS,
     ChangeCause,
     CycleOutage,
     DecisionCause,
     EpisodeMark,
     Mode,
     Resource,
+    ServerCondition,
     State,
     WeightsMean,
 )

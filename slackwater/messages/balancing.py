@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages.causes import CycleOutage, DecisionCause, Mode, WeightsMean
+from slackwater.messages.causes import CycleOutage, DecisionCause, Mode, ServerCondition, WeightsMean
 from slackwater.messages.fields import MOST, Count, Name, NonNegative, ServerName, Share, Version
 
 
@@ -43,8 +43,7 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     """One server as the balancer showed it in a cycle, and what lbengine wants of it."""
 
     server: ServerName
-    status: str
-    """The balancer's word: UP, DOWN, MAINT, DRAIN, ..."""
+    condition: ServerCondition
     weight: Count
     baseline: Count
     wanted: Count

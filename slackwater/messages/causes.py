@@ -88,6 +88,10 @@ KnobCause = Literal["not_read", "unreadable", "ending", "someone_else"]
 changed it in this episode."""
 CycleOutage = Literal["no_answer", "refused"]
 """no_answer: the balancer does not answer. refused: it answers, and refused what was asked of it."""
+ServerCondition = Literal["up", "unchecked", "draining", "maintenance", "down"]
+"""What a balancer lets a server do. unchecked: it takes requests, and the balancer has no health check for it.
+draining: it finishes what it has. maintenance: somebody took it out. down: the balancer's checks took it out."""
+TAKES_REQUESTS: frozenset[ServerCondition] = frozenset(("up", "unchecked"))
 EpisodeMark = Literal["neighbour", "deploy", "backup", "false_alarm", "other"]
 """What a person says an episode was. neighbour: it was right. deploy, backup: the server competed with itself.
 false_alarm: nothing was wrong. other: something else slowed it."""

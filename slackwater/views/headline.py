@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slackwater.messages import State
-from slackwater.views.row import SERVING, Row, listed, milliseconds
+from slackwater.views.row import Row, listed, milliseconds
 
 URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
 STATES: dict[State, str] = {
@@ -27,8 +27,8 @@ ALIKE = 0.05
 
 def exceptions(row: Row, title: str) -> list[str]:
     """Why a server does not count as calm, each beginning with a verb; `title`: the balancer's name."""
-    if row.status and not row.status.startswith(SERVING):
-        return [f"is {row.status} in {title}"]
+    if row.out:
+        return [f"is {row.out} in {title}"]
     found = beside_the_verdict(row)
     if row.state != "calm":
         found.append(STATES[row.state])

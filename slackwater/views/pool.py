@@ -13,6 +13,7 @@ from slackwater.config import ShownServer
 from slackwater.journal.journal import Journal, Reading
 from slackwater.messages import (
     GOVERNOR,
+    TAKES_REQUESTS,
     Change,
     Cycle,
     CycleOutage,
@@ -25,10 +26,10 @@ from slackwater.messages import (
 )
 from slackwater.views.headline import beside_the_verdict, exceptions, headline
 from slackwater.views.percentile import pooled_ms
-from slackwater.views.row import NOTHING, SERVING, SYMBOLS, WORDS, Row, clock, duration, listed, milliseconds
+from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, clock, duration, listed, milliseconds
 from slackwater.views.usual import Medians, Slow, slow, usual
 
-__all__ = ["NOTHING", "SERVING", "SYMBOLS", "WORDS", "Row", "duration", "listed", "milliseconds"]
+__all__ = ["NOTHING", "SYMBOLS", "WORDS", "Row", "duration", "listed", "milliseconds"]
 """Beside what is defined here."""
 
 STALE_AFTER_S = 3.0
@@ -111,7 +112,7 @@ def pool_view(
     shown = [] if cycle is None else cycle.servers or cycle.last_known
     outage = cycle.outage if cycle is not None and not stale else None
     seen = not stale and outage is None
-    wanted = sum(server.wanted for server in shown if server.status.startswith(SERVING))
+    wanted = sum(server.wanted for server in shown if server.condition in TAKES_REQUESTS)
     p95_ms = {
         node: one.rt_p95_ms for node, one in readings.items() if now_unix_s - one.received_unix_s <= STALE_AFTER_S
     }
@@ -139,7 +140,7 @@ def pool_view(
         found = Row(
             node=node,
             server=server.server if server else "",
-            status=server.status if server and not outage else "",
+            condition=server.condition if server and not outage else None,
             state=state,
             since_unix_s=verdict.since_unix_s if verdict is not None and state == verdict.state else None,
             weight=server.weight if server and not outage else None,
@@ -248,8 +249,8 @@ def _reasons(server: ServerState | None, state: State, why: str, seen: bool, tit
     """The engine's reason, unless it is old; the Verdict's path follows where the engine does not name the state."""
     parts: list[str] = []
     if server is not None and seen:
-        if not server.status.startswith(SERVING):
-            parts.append(f"{server.status} in {title}")
+        if server.condition not in TAKES_REQUESTS:
+            parts.append(f"{CONDITIONS[server.condition]} in {title}")
         rests = server.cause == "calm" and server.wanted == server.baseline
         if server.why and not (rests and state == "calm"):
             parts.append(server.why)
@@ -280,7 +281,7 @@ def without_controller(view: PoolView, shown: Mapping[str, ShownServer] | str) -
     for row in view.rows:
         now = shown.get(row.server)
         row.weight, row.wanted = (None, None) if now is None else (now.weight, None)
-        row.status, row.in_flight = ("", None) if now is None else (now.status, now.in_flight)
+        row.condition, row.in_flight = (None, None) if now is None else (now.condition, now.in_flight)
     weights = [f"{name} {one.weight}" for name, one in shown.items()]
     view.weights_unix_s = None
     view.headline = f"The controller does not run{since}; {view.balancer} shows the weights {listed(weights, 6)}"

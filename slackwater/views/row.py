@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slackwater.messages import Resource, State
+from slackwater.messages import TAKES_REQUESTS, Resource, ServerCondition, State
 
-SERVING = ("UP", "no check")
-"""How HAProxy's status begins for a server that takes requests; `no check` is one without health checks."""
 NOTHING = "\N{EN DASH}"
 """Stands for a missing value."""
 SYMBOLS: dict[State, str] = {"calm": "●", "interference": "▲", "overload": "■", "all_slow": "◆", "unknown": "?"}
@@ -22,6 +20,13 @@ WORDS: dict[State, str] = {
     "all_slow": "all slow",
     "unknown": "unknown",
 }
+CONDITIONS: dict[ServerCondition, str] = {
+    "up": "up",
+    "unchecked": "not checked",
+    "draining": "draining",
+    "maintenance": "in maintenance",
+    "down": "down",
+}
 
 
 class Row(msgspec.Struct):
@@ -30,8 +35,8 @@ class Row(msgspec.Struct):
     node: str
     server: str
     """The balancer's name of it; empty for a node that is no server of this backend."""
-    status: str
-    """The balancer's word: UP, DOWN, MAINT, ..."""
+    condition: ServerCondition | None
+    """What the balancer lets it do."""
     state: State
     since_unix_s: float | None
     weight: int | None
@@ -72,7 +77,12 @@ class Row(msgspec.Struct):
     decided: bool = True
     """False: lbengine decides nothing about its weight, which is somebody else's or the pool is paused."""
     exceptions: list[str] = []
-    """Why it does not count as calm: `is DOWN in HAProxy`."""
+    """Why it does not count as calm: `is down in HAProxy`."""
+
+    @property
+    def out(self) -> str:
+        """Why the balancer sends it nothing, as `down`; empty where it does, or where that is not known."""
+        return "" if self.condition is None or self.condition in TAKES_REQUESTS else CONDITIONS[self.condition]
 
 
 def duration(seconds: float) -> str:

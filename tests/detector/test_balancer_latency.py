@@ -12,10 +12,10 @@ from tests.support.synthetic_cluster import Cluster
 
 def test_a_cycle_shows_nodes_response_times_where_there_are_requests() -> None:
     servers = [
-        ServerState("s1", "UP", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=4.0),
-        ServerState("web2", "UP", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=5.0),
-        ServerState("drained", "UP", 0, 100, 0, rps=0.0, balancer_rt_mean_ms=90.0),
-        ServerState("lvs", "UP", 100, 100, 100, rps=80.0),
+        ServerState("s1", "up", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=4.0),
+        ServerState("web2", "up", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=5.0),
+        ServerState("drained", "up", 0, 100, 0, rps=0.0, balancer_rt_mean_ms=90.0),
+        ServerState("lvs", "up", 100, 100, 100, rps=80.0),
     ]
     cycle = Cycle(1, "web", 1.0, "act", False, "roundrobin", "optimal", "", servers)
     assert response_times_ms(cycle, {"s1": "web1"}) == {"web1": 4.0, "web2": 5.0}

@@ -242,9 +242,9 @@ def test_at_its_start_nothing_is_called_calm_before_lbengine_has_said_what_is_lo
         state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
     )
     servers = [
-        ServerState("host1", "UP", 0, 100, 0, cause="interference"),
-        ServerState("host2", "UP", 100, 100, 100, cause="calm"),
-        ServerState("host3", "UP", 20, 100, 20, cause="pinned"),
+        ServerState("host1", "up", 0, 100, 0, cause="interference"),
+        ServerState("host2", "up", 100, 100, 100, cause="calm"),
+        ServerState("host3", "up", 20, 100, 20, cause="pinned"),
     ]
     cycle = Cycle(1, "web", time.time(), "act", False, "roundrobin", "optimal", "", servers)
 

@@ -209,12 +209,12 @@ class TestOnARealHAProxy:
     def test_a_percentage_leaves_alone_what_an_operator_has_set(self) -> None:
         with with_agents() as (running, (first, _)):
             running.send("set server web/host1 state maint")
-            assert HAProxy(running.socket, "web", 20.0).read().servers[0].status.startswith("MAINT")
+            assert HAProxy(running.socket, "web", 20.0).read().servers[0].condition == "maintenance"
             running.send("set server web/host1 state drain")
             first.line = "70%\n"
             until(lambda: running.weight("host1") == 70, "weight 70")
             shown = HAProxy(running.socket, "web", 20.0).read().servers[0]
-            assert (shown.status, shown.available) == ("DRAIN (agent)", False)
+            assert shown.condition == "draining"
 
     def test_an_agent_that_is_gone_leaves_the_last_weight_and_the_server_up(self) -> None:
         with with_agents() as (running, (first, second)):

@@ -90,7 +90,7 @@ def dead_controller(site: DrivenHAProxy, bus: str = "") -> str:
         f'state_dir = "{site.folder}"\n{bus}[[pool]]\nname = "web"\nbackend = "web"\nmode = "act"\n'
         f'socket = "{site.balancer.socket}"\n'
     )
-    servers = [ServerState(f"host{n}", "UP", 0 if n == 1 else 100, 100, 100) for n in (1, 2, 3)]
+    servers = [ServerState(f"host{n}", "up", 0 if n == 1 else 100, 100, 100) for n in (1, 2, 3)]
     at = time.time() - 60.0
     with Journal.open(journal_path(site.folder)) as journal:
         journal.record(Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: host1 100 -> 0", servers))

@@ -84,7 +84,7 @@ def test_a_server_in_slowstart_is_described_and_its_weight_stays_as_it_is(tmp_pa
     with web_servers(2) as ports:
         lines = servers_of(ports, "weight 100 check inter 200ms fall 1 rise 1 slowstart 600s")
         with site_of(f"backend web\n    balance roundrobin\n{lines}\n", tmp_path) as site:
-            until(lambda: {one.status for one in site.servers().values()} == {"UP"}, "checks have passed")
+            until(lambda: {server.condition for server in site.servers().values()} == {"up"}, "checks have passed")
             assert "slow start" not in site.cycle()
             site.running.send("set server web/host1 health down")
             until(lambda: site.servers()["host1"].slow_start, "host1 is back from a failed check")

@@ -86,7 +86,7 @@ def test_weight_zero_is_not_taken_for_an_operators_drain(running: RealHAProxy) -
     client = HAProxy(running.socket, "web", TIMEOUT_S)
     client.set_weights({"host1": 0})
     running.send("set server web/host2 state drain; set server web/host3 state maint")
-    assert [server.available for server in client.read().servers] == [True, False, False]
+    assert [server.condition for server in client.read().servers] == ["unchecked", "draining", "maintenance"]
 
 
 @needs_haproxy

@@ -40,9 +40,9 @@ def weights(driven: Balancer) -> dict[str, int]:
 @needs_ipvs
 def test_weights_go_through_the_files_and_steer_the_traffic(site: IpvsSite, keepalived: RunningKeepalived) -> None:
     driven = keepalived.start(configuration())
-    assert [(one.name, one.weight, one.configured, one.status) for one in driven.read().servers] == [
-        (RS1, 20, 20, "UP"),
-        (RS2, 20, 20, "UP"),
+    assert [(one.name, one.weight, one.configured, one.condition) for one in driven.read().servers] == [
+        (RS1, 20, 20, "up"),
+        (RS2, 20, 20, "up"),
     ]
     driven.set_weights({RS1: 5})
     assert weights(driven) == {RS1: 5, RS2: 20}
@@ -115,7 +115,7 @@ def test_a_server_that_keepalived_took_out_is_down_and_keeps_its_weight(
     # Nobody listens on port 82 until the test lets somebody.
     check = "TCP_CHECK {\n connect_port 82\n connect_timeout 1\n retry 0\n }\n FILE_CHECK {\n track_file rs3\n }"
     driven = keepalived.start(configuration(real_server(1), real_server(2), real_server(3, 40, inhibit, check)))
-    until(lambda: driven.read().servers[2].status == "DOWN", "keepalived has found the third server down")
+    until(lambda: driven.read().servers[2].condition == "down", "keepalived has found the third server down")
     third = driven.read().servers[2]
     assert (third.name, third.available, third.weight, third.configured) == (RS3, False, 40, 40)
     driven.set_weights({RS1: 5, RS3: 10})

@@ -165,7 +165,7 @@ class Day:
 
 def _is_amiss(row: dict[str, Any]) -> bool:
     fails = row["peers_failed_share"] is not None
-    return fails or row["status"] != "UP" or row["state"] == "unknown" or row["weight"] != BASELINE
+    return fails or row["condition"] != "up" or row["state"] == "unknown" or row["weight"] != BASELINE
 
 
 def _even(text: str) -> str:

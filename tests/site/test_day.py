@@ -120,10 +120,12 @@ def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is
 
 def test_a_server_that_is_stopped_is_down_and_not_calm(today: Day) -> None:
     today.webs[2].services["apache"].stop()
-    today.shows("2 of 3 calm; web3 is DOWN in HAProxy")
-    assert today.row("web3")["status"] == "DOWN"
+    today.shows("2 of 3 calm; web3 is down in HAProxy")
+    assert today.row("web3")["condition"] == "down"
     status, lines = today.check()
-    assert any(line.startswith("! ") and "web3 (DOWN)" in line for line in lines)
+    assert any(line.startswith("! ") and "web3 (down)" in line for line in lines)
     assert status == 0
     today.site.start_service(today.webs[2], "apache")
-    today.until(lambda: today.row("web3")["status"], lambda said: said == "UP", "HAProxy sends it requests again")
+    today.until(
+        lambda: today.row("web3")["condition"], lambda condition: condition == "up", "HAProxy sends it requests again"
+    )

@@ -65,9 +65,9 @@ def open_journal(site: Path) -> Journal:
 
 def cycle(age_s: float, paused: bool = False) -> Cycle:
     servers = [
-        ServerState("host1", "UP", 12, 100, 12, rps=9.5, why="run delay 14.2x its calm baseline\x1b[2J"),
-        ServerState("host2", "UP", 100, 100, 40, rps=120.0),
-        ServerState("s3", "UP", 100, 100, 100, rps=121.0),
+        ServerState("host1", "up", 12, 100, 12, rps=9.5, why="run delay 14.2x its calm baseline\x1b[2J"),
+        ServerState("host2", "up", 100, 100, 40, rps=120.0),
+        ServerState("s3", "up", 100, 100, 100, rps=121.0),
     ]
     sentence = "web: host1 100 -> 12"
     return Cycle(1, "web", time.time() - age_s, "act", paused, "roundrobin", "optimal", sentence, servers)

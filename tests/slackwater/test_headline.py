@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slackwater.messages import State
+from slackwater.messages import ServerCondition, State
 from slackwater.views.headline import exceptions, headline
 from slackwater.views.row import Row
 
 
-def row(node: str, state: State = "calm", status: str = "UP", **more: Any) -> Row:
+def row(node: str, state: State = "calm", condition: ServerCondition = "up", **more: Any) -> Row:
     fields = {"weight": 100, "baseline": 100, "wanted": 100, "rps": 20.0, "rt_p95_ms": 9.0, "cpu": 0.2} | more
-    made = Row(node=node, server=node, status=status, state=state, since_unix_s=None, share=None, share_wanted=None,
-               rt_p99_ms=None, why="", **fields)  # fmt: skip
+    made = Row(node=node, server=node, condition=condition, state=state, since_unix_s=None, share=None,
+               share_wanted=None, rt_p99_ms=None, why="", **fields)  # fmt: skip
     made.exceptions = exceptions(made, "HAProxy")
     return made
 
@@ -25,7 +25,7 @@ def row(node: str, state: State = "calm", status: str = "UP", **more: Any) -> Ro
 SLOW: dict[str, Any] = {"rt_p95_now_ms": 155.0, "rt_p95_usual_ms": 9.2}
 SEEN = [
     ([row("web1"), row("web2"), row("web3")], "All 3 servers are calm"),
-    ([row("web1"), row("web2"), row("web3", status="DOWN")], "2 of 3 calm; web3 is DOWN in HAProxy"),
+    ([row("web1"), row("web2"), row("web3", condition="down")], "2 of 3 calm; web3 is down in HAProxy"),
     (
         [row("web1"), row("web2", **SLOW, as_in_calm=["CPU", "disk", "memory"])],
         "1 of 2 calm; web2 is slow (155 ms, usually 9), and it is no neighbour:"
@@ -45,12 +45,12 @@ SEEN = [
         "0 of 2 calm; web1 has weight 0 of 100; web2 has weight 40 of 100, set by someone else",
     ),
     ([row("web1", "interference", weight=0), row("web2")], "1 of 2 calm; web1 is beside a noisy neighbour"),
-    ([row("web1", "unknown", status="MAINT"), row("web2")], "1 of 2 calm; web1 is MAINT in HAProxy"),
+    ([row("web1", "unknown", condition="maintenance"), row("web2")], "1 of 2 calm; web1 is in maintenance in HAProxy"),
     (
         [row("web1", "all_slow"), row("web2", "all_slow")],
         "0 of 2 calm; web1, web2 are slow together with the others, so no neighbour is the cause",
     ),
-    ([row("web1", status="DOWN"), row("web2", status="DOWN")], "0 of 2 calm; web1, web2 are DOWN in HAProxy"),
+    ([row("web1", condition="down"), row("web2", condition="down")], "0 of 2 calm; web1, web2 are down in HAProxy"),
     (
         [row("web1", failed_share=0.12), row("web2", failed_share=0.12)],
         "2 of 2 calm; 12 of 100 requests fail, on all servers alike",
@@ -72,17 +72,17 @@ def rows(draw: st.DrawFn) -> list[Row]:
         fails = draw(st.sampled_from([{}, {"failed_share": 0.4, "peers_failed_share": 0.01}, {"failed_share": 0.4}]))
         slow = draw(st.sampled_from([{}, SLOW]))
         weight, decided = draw(st.sampled_from([(100, True), (0, True), (0, False), (40, False), (None, True)]))
-        status = draw(st.sampled_from(["UP", "no check", "DOWN", "MAINT", "DRAIN", "UP 1/3", "NOLB"]))
+        condition: ServerCondition = draw(st.sampled_from(get_args(ServerCondition)))
         state: State = draw(st.sampled_from(["calm", "interference", "overload", "all_slow", "unknown"]))
         more = {**fails, **slow, "weight": weight, "decided": decided}
-        found.append(row(f"web{number}", state, status, **more))
+        found.append(row(f"web{number}", state, condition, **more))
     return found
 
 
 def is_calm(one: Row) -> bool:
     """Told anew, past the code under test."""
     return (
-        one.status[:2] in ("UP", "no")
+        one.condition in ("up", "unchecked")
         and one.state == "calm"
         and one.peers_failed_share is None
         and one.rt_p95_now_ms is None

@@ -50,7 +50,7 @@ def change(number: int, at: float = 0.0, pool: str = "web") -> Change:
 
 
 def cycle(at: float, **weights: int) -> Cycle:
-    servers = [ServerState(name, "UP", weight, 100, weight) for name, weight in weights.items()]
+    servers = [ServerState(name, "up", weight, 100, weight) for name, weight in weights.items()]
     return Cycle(1, "web", T0 + at, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
 
 

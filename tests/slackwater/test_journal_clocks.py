@@ -67,7 +67,7 @@ def sample(at_unix_s: float, rps: float = 10.0) -> Sample:
 
 
 def cycle(at_unix_s: float) -> Cycle:
-    return Cycle(1, "web", at_unix_s, "act", False, "roundrobin", "optimal", "", [ServerState("s1", "UP", 9, 9, 9)])
+    return Cycle(1, "web", at_unix_s, "act", False, "roundrobin", "optimal", "", [ServerState("s1", "up", 9, 9, 9)])
 
 
 @pytest.fixture

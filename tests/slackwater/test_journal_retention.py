@@ -31,7 +31,7 @@ def sample(node: str, at: float, rps: float, p95: float | None) -> Sample:
 
 
 def cycle(at: float, weight: int) -> Cycle:
-    servers = [ServerState("s1", "UP", weight, 100, weight)]
+    servers = [ServerState("s1", "up", weight, 100, weight)]
     return Cycle(1, "web", T0 + at, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
 
 

@@ -23,7 +23,7 @@ from tests.support.nats_process import IN_TIME_S, Server, until
 
 def a_cycle(servers: int, last_known: int = 0, controller: str = "c1", at_s: float = 1.0) -> Cycle:
     def some(count: int) -> list[ServerState]:
-        return [ServerState(f"web{n}", "UP", n, 100, 100, why="w" * (n % 400)) for n in range(count)]
+        return [ServerState(f"web{n}", "up", n, 100, 100, why="w" * (n % 400)) for n in range(count)]
 
     cycle = Cycle(1, "web", at_s, "act", False, "roundrobin", "optimal", "web: unchanged", some(servers))
     return msgspec.structs.replace(cycle, last_known=some(last_known), controller=controller)

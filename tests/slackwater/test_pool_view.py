@@ -18,6 +18,7 @@ from slackwater.messages import (
     Mode,
     Resource,
     Sample,
+    ServerCondition,
     ServerState,
     State,
     Traffic,
@@ -64,9 +65,9 @@ class Pool:
 
 
 def server(
-    name: str, why: str = "", weight: int = 100, status: str = "UP", cause: DecisionCause | None = None
+    name: str, why: str = "", weight: int = 100, condition: ServerCondition = "up", cause: DecisionCause | None = None
 ) -> ServerState:
-    return ServerState(name, status, weight, 100, weight, rps=70.0, why=why, cause=cause)
+    return ServerState(name, condition, weight, 100, weight, rps=70.0, why=why, cause=cause)
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
     pool.cycle(
         server("host1", "words of any kind, run delay 14x", 0, cause="interference"),
         server("host2", "interference: run delay 9x: baseline weights", cause="panic"),
-        server("host3", "ramp", status="DOWN"),
+        server("host3", "ramp", condition="down"),
         server("host4", "all is well", cause="calm"),
         server("host5", "calm: on its way back to 100", 40, cause="calm"),
         server("host6", "of an lbengine of before"),
@@ -169,7 +170,7 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
     assert [row.why for row in pool.view().rows] == [
         "words of any kind, run delay 14x",
         "interference: run delay 9x: baseline weights; run delay 9x; 2 of 3",
-        "DOWN in the balancer; ramp",
+        "down in the balancer; ramp",
         "",
         "calm: on its way back to 100",
         "of an lbengine of before; run delay 7x; 2 of 3",
@@ -178,7 +179,7 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
 
 def test_a_server_without_health_checks_is_nothing_to_remark(pool: Pool) -> None:
     pool.verdict("host1", "calm")
-    pool.cycle(server("host1", status="no check"))
+    pool.cycle(server("host1", condition="unchecked"))
     assert [row.why for row in pool.view().rows] == [""]
 
 

@@ -15,7 +15,7 @@ def row(state: State) -> Row:
     return Row(
         "web1",
         "web1",
-        "UP",
+        "up",
         state,
         None,
         100,

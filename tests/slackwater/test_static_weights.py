@@ -33,7 +33,7 @@ def samples(node: str, begin: float, end: float, rps: float, marks: tuple[float,
 
 
 def cycle(at: float, weight: int, balance: str = "roundrobin", other: int = 100) -> Cycle:
-    servers = [ServerState("web1", "UP", weight, 100, weight), ServerState("web2", "UP", other, 100, other)]
+    servers = [ServerState("web1", "up", weight, 100, weight), ServerState("web2", "up", other, 100, other)]
     return Cycle(1, "web", T0 + at, "act", False, balance, "optimal", "", servers, weights_mean(balance))
 
 

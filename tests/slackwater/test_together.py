@@ -145,7 +145,7 @@ def test_an_episode_without_changes_says_why_there_is_none(tmp_path: Path) -> No
 
 def test_while_it_goes_on_the_reason_is_that_of_lbengine(tmp_path: Path) -> None:
     why = "interference, but no split is surely better: the best is no worse with 40%"
-    server = ServerState("web1", "UP", 100, 100, 100, why=why, cause="no_gain")
+    server = ServerState("web1", "up", 100, 100, 100, why=why, cause="no_gain")
     cycle = Cycle(1, "web", T0 + 5, "act", False, "roundrobin", "optimal", "web: 1 unchanged", [server])
     found = seen(tmp_path, *verdicts("web1", (0, "interference")), cycle)
     assert f"  no weight was changed: {why}" in as_text(found)

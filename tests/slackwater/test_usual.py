@@ -46,7 +46,7 @@ class Site:
         at = self.now_unix_s
         for node in ("web1", "web2"):
             self.journal.record(Verdict(1, node, "web", at, "calm", at - 60.0, 0.0, [], "start"))
-        servers = [ServerState(node, "UP", 100, 100, 100, cause="calm") for node in ("web1", "web2")]
+        servers = [ServerState(node, "up", 100, 100, 100, cause="calm") for node in ("web1", "web2")]
         self.journal.record(Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 2 unchanged", servers))
         return pool_view(self.journal, "web", at, {}, "HAProxy")
 

@@ -57,7 +57,7 @@ def weight(
 
 
 def cycle(mean: WeightsMean = "share", names: tuple[str, ...] = ("s1", "web2", "web3")) -> Cycle:
-    servers = [ServerState(name, "UP", 100, 100, 100) for name in names]
+    servers = [ServerState(name, "up", 100, 100, 100) for name in names]
     return Cycle(1, "web", T0, "observe", False, "roundrobin", "optimal", "s", servers, mean)
 
 

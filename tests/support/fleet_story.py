@@ -44,8 +44,8 @@ def site(balance: str = "roundrobin") -> list[Message]:
         traffic = Traffic(rps=rps, rt_p50_ms=2.0, rt_p95_ms=rps)
         for seq, at in enumerate((T0 - 10.0, T0)):
             messages.append(Sample(1, node, pool, at, "boot", seq, 0.2, traffic=traffic))
-    web = [ServerState(node, "UP", 100, 100, 100, share=rates[node] / 100) for node in ("web1", "web2", "web10")]
-    shop = [ServerState("shop1", "UP", 1, 1, 1, share=1.0)]
+    web = [ServerState(node, "up", 100, 100, 100, share=rates[node] / 100) for node in ("web1", "web2", "web10")]
+    shop = [ServerState("shop1", "up", 1, 1, 1, share=1.0)]
     mean = "share" if balance == "roundrobin" else "concurrency"
     for pool, servers in (("web", web), ("shop", shop)):
         messages.append(Cycle(1, pool, T0, "act", False, balance, "optimal", "", servers, mean))  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ class PlayedCluster:
         weight = self.kept if drained or self.is_silent else 30 if node in self.moved else 100
         return ServerState(
             node,
-            "UP",
+            "up",
             weight,
             100,
             weight,

@@ -1,5 +1,5 @@
 """A journal with a quarter of an hour of three servers: one beside a neighbour for a while, one with a single spike.
-One fails, and one is DOWN in the balancer."""
+One fails, and one is down in the balancer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPIKE_P95_MS, SPIKE_CPI = 97_000.0, 100_000.0
 def plotted_story() -> Iterator[Message]:
     """Of pool `web`: a Sample a second of web1, web2 and web3, calm now.
 
-    web1 fails 37 of 100 requests, web3 is DOWN in the balancer.
+    web1 fails 37 of 100 requests, web3 is down in the balancer.
     """
     for ago in range(BACK_S, -1, -1):
         at = T0 - ago
@@ -33,11 +33,11 @@ def plotted_story() -> Iterator[Message]:
                 counters=Counters("canary", cpi=SPIKE_CPI if spike else 40.0),
             )  # fmt: skip
         weights = {"web1": 100, "web2": 0 if ago in BESIDE else 100, "web3": 100}
-        servers = [ServerState(node, "UP", weight, 100, weight) for node, weight in weights.items()]
+        servers = [ServerState(node, "up", weight, 100, weight) for node, weight in weights.items()]
         for server, in_flight, errors_per_s in zip(servers, (3, 2, 0), (12.5, 0.0, 0.0), strict=True):
             server.in_flight, server.errors_per_s, server.queue = in_flight, errors_per_s, 0
         servers[0].failed_share, servers[0].peers_failed_share = 0.37, 0.0
-        servers[2].status = "DOWN"
+        servers[2].condition = "down"
         yield Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 3 unchanged", servers, "share")
     began, ended = T0 - BESIDE[-1], T0 - BESIDE[0]
     for node in ("web1", "web2", "web3"):

@@ -22,7 +22,7 @@ POOL = HAProxyPool(name="web", backend="web", socket="/none", mode="act")
 
 
 def server(name: str, weight: int, available: bool = True) -> Server:
-    return Server(name=name, available=available, weight=weight, configured=100)
+    return Server(name=name, condition="up" if available else "down", weight=weight, configured=100)
 
 
 def snapshot(servers: Sequence[Server] = (), balance: str = "roundrobin") -> Snapshot:

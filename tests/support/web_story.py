@@ -48,8 +48,8 @@ def story(
         messages.append(Verdict(1, node, "web", T0, state, T0 - 42, 0.8, ["run delay 14x"], "start"))
     weights = {"web1": 0 if mode == "act" else 100, "web2": 100}
     servers = [
-        ServerState("web1", "UP", weights["web1"], 100, 0, why=why, cause="interference"),
-        ServerState("web2", "UP", weights["web2"], 100, 100),
+        ServerState("web1", "up", weights["web1"], 100, 0, why=why, cause="interference"),
+        ServerState("web2", "up", weights["web2"], 100, 100),
     ]
     done = mode == "act"
     cause: ChangeCause = "interference"

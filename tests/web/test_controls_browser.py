@@ -48,7 +48,7 @@ def wide() -> list[Message]:
     """Servers of pool web whose values are as wide as they get, and a reason of two lines."""
     why = "interference: run delay per CPU second 5.12 is 14x its peers' (> 2.8); 2 of the last 3 ticks"
     names = ("web1", "web2", "web10")
-    servers = [ServerState(name, "UP", 20, 100, 20, share=0.12) for name in names]
+    servers = [ServerState(name, "up", 20, 100, 20, share=0.12) for name in names]
     servers[0] = structs.replace(servers[0], why=why, cause="interference")
     traffic = Traffic(rps=1234.5, rt_p50_ms=20.0, rt_p95_ms=2640.0, rt_p99_ms=4000.0)
     cpu = Cpu("cgroup", 0.87)

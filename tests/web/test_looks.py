@@ -20,7 +20,7 @@ from web import create_app
 from web.content.looks import Badge, badge, of_pool
 from web.content.pool import show
 
-CALM = Row("web1", "web1", "UP", "calm", 1.0, 100, 100, 100, 80.0, 0.5, 0.5, 4.0, 8.0, 0.4, "")
+CALM = Row("web1", "web1", "up", "calm", 1.0, 100, 100, 100, 80.0, 0.5, 0.5, 4.0, 8.0, 0.4, "")
 
 
 def but(**fields: object) -> Row:
@@ -45,13 +45,13 @@ def test_the_balancer_s_state_sessions_and_errors_are_columns_and_a_failing_serv
         text = client.get(path).text
         page = Texts(text)
         assert page.fields["headline"] == [
-            "1 of 3 calm; web1 fails 37 of 100 requests, its peers 0; web3 is DOWN in HAProxy"
+            "1 of 3 calm; web1 fails 37 of 100 requests, its peers 0; web3 is down in HAProxy"
         ]
         assert '<th scope="col">HAProxy</th>' in text
-        assert page.fields["status"] == ["UP", "UP", "DOWN"]
+        assert page.fields["condition"] == ["up", "up", "down"]
         assert page.fields["sessions"] == ["3", "2", "0"]
         assert page.fields["errors"] == ["12", "0", "0"]
-        assert page.fields["word"] == ["failing", "calm", "DOWN"]
+        assert page.fields["word"] == ["failing", "calm", "down"]
         assert (page.fields["total_errors"], page.fields["failing"]) == (["12"], ["failing: web1"])
         assert page.fields["since"] == ["", "4 min", ""], "of the Verdict's state, where that is shown"
         rows = [given for tag, given in page.tags if tag == "tr" and given.get("data-node")]
@@ -65,7 +65,7 @@ def test_the_fleet_shows_the_same(client: FlaskClient) -> None:
     text = client.get("/fleet").text
     assert "✕ 1 failing, ✕ 1 down, ● 1 calm" in text
     assert "✕ failing" in text
-    assert "✕ DOWN" in text
+    assert "✕ down" in text
     since = re.findall(r'<tr data-key="web/(web[123])".*?data-field="since">(.*?)</td>', text)
     assert sorted(since) == [("web1", NOTHING), ("web2", "4 min"), ("web3", NOTHING)]
 
@@ -74,10 +74,10 @@ def test_the_fleet_shows_the_same(client: FlaskClient) -> None:
     ("row", "shown"),
     [
         (CALM, Badge("calm", "●", "calm")),
-        (but(status="no check"), Badge("calm", "●", "calm")),
-        (but(status=""), Badge("calm", "●", "calm")),
-        (but(status="DOWN 1/2"), Badge("down", "✕", "DOWN 1/2")),
-        (but(status="MAINT"), Badge("aside", "○", "MAINT")),
+        (but(condition="unchecked"), Badge("calm", "●", "calm")),
+        (but(condition=None), Badge("calm", "●", "calm")),
+        (but(condition="down"), Badge("down", "✕", "down")),
+        (but(condition="maintenance"), Badge("aside", "○", "in maintenance")),
         (but(failed_share=0.3, peers_failed_share=0.0), Badge("failing", "✕", "failing")),
         (but(state="interference", resource="cpu"), Badge("interference", "▲", "interference: cpu")),
         (but(state="interference", peers_failed_share=0.0), Badge("failing", "✕", "failing")),
@@ -95,10 +95,10 @@ def view(*rows: Row, **more: object) -> PoolView:
 
 def test_a_pool_looks_as_its_most_urgent_server_and_is_never_calm_with_an_exception() -> None:
     assert of_pool(view(CALM, CALM)).look == "calm"
-    assert of_pool(view(CALM, but(status="DOWN"))).look == "down"
-    assert of_pool(view(but(status="DOWN"), but(peers_failed_share=0.0))).look == "failing"
+    assert of_pool(view(CALM, but(condition="down"))).look == "down"
+    assert of_pool(view(but(condition="down"), but(peers_failed_share=0.0))).look == "failing"
     assert of_pool(view(CALM, but(exceptions=["has weight 40 of 100"]))) == Badge("attention", "!", "attention")
-    assert of_pool(view(but(status="DOWN"), outage="no_answer")).look == "calm", "the last known rows do not speak"
+    assert of_pool(view(but(condition="down"), outage="no_answer")).look == "calm", "the last known rows do not speak"
 
 
 def test_requests_that_wait_stand_beside_the_sessions() -> None:

@@ -194,7 +194,7 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
     assert pool == client.get("/api/v1/pools/web").json
     assert (pool["mode"], pool["stale"], pool["age_s"]) == ("act", False, 0.0)
     assert pool["rows"][0] == {
-        "node": "web1", "server": "web1", "status": "UP", "state": "interference", "since_unix_s": T0 - 42,
+        "node": "web1", "server": "web1", "condition": "up", "state": "interference", "since_unix_s": T0 - 42,
         "weight": 0, "baseline": 100, "wanted": 0, "rps": 80.0, "share": 0.5, "share_wanted": 0.0,
         "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "retuned": [],
         "governed": [], "why": "interference: run delay 14x", "in_flight": None, "queue": None, "errors_per_s": None,

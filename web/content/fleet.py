@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from slackwater.config import PoolSettings
+from slackwater.messages import TAKES_REQUESTS
 from slackwater.views.pool import PoolView
-from slackwater.views.row import NOTHING, SERVING, Row, duration, milliseconds
+from slackwater.views.row import NOTHING, Row, duration, milliseconds
 from web.content.harm import RANGES, ServerHarm
 from web.content.looks import NAMES, URGENCY, Look, badge
 from web.content.pool import number, percent
@@ -86,7 +87,7 @@ def filter_of(given: Mapping[str, str]) -> Filter:
 def servers_of(view: PoolView, pool: PoolSettings, now_unix_s: float) -> list[Server]:
     """The servers of a pool, in the balancer's order."""
     by_weight = any(row.share_wanted is not None for row in view.rows)
-    baseline = sum(row.baseline or 0 for row in view.rows if row.status.startswith(SERVING))
+    baseline = sum(row.baseline or 0 for row in view.rows if row.condition in TAKES_REQUESTS)
     return [_server(row, pool, baseline if by_weight else 0, now_unix_s) for row in view.rows]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from slackwater.views.pool import PoolView
-from slackwater.views.row import SERVING, SYMBOLS, WORDS, Row
+from slackwater.views.row import SYMBOLS, WORDS, Row
 
 Look = Literal[
     "failing", "down", "interference", "overload", "all_slow", "slow", "unknown", "aside", "attention", "calm"
@@ -31,9 +31,9 @@ class Badge(NamedTuple):
 
 def badge(row: Row) -> Badge:
     """A server's: the most urgent of what is known of it."""
-    if row.status and not row.status.startswith(SERVING):
-        down = row.status.startswith("DOWN")
-        return Badge("down" if down else "aside", "✕" if down else "○", row.status)
+    if row.out:
+        down = row.condition == "down"
+        return Badge("down" if down else "aside", "✕" if down else "○", row.out)
     if row.peers_failed_share is not None:
         return Badge("failing", "✕", "failing")
     if row.state != "calm":

@@ -11,7 +11,7 @@ from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.pool import PoolView
-from slackwater.views.row import NOTHING, SYMBOLS, WORDS, Row, duration, listed, milliseconds
+from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, duration, listed, milliseconds
 from slackwater.views.week import WeekEpisode
 from slackwater.views.why import Story
 from web.content.looks import Look, badge, of_pool
@@ -35,8 +35,7 @@ class ShownRow(msgspec.Struct):
     since: str
     """How long it has been in its Verdict's state; empty where something else is shown."""
     since_unix_s: float | None
-    status: str
-    """The balancer's word."""
+    condition: str
     sessions: str
     """Requests that the balancer has sent it and that are not answered; those that wait for it."""
     weight: str
@@ -197,7 +196,7 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
         word=word,
         since="" if since is None else duration(max(0.0, now_unix_s - since)),
         since_unix_s=since,
-        status=row.status or NOTHING,
+        condition=NOTHING if row.condition is None else CONDITIONS[row.condition],
         sessions=NOTHING
         if row.in_flight is None
         else f"{row.in_flight}{f' + {row.queue} queued' if row.queue else ''}",

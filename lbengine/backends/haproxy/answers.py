@@ -14,7 +14,7 @@ from functools import partial
 
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder, Server, Snapshot
-from slackwater.messages import MAX_NAME, is_server_name
+from slackwater.messages import MAX_NAME, ServerCondition, is_server_name
 
 MAINTENANCE = 0x01 | 0x02 | 0x20
 DRAINED = 0x08 | 0x10
@@ -24,7 +24,7 @@ are no maintenance: 0x40 (`SRV_ADMF_HMAINT`), as its name is from the socket or 
 as its line has `disabled`, which stays when somebody has enabled it."""
 NOWHERE = ("0.0.0.0", "::")
 """srv_addr of a server without an address. It may also be `-`, as for a Unix socket; `show stat` tells them apart."""
-STARTING, RUNNING = 1, 2
+STOPPED, STARTING, RUNNING = 0, 1, 2
 MOST_WEIGHT = 256
 """SRV_UWGHT_MAX"""
 AGENT_ENABLED = 0x04
@@ -95,8 +95,7 @@ def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
     count = partial(count_of, row, where=where)
     server = Server(
         name=state.name,
-        status=row["status"],
-        available=state.running in (STARTING, RUNNING) and not state.admin & (MAINTENANCE | DRAINED),
+        condition=_condition(state, row["status"]),
         backup=row["bck"] == "1",
         weight=state.weight,
         configured=state.configured,
@@ -119,6 +118,16 @@ def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
         )
     except BalancerError as error:
         return replace(server, uncounted=str(error))
+
+
+def _condition(state: ServerState, status: str) -> ServerCondition:
+    if state.admin & MAINTENANCE:
+        return "maintenance"
+    if state.running == STOPPED:
+        return "down"
+    if state.admin & DRAINED or state.running not in (STARTING, RUNNING):
+        return "draining"
+    return "unchecked" if status == "no check" else "up"
 
 
 def is_backend(row: Mapping[str, str]) -> bool:

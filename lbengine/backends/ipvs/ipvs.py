@@ -27,6 +27,7 @@ from lbengine.backends.ipvs.table import (
     parse_thresholds,
 )
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
+from slackwater.messages import ServerCondition
 
 HIGHEST_WEIGHT = 65535
 QUIESCENT = "/proc/sys/net/ipv4/vs/expire_quiescent_template"
@@ -76,7 +77,7 @@ class LvsServer(Server):
 
     address: str
     """In ipvsadm's form: `10.0.0.11:80` or `[fd00::11]:80`."""
-    status: str = "no check"
+    condition: ServerCondition = "unchecked"
     upper: int = 0
     """Upper threshold of connections; 0: none."""
 

@@ -158,7 +158,7 @@ class Keepalived(Balancer):
     def read(self) -> LvsSnapshot:
         """The configured servers as IPVS has them.
 
-        A server that keepalived has taken out shows DOWN, with the weight that it will come back with. Raises
+        A server that keepalived has taken out is down, with the weight that it will come back with. Raises
         BalancerUnreachable while keepalived doesn't run.
         """
         running, known = self.configuration()
@@ -245,10 +245,10 @@ class Keepalived(Balancer):
 
     def _server(self, real: RealServer, seen: LvsServer | None) -> LvsServer:
         if seen is not None and (seen.weight > 0 or self._asked(real) == 0):
-            return replace(seen, status="UP", configured=real.weight)
+            return replace(seen, condition="up", configured=real.weight)
         # It was taken out, or left in with weight 0 (`inhibit_on_failure`) although its file asks for more.
         down = LvsServer(name=server_name(real.address), address=real.address, weight=0) if seen is None else seen
-        return replace(down, status="DOWN", available=False, weight=self._asked(real), configured=real.weight)
+        return replace(down, condition="down", weight=self._asked(real), configured=real.weight)
 
     def _asked(self, real: RealServer) -> int:
         """The weight that configuration and file ask for."""
