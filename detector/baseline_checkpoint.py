@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from detector.classify.judge import Judge
 from detector.features.baseline import LAST_HEARD, StoredBaselines
+from detector.judge import Judge
 from slackwater.files import bytes_of, write_whole
 
 VERSION = 3

@@ -17,10 +17,10 @@ from pathlib import Path
 from detector import baseline_checkpoint
 from detector.alarm import Alarm
 from detector.classify import tree
-from detector.classify.judge import Judge
 from detector.features import sample_decoder
 from detector.features.balancer_latency import response_times_ms
 from detector.features.columns import Row, row_of
+from detector.judge import Judge
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.heartbeat import Heartbeat

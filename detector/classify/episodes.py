@@ -14,17 +14,18 @@ another.
 An episode that follows another closely shows that the last proof was wrong. So the new one needs twice as much evidence
 that its neighbour is gone, up to `MOST_CAUTION` times as much.
 
-All nodes of a pool are stepped in one pass over arrays; `Steps.describe` puts a single node's step in words.
+All nodes of a pool are stepped in one pass over arrays.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import get_args
 
 import numpy as np
 
-from detector.classify.evidence import DAY_S, REFERENCE_S, counts
+from detector.classify.evidence import DAY_S, REFERENCE_S, counts, weight
 from detector.classify.proof import ANSWERS, LOOKS, MOMENTS, PROOF, CalmProof, Proof, Trials
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
@@ -53,7 +54,23 @@ CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unkno
 ALL_SLOW, OVERLOAD = CODES["all_slow"], CODES["overload"]
 SIGNS = (MOMENTS, LOOKS, ANSWERS)
 _LOOKS = SIGNS.index(LOOKS)
-_QUIET, _BEGAN, _GOES_ON, _BLIND, _WAITS, _ENDED, _TIMED_OUT = range(7)
+
+
+class Event(IntEnum):
+    """What a tick did to its node's state."""
+
+    QUIET = 0
+    """The node was calm, and is."""
+    BEGAN = 1
+    GOES_ON = 2
+    """The tick is evidence for the state that the node is in."""
+    BLIND = 3
+    """The episode goes on since no sign would show that the neighbour is gone."""
+    WAITS = 4
+    """The episode goes on until calm is proven."""
+    ENDED = 5
+    TIMED_OUT = 6
+    """The episode ended since no requests came for `NO_REQUESTS_TIMEOUT_S`."""
 
 
 @dataclass(frozen=True)
@@ -91,41 +108,12 @@ class Steps:
     calm_shows_within_s: Floats
     """Mean time in which calm is proven after the neighbour's end: infinite where no sign would prove it, 0 in calm."""
     proof: Proof
-    _event: Ints
-    _amount: Floats
-    """At `_BEGAN` the sum of evidence, otherwise seconds."""
-    _threshold: Floats
-    _signs: tuple[str, ...]
-
-    @property
-    def uneventful(self) -> Bools:
-        """(M,) calm without history: there is nothing to describe."""
-        return np.asarray(self._event == _QUIET)
-
-    @property
-    def shows(self) -> Bools:
-        """(M,) this tick is evidence for the state that the node is in."""
-        return np.asarray((self._event == _BEGAN) | (self._event == _GOES_ON))
-
-    def describe(self, row: int) -> str:
-        """The state machine's reason in words, empty if uneventful."""
-        event, amount, threshold = int(self._event[row]), float(self._amount[row]), float(self._threshold[row])
-        proof = self.proof
-        if event == _BEGAN:
-            return f"the evidence is {amount:.1f}, and an episode begins at {threshold:.1f}"
-        if event == _GOES_ON:
-            return f"episode {self.episode[row]}, for {amount:.1f} s"
-        if event == _BLIND:
-            return "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
-        if event == _WAITS:
-            sign, calm, beside = self._signs[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
-            return (
-                f"the episode goes on: {proof.evidence[row] / proof.needed[row]:.0%} of the proof that it is over has"
-                f" come, by the share of {sign} ({beside:.0%} in this episode, {calm:.0%} in calm)"
-            )
-        if event == _TIMED_OUT:
-            return f"episode {self.episode[row]} ended: {amount:.0f} s without requests, and only requests can tell"
-        return f"episode {self.episode[row]} ended: calm is proven after {amount:.1f} s" if event == _ENDED else ""
+    event: Ints
+    """As `Event`."""
+    amount: Floats
+    """At `Event.BEGAN` the sum of evidence, otherwise seconds."""
+    threshold: Floats
+    """At `Event.BEGAN` the sum at which an episode begins, otherwise 0."""
 
 
 class StateMachines(SlotArrays):
@@ -203,7 +191,7 @@ class StateMachines(SlotArrays):
         says: Floats,
         quiet: Floats,
         threshold: Floats,
-        weight: Floats | float = 1.0,
+        period_s: Floats | float = REFERENCE_S,
         low_traffic: Bools,
         signs: Signs,
     ) -> Steps:
@@ -211,8 +199,8 @@ class StateMachines(SlotArrays):
 
         `classification`: the tick's looks by itself (index in `STATES`). `says`: its log-likelihood ratio (of a
         neighbour where it looks calm). `quiet`: the lowest ratio of that kind of node. `threshold`: the sum at which an
-        episode begins. `weight`: the evidence's weight. `low_traffic`: the server has hardly any requests, so `signs`
-        decide whether its neighbour is gone.
+        episode begins. `period_s`: the time that the tick's Sample covers. `low_traffic`: the server has hardly any
+        requests, so `signs` decide whether its neighbour is gone.
         """
         back = self.state[slots] == UNKNOWN
         if back.any():
@@ -228,13 +216,13 @@ class StateMachines(SlotArrays):
         gains = np.repeat(quiet[:, None], len(STATES), axis=1)
         gains[rows, classification] = says
         gains[:, INTERFERENCE] = of_neighbour
-        weights = np.broadcast_to(weight, len(slots))
+        weights = np.broadcast_to(weight(period_s), len(slots))
         sums = np.maximum(self._sums[slots] + gains * weights[:, None], 0.0)
         self._sums[slots] = sums
         covered = counts(now_s - self._heard_s[slots])
         shown = sums[rows, classification]
         begins = (classification != CALM) & (classification != state) & (shown >= threshold)
-        event = np.full(len(slots), _QUIET)
+        event = np.full(len(slots), Event.QUIET)
         amounts, thresholds = np.zeros(len(slots)), np.zeros(len(slots))
 
         idle = self._is_relieved(slots, low_traffic, signs.rps, REFERENCE_S * covered, now_s)
@@ -245,7 +233,7 @@ class StateMachines(SlotArrays):
         began = begins.copy()
         if begins.any():
             self._begin(slots[begins], classification[begins], now_s, label_unix_s[begins])
-            event[begins], amounts[begins], thresholds[begins] = _BEGAN, shown[begins], threshold[begins]
+            event[begins], amounts[begins], thresholds[begins] = Event.BEGAN, shown[begins], threshold[begins]
         going = ~begins & (state != CALM)
         proof = self._take(slots, going, now_s, trials, covered, idle)
         within_s = np.where(going, proof.within_s, 0.0)
@@ -255,11 +243,11 @@ class StateMachines(SlotArrays):
             without_s = now_s - self._requests_s[slots]
             timed_out = going & idle & (without_s >= NO_REQUESTS_TIMEOUT_S)
             ends = timed_out | proof.proven
-            event[going] = _WAITS
-            event[going & idle & np.isinf(proof.within_s)] = _BLIND
-            event[going & ~idle & (classification != CALM)] = _GOES_ON
+            event[going] = Event.WAITS
+            event[going & idle & np.isinf(proof.within_s)] = Event.BLIND
+            event[going & ~idle & (classification != CALM)] = Event.GOES_ON
             amounts[going] = now_s - self.since_s[slots[going]]
-            event[ends] = np.where(timed_out, _TIMED_OUT, _ENDED)[ends]
+            event[ends] = np.where(timed_out, Event.TIMED_OUT, Event.ENDED)[ends]
             amounts[timed_out] = without_s[timed_out]
             began |= ends
             within_s[ends] = probability[ends] = self._probability[slots[ends]] = 0.0
@@ -275,11 +263,10 @@ class StateMachines(SlotArrays):
             waits=(self.state[slots] == INTERFERENCE) & (probability < 0.5),
             probability=probability,
             calm_shows_within_s=within_s,
-            _event=event,
-            _amount=amounts,
-            _threshold=thresholds,
             proof=proof,
-            _signs=self._proof.signs,
+            event=event,
+            amount=amounts,
+            threshold=thresholds,
         )
 
     def _is_relieved(self, slots: Ints, low_traffic: Bools, rps: Floats, covered_s: Floats, now_s: float) -> Bools:

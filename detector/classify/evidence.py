@@ -116,6 +116,6 @@ def counts(covered_s: Floats) -> Floats:
     return np.minimum(covered_s, MOST_COVERED_S) / REFERENCE_S
 
 
-def weight(covered_s: Floats) -> Floats:
+def weight(covered_s: Floats | float) -> Floats:
     """(M,) the weight of Samples' evidence, 0 to 1, by the time that they cover."""
-    return np.minimum(covered_s / REFERENCE_S, 1.0)
+    return np.asarray(np.minimum(covered_s / REFERENCE_S, 1.0))

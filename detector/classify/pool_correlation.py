@@ -42,8 +42,8 @@ on another in the next."""
 class PoolCorrelation:
     """The looks of a tick of M nodes, compared with the whole pool."""
 
-    classification: Ints
-    """(M,) index in `STATES`."""
+    looks: Ints
+    """(M,) what the tick by itself looks like, index in `STATES`."""
     has_requests: Bools
     """(M,)."""
     slow: int
@@ -53,12 +53,6 @@ class PoolCorrelation:
     """(M,) number of the `others` that lose alike, where that makes the cause a shared one; else 0."""
     others: Ints
     """(M,) number of the other nodes that carry requests or are in an episode."""
-
-    def why(self, row: int) -> str:
-        """Why a row that looks `all_slow` does, in words."""
-        if self.alike[row]:
-            return f"{self.alike[row]} of {self.others[row]} other nodes lose as much of their CPU: no neighbour"
-        return f"{self.slow} of {self.pool} nodes are slow together: no neighbour"
 
 
 class PoolCorrelator(SlotArrays):
@@ -99,8 +93,8 @@ class PoolCorrelator(SlotArrays):
         alike[alike < ALL_SLOW_SHARE * others] = 0
         together = (slow & shared) | ((waits | suspected) & (alike > 0))
         by_itself = np.where(suspected, INTERFERENCE, CALM)
-        classification: Ints = np.where(overload, OVERLOAD, np.where(together, ALL_SLOW, by_itself))
-        return PoolCorrelation(classification, has_requests, slow_nodes, pool, alike, others)
+        looks: Ints = np.where(overload, OVERLOAD, np.where(together, ALL_SLOW, by_itself))
+        return PoolCorrelation(looks, has_requests, slow_nodes, pool, alike, others)
 
     def _alike(self, slots: Ints, counts: Bools) -> tuple[Ints, Ints]:
         """(M,) the number of other nodes that count and lose alike, and the number of others that count.

@@ -23,14 +23,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from detector.classify.evidence import CalmSums, Evidence
+from detector.classify.evidence import QUIET, CalmSums, Evidence
 from detector.estimator import START, TERMS
 from detector.features.columns import Floats, Ints
-from detector.features.features import CAUSE, FEATURES, FELT, Frame, describe_all
+from detector.features.features import FEATURES, Frame
 from detector.features.history import in_cgroup
 from detector.features.signals import INDEX
 from slackwater.files import bytes_of, write_whole
@@ -52,6 +52,14 @@ checking them. Here it never does: `Tree` copies the arrays, checks them, and wa
 
 class ModelError(Exception):
     """A model cannot be used. The text says which file, what is wrong and what was expected."""
+
+
+class Limits(NamedTuple):
+    """The limits of a feature on the path to a leaf; None: it has none on that side."""
+
+    feature: str
+    above: float | None
+    up_to: float | None
 
 
 @dataclass(frozen=True)
@@ -131,43 +139,25 @@ class Tree:
         return nodes
 
     @cached_property
-    def _paths(self) -> dict[int, list[tuple[str, str]]]:
-        """Leaf -> (feature, limits in words) for the features that are tested on the path to it, the cause first.
+    def tested(self) -> dict[int, list[Limits]]:
+        """Leaf -> the features that are tested on the path to it, the cause first.
 
         Of several splits on a feature only the tightest counts.
         """
-        paths: dict[int, list[tuple[str, str]]] = {}
+        limits_by_leaf: dict[int, list[Limits]] = {}
 
         def node(number: int, low: dict[int, float], high: dict[int, float]) -> None:
             if self.left[number] < 0:
-                path = [
-                    (FEATURES[feature], f" ({FEATURES[feature]} {_limits(low.get(feature), high.get(feature))})")
-                    for feature in sorted(set(tested))
-                ]
-                # The cause is named beside what users feel.
-                if FELT in dict(path) and CAUSE not in dict(path):
-                    path.insert(0, (CAUSE, ""))
-                paths[number] = path
+                features = sorted(low.keys() | high.keys())
+                limits = [Limits(FEATURES[feature], low.get(feature), high.get(feature)) for feature in features]
+                limits_by_leaf[number] = limits
                 return
             feature, limit = int(self.feature[number]), float(self.threshold[number])
-            tested.append(feature)
             node(int(self.left[number]), low, {**high, feature: min(limit, high.get(feature, math.inf))})
             node(int(self.right[number]), {**low, feature: max(limit, low.get(feature, -math.inf))}, high)
-            tested.pop()
 
-        tested: list[int] = []
         node(0, {}, {})
-        return paths
-
-    def explain(self, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
-        """The paths in words, with values, of some rows of the frame. `rows`: (K,); `leaves`: (M,)."""
-        paths: list[list[str]] = [[] for _ in rows]
-        for leaf in set(leaves[rows].tolist()):
-            places = np.flatnonzero(leaves[rows] == leaf)
-            tested = [describe_all(feature, frame, rows[places], limits) for feature, limits in self._paths[leaf]]
-            for place, path in zip(places.tolist(), zip(*tested, strict=True), strict=False):
-                paths[place] = list(path)
-        return paths
+        return limits_by_leaf
 
     def rows(self) -> list[dict[str, Any]]:
         """The tree's nodes for JSON: `asks`, `limit`, `below` and `above` (numbers of nodes), or a leaf's `says` with
@@ -233,9 +223,17 @@ def plain(classifier: Any) -> dict[str, Any]:
     }
 
 
-def _limits(above: float | None, below: float | None) -> str:
-    lower = [f"> {above:.3g}"] if above is not None else []
-    return ", ".join(lower + ([f"<= {below:.3g}"] if below is not None else []))
+@dataclass(frozen=True)
+class Answers:
+    """The trees' answers about M rows, (M,) each."""
+
+    kind: Ints
+    """Index in `KINDS` of the tree that judged the row."""
+    leaf: Ints
+    says: Floats
+    """Log-likelihood ratio of a neighbour."""
+    quiet: Floats
+    """The lowest log-likelihood ratio of that tree."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +246,18 @@ class Model:
     coefficients: tuple[float, ...]
     metadata: dict[str, Any]
     """`name`, `trained` (date), `versions`, `data` (recordings with their descriptions), `features`, `scores`, ..."""
+
+    def judge(self, frame: Frame) -> Answers:
+        """The answer to each row of the frame, by the tree of its kind of node."""
+        kind = kinds_of(frame)
+        leaf = np.zeros(len(kind), dtype=np.int64)
+        says, quiet = np.zeros(len(kind)), np.zeros(len(kind))
+        for number, tree in enumerate(self.trees):
+            rows = np.flatnonzero(kind == number)
+            leaf[rows] = tree.walk(frame.matrix[rows])
+            ratios = tree.evidence.ratios
+            says[rows], quiet[rows] = ratios[tree.level[leaf[rows]]], ratios[QUIET]
+        return Answers(kind, leaf, says, quiet)
 
 
 def undecided() -> Model:

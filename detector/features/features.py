@@ -39,8 +39,6 @@ UNKNOWN_OWN = 1.5
 """Without any baseline only the peers' present values are there to compare with. A node that stands out among them
 counts this much less."""
 MOST_EXCESS = 1000.0
-NOTHING = "no signal is beyond what is usual"
-OWN, LENT = "its calm baseline", "its peers' calm baseline"
 _CORE: Bools = np.array([signal.group == "core" for signal in SIGNALS])
 SCALE: dict[str, float] = {
     "run_delay_per_cpu": 2.5,
@@ -328,47 +326,3 @@ def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
             without = np.full_like(own, np.nan)
         medians[:, columns] = np.where(np.isnan(own), ordered[:, whole, None], without).T
     return medians
-
-
-def describe(feature: str, frame: Frame, row: int) -> str:
-    """A feature's value in one row, in words: see `describe_all`."""
-    return describe_all(feature, frame, np.array([row]))[0]
-
-
-def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> list[str]:
-    """A feature's value in some rows (K,), in words and each followed by `after`: `run delay per CPU second 21.4 is
-    14.2x its calm baseline and 8.1x its peers'`."""
-    lines = [("it is not known what users feel" if feature == FELT else NOTHING) + after] * len(rows)
-    columns = frame.columns_of(feature)[rows]
-    known = ~np.isnan(frame.values[rows, columns])
-    if feature != FELT:
-        known &= frame.matrix[rows, FEATURES.index(feature)] > 0.0
-    for column in set(columns[known].tolist()):
-        places = np.flatnonzero(known & (columns == column))
-        for place, line in zip(places.tolist(), _describe_signal(column, frame, rows[places], after), strict=True):
-            lines[place] = line
-    return lines
-
-
-def _describe_signal(column: int, frame: Frame, rows: Ints, after: str) -> list[str]:
-    signal = SIGNALS[column]
-    name, unit = signal.words, signal.unit
-    values = frame.values[rows, column].tolist()
-    own, peers = frame.own[rows, column].tolist(), frame.peers[rows, column].tolist()
-    lent = frame.borrowed[rows].tolist()
-    lines = []
-    for value, over_own, over_peers, borrowed in zip(values, own, peers, lent, strict=True):
-        # The usual case of `times` is written out: a call for each node and tick would cost too much.
-        line = f"{name} {value:.3g}{unit}"
-        if over_own == over_own:
-            line += f" is {f'{over_own:.2g}x' if over_own < 10 else times(over_own)} {LENT if borrowed else OWN}"
-        if over_peers == over_peers:
-            ratio = f"{over_peers:.2g}x" if over_peers < 10 else times(over_peers)
-            line += f"{' and' if over_own == over_own else ' is'} {ratio} its peers'"
-        lines.append(f"{line}{after}")
-    return lines
-
-
-def times(value: float) -> str:
-    """A ratio for people: 1.2x, 14.2x, 120x."""
-    return f"{value:.0f}x" if value >= 100 else f"{value:.2g}x" if value < 10 else f"{value:.1f}x"

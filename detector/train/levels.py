@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from detector.classify.evidence import DAY_S, ENOUGH_PEAKS, QUIET, SMOOTHING, CalmSums, Evidence, counts, weight
-from detector.classify.judge import Tick
 from detector.classify.tree import Tree
 from detector.features.columns import Bools, Floats, Ints
+from detector.judge import Tick
 from detector.recordings.recording import Recording
 from detector.train.scores import FELT, median_ms, reaches
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from detector.classify.judge import Judge
+from detector.judge import Judge
 from detector.recordings.recording import Recording
 from slackwater.messages import Sample, Verdict
 

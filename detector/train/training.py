@@ -18,11 +18,11 @@ import numpy as np
 
 import slackwater
 from detector.classify.evidence import Evidence, counts
-from detector.classify.judge import Judge, Tick
 from detector.classify.tree import CLASSES, KINDS, MAX_DEPTH, Model, Tree, model_of, plain, save, undecided
 from detector.estimator import TERMS
 from detector.features.columns import Bools, Floats, Ints
 from detector.features.features import FEATURES
+from detector.judge import Judge, Tick
 from detector.recordings.recording import Recording, RecordingError
 from detector.tail.curves import TooFewRows, compare
 from detector.tail.data import rows_of
@@ -116,10 +116,13 @@ def learn(recording: Recording) -> Learned:
 
 
 def _judge(recording: Recording, model: Model) -> Judge:
+    """A Judge whose Verdicts have no reasons, since nobody reads them here."""
     pools = {sample.pool for sample in recording.samples}
     if len(pools) > 1:
         raise RecordingError(f"{recording.path}: holds Samples of several pools: {', '.join(sorted(pools))}")
-    return Judge.of(pools.pop(), DetectorSettings(), model)
+    judge = Judge.of(pools.pop(), DetectorSettings(), model)
+    judge.explainer = None
+    return judge
 
 
 def _truth(recording: Recording, tick: Tick) -> str:
@@ -454,7 +457,7 @@ def replay(recording: Recording, model: Model) -> Scores:
 
 
 def judged(recording: Recording, model: Model) -> list[Verdict]:
-    """The Verdicts of the whole detector on a recording."""
+    """The Verdicts of the whole detector on a recording, without their reasons."""
     return play(recording, _judge(recording, model))
 
 

@@ -146,7 +146,7 @@ DETECTOR: dict[str, Mechanism] = {
         Mechanism(
             "covered-time",
             "a Sample says as much however little time it covers",
-            (Seam(f"{CLASSIFY}rules:weight", _counts_fully),),
+            (Seam(f"{CLASSIFY}episodes:weight", _counts_fully),),
         ),
         Mechanism(
             "random-moments",

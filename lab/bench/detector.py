@@ -24,9 +24,9 @@ import numpy as np
 
 from detector.baseline_checkpoint import BaselineCheckpoint
 from detector.classify import tree
-from detector.classify.judge import Judge
 from detector.features import sample_decoder
 from detector.features.columns import row_of
+from detector.judge import Judge
 from detector.service import spare_the_collector
 from lab.bench import harness
 from lab.bench.harness import Report, spread

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, Model, load
 from detector.features.columns import Floats, Ints
+from detector.judge import Judge
 from lab.sim.balancers.table import BALANCERS
 from lab.sim.signals import POOL
 from lbengine.backends.haproxy.algorithms import weights_mean

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from detector.classify.judge import Judge
 from detector.classify.tree import Model
+from detector.judge import Judge
 from detector.recordings.recording import Recording, RecordingError, read
 from detector.train.replay import batches
 from lab.stories.capacity import State

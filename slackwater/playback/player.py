@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, load
+from detector.judge import Judge
 from detector.recordings.recording import Recording
 from detector.train.replay import batches
 from detector.train.scores import score

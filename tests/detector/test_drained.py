@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from detector.classify.judge import Judge
+from detector.judge import Judge
 from slackwater.messages import Gaps, Sample, State, Verdict
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds

@@ -18,11 +18,13 @@ from detector.classify.episodes import (
     MOST_DWELL_S,
     NO_REQUESTS_TIMEOUT_S,
     REOPENS_WITHIN_S,
+    SIGNS,
     STATES,
     StateMachines,
 )
 from detector.classify.evidence import QUIET
 from detector.classify.proof import MOST_PROOF_S, CalmProof
+from detector.explain import episode_reason
 from detector.features.columns import Bools, Floats, Ints
 from slackwater.messages import State
 from tests.support.one_machine import (
@@ -432,7 +434,7 @@ def step_together_and_alone(ticks: list[tuple[State, State, State, bool, Shows]]
         for slot, state in enumerate(seen):
             one = alone[slot].step(now_s, 1000.0 + now_s, state, low_traffic=low_traffic, shows=shows)
             assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
-            assert steps.describe(slot) == one.why
+            assert episode_reason(steps, slot, (*SIGNS, SIGNAL)) == one.why
 
 
 # --- a server that was relieved

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.baseline_checkpoint import load, save
+from detector.explain import describe_signal
 from detector.features.baseline import AT_ONCE, KEEP, LAST_HEARD, MIN_SAMPLES, QUANTILES, Baselines, bins_of
 from detector.features.columns import Table, row_of, table_of
-from detector.features.features import FEATURES, SCALE, Features, Frame, _describe_signal, _median_of_others
+from detector.features.features import FEATURES, SCALE, Features, Frame, _median_of_others
 from detector.features.history import SampleWindows
 from detector.features.signals import INDEX, SIGNALS, reason
 from slackwater.messages import Canary, Counters, Pressure, Sample
@@ -77,7 +78,7 @@ def test_a_node_without_a_baseline_borrows_its_peers() -> None:
             last = frame
     assert last.borrowed[0]
     assert last.own[0, INDEX["probe_cycles"]] == pytest.approx(1.0, abs=0.3)
-    assert "its peers' calm baseline" in _describe_signal(INDEX["probe_cycles"], last, np.array([0]), "")[0]
+    assert "its peers' calm baseline" in describe_signal(INDEX["probe_cycles"], last, np.array([0]))[0]
 
 
 def test_missing_values_are_nan_never_zero_and_argue_neither_way() -> None:

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, Model, load
+from detector.judge import Judge
 from slackwater.messages import Verdict
 from tests.support.seeds import seeds
 from tests.support.synthetic_guest import APACHE_PHP_FPM, LOUD, PERIOD_S, QUICK_PAGES, Guests, Shape, Steal

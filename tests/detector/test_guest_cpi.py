@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from statistics import median
 
-from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, load
+from detector.judge import Judge
 from detector.recordings.recording import read
 from detector.train.replay import play
 from tests.support.cpi_recording import FILE, NOISY

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detector import judge as judges
 from detector.baseline_checkpoint import EVERY_S, NODES_A_STEP, BaselineCheckpoint
-from detector.classify import judge as judges
-from detector.classify.judge import Judge
+from detector.judge import Judge
 from detector.sample_sorter import FORGET_AFTER_S
 from slackwater import messages
 from slackwater.messages import Verdict
@@ -347,3 +347,17 @@ def test_without_any_signal_a_node_is_calm_and_its_estimates_are_absent() -> Non
     verdicts = [verdict for seq, sample in enumerate(bare) for verdict in judge.tick(seq * 0.2, [sample])]
     assert set(states(verdicts)) == {"calm"}
     assert (verdicts[-1].capacity_rps, verdicts[-1].cpu, verdicts[-1].rps) == (None, None, None)
+
+
+def test_verdicts_without_reasons_are_the_same_verdicts() -> None:
+    def verdicts(judge: Judge) -> list[Verdict]:
+        cluster = Cluster(seed=8)
+        play(judge, cluster, 6.0)
+        cluster.hosts["host1"].neighbour = 0.9
+        return play(judge, cluster, 3.0)
+
+    silent = new_judge()
+    silent.explainer = None
+    explained = verdicts(new_judge())
+    assert all(verdict.path for verdict in explained)
+    assert verdicts(silent) == [msgspec.structs.replace(verdict, path=[]) for verdict in explained]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from detector.classify.evidence import QUIET, Evidence
-from detector.classify.judge import Tick
 from detector.classify.tree import CGROUP, CLASSES, MACHINE, Tree
 from detector.features.features import FEATURES
+from detector.judge import Tick
 from detector.recordings.recording import Label, Recording
 from detector.train.levels import calm_sums, evidence, shown, with_levels
 from slackwater.messages import Sample, Traffic

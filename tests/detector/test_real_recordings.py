@@ -11,8 +11,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, load
+from detector.judge import Judge
 from detector.recordings.recording import Recording, read
 from detector.train.replay import play
 from detector.train.scores import Scores, score

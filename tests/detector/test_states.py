@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.classify.judge import Judge
+from detector.judge import Judge
 from slackwater.messages import Sample, Verdict
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds

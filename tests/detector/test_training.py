@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from sklearn.tree import DecisionTreeClassifier
 
 from detector.classify import tree
-from detector.classify.judge import Judge
 from detector.estimator import START, TERMS
 from detector.features.features import FEATURES
+from detector.judge import Judge
 from detector.recordings.recording import read
 from detector.train import commands
 from detector.train.replay import batches, play

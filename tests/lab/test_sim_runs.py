@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from detector.classify.judge import Judge
+from detector.judge import Judge
 from lab.commands import lab
 from lab.compare import simulate_commands
 from lab.sim import control, cycles, requests

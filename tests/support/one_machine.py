@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import CODES, STATES, Signs, StateMachines
-from detector.classify.evidence import QUIET, Evidence
+from detector.classify.episodes import CODES, SIGNS, STATES, Signs, StateMachines
+from detector.classify.evidence import QUIET, REFERENCE_S, Evidence
+from detector.explain import episode_reason
 from slackwater.messages import State
 
 EVIDENCE = Evidence(calm=(99_950, 50, 100, 10), neighbour=(100, 10, 200, 700))
@@ -100,7 +101,7 @@ class OneMachine:
             says=np.array([EVIDENCE.ratios[QUIET if seen == "calm" else level]]),
             quiet=EVIDENCE.ratios[[QUIET]],
             threshold=np.array([THRESHOLD]),
-            weight=weight,
+            period_s=weight * REFERENCE_S,
             low_traffic=np.array([low_traffic]),
             signs=signs(shows),
         )
@@ -108,7 +109,7 @@ class OneMachine:
             STATES[int(steps.state[0])],
             float(steps.since_unix_s[0]),
             int(steps.episode[0]),
-            steps.describe(0),
+            episode_reason(steps, 0, (*SIGNS, SIGNAL)),
             bool(steps.began[0]),
             bool(steps.waits[0]),
             float(steps.probability[0]),

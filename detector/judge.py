@@ -18,6 +18,7 @@ from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.rules import Outcome, Rules
 from detector.classify.tree import Model
 from detector.estimator import Estimates, Estimator
+from detector.explain import Explainer, silence
 from detector.features.balancer_latency import COLUMN, BalancerLatency
 from detector.features.baseline import LAST_HEARD, StoredBaselines
 from detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
@@ -77,6 +78,8 @@ class Judge(SlotArrays):
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
+        self.explainer: Explainer | None = Explainer(model.trees)
+        """None: nobody reads the Verdicts' reasons, and they have none."""
         self.controller: str | None = None
         """Id of this detector's controller, for its Verdicts."""
         self.lowered: Collection[str] = ()
@@ -175,6 +178,8 @@ class Judge(SlotArrays):
         for slot, row in new_nodes:
             node = table.nodes[row]
             self.forget(slot)
+            if self.explainer is not None:
+                self.explainer.forget(slot)
             self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=node in self.lowered)
             if node in self._restored:
                 try:
@@ -193,15 +198,15 @@ class Judge(SlotArrays):
         rows = self.windows.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         outcome = self.rules.step(now_s, table, frame, self._fresh, self._in_episode)
-        neighbour: Bools = np.asarray(outcome.state == INTERFERENCE)
+        neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
         calm = self._learn(now_s, frame, outcome, table)
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         self._follow_resource(frame, outcome, neighbour)
         if self.ticks is not None:
-            columns = (frame.matrix, outcome.has_requests.tolist(), outcome.kind.tolist(), outcome.by_tree.tolist())
-            self.ticks += map(Tick, table.samples, *columns)
-        return self._verdicts(table, frame.slots, outcome, estimates)
+            columns = (outcome.pool.has_requests, outcome.answers.kind, outcome.by_tree)
+            self.ticks += map(Tick, table.samples, frame.matrix, *(column.tolist() for column in columns))
+        return self._verdicts(table, frame, outcome, estimates)
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
         """Teaches the baselines the rows that are calm without doubt; returns which rows these are, (M,)."""
@@ -209,8 +214,8 @@ class Judge(SlotArrays):
             calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
         else:
             long = now_s - self.rules.since_s(frame.slots) >= LEARN_ANYWAY_S
-            shared = (outcome.state == ALL_SLOW) | (outcome.state == OVERLOAD)
-            calm = np.where(shared, long, (outcome.looks == CALM) & (outcome.state == CALM))
+            shared = (outcome.steps.state == ALL_SLOW) | (outcome.steps.state == OVERLOAD)
+            calm = np.where(shared, long, (outcome.pool.looks == CALM) & (outcome.steps.state == CALM))
             # The first baseline decides what is normal, so no row that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & outcome.stands_out)
         fit = calm & ~np.isnan(frame.values).all(axis=1)
@@ -223,17 +228,18 @@ class Judge(SlotArrays):
         """Keeps the resource that an episode's ticks last showed clearly, since a drained server's ticks show none."""
         if not neighbour.any():
             return
-        self._resource[frame.slots[neighbour & outcome.began]] = UNCLEAR
+        self._resource[frame.slots[neighbour & outcome.steps.began]] = UNCLEAR
         resource = resource_of(frame)
-        clear = neighbour & (outcome.looks == INTERFERENCE) & (resource != UNCLEAR)
+        clear = neighbour & (outcome.pool.looks == INTERFERENCE) & (resource != UNCLEAR)
         self._resource[frame.slots[clear]] = resource[clear]
 
-    def _verdicts(self, table: Table, slots: Ints, outcome: Outcome, estimates: Estimates) -> list[Verdict]:
+    def _verdicts(self, table: Table, frame: Frame, outcome: Outcome, estimates: Estimates) -> list[Verdict]:
         """A Verdict for each row. The fields are in `Verdict`'s order, since names would cost time."""
-        neighbour = np.asarray(outcome.state == INTERFERENCE)
+        neighbour = np.asarray(outcome.steps.state == INTERFERENCE)
         resources: list[Resource | None] = [None] * len(table)
         for row in np.flatnonzero(neighbour).tolist():
-            resources[row] = RESOURCES[self._resource[slots[row]]]
+            resources[row] = RESOURCES[self._resource[frame.slots[row]]]
+        reasons = self.explainer.reasons(frame, outcome) if self.explainer else [[] for _ in resources]
         numbers = (
             table.columns["cpu.utilisation"],
             estimates.predicted,
@@ -250,17 +256,17 @@ class Judge(SlotArrays):
                 table.nodes,
                 repeat(self.pool),
                 table.time_unix_s.tolist(),
-                map(STATES.__getitem__, outcome.state.tolist()),
-                np.maximum(0.0, outcome.since_unix_s).tolist(),
+                map(STATES.__getitem__, outcome.steps.state.tolist()),
+                np.maximum(0.0, outcome.steps.since_unix_s).tolist(),
                 estimates.severity.tolist(),
-                outcome.paths,
+                reasons,
                 repeat(self.model.name),
                 resources,
-                (~outcome.waits).tolist(),
+                (~outcome.steps.waits).tolist(),
                 table.seq.tolist(),
                 *_or_none(np.array(numbers)),
-                outcome.probability.tolist(),
-                _finite(outcome.calm_shows_within_s),
+                outcome.steps.probability.tolist(),
+                _finite(outcome.steps.calm_shows_within_s),
                 repeat(self.controller),
             )
         )
@@ -278,7 +284,7 @@ class Judge(SlotArrays):
             state=STATES[state],
             since_unix_s=since_unix_s,
             severity=0.0,
-            path=[f"no Sample for {stale.for_s:.1f} s"],
+            path=[silence(stale.for_s)],
             model=self.model.name,
             controller=self.controller,
         )

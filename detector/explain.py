@@ -1,0 +1,171 @@
+"""Puts the causes of Verdicts in words: the one place where the detector makes sentences, after all numbers are known.
+
+Nearly all rows of a tick are calm, and are described together. Rows in which something happens are described one by
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+
+from detector.classify.episodes import ALL_SLOW, CALM, OVERLOAD, SIGNS, STATES, Event, Steps
+from detector.classify.pool_correlation import PoolCorrelation
+from detector.classify.rules import SIGNAL_WORDS, Outcome
+from detector.classify.tree import Limits, Tree
+from detector.features.columns import Ints
+from detector.features.features import CAUSE, FEATURES, FELT, Frame
+from detector.features.signals import SIGNALS
+
+NOTHING = "no signal is beyond what is usual"
+OWN, LENT = "its calm baseline", "its peers' calm baseline"
+SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
+SHOWN_SHARE = 0.05
+"""The least share of the CPU at which other programs are mentioned."""
+
+
+class Explainer:
+    """Explains the rules' outcomes of one pool."""
+
+    def __init__(self, trees: tuple[Tree, ...]) -> None:
+        """`trees`: by kind of node, as in `Model`."""
+        self._trees = trees
+        self._last_shown: dict[int, list[str]] = {}
+        """Slot of a node in an episode -> the reasons of the last tick that showed it."""
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot, for another node."""
+        self._last_shown.pop(slot, None)
+
+    def reasons(self, frame: Frame, outcome: Outcome) -> list[list[str]]:
+        """(M,) the reasons for each row's state."""
+        looks, steps = outcome.pool.looks, outcome.steps
+        reasons: list[list[str]] = [[] for _ in looks]
+        for number, tree in enumerate(self._trees):
+            rows = np.flatnonzero(outcome.answers.kind == number)
+            for row, lines in zip(rows.tolist(), _paths(tree, frame, rows, outcome.answers.leaf), strict=True):
+                reasons[row] = lines
+        eventful = (looks != CALM) | (steps.state != CALM) | (steps.event != Event.QUIET)
+        for row in eventful.nonzero()[0].tolist():
+            reasons[row] = self._eventful(frame, outcome, row, reasons[row])
+        return reasons
+
+    def _eventful(self, frame: Frame, outcome: Outcome, row: int, path: list[str]) -> list[str]:
+        """The reasons for the state of a row in which something happens. `path`: its path through the tree."""
+        slot, state, looks = int(frame.slots[row]), int(outcome.steps.state[row]), int(outcome.pool.looks[row])
+        if looks == OVERLOAD:
+            path = [_own_load(frame, row)]
+        elif looks == ALL_SLOW:
+            path = [_describe(FELT, frame, np.array([row]))[0], _shared_cause(outcome.pool, row)]
+        reason = episode_reason(outcome.steps, row)
+        if looks == state and int(outcome.steps.event[row]) in (Event.BEGAN, Event.GOES_ON):
+            self._last_shown[slot] = path
+            return [*path, reason]
+        if state != CALM:  # the reason why it goes on comes first, since the evidence is old
+            return [reason, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
+        if looks != CALM:
+            return [*path, f"looks like {STATES[looks]}, but there is not enough evidence yet"]
+        return [*path, reason] if reason else path
+
+
+def silence(for_s: float) -> str:
+    """Why a node's state is not known."""
+    return f"no Sample for {for_s:.1f} s"
+
+
+def episode_reason(steps: Steps, row: int, sign_words: tuple[str, ...] = SIGN_WORDS) -> str:
+    """Why a row's episode begins, goes on or ends; empty where nothing happened."""
+    event, amount, episode, proof = int(steps.event[row]), float(steps.amount[row]), steps.episode[row], steps.proof
+    if event == Event.BEGAN:
+        return f"the evidence is {amount:.1f}, and an episode begins at {steps.threshold[row]:.1f}"
+    if event == Event.GOES_ON:
+        return f"episode {episode}, for {amount:.1f} s"
+    if event == Event.BLIND:
+        return "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
+    if event == Event.WAITS:
+        sign, calm, beside = sign_words[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
+        return (
+            f"the episode goes on: {proof.evidence[row] / proof.needed[row]:.0%} of the proof that it is over has"
+            f" come, by the share of {sign} ({beside:.0%} in this episode, {calm:.0%} in calm)"
+        )
+    if event == Event.TIMED_OUT:
+        return f"episode {episode} ended: {amount:.0f} s without requests, and only requests can tell"
+    return f"episode {episode} ended: calm is proven after {amount:.1f} s" if event == Event.ENDED else ""
+
+
+def _shared_cause(pool: PoolCorrelation, row: int) -> str:
+    """Why a row looks `all_slow`."""
+    if pool.alike[row]:
+        return f"{pool.alike[row]} of {pool.others[row]} other nodes lose as much of their CPU: no neighbour"
+    return f"{pool.slow} of {pool.pool} nodes are slow together: no neighbour"
+
+
+def _own_load(frame: Frame, row: int) -> str:
+    """Why a row looks `overload`."""
+    demand, others = float(frame.demand[row]), float(frame.others[row])
+    cost = f"{demand:.0%}" if math.isfinite(demand) else "an unknown share"
+    beside = f", its other programs take {others:.0%}" if others >= SHOWN_SHARE else ""
+    return f"its own load explains it: its requests cost {cost} of its CPU when calm{beside}"
+
+
+def _paths(tree: Tree, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
+    """The paths through the tree, with values, of some rows of the frame. `rows`: (K,); `leaves`: (M,)."""
+    paths: list[list[str]] = [[] for _ in rows]
+    for leaf in set(leaves[rows].tolist()):
+        places = np.flatnonzero(leaves[rows] == leaf)
+        tested = [(limits.feature, _limits(limits)) for limits in tree.tested[leaf]]
+        # The cause is named beside what users feel.
+        if FELT in dict(tested) and CAUSE not in dict(tested):
+            tested.insert(0, (CAUSE, ""))
+        lines = [_describe(feature, frame, rows[places], after) for feature, after in tested]
+        for place, path in zip(places.tolist(), zip(*lines, strict=True), strict=False):
+            paths[place] = list(path)
+    return paths
+
+
+@cache
+def _limits(limits: Limits) -> str:
+    above = [f"> {limits.above:.3g}"] if limits.above is not None else []
+    up_to = [f"<= {limits.up_to:.3g}"] if limits.up_to is not None else []
+    return f" ({limits.feature} {', '.join(above + up_to)})"
+
+
+def _describe(feature: str, frame: Frame, rows: Ints, after: str = "") -> list[str]:
+    """A feature's value in some rows (K,), each followed by `after`: `run delay per CPU second 21.4 is 14.2x its calm
+    baseline and 8.1x its peers'`."""
+    lines = [("it is not known what users feel" if feature == FELT else NOTHING) + after] * len(rows)
+    columns = frame.columns_of(feature)[rows]
+    known = ~np.isnan(frame.values[rows, columns])
+    if feature != FELT:
+        known &= frame.matrix[rows, FEATURES.index(feature)] > 0.0
+    for column in set(columns[known].tolist()):
+        places = np.flatnonzero(known & (columns == column))
+        for place, line in zip(places.tolist(), describe_signal(column, frame, rows[places], after), strict=True):
+            lines[place] = line
+    return lines
+
+
+def describe_signal(column: int, frame: Frame, rows: Ints, after: str = "") -> list[str]:
+    """A signal's value in some rows (K,), as `_describe`."""
+    name, unit = SIGNALS[column].words, SIGNALS[column].unit
+    values = frame.values[rows, column].tolist()
+    own, peers = frame.own[rows, column].tolist(), frame.peers[rows, column].tolist()
+    lent = frame.borrowed[rows].tolist()
+    lines = []
+    for value, over_own, over_peers, borrowed in zip(values, own, peers, lent, strict=True):
+        # The usual case of `_times` is written out: a call for each node and tick would cost too much.
+        line = f"{name} {value:.3g}{unit}"
+        if over_own == over_own:
+            line += f" is {f'{over_own:.2g}x' if over_own < 10 else _times(over_own)} {LENT if borrowed else OWN}"
+        if over_peers == over_peers:
+            ratio = f"{over_peers:.2g}x" if over_peers < 10 else _times(over_peers)
+            line += f"{' and' if over_own == over_own else ' is'} {ratio} its peers'"
+        lines.append(f"{line}{after}")
+    return lines
+
+
+def _times(value: float) -> str:
+    """A ratio of at least 10: 14.2x, 120x."""
+    return f"{value:.0f}x" if value >= 100 else f"{value:.1f}x"
