@@ -17,40 +17,21 @@ import numpy as np
 
 from detector.features.columns import Floats, Ints
 from detector.features.features import Frame
-from detector.features.signals import INDEX
+from detector.features.signals import SIGNALS
 from slackwater.messages import Resource
 
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 UNCLEAR = RESOURCES.index("unclear")
 CLEARLY = 1.25
 
-EVIDENCE_OF: dict[str, tuple[tuple[str, float], ...]] = {
-    "cpu": (
-        ("run_delay_per_cpu", 2.5),
-        ("canary_ratio", 1.5),
-        ("canary_ratio_max", 2.0),
-        ("late", 3.0),
-        ("late_max", 3.0),
-        ("steal", 2.5),
-        ("cpu_pressure", 2.0),
-        ("probe_alu", 1.3),
-    ),
-    "cache": (("cache_miss_rate", 1.5), ("probe_misses", 1.5)),
-    "memory bandwidth": (("cpi", 1.4), ("probe_cycles", 1.4)),
-    "network": (("net_saturation", 2.0), ("retransmits", 3.0), ("net_drops", 3.0)),
-    "disk": (("io_pressure", 2.0), ("disk_wait", 2.5), ("major_faults", 3.0)),
-}
-"""Resource -> signals that are evidence for it, each with its limit: times the calm baseline, and times the peers'."""
+_OF_RESOURCE = [np.flatnonzero([signal.resource == resource for signal in SIGNALS]) for resource in RESOURCES[:UNCLEAR]]
+_LIMITS: Floats = np.array([signal.resource_limit for signal in SIGNALS])
 
 
 def excess_by_resource(frame: Frame) -> Floats:
     """(M, resources but `unclear`) excess of each resource's strongest signal over its limit, as a ratio; 0: none."""
-    excesses = np.zeros((len(frame.slots), UNCLEAR))
-    for number, resource in enumerate(RESOURCES[:UNCLEAR]):
-        for key, limit in EVIDENCE_OF[resource]:
-            column = INDEX[key]
-            excess = np.fmin(frame.own[:, column], frame.peers[:, column]) / limit
-            excesses[:, number] = np.fmax(excesses[:, number], excess)
+    excess = np.fmin(frame.own, frame.peers) / _LIMITS
+    excesses = np.column_stack([np.fmax.reduce(excess[:, columns], axis=1, initial=0.0) for columns in _OF_RESOURCE])
     cache, bandwidth = RESOURCES.index("cache"), RESOURCES.index("memory bandwidth")
     excesses[:, bandwidth] = np.where(excesses[:, cache] >= 1.0, 0.0, excesses[:, bandwidth])
     return excesses

@@ -10,23 +10,11 @@ from detector.classify.episodes import CALM, INTERFERENCE, Signs, StateMachines,
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.tree import Answers, Model
 from detector.features.columns import Bools, Floats, Ints, Table, filled
-from detector.features.features import RESPONSE, SCALE, Frame
-from detector.features.signals import INDEX, SIGNALS
+from detector.features.features import Frame
+from detector.features.signals import IDLE, INDEX, RESPONSES, SCALES, SIGNALS
 from detector.slot_arrays import SlotArrays
 
-WITHOUT_REQUESTS = ("run queue", "core", "disk", "memory", "network")
-OWN_WORK = ("run_delay_per_cpu", "cpu_pressure", "cpi", "cache_miss_rate")
-"""Groups of signals that do not come from requests, and signals in them that come from the web server's own work."""
-LOUD = {
-    key: limit for key, limit in SCALE.items() if SIGNALS[INDEX[key]].group in WITHOUT_REQUESTS and key not in OWN_WORK
-}
-"""Signal -> limit, as a multiple of its calm baseline. These signals mean something on a server without requests: the
-monitor's probe, steal, and the use of disk, memory and network by others. Signals of the web server's idle processes
-are noise."""
-_LOUD_COLUMNS = [INDEX[key] for key in LOUD]
-_LOUD_LIMITS: Floats = np.array(list(LOUD.values()))
-_RESPONSES = [INDEX[key] for key in RESPONSE]
-SIGNAL_WORDS = tuple(SIGNALS[column].words for column in _LOUD_COLUMNS)
+SIGNAL_WORDS = tuple(SIGNALS[column].words for column in IDLE.tolist())
 FELT_SLOW = 1.0
 """An answer is slow from this excess on, in units of a response time's scale."""
 MOMENTS_PER_S = 20.0
@@ -111,8 +99,8 @@ def _signs(frame: Frame, table: Table) -> Signs:
         rps=filled(table.columns["traffic.rps"], 0.0),
         moments=moments,
         waited=filled(share, 0.0) * moments,
-        loud=frame.excess[:, _LOUD_COLUMNS] >= _LOUD_LIMITS,
-        known=~np.isnan(frame.values[:, _LOUD_COLUMNS]),
-        answered=np.asarray(~np.isnan(frame.values[:, _RESPONSES]).all(axis=1)),
+        loud=frame.excess[:, IDLE] >= SCALES[IDLE],
+        known=~np.isnan(frame.values[:, IDLE]),
+        answered=np.asarray(~np.isnan(frame.values[:, RESPONSES]).all(axis=1)),
         slow=frame.felt(frame.own_excess) >= FELT_SLOW,
     )

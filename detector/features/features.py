@@ -16,7 +16,7 @@ import numpy as np
 from detector.features.baseline import Baselines, Reference, bins_of
 from detector.features.columns import Bools, Floats, Ints
 from detector.features.history import SampleRows, in_cgroup
-from detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, SIGNALS, Group
+from detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, RESPONSES, SCALES, SIGNALS, Group
 from detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
@@ -40,42 +40,8 @@ UNKNOWN_OWN = 1.5
 counts this much less."""
 MOST_EXCESS = 1000.0
 _CORE: Bools = np.array([signal.group == "core" for signal in SIGNALS])
-SCALE: dict[str, float] = {
-    "run_delay_per_cpu": 2.5,
-    "cpu_pressure": 2.0,
-    "steal": 2.5,
-    "canary_ratio": 1.5,
-    "late": 3.0,
-    "cpi": 1.3,
-    "cache_miss_rate": 1.4,
-    "probe_cycles": 1.4,
-    "probe_misses": 1.5,
-    "probe_alu": 1.4,
-    "cpu_per_request": 1.5,
-    "io_pressure": 3.0,
-    "disk_wait": 4.0,
-    "memory_pressure": 3.0,
-    "major_faults": 4.0,
-    "net_saturation": 3.0,
-    "retransmits": 4.0,
-    "net_drops": 4.0,
-    "rt_routes": 2.5,
-    "rt_mean": 2.5,
-    "rt_p95": 3.0,
-    "rt_balancer": 2.5,
-}
-"""Signal -> its scale, as a multiple of its calm value. At their scales all signals are equally remarkable, which makes
-them comparable. The throttled share is left out: it shows only neighbours that share their server's quota, as the
-lab's."""
 CAUSES: tuple[Group, ...] = ("run queue", "core", "cost", "disk", "memory", "network")
 """The groups of signals that can explain why users wait."""
-INSTEAD = {"cpu_pressure": "run_delay_per_cpu"}
-"""Signal -> the signal for which it stands in where that is not known."""
-IN_KERNEL = ("run_delay_per_cpu", "cpu_pressure")
-"""Signals that show neighbours of cgroups only: a machine's own run queue holds only its own work."""
-RESPONSE = ("rt_routes", "rt_p95", "rt_mean", "rt_balancer")
-"""The first of these that is known is what users feel. `rt_routes` comes first, since the others change with the mix of
-requests too."""
 CAUSE, SECOND, FELT = "cause", "second cause", "felt cause"
 FEATURES = (CAUSE, SECOND, FELT)
 """Columns of `Frame.matrix`, each 0 in calm and 1 at the signal's scale: the most remarkable cause; the most remarkable
@@ -85,12 +51,12 @@ FEW_REQUESTS = 0.03
 """A server whose own CPU share is below this counts as one without requests."""
 MAX_FEATURE = 10.0
 _OF_CAUSE: tuple[Ints, ...] = tuple(
-    np.array([INDEX[key] for key in SCALE if SIGNALS[INDEX[key]].group == group]) for group in CAUSES
+    np.flatnonzero([signal.group == group and signal.scale < math.inf for signal in SIGNALS]) for group in CAUSES
 )
 _RATIO = INDEX["canary_ratio"]
-_RESPONSE: Ints = np.array([INDEX[key] for key in RESPONSE])
-_IN_KERNEL = [INDEX[key] for key in IN_KERNEL]
-_LOG_SCALE: Floats = np.array([math.log(SCALE.get(signal.key, math.inf)) for signal in SIGNALS])
+_CGROUPS_ONLY: Ints = np.flatnonzero([signal.cgroups_only for signal in SIGNALS])
+_INSTEAD = [(INDEX[signal.key], INDEX[signal.instead_of]) for signal in SIGNALS if signal.instead_of]
+_LOG_SCALE: Floats = np.log(SCALES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +105,7 @@ class Frame(SampleRows):
         """(M, len(FEATURES)) the tree's input, without gaps: higher is worse."""
         cause, second = self.causes[1][:, 0], self.causes[1][:, 1]
         # Where nobody sees the requests it is not known whether users wait, so the cause is believed.
-        unseen = np.isnan(self.rps) & np.isnan(self.values[:, _RESPONSE]).all(axis=1)
+        unseen = np.isnan(self.rps) & np.isnan(self.values[:, RESPONSES]).all(axis=1)
         unknown = unseen & (self.load >= FEW_REQUESTS)
         return np.column_stack([cause, second, np.where(unknown, cause, np.minimum(cause, self.felt(self.excess)))])
 
@@ -152,7 +118,7 @@ class Frame(SampleRows):
     def columns_of(self, feature: str) -> Ints:
         """(M,) column of the signal that the feature has in each row."""
         if feature == FELT:
-            return np.asarray(_RESPONSE[(~np.isnan(self.values[:, _RESPONSE])).argmax(axis=1)])
+            return np.asarray(RESPONSES[(~np.isnan(self.values[:, RESPONSES])).argmax(axis=1)])
         return self.causes[0][:, 0 if feature == CAUSE else 1]
 
 
@@ -274,9 +240,9 @@ def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers
         # neighbour, and its probe and its requests' cost count.
         self_inflicted[:, [_RATIO, COST]] |= (waits_for_itself & in_cgroup(rows.values))[:, None]
         counts_here = np.ones(own.shape, dtype=bool)
-        counts_here[:, _IN_KERNEL] &= in_cgroup(rows.values)[:, None]
-        for instead, known in INSTEAD.items():
-            counts_here[:, INDEX[instead]] &= np.isnan(rows.values[:, INDEX[known]])
+        counts_here[:, _CGROUPS_ONLY] &= in_cgroup(rows.values)[:, None]
+        for instead, known in _INSTEAD:
+            counts_here[:, instead] &= np.isnan(rows.values[:, known])
         beside_peers = np.where(no_own, peers / UNKNOWN_OWN, np.fmin(own, peers))
         counts = (unusual | no_own) & ~self_inflicted & counts_here
         return (

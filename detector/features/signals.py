@@ -1,10 +1,12 @@
-"""The signals that the detector reads: a line each in one table. A value that a Sample lacks is NaN, never zero.
+"""The signals that the detector reads, and all that it knows about each: a row each in one table.
 
-It was measured which of them show a neighbour: see the notes beside `SIGNALS` and docs/how-it-works/detector.md.
+A value that a Sample lacks is NaN, never zero. It was measured which signals show a neighbour: see the notes beside
+`SIGNALS` and docs/how-it-works/detector.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -12,7 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from detector.features.columns import Bools, Columns, Floats
+from detector.features.columns import Bools, Columns, Floats, Ints
+from slackwater.messages import Resource
 
 WINDOW_S = 1.0
 """Time that the Samples of windowed signals cover."""
@@ -45,6 +48,19 @@ class Signal:
     """The tick's columns -> values, (M,). None: it needs several Samples, see `detector.features.history`."""
     dotted: tuple[str, ...]
     """The signal's names in `Sample.absent`."""
+    scale: float = math.inf
+    """Multiple of its calm value at which it is as remarkable as any other signal at its own; infinite: it is no
+    evidence."""
+    resource: Resource | None = None
+    """The resource that a neighbour takes where this signal is beyond `resource_limit`: times the calm baseline, and
+    times the peers'."""
+    resource_limit: float = math.inf
+    idle: bool = False
+    """It shows a neighbour of a server without requests too. Signals of the web server's idle processes are noise."""
+    cgroups_only: bool = False
+    """It shows neighbours of cgroups only: a machine's own run queue holds only its own work."""
+    instead_of: str = ""
+    """The signal for which it stands in where that is not known."""
 
 
 Source = tuple[Read | None, tuple[str, ...]]
@@ -142,36 +158,56 @@ _BY_ROUTE = "response time by route over its calm one"
 
 # fmt: off
 SIGNALS: tuple[Signal, ...] = (
-    Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU),
+    Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU,
+           scale=2.5, resource="cpu", resource_limit=2.5, cgroups_only=True),
     Signal("run_delay", "run delay per second", "", 0.02, "run queue", "wait", *_RUN_DELAY),
-    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO),
-    Signal("canary_ratio_max", f"highest canary wall/CPU ratio of {WINDOW_S:g} s", "", 1.0, "core", "", *_RATIO_MAX),
-    Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
-    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_field("canary.late_ms")),
-    Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX),
-    Signal("kept_waiting", _MOMENTS, "", 0.1, "core", "wait", *_KEPT_WAITING),
-    Signal("steal", "steal", "", 0.02, "run queue", "", *_field("cpu.steal")),
-    Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", "wait", *_PRESSURE),
+    Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", "wait", *_PRESSURE,
+           scale=2.0, resource="cpu", resource_limit=2.0, cgroups_only=True, instead_of="run_delay_per_cpu"),
+    Signal("steal", "steal", "", 0.02, "run queue", "", *_field("cpu.steal"),
+           scale=2.5, resource="cpu", resource_limit=2.5, idle=True),
+    # Without a scale: it shows only neighbours that share their server's quota, as the lab's.
     Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_field("cpu.throttled")),
     Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", "", *_SWITCHES),
-    Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", "", *_CPI),
-    Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", "", *_MISSES),
-    Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", "", *_PROBE),
-    Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", "", *_PROBE_MISSES),
-    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_field("canary.alu_cycles_per_op")),
-    Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", "", *_COST),
-    Signal("io_pressure", "I/O pressure", "", 0.05, "disk", "", *_IO_PRESSURE),
-    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_field("disk.wait_ms")),
+    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO,
+           scale=1.5, resource="cpu", resource_limit=1.5, idle=True),
+    Signal("canary_ratio_max", f"highest canary wall/CPU ratio of {WINDOW_S:g} s", "", 1.0, "core", "", *_RATIO_MAX,
+           resource="cpu", resource_limit=2.0),
+    Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
+    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_field("canary.late_ms"),
+           scale=3.0, resource="cpu", resource_limit=3.0, idle=True),
+    Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX, resource="cpu", resource_limit=3.0),
+    Signal("kept_waiting", _MOMENTS, "", 0.1, "core", "wait", *_KEPT_WAITING),
+    Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", "", *_CPI,
+           scale=1.3, resource="memory bandwidth", resource_limit=1.4),
+    Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", "", *_MISSES,
+           scale=1.4, resource="cache", resource_limit=1.5),
+    Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", "", *_PROBE,
+           scale=1.4, resource="memory bandwidth", resource_limit=1.4, idle=True),
+    Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", "", *_PROBE_MISSES,
+           scale=1.5, resource="cache", resource_limit=1.5, idle=True),
+    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_field("canary.alu_cycles_per_op"),
+           scale=1.4, resource="cpu", resource_limit=1.3, idle=True),
+    Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", "", *_COST, scale=1.5),
+    Signal("io_pressure", "I/O pressure", "", 0.05, "disk", "", *_IO_PRESSURE,
+           scale=3.0, resource="disk", resource_limit=2.0, idle=True),
+    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_field("disk.wait_ms"),
+           scale=4.0, resource="disk", resource_limit=2.5, idle=True),
     Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_field("disk.busy")),
-    Signal("memory_pressure", "memory pressure", "", 0.05, "memory", "", *_MEMORY_PRESSURE),
-    Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", "", *_MAJOR_FAULTS),
-    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_field("network.saturation")),
-    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_field("network.retransmits_per_s")),
-    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_field("network.drops_per_s")),
-    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES),
-    Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN),
-    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_field("traffic.rt_p95_ms")),
-    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER),
+    Signal("memory_pressure", "memory pressure", "", 0.05, "memory", "", *_MEMORY_PRESSURE, scale=3.0, idle=True),
+    Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", "", *_MAJOR_FAULTS,
+           scale=4.0, resource="disk", resource_limit=3.0, idle=True),
+    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_field("network.saturation"),
+           scale=3.0, resource="network", resource_limit=2.0, idle=True),
+    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_field("network.retransmits_per_s"),
+           scale=4.0, resource="network", resource_limit=3.0, idle=True),
+    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_field("network.drops_per_s"),
+           scale=4.0, resource="network", resource_limit=3.0, idle=True),
+    # The first of the response times that is known is what users feel. Routes come first, since the others change with
+    # the mix of requests too.
+    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES, scale=2.5),
+    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_field("traffic.rt_p95_ms"), scale=3.0),
+    Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN, scale=2.5),
+    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER, scale=2.5),
     Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_field("traffic.in_flight")),
     Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_field("cpu.utilisation")),
 )
@@ -182,6 +218,11 @@ WAITS: Bools = np.array([signal.grows == "wait" for signal in SIGNALS])
 RESPONDS: Bools = np.array([signal.grows == "response" for signal in SIGNALS])
 QUEUES: Bools = WAITS | RESPONDS
 """Signals that the node's own load raises."""
+SCALES: Floats = np.array([signal.scale for signal in SIGNALS])
+RESPONSES: Ints = np.flatnonzero(RESPONDS)
+"""Columns of the response times; the first one that is known is what users feel."""
+IDLE: Ints = np.flatnonzero([signal.idle for signal in SIGNALS])
+"""Columns of the signals that show a neighbour without requests."""
 
 
 def reason(signal: Signal, absent: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,13 +13,14 @@ from detector.classify.episodes import Signs
 from detector.classify.evidence import CalmSums
 from detector.features.baseline import Reference
 from detector.features.columns import Bools, Floats, Ints, Table
-from detector.features.features import CAUSES, RESPONSE, SCALE, Features, Frame
+from detector.features.features import CAUSES, Features, Frame
 from detector.features.history import SampleRows, SampleWindows
 from detector.features.routes import RouteTimes
 from detector.features.signals import INDEX, SIGNALS
 from lab.ablate.mechanisms import Mechanism
 from lab.ablate.seams import Seam, as_it_came
 
+_EVIDENCE = [signal for signal in SIGNALS if signal.scale < math.inf]
 _signs, _add = rules._signs, SampleWindows.add
 CLASSIFY, FEATURES = "detector.classify.", "detector.features."
 ANYTHING = 1e-6
@@ -77,7 +79,7 @@ def _signals(name: str, words: str, signals: Sequence[str]) -> Mechanism:
 
 
 def _members(group: str) -> list[str]:
-    return [key for key in SCALE if SIGNALS[INDEX[key]].group == group]
+    return [signal.key for signal in _EVIDENCE if signal.group == group]
 
 
 _SHARE = Seam(f"{CLASSIFY}pool_correlation:ALL_SLOW_SHARE", 2.0)
@@ -85,7 +87,6 @@ _SUM = Seam(f"{CLASSIFY}episodes:PROOF", 0.0)
 _DWELL = Seam(f"{CLASSIFY}episodes:MOST_DWELL_S", 0.0)
 _WEAKEST = Seam(f"{CLASSIFY}proof:WEAKEST", WHATEVER)
 _REFUTED = Seam(f"{CLASSIFY}proof:REFUTED", 0.0)
-_TIED = (*SCALE, *(key for key in RESPONSE if key not in SCALE))
 
 DETECTOR: dict[str, Mechanism] = {
     one.name: one
@@ -171,6 +172,6 @@ DETECTOR: dict[str, Mechanism] = {
             _signals(f"signals-of-{name.replace(' ', '-')}", f"any signal of the group {name}", _members(name))
             for name in CAUSES
         ),
-        *(_signals(f"signal-{key}", SIGNALS[INDEX[key]].words, (key,)) for key in _TIED),
+        *(_signals(f"signal-{signal.key}", signal.words, (signal.key,)) for signal in _EVIDENCE),
     )
 }

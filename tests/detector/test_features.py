@@ -15,7 +15,7 @@ from detector.baseline_checkpoint import load, save
 from detector.explain import describe_signal
 from detector.features.baseline import AT_ONCE, KEEP, LAST_HEARD, MIN_SAMPLES, QUANTILES, Baselines, bins_of
 from detector.features.columns import Table, row_of, table_of
-from detector.features.features import FEATURES, SCALE, Features, Frame, _median_of_others
+from detector.features.features import FEATURES, Features, Frame, _median_of_others
 from detector.features.history import SampleWindows
 from detector.features.signals import INDEX, SIGNALS, reason
 from slackwater.messages import Canary, Counters, Pressure, Sample
@@ -96,10 +96,12 @@ def test_the_features_are_the_two_most_remarkable_groups_of_signals_and_what_use
         found: list[float] = hand_made([80.0], [0.3], **{"rt_p95": 1.0, **signals}).matrix[0].round(6).tolist()
         return found
 
-    run_delay, cost, rt_p95 = SCALE["run_delay_per_cpu"], SCALE["cpu_per_request"], SCALE["rt_p95"]
+    run_delay, steal, cost, rt_p95 = (
+        SIGNALS[INDEX[key]].scale for key in ("run_delay_per_cpu", "steal", "cpu_per_request", "rt_p95")
+    )
     assert features() == [0.0, 0.0, 0.0]
     assert features(run_delay_per_cpu=run_delay**2, cpu_per_request=cost) == [2.0, 1.0, 0.0]
-    assert features(run_delay_per_cpu=run_delay**2, steal=SCALE["steal"], rt_p95=rt_p95) == [2.0, 0.0, 1.0]
+    assert features(run_delay_per_cpu=run_delay**2, steal=steal, rt_p95=rt_p95) == [2.0, 0.0, 1.0]
     assert features(run_delay_per_cpu=run_delay, rt_p95=rt_p95**3) == [1.0, 0.0, 1.0], "as far as it is felt"
     assert features(rt_p95=rt_p95**3) == [0.0, 0.0, 0.0], "that users wait is no cause"
     unknown = hand_made([np.nan], [0.3], run_delay_per_cpu=run_delay**2)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.classify.resource import EVIDENCE_OF, RESOURCES, resource_of
-from detector.features.signals import INDEX
+from detector.classify.resource import RESOURCES, resource_of
+from detector.features.signals import INDEX, SIGNALS
 from tests.support.detector_frames import frame
 
 
@@ -49,8 +51,8 @@ def test_what_the_peers_show_too_is_no_answer_and_one_side_is_enough_where_the_o
 
 
 def test_every_signal_that_speaks_is_one_that_there_is_and_every_resource_has_one() -> None:
-    assert {key for spoken in EVIDENCE_OF.values() for key, _ in spoken} <= set(INDEX)
-    assert [*EVIDENCE_OF, "unclear"] == list(RESOURCES)
+    assert {signal.resource for signal in SIGNALS} - {None} == {*RESOURCES} - {"unclear"}
+    assert all((signal.resource is None) == math.isinf(signal.resource_limit) for signal in SIGNALS)
 
 
 @settings(max_examples=60, deadline=None)
