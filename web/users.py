@@ -24,8 +24,8 @@ from slackwater.files import PRIVATE, bytes_of, make_state_dir, open_file, repla
 Role = Literal["viewer", "operator"]
 LEAST_PASSWORD = 10
 TOKEN_PREFIX = "swt_"
-_DECOY = generate_password_hash("nobody", method="scrypt")
-"""Checked for unknown names, so that known and unknown ones take the same time."""
+_DECOY = f"scrypt:32768:8:1${'x' * 16}${'0' * 128}"
+"""No password's hash. It is checked for unknown names, so that known and unknown ones take the same time."""
 
 
 class UsersError(Exception):

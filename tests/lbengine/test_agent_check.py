@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -167,17 +167,17 @@ def test_leases_that_end_by_themselves_are_waited_for_but_not_for_ever() -> None
 
 
 @contextmanager
-def with_agents(configured: int = 100, more: str = "") -> Iterator[tuple[RealHAProxy, list[Agent]]]:
-    """Two servers, each with an agent that HAProxy asks as often as it can."""
-    agents = [Agent(), Agent()]
+def with_agents(configured: Sequence[int] = (100, 100), more: str = "") -> Iterator[tuple[RealHAProxy, list[Agent]]]:
+    """Servers with these weights, each with an agent that HAProxy asks as often as it can."""
+    agents = [Agent() for _ in configured]
     try:
-        with web_servers(2) as ports:
+        with web_servers(len(agents)) as ports:
             lines = "\n".join(
                 servers_of(
                     [port],
-                    f"weight {configured} agent-check agent-port {agent.port} agent-inter {agent_inter_ms()}ms {more}",
+                    f"weight {weight} agent-check agent-port {agent.port} agent-inter {agent_inter_ms()}ms {more}",
                 ).replace("host1", f"host{n}")
-                for n, (port, agent) in enumerate(zip(ports, agents, strict=True), start=1)
+                for n, (port, agent, weight) in enumerate(zip(ports, agents, configured, strict=True), start=1)
             )
             with haproxy(f"backend web\n    balance roundrobin\n{lines}\n") as running:
                 yield running, agents
@@ -189,13 +189,15 @@ def with_agents(configured: int = 100, more: str = "") -> Iterator[tuple[RealHAP
 @needs_haproxy
 @pytest.mark.usefixtures("haproxy_version")
 class TestOnARealHAProxy:
-    @pytest.mark.parametrize("configured", [1, 7, 100, 200])
-    def test_it_makes_of_each_percentage_what_we_count_on(self, configured: int) -> None:
-        with with_agents(configured) as (running, (first, _)):
-            for weight in (0, 1, configured // 3, configured, min(2 * configured, 256), 256):
-                first.line = f"{percent_of(weight, configured)}%\n"
-                expected = in_force(weight, configured)
-                until(lambda e=expected: running.weight("host1") == e, f"weight {expected}")  # type: ignore[misc]
+    def test_it_makes_of_each_percentage_what_we_count_on(self) -> None:
+        configured = (1, 7, 100, 200)
+        with with_agents(configured) as (running, agents):
+            for weights in zip(*((0, 1, one // 3, one, min(2 * one, 256), 256) for one in configured), strict=True):
+                expected = {}
+                for n, (weight, one) in enumerate(zip(weights, configured, strict=True)):
+                    agents[n].line = f"{percent_of(weight, one)}%\n"
+                    expected[f"host{n + 1}"] = in_force(weight, one)
+                until(lambda e=expected: {host: running.weight(host) for host in e} == e, f"{expected}")  # type: ignore[misc]
 
     def test_zero_percent_gets_no_requests_and_half_gets_half_as_many(self) -> None:
         with with_agents() as (running, (first, _)):

@@ -23,7 +23,7 @@ from tests.support.real_processes import free_address
 MONITOR = shutil.which("slackwater-monitor")
 pytestmark = [
     needs_haproxy,
-    pytest.mark.usefixtures("haproxy_version"),
+    pytest.mark.usefixtures("haproxy_in_full"),
     pytest.mark.skipif(shutil.which("nats-server") is None, reason="nats-server is not in PATH"),
     pytest.mark.skipif(MONITOR is None, reason="slackwater-monitor is not built (make setup)"),
 ]

@@ -1,7 +1,7 @@
 """Every command in README.md is run as it stands there, in its order: in a copy of the checkout, on a balancer host.
 
-What cannot run here (it needs hosts, or minutes) has a line in INSTEAD: the test that runs it, and a command that is
-run here in its place.
+What installs with pip, and what is run of it, takes a minute and is left to `make test-full`. What cannot run here (it
+needs hosts, or minutes) has a line in INSTEAD: the test that runs it, and a command that is run here in its place.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ def beside_a_new_haproxy(desk: Desk, command: str) -> subprocess.CompletedProces
 
 @needs_haproxy
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("command", COMMANDS_OF_README)
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=[pytest.mark.slow] if INSTALLED in one else []) for one in COMMANDS_OF_README]
+)
 def test_a_command_of_the_readme_does_what_it_should(desk: Desk, command: str) -> None:
     instead = INSTEAD.get(command)
     runs = with_places(instead.command if instead else command, desk.folder)

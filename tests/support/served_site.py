@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,9 @@ class Site:
         for process in self._running:
             process.kill()
             process.wait()
+        for pid in pids:  # asked to end, they would take seconds to put in order what nobody uses any more
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for pid in pids:
             until(lambda pid=pid: not is_alive(pid), "the end of the children")  # type: ignore[misc]
 
