@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from lab import cells
 from lab.ablate.mechanisms import EVERYTHING, named
 from lab.ablate.play import Figures
 from lab.cluster.paths import ROOT
-from lab.compare.resumable import read_lines
 
 FORMAT = 1
 CODE = (
@@ -82,7 +82,7 @@ def code_digest() -> str:
 
 def read(path: Path) -> list[Line]:
     """All lines, oldest first; none where there is no file. Raises ExperimentError, OSError."""
-    return read_lines(path, Line, FORMAT, "a scenario of the ablation")
+    return cells.read(path, Line, FORMAT, "a scenario of the ablation")
 
 
 def of_one_state(found: Sequence[Line]) -> list[Line]:

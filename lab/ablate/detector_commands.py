@@ -12,8 +12,8 @@ import click
 from rich.table import Table
 
 from lab.ablate.options import FILE, check
+from lab.cells import append, side_by_side, until
 from lab.cluster.terminal import console
-from lab.compare.commands import until
 from lab.options import json_option, progress, write_json
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ def ablate_detector(
     from lab.cluster import machine
     from lab.cluster.commit import commit
     from lab.compare.measured import machine_of
-    from lab.compare.resumable import append, side_by_side
     from slackwater.config import DetectorSettings
 
     check(names, DETECTOR, data, needs_data=replay or place is not None, lines="recordings that are judged")

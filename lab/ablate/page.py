@@ -7,20 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
-
 from lab.ablate.data import CODE, Line, of_one_state
 from lab.ablate.mechanisms import MECHANISMS
 from lab.ablate.summary import BRINGS, ENOUGH, HARMS, LITTLE, UNSURE, WORSE, summary
+from lab.cells import templates
 from lab.compare.statistics import Estimate
 
-TEMPLATES = Environment(
-    loader=PackageLoader("lab.ablate"),
-    autoescape=False,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+TEMPLATES = templates("lab.ablate")
 
 
 def page(found: Sequence[Line], data: str, place: str) -> str:

@@ -16,12 +16,12 @@ from detector.recordings.recording import Recording
 from detector.recordings.recording import read as read_recording
 from detector.train import scores
 from detector.train.training import judged
+from lab import cells
 from lab.ablate.data import digest_of
 from lab.ablate.detector_mechanisms import DETECTOR
 from lab.ablate.mechanisms import EVERYTHING
 from lab.ablate.play import cpu_s
 from lab.ablate.seams import lines_of, off
-from lab.compare.resumable import read_lines
 from lab.compare.statistics import Estimate, ratio
 from slackwater.messages import Verdict
 
@@ -115,7 +115,7 @@ def code_digest() -> str:
 
 def read(path: Path) -> list[Judged]:
     """All lines, oldest first; none where there is no file. Raises ExperimentError, OSError."""
-    return read_lines(path, Judged, FORMAT, "a recording that was judged")
+    return cells.read(path, Judged, FORMAT, "a recording that was judged")
 
 
 def left(found: Iterable[Judged], code: str, files: Sequence[Path], names: Sequence[str]) -> list[tuple[Path, str]]:

@@ -89,7 +89,7 @@ def calm(
     from lab.calm.plan import CalmPlan
     from lab.calm.run import Calm, series_of
     from lab.calm.summary import of_one_state, summary
-    from lab.compare.resumable import append
+    from lab.cells import append
 
     if data is None and (replay or place):
         raise click.UsageError("--data is missing: the file with the minutes that are measured")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lab.compare.resumable import read_lines
+from lab import cells
 
 FORMAT = 1
 NOTHING = "nothing"
@@ -100,7 +100,7 @@ def described(series: Series) -> dict[str, Any]:
 
 def read(path: Path) -> list[Minute]:
     """All minutes that were measured, oldest first; none where there is no file. Raises ExperimentError, OSError."""
-    return read_lines(path, Minute, FORMAT, "a minute of calm")
+    return cells.read(path, Minute, FORMAT, "a minute of calm")
 
 
 def left(found: Sequence[Minute], series: Series, minutes: int) -> list[int]:

@@ -7,21 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
-
 from lab.calm import summary
 from lab.calm.data import Minute
 from lab.calm.machine_load import RULE
 from lab.calm.plan import LEVELS_S, PLACES_PER_HOUR
+from lab.cells import templates
 from lab.cluster.commit import DECISION_CODE
 from lab.compare.measured import machine_of
 from lab.disturb import swing
 from lab.disturb.timetable import DISTURBANCE_S, DISTURBANCES
 from lab.disturb.turn import AFTER_S
 
-TEMPLATES = Environment(
-    loader=PackageLoader("lab.calm"), autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-)
+TEMPLATES = templates("lab.calm")
 
 
 def page(found: Sequence[Minute], data: str, place: str) -> str:

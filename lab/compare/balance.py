@@ -6,11 +6,10 @@ from __future__ import annotations
 import math
 import statistics as plain
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from jinja2 import Environment, PackageLoader
-
+from lab.cells import templates
 from lab.compare import statistics
+from lab.compare.drawn import Played
 from lab.experiment.recording import ExperimentError
 from lbengine.backends.haproxy.measured import Measured, Measurement, Ratio, Response
 
@@ -23,14 +22,13 @@ WORSE = 1.1
 
 Felt = Mapping[str, Mapping[str, float]]
 """By player: what users felt in a scenario."""
-TEMPLATES = Environment(loader=PackageLoader("lab.compare"), autoescape=False, keep_trailing_newline=True)
 
 
-def measured(played: Sequence[Mapping[str, Any]], command: str, commit: str | None) -> Measurement:
+def measured(played: Sequence[Played], command: str) -> Measurement:
     """The figures of scenarios that `PLAYERS` played. Raises ExperimentError without any."""
     if not played:
         raise ExperimentError("no scenario is played yet: expected one at least; the same command goes on")
-    felt: list[Felt] = [one["players"] for one in played]
+    felt: list[Felt] = [one.players for one in played]
 
     def average(name: str) -> float:
         return plain.fmean(math.log(one[WITH[name]]["mean_ms"]) for one in felt)
@@ -50,7 +48,8 @@ def measured(played: Sequence[Mapping[str, Any]], command: str, commit: str | No
             worse_than_alone=sum(one > WORSE for one in to_alone),
         )
 
-    return Measurement(command, commit, len(felt), best, {name: of(name) for name in ALONE})
+    commits = dict.fromkeys(one.commit for one in played if one.commit)
+    return Measurement(command, ", ".join(commits) or None, len(felt), best, {name: of(name) for name in ALONE})
 
 
 def _ratios(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> list[float]:
@@ -65,7 +64,7 @@ def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
 
 def page(found: Measurement) -> str:
     """The page of these figures, in Markdown."""
-    return TEMPLATES.get_template("balance.md.jinja").render(found=found, shown=_shown)
+    return templates("lab.compare").get_template("balance.md.jinja").render(found=found, shown=_shown)
 
 
 def _shown(ratio: Ratio) -> str:

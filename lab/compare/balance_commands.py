@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from lab.compare.commands import until
+from lab.cells import until
 from lab.options import json_option, progress, write_json
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -37,16 +37,14 @@ def balance(
     lbengine/backends/haproxy/measured.json.
     """
     from detector.service import choose_model
-    from lab.cluster.commit import commit
     from lab.compare import balance as compared
     from lab.compare import drawn
     from slackwater.config import DetectorSettings
 
-    plan = drawn.begin(folder, seed, compared.PLAYERS, commit())
-    drawn.run(folder, plan, scenarios, choose_model(DetectorSettings(model="")), progress, until(minutes))
-    played = [one for one in drawn.lines(folder) if one["number"] < scenarios]
+    model = choose_model(DetectorSettings(model=""))
+    played = drawn.run(folder, seed, scenarios, compared.PLAYERS, model, progress, until(minutes))
     command = f"slackwater lab balance --scenarios {scenarios} --seed {seed} --out FOLDER"
-    found = compared.measured(played, command, plan.commit)
+    found = compared.measured(played, command)
     page = compared.page(found)
     if page_file is not None:
         page_file.write_text(page)

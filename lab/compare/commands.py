@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
+from lab.cells import until
 from lab.cluster.lab import LabSettings
 from lab.cluster.terminal import console
 from lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
 from lab.options import hosts_options, json_option, progress, write_json
 
 DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
-FILE = click.Path(exists=True, path_type=Path)
-
-
-def resumable_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of what is measured in pieces."""
-    folder = click.Path(file_okay=False, path_type=Path)
-    for option in (
-        json_option,
-        click.option("--replay", is_flag=True, help="Only make the tables again from what the folder holds."),
-        click.option(
-            "--minutes", type=click.FloatRange(0.1), help="Begin nothing that would end later; go on another time."
-        ),
-        click.option("--seed", type=int, default=1, show_default=True, help="Of the order."),
-        click.option("--out", "folder", type=folder, help="Its folder."),
-    ):
-        command = option(command)
-    return command
-
-
-def until(minutes: float | None) -> float:
-    """The instant after which nothing is begun (monotonic)."""
-    return time.monotonic() + 60.0 * minutes if minutes else float("inf")
+DATA = "runs.jsonl"
 
 
 @click.command(epilog="Example: slackwater lab compare --out one --scenario one --policy static --policy slackwater")
@@ -46,8 +25,12 @@ def until(minutes: float | None) -> float:
 @click.option("--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed.")
 @click.option("--rounds", type=click.IntRange(1), help="[default: 5, with --random 1]")
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="Its folder.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the order.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="Begin nothing that would end later; go on another time.")
+@click.option("--replay", is_flag=True, help="Only make the tables again from what the folder holds.")
 @hosts_options
-@resumable_options
+@json_option
 def compare(
     settings: LabSettings,
     folder: Path | None,
@@ -61,12 +44,12 @@ def compare(
     listed: bool,
     json_file: str | None,
 ) -> None:
-    """Measure policies against each other: scenarios x policies x rounds in random order, recorded in a folder.
+    """Measure policies against each other: scenarios x policies x rounds, recorded in a folder.
 
-    The same command goes on where it was interrupted. Needs root, except with --replay.
+    A block is one round of one scenario, its policies in random order. Each run is a line of FOLDER/runs.jsonl at once,
+    and the same command goes on where it was interrupted. Needs root, except with --replay.
     """
-    from lab.compare import compare as comparing
-    from lab.compare import comparison, results
+    from lab.compare import blocks, measured, results
     from lab.experiment.drawn import names
 
     if listed:
@@ -76,30 +59,43 @@ def compare(
         raise click.UsageError("--out is missing: the folder that the comparison is recorded in")
     if drawn and scenarios:
         raise click.UsageError("--random draws the scenarios: expected no --scenario with it")
+    data = folder / DATA
+    found = measured.read(data)
+    asked = names(seed, drawn) if drawn else scenarios
+    rounds = rounds or (1 if drawn else 5)
+    if replay:  # without names: what the folder holds
+        asked = asked or list(dict.fromkeys(one.scenario for one in found))
+        policies = policies or tuple(dict.fromkeys(one.variant for one in found))
+    question = blocks.Question(dict.fromkeys(asked or ("one",), policies or DEFAULT_POLICIES), rounds, seed)
     if not replay:
-        asked = names(seed, drawn) if drawn else scenarios or ("one",)
-        made = comparison.planned(asked, policies or DEFAULT_POLICIES, rounds or (1 if drawn else 5), seed, settings)
-        made = comparing.begin(folder, made)
-        comparing.run(folder, made, progress, until(minutes))
-    found = results.summary(folder)
+        blocks.refuse_other_hosts(found, settings)
+        pieces = blocks.left(found, question, blocks.here(settings.kind))
+        blocks.Blocks(folder, data, settings, progress).run(pieces, found, until(minutes))
+        found = measured.read(data)
+    mine = [one for one in found if question.asks_for(one)]
+    planned = rounds * sum(map(len, question.variants.values()))
+    complete = len(mine) >= planned
+    cells = results.cells(mine)
     if json_file:
-        write_json(found, json_file)
+        facts = {"complete": complete, "runs": len(mine), "runs_planned": planned, "cells": cells}
+        facts |= {key: list(dict.fromkeys(getattr(one, key) for one in mine)) for key in ("commit", "capacity_rps")}
+        write_json(facts | {"machine": mine[0].machine if mine else None}, json_file)
         if json_file == "-":
             return
-    if short := results.cut_short(found):
-        click.echo(short)
-    players = dict.fromkeys(cell["policy"] for cell in found["cells"])
-    shown = [worst(found, name) for name in players if name != REFERENCE] if drawn else tables(found)
+    if not complete:
+        click.echo(f"CUT SHORT: {len(mine)} of {planned} runs; what follows is of these only")
+    players = dict.fromkeys(cell["policy"] for cell in cells)
+    shown = [worst(cells, name) for name in players if name != REFERENCE] if drawn else tables(cells)
     for table in shown:
         console().print(table)
 
 
-def tables(found: dict[str, Any]) -> list[Table]:
+def tables(found: Sequence[dict[str, Any]]) -> list[Table]:
     """A table a scenario: medians over the rounds, with 95% intervals."""
     made = []
-    for scenario in dict.fromkeys(cell["scenario"] for cell in found["cells"]):
+    for scenario in dict.fromkeys(cell["scenario"] for cell in found):
         table = Table("policy", "rounds", *(title for _, title, _ in SHOWN), title=scenario, box=None)
-        for cell in found["cells"]:
+        for cell in found:
             if cell["scenario"] == scenario:
                 table.add_row(
                     cell["policy"], str(cell["rounds"]), *(with_interval(cell[key], form) for key, _, form in SHOWN)

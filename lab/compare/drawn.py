@@ -1,9 +1,8 @@
-"""Many scenarios drawn from a seed in the simulator: played on all cores, each on disk when it is done, and the players
-against `leastconn` over all of them."""
+"""Many scenarios drawn from a seed in the simulator: played on all cores, each a line of the data file when it is done,
+and the players against `leastconn` over all of them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,113 +13,92 @@ import numpy as np
 from rich.table import Table
 
 from detector.classify.tree import Model
-from lab.compare import resumable
+from lab import cells
+from lab.cluster.commit import commit
 from lab.compare.tables import WORSE, WORST
 from lab.experiment.recording import ExperimentError
 from lab.sim import drawn
 from lab.sim.drawn import REFERENCE
 
 FORMAT = 1
-PLAN, LINES = "drawn.json", "scenarios.jsonl"
+DATA = "scenarios.jsonl"
 MEASURES = ("second_means_median_ms", "mean_ms", "p95_ms", "p99_ms")
 """The first, ICE's measure, decides who is worse."""
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was asked for. Scenarios of the same seed are the same however many there are."""
+class Played(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A scenario that was played."""
 
-    v: int
+    v: int = FORMAT
     seed: int
-    players: list[str]
+    number: int
     commit: str | None
+    setup: dict[str, Any]
+    """As `lab.sim.setup.Setup`."""
+    players: dict[str, dict[str, Any]]
+    """What users felt, by player."""
 
 
-def begin(folder: Path, seed: int, players: Sequence[str], commit: str | None) -> Plan:
-    """The plan to go on with. Raises ExperimentError when the folder holds another one."""
-    if REFERENCE not in players:
-        raise ExperimentError(f"{', '.join(players)}: expected {REFERENCE} among them, which all are held against")
-    asked = Plan(FORMAT, seed, list(players), commit)
-    if not (folder / PLAN).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        resumable.save(folder / PLAN, asked)
-        return asked
-    found = resumable.load(folder / PLAN, Plan, FORMAT, "drawn scenarios")
-    if (found.seed, found.players) != (asked.seed, asked.players):
-        raise ExperimentError(
-            f"{folder}: it holds seed {found.seed} with {', '.join(found.players)}; expected the same to go on with, or"
-            " an empty folder"
-        )
-    return found
+def read(folder: Path, seed: int, count: int, players: Sequence[str]) -> list[Played]:
+    """The first `count` scenarios of a seed that all these players have played, by number. Raises ExperimentError."""
+    found = cells.read(folder / DATA, Played, FORMAT, "a scenario that was played")
+    mine = {one.number: one for one in found if one.seed == seed and one.players.keys() >= set(players)}
+    return [mine[number] for number in range(count) if number in mine]
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    """What was played so far, by number. Raises ExperimentError."""
-    path = folder / LINES
-    if not path.exists():
-        return []
-    try:
-        found = [json.loads(line) for line in resumable.whole_lines(path.read_bytes()).splitlines()]
-    except ValueError as error:
-        raise ExperimentError(f"{path}: not scenarios that were played: {error}") from None
-    return sorted(found, key=lambda one: int(one["number"]))
-
-
-def _play(model: Model, plan: Plan, number: int) -> dict[str, Any]:
-    return {"number": number} | drawn.play(drawn.scenario(plan.seed, number), plan.players, model)
+def _play(model: Model, seed: int, players: Sequence[str], by: str | None, number: int) -> Played:
+    return Played(seed=seed, number=number, commit=by, **drawn.play(drawn.scenario(seed, number), players, model))
 
 
 def run(
     folder: Path,
-    plan: Plan,
+    seed: int,
     count: int,
+    players: Sequence[str],
     model: Model,
     progress: Callable[[str], None],
     until_mono_s: float = float("inf"),
-) -> None:
-    """Plays what is left of the first `count` scenarios; what is not done by `until_mono_s` is given up."""
-    played = lines(folder)
-    done = {one["number"] for one in played}
+) -> list[Played]:
+    """Plays what is left of the first `count` scenarios, and gives all that are played by `until_mono_s`.
+
+    Raises ExperimentError.
+    """
+    if REFERENCE not in players:
+        raise ExperimentError(f"{', '.join(players)}: expected {REFERENCE} among them, which all are held against")
+    done = {one.number for one in read(folder, seed, count, players)}
     left = [number for number in range(count) if number not in done]
-    if not left:
-        return
-    with (folder / LINES).open("w") as file:  # without a line that was cut
-        for one in played:
-            file.write(json.dumps(one) + "\n")
-    work = partial(_play, model, plan)
-    with (folder / LINES).open("a") as file:
-        for found in resumable.side_by_side(work, left, count, "scenarios", progress, until_mono_s):
-            file.write(json.dumps(found) + "\n")
-            file.flush()
+    work = partial(_play, model, seed, players, commit())
+    for played in cells.side_by_side(work, left, count, "scenarios", progress, until_mono_s):
+        cells.append(folder / DATA, played)
+    return read(folder, seed, count, players)
 
 
-def summary(folder: Path, count: int) -> dict[str, Any]:
+def summary(played: Sequence[Played], count: int, players: Sequence[str]) -> dict[str, Any]:
     """Each player against `leastconn` over all scenarios that were played, and the worst ten of each.
 
     A ratio of 1.1 is 10% worse. Of scenarios that nobody can carry (`carried` is false) the queues grow for as long as
     they are simulated.
     """
-    plan = resumable.load(folder / PLAN, Plan, FORMAT, "drawn scenarios")
-    played = [one for one in lines(folder) if one["number"] < count]
-    rows = [_row(one, plan.players) for one in played]
+    rows = [_row(one, players) for one in played]
     return {
-        "seed": plan.seed,
-        "commit": plan.commit,
+        "seed": played[0].seed if played else None,
+        "commits": list(dict.fromkeys(one.commit for one in played)),
         "asked": count,
         "played": len(rows),
         "carried": sum(row["carried"] for row in rows),
-        "players": {name: _against(rows, name) for name in plan.players},
-        "worst": {name: _worst(rows, name) for name in plan.players if name != REFERENCE},
+        "players": {name: _against(rows, name) for name in players},
+        "worst": {name: _worst(rows, name) for name in players if name != REFERENCE},
     }
 
 
-def _row(played: Mapping[str, Any], players: Sequence[str]) -> dict[str, Any]:
-    setup, felt = played["setup"], played["players"]
+def _row(played: Played, players: Sequence[str]) -> dict[str, Any]:
+    setup, felt = played.setup, played.players
     reference = felt[REFERENCE]
     return {
-        "number": played["number"],
+        "number": played.number,
         "setup": setup,
         "carried": setup["load"] < 1.0 - setup["noisy"] * setup["taken"],
-        "felt": felt,
+        "felt": {name: felt[name] for name in players},
         "ratio": {name: {key: felt[name][key] / reference[key] for key in MEASURES} for name in players},
     }
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from lab.cells import until
 from lab.cluster.lab import LabSettings
 from lab.cluster.machines import HostKind
 from lab.cluster.terminal import console
-from lab.compare.commands import until
 from lab.options import DEFAULT_QUOTA_CORES, HostsParam, progress
 
 if TYPE_CHECKING:
-    from lab.compare.evaluation import Piece
+    from lab.compare.blocks import Piece
     from lab.compare.measured import Measured
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -51,14 +51,15 @@ def evaluate(
     A block is one round of one scenario with all its variants in random order. The same command goes on where it was;
     with other variants it goes on in the same blocks. Needs root and a quiet machine, except with --plan and --replay.
     """
-    from lab.compare import evaluation, evaluation_page, measured
+    from lab.compare import blocks, evaluation, evaluation_page, measured
 
     if page is None and not planned:
         raise click.UsageError("--page is missing: the page to write")
     if out is None and not planned and not replay:
         raise click.UsageError("--out is missing: the folder of the runs' recordings")
     found = measured.read(data)
-    pieces = evaluation.left(found, scenarios, evaluation.here(hosts), variants)
+    whole = evaluation.question()
+    pieces = blocks.left(found, whole, blocks.here(hosts), whole.only(scenarios, variants))
     if planned:
         _show(pieces, found)
         return
@@ -66,14 +67,14 @@ def evaluate(
     try:
         if out is not None and not replay:
             settings = LabSettings(quota_cores=DEFAULT_QUOTA_CORES[hosts], kind=hosts)
-            left = evaluation.Evaluation(out, data, settings, progress).run(pieces, found, until(minutes))
+            left = blocks.Blocks(out, data, settings, progress).run(pieces, found, until(minutes))
             click.echo(f"{left} runs are left; the same command goes on" if left else "everything is measured")
     finally:
         evaluation_page.write(measured.read(data), data, page)
 
 
 def _show(pieces: Sequence[Piece], found: Sequence[Measured]) -> None:
-    from lab.compare.evaluation import about_s
+    from lab.compare.blocks import about_s
 
     table = Table("scenario", "rounds", "runs", "about min", title="left", box=None)
     whole_s = 0.0

@@ -9,15 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
-
+from lab.cells import templates
 from lab.cluster.commit import DECISION_CODE
 from lab.compare import goals
 from lab.compare.evaluation import VARIANTS
 from lab.compare.measured import Measured, as_runs, machine_of
 from lab.experiment.scenarios import SCENARIOS
 
-TEMPLATES = Environment(loader=PackageLoader("lab.compare"), autoescape=False, trim_blocks=True, lstrip_blocks=True)
 SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("mean_ms", "mean ms", "{:.1f}".format),
     ("p50_ms", "p50 ms", "{:.1f}".format),
@@ -32,21 +30,25 @@ OUT = "evaluation-run"
 def page(found: Sequence[Measured], data: str, place: str) -> str:
     """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
     command = ["slackwater", "lab", "evaluate", "--out", OUT, "--data", data, "--page", place]
-    return TEMPLATES.get_template("evaluation.md.jinja").render(
-        command=shlex.join(command),
-        replay=shlex.join([*command[:3], *command[5:], "--replay"]),
-        found=found,
-        rounds=goals.ROUNDS,
-        begun=sorted(one.begun[:10] for one in found),
-        machines=Counter(_machine(one) for one in found),
-        commits=Counter(one.commit or "not recorded" for one in found),
-        decisions=Counter(one.decision_commit or "not recorded" for one in found),
-        decision_code=DECISION_CODE,
-        kinds=[_kind(hosts, [one for one in found if one.hosts == hosts]) for hosts in _kinds(found)],
-        ours=goals.OURS,
-        stock=goals.STOCK,
-        figures=goals.MEASURES,
-        titles=[title for _, title, _ in SHOWN],
+    return (
+        templates("lab.compare")
+        .get_template("evaluation.md.jinja")
+        .render(
+            command=shlex.join(command),
+            replay=shlex.join([*command[:3], *command[5:], "--replay"]),
+            found=found,
+            rounds=goals.ROUNDS,
+            begun=sorted(one.begun[:10] for one in found),
+            machines=Counter(_machine(one) for one in found),
+            commits=Counter(one.commit or "not recorded" for one in found),
+            decisions=Counter(one.decision_commit or "not recorded" for one in found),
+            decision_code=DECISION_CODE,
+            kinds=[_kind(hosts, [one for one in found if one.hosts == hosts]) for hosts in _kinds(found)],
+            ours=goals.OURS,
+            stock=goals.STOCK,
+            figures=goals.MEASURES,
+            titles=[title for _, title, _ in SHOWN],
+        )
     )
 
 

@@ -43,7 +43,7 @@ ORACLE = 1.1
 ORACLE_P99 = {"slackwater": 1.25, "slackwater-lc": 1.1}
 CALM_P99 = 1.2
 Runs = Sequence[dict[str, Any]]
-"""As `lab.compare.results` makes them of recordings; runs of the same round are compared."""
+"""As `measured.as_runs` makes them; runs of the same round are compared."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from lab import cells
 from lab.cluster.machines import HostKind
-from lab.compare.resumable import read_lines
 
 FORMAT = 1
 MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
@@ -70,11 +70,11 @@ def machine_of(facts: Mapping[str, Any]) -> str:
 
 def read(path: Path) -> list[Measured]:
     """All runs that were measured, oldest first; none where there is no file. Raises ExperimentError, OSError."""
-    return read_lines(path, Measured, FORMAT, "a run of the evaluation")
+    return cells.read(path, Measured, FORMAT, "a run of the evaluation")
 
 
 def as_runs(found: Sequence[Measured]) -> list[dict[str, Any]]:
-    """What `lab.compare.results` makes of recordings: two runs have the same round if they are of the same block."""
+    """For `results` and `goals`: two runs have the same round if they are of the same block."""
     rounds = {block: number for number, block in enumerate(dict.fromkeys(one.block for one in found), start=1)}
     return [
         {

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
+from lab.cells import until
 from lab.cluster.terminal import console
 from lab.options import json_option, progress, write_json
 
@@ -189,7 +190,6 @@ def _drawn(
     model: Model,
     json_file: str | None,
 ) -> None:
-    from lab.cluster.commit import commit
     from lab.compare import drawn
     from lab.sim.drawn import REFERENCE
 
@@ -202,10 +202,8 @@ def _drawn(
     if folder is None:
         raise click.UsageError("--out is missing: the folder that the scenarios are kept in")
     players = [name for name in PLAYERS if not asked or name in asked or name == REFERENCE]
-    plan = drawn.begin(folder, seed, players, commit())
-    until_s = time.monotonic() + 60.0 * minutes if minutes else float("inf")
-    drawn.run(folder, plan, count, model, progress, until_s)
-    found = drawn.summary(folder, count)
+    played = drawn.run(folder, seed, count, players, model, progress, until(minutes))
+    found = drawn.summary(played, count, players)
     if json_file:
         write_json(found, json_file)
         if json_file == "-":

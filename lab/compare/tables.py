@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -32,14 +33,14 @@ def with_interval(estimate: dict[str, Any] | None, form: str) -> str:
     return f"{estimate['value']:{form}} [{estimate['low']:{form}}, {estimate['high']:{form}}]"
 
 
-def worst(found: dict[str, Any], policy: str) -> Table:
+def worst(cells: Sequence[dict[str, Any]], policy: str) -> Table:
     """The ten scenarios in which a policy is worst against `leastconn`; a change of +10% is 10% worse.
 
     The title counts in how many of all it is much worse, and much better.
     """
     against = {
         cell["scenario"]: cell["change"][REFERENCE]
-        for cell in found["cells"]
+        for cell in cells
         if cell["policy"] == policy and cell["change"].get(REFERENCE, {}).get(DECIDES) is not None
     }
     decides = {name: float(change[DECIDES]["value"]) for name, change in against.items()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from lab.cluster.bus import STATE_DIR
 from lab.cluster.lab import Lab
@@ -51,15 +49,3 @@ def between(
                 "rss_mib": sum(end.rss_mib for _, end in both) / len(both),
             }
     return found
-
-
-def table(costs: Sequence[Mapping[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
-    """Medians over runs, a row for each part."""
-    rows = []
-    for part in dict.fromkeys(part for cost in costs for part in cost):
-        mine = [cost[part] for cost in costs if part in cost]
-        row: dict[str, Any] = {"part": part, "runs": len(mine)}
-        rows.append(
-            row | {key: statistics.median(one[key] for one in mine) for key in ("count", "core_share", "rss_mib")}
-        )
-    return rows

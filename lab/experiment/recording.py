@@ -4,7 +4,7 @@
 its marks and what was lost. `NNNN-weights.parquet`: the balancer 20 times a second (`at_s`, `server`, `weight`,
 `requests`). `NNNN-verdicts.parquet`: what the detector judged, where the policy had one (`at_s`, `server`, `state`).
 `NNNN-samples.parquet`: the monitors' Samples where the policy had any, labelled, as `slackwater record` writes them.
-The first is written last: a run is there when it is. Recordings of earlier versions lack Verdicts and some facts.
+The first is written last: a run is there when it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -66,7 +65,7 @@ class Recorded:
     weights: list[tuple[float, str, int, int]] = field(default_factory=list)
     """(at_s, server, weight, requests so far)"""
     verdicts: list[tuple[float, str, str]] | None = None
-    """(at_s, server, state), in order of time; None: there was no detector, or an earlier version recorded."""
+    """(at_s, server, state), in order of time; None: there was no detector."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,13 +78,8 @@ def path_of(folder: Path, number: int, what: str = "") -> Path:
     return folder / RUNS / (f"{number:04d}-{what}.parquet" if what else f"{number:04d}.parquet")
 
 
-def done(folder: Path, run: Run) -> bool:
-    """Whether a run is recorded."""
-    return path_of(folder, run.number).exists()
-
-
 def write(folder: Path, recorded: Recorded) -> None:
-    """Writes a run; it counts as done afterwards. Raises OSError."""
+    """Writes a run. Raises OSError."""
     number = recorded.run.number
     path = path_of(folder, number)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,26 +104,3 @@ def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Any:
 def _write(path: Path, table: Any) -> None:
     with replacing(path) as draft:
         pq.write_table(table, draft, compression="zstd")
-
-
-def _rows(path: Path, names: Sequence[str]) -> list[Any]:
-    return [tuple(row[name] for name in names) for row in pq.read_table(path).to_pylist()]
-
-
-def read(folder: Path, run: Run) -> Recorded:
-    """Reads a run. Raises ExperimentError for a file that is damaged or of another comparison."""
-    path = path_of(folder, run.number)
-    judged = path_of(folder, run.number, "verdicts")
-    try:
-        table = pq.read_table(path)
-        about = json.loads(table.schema.metadata[KEY])
-        found = msgspec.convert(about["run"], Run)
-        marks = msgspec.convert(about["marks"], Marks)
-        weights = _rows(path_of(folder, run.number, "weights"), LOOKS)
-        verdicts = _rows(judged, JUDGED) if judged.exists() else None
-        due_s, seconds, status = (np.asarray(table[name]) for name in ("due_s", "seconds", "status"))
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
-        raise ExperimentError(f"{path}: not a run of a comparison: {error!r}") from None
-    if found != run:
-        raise ExperimentError(f"{path}: it is of {found}; the plan says {run}")
-    return Recorded(run, marks, int(about["lost"]), due_s, seconds, status, weights, verdicts, about["facts"])

@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 from lab.commands import lab
 from lab.compare import balance
+from lab.compare.drawn import Played
 from lab.experiment.recording import ExperimentError
 from lbengine.backends.haproxy import measured
 from lbengine.backends.haproxy.algorithms import ALGORITHMS
@@ -23,7 +23,7 @@ MEANS = {"static": 90.0, "leastconn": 20.0, "random2": 40.0}
 WITH = {"slackwater": 30.0, "slackwater-lc": 20.0, "slackwater-random2": 20.0}
 
 
-def played(count: int) -> list[dict[str, Any]]:
+def played(count: int) -> list[Played]:
     """Scenarios of which each is slower than the one before. With Slackwater `random` is as quick as `leastconn` on
     average, now more and now less."""
 
@@ -34,11 +34,11 @@ def played(count: int) -> list[dict[str, Any]]:
         wavers = {"slackwater-random2": 25.0 if number % 2 else 17.0}
         return {name: felt(mean_ms, number) for name, mean_ms in (MEANS | WITH | wavers).items()}
 
-    return [{"number": number, "players": of(number)} for number in range(count)]
+    return [Played(seed=1, number=number, commit="abc", setup={}, players=of(number)) for number in range(count)]
 
 
 def found(count: int = 30) -> Measurement:
-    return balance.measured(played(count), "the command", "abc")
+    return balance.measured(played(count), "the command")
 
 
 def test_the_best_has_the_least_means_and_the_others_are_held_against_it() -> None:

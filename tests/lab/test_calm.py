@@ -16,11 +16,11 @@ from lab.calm.count import Change, States, Tally
 from lab.calm.data import NOTHING, Began, Minute
 from lab.calm.machine_load import MOST_BUSY, MOST_LATE_S, MOST_WAIT_MS, SliceLoad, parse_schedstat, parse_stat
 from lab.calm.plan import MINUTE_S, CalmPlan, touched
+from lab.cells import append
 from lab.cluster.hosts import hosts
 from lab.cluster.traces import traces
 from lab.cluster.webserver import apache_conf
 from lab.commands import lab
-from lab.compare.resumable import append
 from lab.disturb.timetable import DISTURBANCES, OF_ONE_NODE
 from lab.experiment.recording import ExperimentError
 from slackwater.messages import VERSION, State, Verdict

@@ -1,27 +1,28 @@
-"""Comparisons: the plan, what is recorded, what comes of it, and going on after an interruption."""
+"""Comparisons: blocks, what is recorded, what comes of it, and going on after an interruption."""
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from lab import cells
 from lab.cluster.hosts import hosts
-from lab.cluster.lab import LabSettings, PreparedNoise
+from lab.cluster.lab import PreparedNoise
 from lab.cluster.load import Demand
-from lab.cluster.paths import LabError
 from lab.commands import lab
-from lab.compare import compare, results
-from lab.compare import comparison as plan
+from lab.compare import blocks, measured, results
+from lab.compare.blocks import Question
+from lab.compare.measured import Measured
 from lab.experiment import latency, recording
 from lab.experiment import run as runner
 from lab.experiment.cpu_share import CpuShare
@@ -29,40 +30,37 @@ from lab.experiment.policy_runners import look_of
 from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.scenarios import ELSEWHERE, SCENARIOS, Neighbour, Scenario
 from slackwater.messages import VERSION, Cpu, Sample, Traffic
-from tests.support.comparison_files import LEVEL_MS, comparison, recorded
+from tests.support.comparison_files import FACTS, HERE, recorded, rows
+
+POLICIES = ("static", "leastconn", "slackwater")
 
 
-def test_a_plan_has_every_run_once_in_an_order_that_its_seed_decides() -> None:
-    made = plan.planned(("one", "two"), ("static", "slackwater"), rounds=4, seed=5)
-    keys = {(run.round, run.scenario, run.policy) for run in made.runs}
-    assert len(keys) == len(made.runs) == 16
-    assert [run.number for run in made.runs] == list(range(1, 17))
-    assert [run.round for run in made.runs] == sorted(run.round for run in made.runs), "round by round"
-    assert made == plan.planned(("one", "two"), ("static", "slackwater"), rounds=4, seed=5)
-    orders = {tuple(run.policy + run.scenario for run in made.runs if run.round == number) for number in range(1, 5)}
-    assert len(orders) > 1, "no policy always comes first"
-    assert made.runs != plan.planned(("one", "two"), ("static", "slackwater"), rounds=4, seed=6).runs
+def test_each_block_has_every_policy_once_in_an_order_that_its_seed_decides() -> None:
+    def orders(seed: int) -> list[list[str]]:
+        pieces = blocks.left([], Question({"one": POLICIES, "two": POLICIES}, 4, seed), HERE)
+        places = [(piece.block.round, piece.block.scenario) for piece in pieces]
+        assert places == [(number, name) for number in range(1, 5) for name in ("one", "two")], "round by round"
+        assert all([run.number for run in piece.left] == [1, 2, 3] for piece in pieces)
+        return [[run.policy for run in piece.left] for piece in pieces]
 
-
-def test_within_a_round_an_application_is_started_once() -> None:
-    made = plan.planned(("one", "dokuwiki", "two"), ("static", "slackwater"), rounds=3, seed=1)
-    for number in (1, 2, 3):
-        apps = [SCENARIOS[run.scenario].app for run in made.runs if run.round == number]
-        assert sum(a != b for a, b in itertools.pairwise(apps)) == 1
+    assert all(sorted(order) == sorted(POLICIES) for order in orders(5))
+    assert orders(5) == orders(5) != orders(6)
+    assert len({tuple(order) for order in orders(5)}) > 1, "no policy always comes first"
 
 
 @pytest.mark.parametrize(
-    ("scenarios", "policies", "progress"),
+    ("variants", "says"),
     [
-        (("nowhere",), ("static",), "no scenario `nowhere`; there are: one, "),
-        (("one",), ("magic",), "no policy `magic`; there are: static, "),
-        (("one", "one"), ("static",), "expected each scenario once"),
-        (("one",), (), "expected each policy once, and one at least, got: none"),
+        ({"nowhere": ("static",)}, "no scenario `nowhere`; there are: one, "),
+        ({"one": ("magic",)}, "no policy `magic`; there are: static, "),
+        ({"one": ("static", "static")}, "expected each policy once"),
+        ({"one": ()}, "expected one policy at least, got none"),
+        ({}, "expected one scenario at least, got none"),
     ],
 )
-def test_names_that_are_not_in_the_tables_are_refused(scenarios: Any, policies: Any, progress: str) -> None:
-    with pytest.raises(ExperimentError, match=progress):
-        plan.planned(scenarios, policies, rounds=1, seed=1)
+def test_names_that_are_not_in_the_tables_are_refused(variants: Any, says: str) -> None:
+    with pytest.raises(ExperimentError, match=says):
+        Question(variants, rounds=1)
 
 
 def test_the_tables_have_what_was_asked_for_or_say_why_not() -> None:
@@ -82,34 +80,17 @@ def test_severity_is_all_that_differs() -> None:
         assert {one.lost for one in scenario.neighbours} == {lost}
 
 
-def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    run = Run(7, 2, "one", "static")
-    before = recorded(run, answers_s=0.5, detected_s=0.4)
-    recording.write(tmp_path, before)
-    after = recording.read(tmp_path, run)
-    assert (after.marks, after.lost, after.weights, after.verdicts, after.facts) == (
-        before.marks,
-        before.lost,
-        before.weights,
-        before.verdicts,
-        before.facts,
-    )
-    assert np.array_equal(after.seconds, before.seconds)
-    with pytest.raises(ExperimentError, match=r"it is of Run.*the plan says"):
-        recording.read(tmp_path, Run(7, 3, "one", "static"))
-
-
-def test_a_damaged_recording_is_named(tmp_path: Path) -> None:
-    made = comparison(tmp_path, runs=2)
-    path = recording.path_of(tmp_path, 1)
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ExperimentError, match=r"0001\.parquet: not a run of a comparison"):
-        recording.read(tmp_path, made.runs[0])
-    (tmp_path / "plan.json").write_text('{"v": 1}')
-    with pytest.raises(ExperimentError, match=r"plan\.json: not the plan of a comparison"):
-        plan.load(tmp_path)
-    with pytest.raises(ExperimentError, match="is missing: expected the folder of a comparison"):
-        plan.load(tmp_path / "nothing")
+def test_a_run_is_recorded_whole(tmp_path: Path) -> None:
+    one = recorded(Run(7, 2, "one", "static"), answers_s=0.5, detected_s=0.4)
+    recording.write(tmp_path, one)
+    table = pq.read_table(recording.path_of(tmp_path, 7))
+    assert np.array_equal(table["seconds"], one.seconds)
+    about = json.loads(table.schema.metadata[recording.KEY])
+    assert about["run"] == {"number": 7, "round": 2, "scenario": "one", "policy": "static"}
+    assert (about["lost"], about["facts"]) == (one.lost, one.facts)
+    for what, written in (("weights", one.weights), ("verdicts", one.verdicts)):
+        found = pq.read_table(recording.path_of(tmp_path, 7, what)).to_pylist()
+        assert [tuple(row.values()) for row in found] == written
 
 
 def test_the_figures_of_a_run_are_those_of_its_requests() -> None:
@@ -121,7 +102,6 @@ def test_the_figures_of_a_run_are_those_of_its_requests() -> None:
     assert found["loud"]["errors_share"] == pytest.approx(3 / 1502), "one refused, two without any response"
     assert found["calm"]["p95_ms"] == pytest.approx(3.0)
     assert found["calm"]["errors_share"] == pytest.approx(1 / 600)
-    assert found["after"]["requests"] == 600
     assert found["loud"]["rps"] == pytest.approx(1499 / 15)
 
 
@@ -133,105 +113,84 @@ def test_the_median_over_seconds_is_of_means_and_not_of_requests() -> None:
     assert found["second_means_median_ms"] == pytest.approx(100.9, rel=0.02)
 
 
-def test_a_summary_compares_round_by_round_with_intervals(tmp_path: Path) -> None:
-    comparison(tmp_path)
-    found = results.summary(tmp_path)
-    assert found["complete"]
-    assert results.cut_short(found) == ""
-    cells = {cell["policy"]: cell for cell in found["cells"]}
-    assert set(cells) == set(LEVEL_MS)
-    ours = cells["slackwater"]
+def measured_rounds() -> list[Measured]:
+    """Five rounds; a weight falls under `slackwater` alone."""
+    silent = {"answers_s": None, "detected_s": None}
+    return [
+        one if one.variant == "slackwater" else msgspec.structs.replace(one, loud=one.loud | silent)
+        for one in rows("one", {"static": 4.0, "leastconn": 2.0, "slackwater": 1.0})
+    ]
+
+
+def test_cells_compare_round_by_round_with_intervals() -> None:
+    found = {cell["policy"]: cell for cell in results.cells(measured_rounds())}
+    assert list(found) == ["static", "leastconn", "slackwater"]
+    ours = found["slackwater"]
     assert ours["rounds"] == 5
-    assert ours["p99_ms"]["value"] == pytest.approx(10.0, rel=0.02)
-    assert ours["p99_ms"]["low"] <= ours["p99_ms"]["value"] <= ours["p99_ms"]["high"]
-    assert ours["change"]["static"]["p99_ms"]["value"] == pytest.approx(10.0 / 60.0 - 1.0, abs=0.01)
+    assert ours["p99_ms"]["low"] < ours["p99_ms"]["value"] < ours["p99_ms"]["high"]
+    assert ours["change"]["static"]["p99_ms"]["value"] == pytest.approx(-0.75, abs=0.01)
     assert ours["change"]["leastconn"]["second_means_median_ms"]["value"] == pytest.approx(-0.5, abs=0.02)
-    assert ours["answers_s"]["value"] == 0.5
-    assert cells["static"]["answers_s"] is None
+    assert (ours["answers_s"]["value"], ours["answered"]) == (0.4, 5)
+    assert (found["static"]["answers_s"], found["static"]["answered"]) == (None, 0)
+
+
+def test_only_rounds_that_both_have_are_compared() -> None:
+    mine = [one for one in measured_rounds() if one.variant == "static" or one.round > 2]
+    found = {cell["policy"]: cell for cell in results.cells(mine)}
+    assert found["slackwater"]["change"]["static"]["p99_ms"]["count"] == 3
 
 
 def test_a_comparison_cut_short_is_marked_so_everywhere(tmp_path: Path) -> None:
-    comparison(tmp_path, runs=13)
-    found = results.summary(tmp_path)
-    assert (found["complete"], found["runs_done"], found["runs_planned"]) == (False, 13, 20)
-    assert results.cut_short(found) == "CUT SHORT: 13 of 20 runs; what follows is of these only"
+    for one in measured_rounds()[:13]:
+        cells.append(tmp_path / "runs.jsonl", one)
     shown = CliRunner().invoke(lab, ["compare", "--out", str(tmp_path), "--replay"], catch_exceptions=False)
-    assert shown.output.startswith("CUT SHORT: 13 of 20 runs")
+    assert shown.output.startswith("CUT SHORT: 13 of 15 runs; what follows is of these only")
     as_json = CliRunner().invoke(lab, ["compare", "--out", str(tmp_path), "--replay", "--json", "-"])
     assert '"complete": false' in as_json.stdout
 
 
-def test_only_rounds_that_both_have_are_compared(tmp_path: Path) -> None:
-    made = comparison(tmp_path, runs=0)
-    for run in made.runs:
-        if run.policy == "static" or (run.policy == "slackwater" and run.round > 2):
-            recording.write(tmp_path, recorded(run))
-    found = {cell["policy"]: cell for cell in results.summary(tmp_path)["cells"]}
-    assert found["slackwater"]["change"]["static"]["p99_ms"]["count"] == 3
-
-
 @pytest.fixture
-def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of the runs that were run, each at once, in a lab that is none."""
-    ran: list[int] = []
-
-    @contextmanager
-    def none(*_: Any) -> Iterator[None]:
-        yield
+def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Policies that were run, each at once, in a lab that is none; the third run is interrupted."""
+    ran: list[str] = []
 
     def run(_lab: Any, one: Run, _scenario: Scenario, demand: Demand, capacity_rps: float) -> Any:
         assert capacity_rps == 900.0
         assert demand == Demand(rate_rps=450.0)
-        ran.append(one.number)
+        ran.append(one.policy)
         if len(ran) == 3:
-            raise LabError("the power went out")
-        return SimpleNamespace(save=lambda folder: recording.write(folder, recorded(one)))
+            raise KeyboardInterrupt
+        return SimpleNamespace(recorded=recorded(one), save=lambda folder: recording.write(folder, recorded(one)))
 
-    monkeypatch.setattr(compare, "Lab", none)
-    monkeypatch.setattr(compare, "one_run", run)
-    monkeypatch.setattr(compare, "capacity_rps", lambda _: 900.0)
-    monkeypatch.setattr("lab.cluster.machine.describe", lambda _: {"cpu": "pretended"})
+    monkeypatch.setattr(blocks, "Lab", lambda *_: nullcontext())
+    monkeypatch.setattr(blocks, "one_run", run)
+    monkeypatch.setattr(blocks, "capacity_rps", lambda _: 900.0)
+    monkeypatch.setattr(blocks, "here", lambda hosts: HERE._replace(hosts=hosts))
+    monkeypatch.setattr("lab.cluster.machine.describe", lambda _: FACTS)
     return ran
 
 
-def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretended_lab: list[int]) -> None:
-    asked = plan.planned(("one",), ("static", "slackwater"), rounds=3, seed=1)
-    progress: list[str] = []
-    with pytest.raises(LabError, match="the power went out"):
-        compare.run(tmp_path, compare.begin(tmp_path, asked), progress.append)
-    assert not results.summary(tmp_path)["complete"]
-    assert "2 of 6; about 0 min left" in progress
-    compare.run(tmp_path, compare.begin(tmp_path, asked), progress.append)
-    assert pretended_lab == [1, 2, 3, 3, 4, 5, 6], "the one that failed once more, and nothing twice"
-    assert "going on: 2 of 6 runs are recorded" in progress
-    found = results.summary(tmp_path)
-    assert found["complete"]
-    assert found["capacity_rps"] == {"events": 900.0}
-    assert found["machine"] == {"cpu": "pretended"}
+def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretended_lab: list[str]) -> None:
+    asked = ["compare", "--out", str(tmp_path), "--rounds", "3", "--policy", "static", "--policy", "slackwater"]
+    assert CliRunner().invoke(lab, asked).exit_code == 1
+    assert len(measured.read(tmp_path / "runs.jsonl")) == 2
+    done = CliRunner().invoke(lab, [*asked, "--json", "-"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["complete"], found["runs"], found["machine"]) == (True, 6, FACTS)
+    assert found["capacity_rps"] == [900.0]
+    assert len(pretended_lab) == 7, "the one that was interrupted once more, and nothing twice"
+    assert json.loads(CliRunner().invoke(lab, [*asked, "--replay", "--json", "-"]).stdout) == found
+    assert len(list(tmp_path.glob("cgroup-one-*/runs/*-weights.parquet"))) == 6
 
 
-def test_no_run_is_begun_when_the_time_is_up(tmp_path: Path, pretended_lab: list[int]) -> None:
-    asked = plan.planned(("one",), ("static", "slackwater"), rounds=3, seed=1)
-    progress: list[str] = []
-    compare.run(tmp_path, compare.begin(tmp_path, asked), progress.append, time.monotonic() - 1.0)
-    assert pretended_lab == []
-    assert progress[-1] == "time is up: 6 of 6 runs are left; the same command goes on"
-
-
-def test_a_folder_with_another_comparison_is_left_alone(tmp_path: Path) -> None:
-    comparison(tmp_path, runs=1)
-    with pytest.raises(ExperimentError, match="it holds another comparison"):
-        compare.begin(tmp_path, plan.planned(("two",), ("static",), rounds=5, seed=3))
-
-
-def test_other_hosts_are_another_comparison(tmp_path: Path) -> None:
-    asked = plan.planned(("one",), ("static",), rounds=1, seed=1)
-    compare.begin(tmp_path, asked)
-    assert compare.begin(tmp_path, asked) == asked
-    fluid = plan.planned(("one",), ("static",), rounds=1, seed=1, lab=LabSettings(kind="vm", period_s=0.005))
-    assert fluid.settings("dokuwiki") == LabSettings(app="dokuwiki", retunable=True, kind="vm", period_s=0.005)
-    with pytest.raises(ExperimentError, match="it holds another comparison"):
-        compare.begin(tmp_path, fluid)
+def test_other_hosts_are_another_comparison(tmp_path: Path, pretended_lab: list[str]) -> None:
+    asked = ["compare", "--out", str(tmp_path), "--rounds", "1", "--policy", "static"]
+    assert CliRunner().invoke(lab, asked).exit_code == 0
+    for other in (["--hosts", "4"], ["--period-ms", "5"], ["--hosts", "vm"]):
+        with pytest.raises(ExperimentError, match="the folder has runs on other hosts"):
+            CliRunner().invoke(lab, [*asked, *other], catch_exceptions=False)
+    assert pretended_lab == ["static"]
 
 
 def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None:

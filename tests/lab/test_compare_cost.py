@@ -1,4 +1,4 @@
-"""What Slackwater's own processes use: read from /proc, and told as a table."""
+"""What Slackwater's own processes use: read from /proc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from lab.cluster.process_use import ProcessUse, process_use
-from lab.compare import results
 from lab.experiment import cost
 
 
@@ -48,18 +47,3 @@ def test_only_processes_that_lived_all_the_time_count() -> None:
     }
     found = cost.between(before, after, 10.0)
     assert found == {"monitor": {"count": 2.0, "core_share": pytest.approx(0.15), "rss_mib": 7.0}}
-
-
-def test_the_table_has_a_row_for_each_part_with_medians() -> None:
-    runs = [{"bus": {"count": 1.0, "core_share": share, "rss_mib": 20.0}} for share in (0.01, 0.02, 0.09)]
-    runs.append({})
-    assert cost.table(runs) == [{"part": "bus", "runs": 3, "count": 1.0, "core_share": 0.02, "rss_mib": 20.0}]
-
-
-def test_the_share_that_a_server_keeps_is_of_hosts_that_had_a_neighbour() -> None:
-    cpu = {
-        "host1": {"vm_s": 1.2, "neighbour_s": 6.8, "loud_s": 20.0},
-        "host2": {"vm_s": 5.0, "neighbour_s": 0.0, "loud_s": 20.0},
-    }
-    assert results.left(cpu) == pytest.approx(0.15)
-    assert results.left({}) is None

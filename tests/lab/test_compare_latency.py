@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from lab.compare import comparison as plan
 from lab.compare import results
-from lab.experiment import recording
 from lab.experiment.latency import answer_s, detections
 from lab.experiment.recording import Run
-from tests.support.comparison_files import comparison, recorded
+from tests.support.comparison_files import recorded
 
 
 def looks(*weights: int) -> list[tuple[float, str, int, int]]:
@@ -62,40 +56,7 @@ def test_each_neighbour_has_its_own_detection() -> None:
     ]
 
 
-def test_recordings_of_an_earlier_version_are_read_and_say_what_they_lack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They have no Verdicts, no neighbours and no commit, and the first weight's time among the marks."""
-    now = dataclasses.asdict
-
-    def before(marks: Any) -> dict[str, Any]:
-        return now(marks) | {"answers_s": 7.0}
-
-    monkeypatch.setattr(recording, "asdict", before)
-    made = plan.planned(("one",), ("slackwater",), rounds=1, seed=1)
-    plan.save(tmp_path, made)
-    recording.write(tmp_path, recorded(made.runs[0], answers_s=0.5))
-    found = results.summary(tmp_path)
-    run = found["runs"][0]
-    assert run["loud"]["answers_s"] == pytest.approx(0.5), "told by the weights themselves"
-    assert (run["loud"]["detections_s"], run["loud"]["detected_s"], run["commit"]) == (None, None, None)
-    assert found["cells"][0]["detections"] is None
-    assert found["commits"] == ["not recorded"]
-
-
-def test_a_summary_shows_detections_by_scenario_and_who_measured(tmp_path: Path) -> None:
-    comparison(tmp_path, scenarios=("one", "one-70"))
-    cells = {(cell["scenario"], cell["policy"]): cell for cell in results.summary(tmp_path)["cells"]}
-    found = cells["one", "slackwater"]["detections"]
-    assert (found["neighbours"], found["found"]) == (5, 5)
-    assert found["p50_s"] == pytest.approx(0.4)
-    assert cells["one-70", "slackwater"]["detected_s"]["value"] == pytest.approx(0.4)
-    assert cells["one", "static"]["detections"] is None
-    assert set(results.summary(tmp_path)["commits"]) == {"0123456789ab", "not recorded"}
-
-
-def test_no_verdicts_are_not_the_same_as_none_recorded(tmp_path: Path) -> None:
+def test_a_run_tells_when_its_neighbour_was_detected() -> None:
     run = Run(1, 1, "one", "slackwater")
-    silent = recorded(run, detected_s=1e9)
-    recording.write(tmp_path, silent)
-    assert results.of_run(recording.read(tmp_path, run))["loud"]["detections_s"] == [None]
+    for one, found in ((recorded(run), None), (recorded(run, detected_s=1e9), None), (recorded(run, 0.5, 0.4), 0.4)):
+        assert results.of_run(one)["loud"]["detected_s"] == (None if found is None else pytest.approx(found))

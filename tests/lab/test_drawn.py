@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.commands import lab
-from lab.compare import comparison, drawn, simulate_commands
+from lab.compare import drawn, simulate_commands
+from lab.compare.blocks import Question
 from lab.compare.tables import worst
 from lab.experiment import drawn as in_lab
 from lab.experiment.recording import ExperimentError
@@ -44,9 +45,9 @@ def test_names_that_are_not_drawn_are_of_the_table() -> None:
     assert in_lab.named("one") is not None
     assert in_lab.named("random-1") is None
     with pytest.raises(ExperimentError, match="no scenario `random-x-1`"):
-        comparison.planned(("random-x-1",), ("leastconn",), 1, 1)
-    made = comparison.planned(in_lab.names(7, 3), ("leastconn", "static"), 1, 7)
-    assert {run.scenario for run in made.runs} == {"random-7-0", "random-7-1", "random-7-2"}
+        Question({"random-x-1": ("leastconn",)}, 1)
+    assert in_lab.names(7, 3) == ["random-7-0", "random-7-1", "random-7-2"]
+    Question(dict.fromkeys(in_lab.names(7, 3), ("leastconn",)), 1)
 
 
 def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
@@ -60,22 +61,20 @@ def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
 
 
 def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) -> None:
-    plan = drawn.begin(tmp_path, 3, PLAYERS, "abc")
-    drawn.run(tmp_path, plan, 2, shipped(), print)
-    first = drawn.lines(tmp_path)
-    assert [one["number"] for one in first] == [0, 1]
-    with (tmp_path / drawn.LINES).open("a") as file:
+    first = drawn.run(tmp_path, 3, 2, PLAYERS, shipped(), print)
+    assert [one.number for one in first] == [0, 1]
+    with (tmp_path / drawn.DATA).open("a") as file:
         file.write('{"number": 2, "cut')
-    drawn.run(tmp_path, drawn.begin(tmp_path, 3, PLAYERS, "abd"), 3, shipped(), print)
-    again = drawn.lines(tmp_path)
-    assert [one["number"] for one in again] == [0, 1, 2]
+    again = drawn.run(tmp_path, 3, 3, PLAYERS, shipped(), print)
+    assert [one.number for one in again] == [0, 1, 2]
     assert again[:2] == first
-    with pytest.raises(ExperimentError, match="it holds seed 3 with leastconn, static, peak-ewma"):
-        drawn.begin(tmp_path, 4, PLAYERS, "abc")
+    assert drawn.read(tmp_path, 4, 3, PLAYERS) == [], "of another seed"
+    assert drawn.read(tmp_path, 3, 3, (*PLAYERS, "knapsack")) == [], "by others"
+    assert drawn.read(tmp_path, 3, 3, PLAYERS[:2]) == again
     with pytest.raises(ExperimentError, match="expected leastconn among them"):
-        drawn.begin(tmp_path / "other", 3, ("static",), "abc")
+        drawn.run(tmp_path, 3, 1, ("static",), shipped(), print)
 
-    found = drawn.summary(tmp_path, 5)
+    found = drawn.summary(again, 5, PLAYERS)
     assert (found["asked"], found["played"], found["seed"]) == (5, 3, 3)
     assert found["players"]["leastconn"]["p95_ms"]["median"] == 1.0
     assert found["players"]["leastconn"]["p95_ms"]["worse"] == 0
@@ -121,7 +120,7 @@ def test_the_worst_of_a_comparison_are_shown_first() -> None:
         change_of = {"leastconn": {"second_means_median_ms": estimate}}
         return {"scenario": scenario, "policy": "slackwater", "change": change_of}
 
-    table = worst({"cells": [cell("a", -0.1), cell("b", 0.4), {**cell("c", 9.0), "policy": "other"}]}, "slackwater")
+    table = worst([cell("a", -0.1), cell("b", 0.4), {**cell("c", 9.0), "policy": "other"}], "slackwater")
     assert list(table.columns[0].cells) == ["b", "a"]
     assert list(table.columns[1].cells) == ["+40%", "-10%"]
     assert table.title == "slackwater, 2 scenarios: 1 worse and 0 better by more than 10%"

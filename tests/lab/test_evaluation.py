@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,48 +14,27 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from lab import cells
 from lab.cluster import machine
 from lab.cluster.lab import LabSettings
 from lab.cluster.paths import LabError
 from lab.commands import lab
-from lab.compare import compare, evaluation, evaluation_page, goals, measured, resumable
-from lab.compare.evaluation import VARIANTS, Evaluation, left
+from lab.compare import blocks, evaluation_page, goals, measured
+from lab.compare.blocks import Blocks, Piece
+from lab.compare.evaluation import VARIANTS, question
 from lab.compare.measured import Block, Measured
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.scenarios import SCENARIOS
-from tests.support.comparison_files import recorded
+from tests.support.comparison_files import FACTS, HERE, recorded, row, rows
 
 NOT_IN_IT = {"tail", "equalise"}
 """Other laws."""
-FACTS: dict[str, Any] = {
-    **{"cpu": "Test CPU", "cores": 2, "last_level_cache_mib": 32.0, "kernel": "6.1", "haproxy": "2.6", "apache": "2.4"},
-    **{"php": "8.2", "hosts": 3, "quota_cores": 0.4, "period_s": 0.05, "hypervisor": "none"},
-}
-HERE = Block("cgroup", "", 0, measured.machine_of(FACTS), "code1")
 
 
-def row(scenario: str, variant: str, number: int, times: float = 1.0, **changed: Any) -> Measured:
-    """A run whose figures are so many times what every run has."""
-    figures: dict[str, float | None] = {"requests": 1000, "errors": 0, "errors_share": 0.0}
-    figures |= {"mean_ms": 4.0, "p50_ms": 2.0, "p95_ms": 10.0, "p99_ms": 20.0, "second_means_median_ms": 4.0}
-    scaled = {key: value * times if key.endswith("_ms") and value else value for key, value in figures.items()}
-    whole: dict[str, Any] = {
-        **{"begun": "2026-11-24T12:00:00Z", "took_s": 50.0, "machine": FACTS, "commit": "abc", "hosts": "cgroup"},
-        **{"decision_commit": "code1", "scenario": scenario, "balance": POLICIES[variant].balance, "variant": variant},
-        **{"round": number, "seed": 7, "capacity_rps": 900.0, "rate_rps": 450.0, "calm": figures},
-        "loud": scaled | {"answers_s": 0.4, "detected_s": None},
-    }
-    return Measured(**whole | changed)
-
-
-def rows(scenario: str, times: dict[str, float], rounds: int = 5) -> list[Measured]:
-    """All rounds of a scenario; each has its own level, which its variants share, and 1% of noise between them."""
-    return [
-        row(scenario, variant, number, level * (1.0 + 0.2 * number) * (1.0 + 0.01 * ((number + place) % 3 - 1)))
-        for number in range(1, rounds + 1)
-        for place, (variant, level) in enumerate(times.items())
-    ]
+def left(found: Sequence[Measured], scenarios: Sequence[str], here: Block, variants: Sequence[str] = ()) -> list[Piece]:
+    """What is left of the evaluation."""
+    return blocks.left(found, question(), here, question().only(scenarios, variants))
 
 
 def test_every_scenario_and_policy_is_in_it() -> None:
@@ -137,28 +116,31 @@ class Stopped(Exception):
 
 @dataclass
 class Bench:
-    """A lab that measures at once: `ran` has (scenario, variant, requests/s); the runs in `fails` have errors."""
+    """A lab that measures at once: `ran` has (scenario, variant, requests/s); the runs in `fails` have errors.
+
+    `folders` are those of the recordings."""
 
     ran: list[tuple[str, str, float]]
     fails: dict[int, Exception]
+    folders: list[Path]
     capacities: Iterator[float]
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench([], {}, itertools.count(1000.0, 100.0))
+    made = Bench([], {}, [], itertools.count(1000.0, 100.0))
 
     def one_run(_lab: Any, run: Run, _scenario: Any, demand: Any, _capacity: float) -> Any:
         made.ran.append((run.scenario, run.policy, demand.rate_rps))
         if error := made.fails.pop(len(made.ran), None):
             raise error
-        return SimpleNamespace(recorded=recorded(run), save=lambda folder: (folder / "saved").touch())
+        return SimpleNamespace(recorded=recorded(run), save=made.folders.append)
 
-    monkeypatch.setattr(evaluation, "Lab", lambda settings, _say: contextlib.nullcontext(settings))
-    monkeypatch.setattr(evaluation, "one_run", one_run)
-    monkeypatch.setattr(compare, "capacity_rps", lambda _lab: next(made.capacities))
+    monkeypatch.setattr(blocks, "Lab", lambda settings, _say: contextlib.nullcontext(settings))
+    monkeypatch.setattr(blocks, "one_run", one_run)
+    monkeypatch.setattr(blocks, "capacity_rps", lambda _lab: next(made.capacities))
     monkeypatch.setattr(machine, "describe", lambda _lab: FACTS)
-    monkeypatch.setattr(evaluation, "here", lambda hosts: HERE._replace(hosts=hosts))
+    monkeypatch.setattr(blocks, "here", lambda hosts: HERE._replace(hosts=hosts))
     monkeypatch.setattr(goals, "ROUNDS", 2)
     return made
 
@@ -185,7 +167,7 @@ def test_a_stop_in_the_middle_loses_nothing(tmp_path: Path, bench: Bench) -> Non
     assert {(one.round, one.variant) for one in found} == set(itertools.product((1, 2), VARIANTS["all"]))
     rates = [{one.rate_rps for one in found if one.round == number} for number in (1, 2)]
     assert rates == [{550.0}, {250.0}], "a block that goes on keeps its load, the next one has today's"
-    assert all((tmp_path / "out" / f"cgroup-all-{number}" / "plan.json").exists() for number in (1, 2))
+    assert set(bench.folders) == {tmp_path / "out" / f"cgroup-all-{number}" for number in (1, 2)}
     ran = len(bench.ran)
     measure(tmp_path, *run)
     assert len(bench.ran) == ran, "what is measured is not measured again"
@@ -205,7 +187,7 @@ def test_a_run_that_fails_is_left_and_the_others_go_on(tmp_path: Path, bench: Be
 def test_no_run_is_begun_that_would_not_fit(tmp_path: Path, bench: Bench) -> None:
     measure(tmp_path, "--out", str(tmp_path / "out"), "--minutes", "0.5")
     assert bench.ran == []
-    evaluate = Evaluation(tmp_path / "out", tmp_path / "data.jsonl", LabSettings(), lambda _: None)
+    evaluate = Blocks(tmp_path / "out", tmp_path / "data.jsonl", LabSettings(), lambda _: None)
     assert evaluate.run(left([], ("all",), HERE), [], 0.0) == 8
 
 
@@ -253,8 +235,8 @@ def test_nothing_measured_is_a_page_too() -> None:
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
-    resumable.append(data, row("all", "leastconn", 1))
-    resumable.append(data, msgspec.structs.replace(row("all", "leastconn", 2), v=9))
+    cells.append(data, row("all", "leastconn", 1))
+    cells.append(data, msgspec.structs.replace(row("all", "leastconn", 2), v=9))
     with pytest.raises(ExperimentError, match=r"data\.jsonl, line 2: format 9; this program reads format 1"):
         measured.read(data)
     data.write_text("{}\n")

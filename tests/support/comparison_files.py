@@ -1,15 +1,14 @@
-"""Recordings of comparisons as runs would leave them, with known figures."""
+"""Runs of comparisons as the lab would leave them, with known figures."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lab.compare import comparison as plan
-from lab.compare.comparison import Comparison
-from lab.experiment import recording
+from lab.compare import measured
+from lab.compare.measured import Block, Measured
+from lab.experiment.policies import POLICIES
 from lab.experiment.recording import Marks, Recorded, Run
 
 LEVEL_MS = {"static": 60.0, "leastconn": 20.0, "slackwater": 10.0, "oracle": 9.0}
@@ -59,13 +58,31 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
     )
 
 
-def comparison(
-    folder: Path, runs: int | None = None, scenarios: tuple[str, ...] = ("one",), policies: tuple[str, ...] = ()
-) -> Comparison:
-    """A comparison of four policies, or of those named, in 5 rounds; only the first `runs` are there."""
-    made = plan.planned(scenarios, policies or tuple(LEVEL_MS), rounds=5, seed=3)
-    plan.save(folder, made)
-    for run in made.runs[:runs]:
-        answers_s = 0.5 if run.policy in ("slackwater", "oracle") else None
-        recording.write(folder, recorded(run, answers_s, 0.4 if run.policy == "slackwater" else None))
-    return made
+FACTS: dict[str, Any] = {
+    **{"cpu": "Test CPU", "cores": 2, "last_level_cache_mib": 32.0, "kernel": "6.1", "haproxy": "2.6", "apache": "2.4"},
+    **{"php": "8.2", "hosts": 3, "quota_cores": 0.4, "period_s": 0.05, "hypervisor": "none"},
+}
+HERE = Block("cgroup", "", 0, measured.machine_of(FACTS), "code1")
+
+
+def row(scenario: str, variant: str, number: int, times: float = 1.0, **changed: Any) -> Measured:
+    """A run whose figures are so many times what every run has."""
+    figures: dict[str, float | None] = {"requests": 1000, "errors": 0, "errors_share": 0.0}
+    figures |= {"mean_ms": 4.0, "p50_ms": 2.0, "p95_ms": 10.0, "p99_ms": 20.0, "second_means_median_ms": 4.0}
+    scaled = {key: value * times if key.endswith("_ms") and value else value for key, value in figures.items()}
+    whole: dict[str, Any] = {
+        **{"begun": "2026-11-24T12:00:00Z", "took_s": 50.0, "machine": FACTS, "commit": "abc", "hosts": "cgroup"},
+        **{"decision_commit": "code1", "scenario": scenario, "balance": POLICIES[variant].balance, "variant": variant},
+        **{"round": number, "seed": 7, "capacity_rps": 900.0, "rate_rps": 450.0, "calm": figures},
+        "loud": scaled | {"answers_s": 0.4, "detected_s": None},
+    }
+    return Measured(**whole | changed)
+
+
+def rows(scenario: str, times: dict[str, float], rounds: int = 5) -> list[Measured]:
+    """All rounds of a scenario; each has its own level, which its variants share, and 1% of noise between them."""
+    return [
+        row(scenario, variant, number, level * (1.0 + 0.2 * number) * (1.0 + 0.01 * ((number + place) % 3 - 1)))
+        for number in range(1, rounds + 1)
+        for place, (variant, level) in enumerate(times.items())
+    ]

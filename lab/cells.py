@@ -1,0 +1,116 @@
+"""A measurement in cells: what is asked for is a list of them, and each that is done is a line of JSON in a data file.
+
+So the same command goes on where it was stopped, on another day too, and a page is drawn from the file alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+from jinja2 import Environment, PackageLoader
+
+from lab.experiment.recording import ExperimentError
+
+
+class Line(Protocol):
+    """A cell that is done; `v` is the line's format."""
+
+    @property
+    def v(self) -> int: ...
+
+
+L = TypeVar("L", bound=Line)
+T = TypeVar("T")
+R = TypeVar("R")
+REPORT_EVERY_S = 15.0
+LONGEST_S = 3600.0
+"""That one cell may take."""
+
+
+def _whole_lines(data: bytes) -> bytes:
+    """Without the last line, if that was cut where the machine stopped while it was written."""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def read(path: Path, kind: type[L], form: int, what: str) -> list[L]:
+    """A data file's lines, oldest first; none where there is no file. `what` is a line in words.
+
+    Raises ExperimentError, OSError.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(_whole_lines(path.read_bytes()).splitlines(), start=1):
+        try:
+            one = msgspec.json.decode(line, type=kind)
+        except msgspec.MsgspecError as error:
+            raise ExperimentError(f"{path}, line {number}: not {what}: {error}") from None
+        if one.v != form:
+            raise ExperimentError(f"{path}, line {number}: format {one.v}; this program reads format {form}")
+        found.append(one)
+    return found
+
+
+def append(path: Path, line: object) -> None:
+    """Adds a line to a data file; after this it outlives a power cut. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(len(_whole_lines(file.read())))
+        file.write(msgspec.json.encode(line) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def until(minutes: float | None) -> float:
+    """The instant (monotonic) after which nothing is begun; for ever without `minutes`."""
+    return time.monotonic() + 60.0 * minutes if minutes else float("inf")
+
+
+def side_by_side(
+    work: Callable[[T], R],
+    left: Sequence[T],
+    total: int,
+    unit: str,
+    progress: Callable[[str], None],
+    until_mono_s: float = float("inf"),
+    jobs: int | None = None,
+) -> Iterator[R]:
+    """What `work` gives for each cell that is left, in the order in which they are done, in as many processes (`jobs`;
+    None: all processors). What is not done by `until_mono_s` is given up."""
+    if not left:
+        return
+    done = total - len(left)
+    began = reported = time.monotonic()
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(jobs or len(os.sched_getaffinity(0))) as pool:
+        results = pool.imap_unordered(work, left)
+        for number in range(1, len(left) + 1):
+            try:
+                found = results.next(timeout=max(0.0, min(until_mono_s - time.monotonic(), LONGEST_S)))
+            except multiprocessing.TimeoutError:
+                progress(f"time is up: {len(left) - number + 1} of {total} {unit} are left; the same command goes on")
+                return
+            yield found
+            now = time.monotonic()
+            if now - reported >= REPORT_EVERY_S:
+                reported = now
+                left_s = (now - began) / number * (len(left) - number)
+                progress(f"{done + number} of {total} {unit}; about {left_s / 60:.0f} min left")
+
+
+def templates(package: str) -> Environment:
+    """The pages of a package, in Markdown."""
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

@@ -1,0 +1,255 @@
+"""Runs in blocks: a block is one round of one scenario, all its variants in random order, so that variants are compared
+within a block. What the data file lacks of what is asked for is measured."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from lab.cells import append
+from lab.cluster import machine
+from lab.cluster.commit import commit, decision_commit
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.load import Demand
+from lab.cluster.machines import HostKind
+from lab.cluster.paths import LabError
+from lab.compare import results
+from lab.compare.measured import MACHINE, PROGRAMS, Block, Measured, machine_of
+from lab.experiment.drawn import named
+from lab.experiment.measures import TIMES
+from lab.experiment.policies import POLICIES
+from lab.experiment.recording import ExperimentError, Run
+from lab.experiment.run import one_run
+from lab.experiment.scenarios import AFTER_S, CALM_S, SCENARIOS, Scenario
+from lab.experiment.steady import capacity_rps
+
+AROUND_S = 24.0
+"""Of a run, besides calm, disturbance and calm again: warm-up, settling, programs that start and end."""
+OPENING_S = 45.0
+"""Of a lab: hosts that start, and the capacity."""
+CAPACITIES = 3
+"""The capacity is the median of so many measurements."""
+MOST_FAILED = 3
+"""So many failed runs are no accident."""
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be measured. Raises ExperimentError for a name that there is not."""
+
+    variants: Mapping[str, Sequence[str]]
+    """Scenario -> policies, both in the order in which they are shown; scenarios are measured in this order."""
+    rounds: int
+    seed: int = 1
+    """Of the order of the runs in each block."""
+
+    def __post_init__(self) -> None:
+        policies = dict.fromkeys(chain.from_iterable(self.variants.values()))
+        for names, table, what in ((self.variants, SCENARIOS, "scenario"), (policies, POLICIES, "policy")):
+            known = named if what == "scenario" else POLICIES.get
+            if unknown := [name for name in names if known(name) is None]:
+                raise ExperimentError(f"no {what} `{unknown[0]}`; there are: {', '.join(table)}")
+            if not names:
+                raise ExperimentError(f"expected one {what} at least, got none")
+        for mine in self.variants.values():
+            if len(set(mine)) < len(mine):
+                raise ExperimentError(f"expected each policy once, got: {', '.join(mine)}")
+
+    def only(self, scenarios: Sequence[str], variants: Sequence[str]) -> Question:
+        """These scenarios and variants of it; empty: all. Raises ExperimentError for others."""
+        if unknown := [name for name in scenarios if name not in self.variants]:
+            raise ExperimentError(f"no scenario `{unknown[0]}`; there are: {', '.join(self.variants)}")
+        mine = {name: self.variants[name] for name in scenarios or self.variants}
+        every = dict.fromkeys(chain.from_iterable(mine.values()))
+        if unknown := [name for name in variants if name not in every]:
+            raise ExperimentError(f"no variant `{unknown[0]}`; there are: {', '.join(every)}")
+        wanted = variants or every
+        return replace(self, variants={name: [one for one in mine[name] if one in wanted] for name in mine})
+
+    def asks_for(self, one: Measured) -> bool:
+        return one.variant in self.variants.get(one.scenario, ())
+
+
+def scenario_of(name: str) -> Scenario:
+    """Raises ExperimentError when there is none of this name."""
+    found = named(name)
+    if found is None:
+        raise ExperimentError(f"no scenario `{name}`; there are: {', '.join(SCENARIOS)}")
+    return found
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A block of which some runs are left."""
+
+    block: Block
+    seed: int
+    variants: tuple[str, ...]
+    """All of the block."""
+    wanted: frozenset[str]
+    """Those to measure."""
+    capacity_rps: float | None = None
+    """That the block's other runs took their load from."""
+
+    @property
+    def folder(self) -> str:
+        return f"{self.block.hosts}-{self.block.scenario}-{self.block.round}"
+
+    @property
+    def left(self) -> list[Run]:
+        """In the block's order, which only its seed decides."""
+        order = list(self.variants)
+        random.Random(self.seed).shuffle(order)
+        runs = [Run(place, self.block.round, self.block.scenario, name) for place, name in enumerate(order, start=1)]
+        return [one for one in runs if one.policy in self.wanted]
+
+
+def here(hosts: HostKind) -> Block:
+    """What a block that is measured now has in common with others; it has no scenario and no round."""
+    return Block(hosts, "", 0, machine_of(machine.bare()), decision_commit())
+
+
+def refuse_other_hosts(found: Sequence[Measured], settings: LabSettings) -> None:
+    """Raises ExperimentError where a run was measured on hosts of another number, quota or period."""
+    asked = {"hosts": settings.hosts, "quota_cores": settings.quota_cores, "period_s": settings.period_s}
+    for one in found:
+        there = {key: one.machine[key] for key in asked}
+        if (one.hosts, there) != (settings.kind, asked):
+            raise ExperimentError(
+                f"the folder has runs on other hosts ({one.hosts}, {there}): expected {settings.kind}, {asked}"
+            )
+
+
+def left(found: Sequence[Measured], whole: Question, common: Block, asked: Question | None = None) -> list[Piece]:
+    """What is not measured yet, in order: each scenario's first round before any second, so that whoever stops early
+    knows something of all. A block goes on only where and as it was begun (`common`); else it is left as it is, and
+    another round is measured in its place. Blocks have the variants of `whole`, in an order of them all; those that are
+    not `asked` for may follow another time."""
+    asked = asked or whole
+    pieces: list[tuple[int, Piece]] = []
+    for name in asked.variants:
+        wanted = frozenset(asked.variants[name])
+        blocks: dict[Block, list[Measured]] = {}
+        for one in found:
+            if (one.hosts, one.scenario) == (common.hosts, name):
+                blocks.setdefault(one.block, []).append(one)
+        lacking = {block: wanted - {one.variant for one in runs} for block, runs in blocks.items()}
+        partial = [block for block, variants_left in lacking.items() if variants_left]
+        done = len(blocks) - len(partial)
+        used = {block.round for block in blocks}
+        fresh = (number for number in range(1, len(used) + asked.rounds + 1) if number not in used)
+        mine = [block for block in partial if block == common._replace(scenario=name, round=block.round)]
+        for place in range(done, asked.rounds if wanted else 0):
+            block = mine.pop(0) if mine else common._replace(scenario=name, round=next(fresh))
+            first = next(iter(blocks.get(block, [])), None)
+            seed, capacity = (first.seed, first.capacity_rps) if first else (_seed(whole.seed, block), None)
+            variants = tuple(whole.variants[name])
+            pieces.append((place, Piece(block, seed, variants, lacking.get(block, wanted), capacity)))
+    return [piece for _, piece in sorted(pieces, key=itemgetter(0))]
+
+
+def _seed(seed: int, block: Block) -> int:
+    return random.Random(f"{seed} {block.hosts} {block.scenario} {block.round}").randrange(2**31)
+
+
+def about_s(found: Sequence[Measured], block: Block) -> float:
+    """How long a run of a block takes: the longest one of its scenario so far, or what its parts add up to."""
+    took = [one.took_s for one in found if (one.hosts, one.scenario) == (block.hosts, block.scenario)]
+    return max(took, default=AROUND_S + CALM_S + scenario_of(block.scenario).seconds + AFTER_S)
+
+
+class Blocks:
+    """Measures blocks one run after the other, each into the data file as soon as it has ended."""
+
+    def __init__(self, out: Path, data: Path, settings: LabSettings, progress: Progress) -> None:
+        self._out, self._data, self._settings, self._progress = out, data, settings, progress
+        self._capacity_rps: dict[str, float] = {}
+        self._machine: dict[str, Any] = {}
+
+    def run(self, pieces: Sequence[Piece], found: Sequence[Measured], until_mono_s: float = float("inf")) -> int:
+        """How many runs are left; none is begun that would end after `until_mono_s`. A run that fails is left too.
+
+        Raises LabError after some failed ones, ExperimentError, OSError.
+        """
+        queue = deque((piece, run) for piece in pieces for run in piece.left)
+        done, failed = list(found), 0
+
+        def fits(opening_s: float = 0.0) -> bool:
+            return bool(queue) and time.monotonic() + opening_s + about_s(done, queue[0][0].block) <= until_mono_s
+
+        while fits(OPENING_S):
+            app = scenario_of(queue[0][1].scenario).app
+            with Lab(replace(self._settings, app=app, retunable=True), self._progress) as lab:
+                self._look(lab, app)
+                while fits() and scenario_of(queue[0][1].scenario).app == app:
+                    piece, run = queue.popleft()
+                    self._progress(f"{run.scenario}, round {piece.block.round}: {run.policy}; then {len(queue)} left")
+                    try:
+                        done.append(self._measured(lab, piece, run))
+                        append(self._data, done[-1])
+                    except LabError as error:
+                        failed += 1
+                        self._progress(f"this run failed and does not count: {error}")
+                        if failed >= MOST_FAILED:
+                            raise
+                        break  # whatever it left behind, the next run has a lab of its own
+        return len(queue) + failed
+
+    def _look(self, lab: Lab, app: str) -> None:
+        facts = machine.describe(lab)
+        self._machine = {key: facts[key] for key in (*MACHINE, *PROGRAMS)}
+        if app not in self._capacity_rps:
+            self._capacity_rps[app] = measured_rps(lab, app, self._progress)
+
+    def _measured(self, lab: Lab, piece: Piece, run: Run) -> Measured:
+        scenario = scenario_of(run.scenario)
+        assert scenario.load is not None
+        capacity = piece.capacity_rps or self._capacity_rps[scenario.app]
+        rate_rps = round(scenario.load * capacity, 1)
+        folder = self._out / piece.folder
+        begun_unix_s, begun_mono_s = time.time(), time.monotonic()
+        outcome = one_run(lab, run, scenario, Demand(rate_rps=rate_rps, clients=scenario.clients), capacity)
+        took_s = time.monotonic() - begun_mono_s
+        outcome.save(folder)
+        figures = results.of_run(outcome.recorded)
+        return Measured(
+            begun=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun_unix_s)),
+            took_s=round(took_s, 1),
+            machine=self._machine,
+            commit=commit(),
+            decision_commit=piece.block.decision_commit,
+            hosts=piece.block.hosts,
+            scenario=run.scenario,
+            balance=POLICIES[run.policy].balance,
+            variant=run.policy,
+            round=piece.block.round,
+            seed=piece.seed,
+            capacity_rps=capacity,
+            rate_rps=rate_rps,
+            calm=_kept(figures["calm"]),
+            loud=_kept(figures["loud"]),
+        )
+
+
+def measured_rps(lab: Lab, app: str, progress: Progress) -> float:
+    """The application's capacity in calm, in requests per second. Raises LabError."""
+    found = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
+    progress(f"{app}: capacity {found:g} requests/s in calm")
+    return found
+
+
+KEPT = ("requests", "errors", "errors_share", *TIMES, "answers_s", "detected_s")
+
+
+def _kept(figures: Mapping[str, Any]) -> dict[str, float | None]:
+    """What the page shows and the goals ask for, in few digits."""
+    return {key: None if figures[key] is None else round(figures[key], 5) for key in KEPT if key in figures}
