@@ -35,7 +35,6 @@ from lab.stories.one_policy import PolicyTest
 from lab.stories.own_cost_commands import cost
 from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
 from lab.stories.signals_commands import signals
-from lab.stories.tls_commands import tls
 from slackwater.options import json_option as for_programs
 from slackwater.options import tell
 
@@ -283,7 +282,6 @@ for command in (
         evaluate,
         capacity,
         signals,
-        tls,
         cost,
     ),
     *(governor, governor_policies),

@@ -45,26 +45,20 @@ def configuration(
     port: int,
     admin_socket: Path,
     more: Mapping[str, str] | None = None,
-    *,
-    tls: bool = False,
-    defaults: Sequence[str] = (),
 ) -> str:
     """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line.
 
-    `tls`: the servers are asked over TLS; `defaults`: more lines of that section. Each pool is a backend, with a
-    frontend of its own.
+    Each pool is a backend, with a frontend of its own.
 
     `retry-on`: a web server that restarts gracefully closes kept connections on which a request may just be arriving.
     `pool-purge-delay`: after its default of 5 s most requests of a quiet pool open a connection, which costs them some
     milliseconds on this machine; other balancers keep theirs.
     """
-    more_defaults = "".join(f"    {line}\n" for line in defaults)
-    place = "443 ssl verify none" if tls else "80"
 
     def of_pool(number: int, pool: str) -> str:
         lines = more or {}
         servers = "\n".join(
-            f"    server {one.name} {one.address}:{place} weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
+            f"    server {one.name} {one.address}:80 weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
             for one in members
             if one.pool == pool
         )
@@ -100,7 +94,7 @@ defaults
     timeout queue 30s
     timeout http-keep-alive 30s
     default-server pool-purge-delay 1h
-{more_defaults}
+
 {pools}"""
 
 
@@ -185,8 +179,7 @@ def listens(pid: int, path: str | Path) -> bool:
 class Balancer:
     """HAProxy as a running program."""
 
-    def __init__(self, folder: Path, members: Sequence[Host], balance: str, *, tls: bool = False) -> None:
-        """`tls`: it asks its servers over TLS."""
+    def __init__(self, folder: Path, members: Sequence[Host], balance: str) -> None:
         self.admin_socket = folder / "haproxy.sock"
         self.config = folder / "haproxy.cfg"
         self.port = free_port(18080)
@@ -195,25 +188,16 @@ class Balancer:
         """Of each pool."""
         self.url = next(iter(self.urls.values()))
         self.program: Program | None = None
-        self.tls = tls
         self._folder = folder
         self.set_balance(balance)
 
-    def set_balance(
-        self,
-        balance: str,
-        lines: Mapping[str, str] | None = None,
-        defaults: Sequence[str] = (),
-    ) -> None:
-        """Writes the configuration; in force from the next start or reload.
-
-        `lines`: what server lines have besides; `defaults`: more lines of that section.
-        """
+    def set_balance(self, balance: str, lines: Mapping[str, str] | None = None) -> None:
+        """Writes the configuration; in force from the next start or reload. `lines`: what server lines have besides."""
         if balance not in BALANCES:
             raise LabError(f"no balance `{balance}` in the lab; there are: {', '.join(BALANCES)}")
         self.balance, self.lines = balance, dict(lines or {})
         where = self.members, balance, self.port, self.admin_socket
-        self.config.write_text(configuration(*where, self.lines, tls=self.tls, defaults=defaults))
+        self.config.write_text(configuration(*where, self.lines))
 
     def start(self, wrapped: Sequence[str]) -> None:
         """`wrapped` is the command without arguments, as it is placed in its cgroup."""

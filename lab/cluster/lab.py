@@ -42,7 +42,7 @@ from lab.cluster.signal_handlers import ended_by_signals, undisturbed
 from lab.cluster.spawn import Running, call, compiled, placed, wait_until
 from lab.cluster.steal_shim import StealShim
 from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
-from lab.cluster.webserver import MPMS, add_tls, apache_command, fpm_command, make_retunable, write_configuration
+from lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
 READY_S = 60.0
 Taken = TypeVar("Taken", bound=Running)
@@ -71,8 +71,6 @@ class LabSettings:
     """Each host has a wsengine's ways in: drop-in files and status pages."""
     mpm: str = "event"
     """How Apache works on requests: a word of `lab.cluster.webserver.MPMS`."""
-    tls: bool = False
-    """The balancer asks the web servers over TLS."""
     kind: HostKind = "cgroup"
     """`vm`: each host is a virtual machine with a kernel of its own."""
     hides_steal: bool = True
@@ -152,7 +150,7 @@ class Lab:
                 self.machines[host.name] = CgroupMachine(host, self.cgroups)
         for host in self.hosts:
             self.start_web_server(host)
-        self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance, tls=self.settings.tls)
+        self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
         self.start_balancer(self.settings.haproxy)
         self._write_state()
         for host in self.hosts:
@@ -185,8 +183,6 @@ class Lab:
         write_configuration(host, root, self.settings.php_children, self.settings.mpm)
         if self.settings.retunable:
             make_retunable(host)
-        if self.settings.tls:
-            add_tls(host)
 
     def start_balancer(self, command: str) -> None:
         """Starts HAProxy, in place of one that runs: `haproxy`, or another version as `haproxy-3.2`."""

@@ -8,8 +8,7 @@ import pwd
 from pathlib import Path
 
 from lab.cluster.hosts import Host
-from lab.cluster.paths import DEBIAN, LabError, debian_places, system_program
-from lab.cluster.spawn import call
+from lab.cluster.paths import DEBIAN, LabError, debian_places
 
 MODULES = ("authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
 MPMS = {
@@ -183,20 +182,3 @@ def make_retunable(host: Host) -> None:
         )
     with (folder / "fpm.conf").open("a") as file:
         file.write(f"pm.status_path = /fpm-status\ninclude = {folder}/pool.d/*.conf\n")
-
-
-def add_tls(host: Host) -> None:
-    """Has Apache answer on port 443 too, with a certificate of this run."""
-    key, certificate = host.folder / "tls.key", host.folder / "tls.pem"
-    call(
-        [
-            *(system_program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", f"/CN={host.name}.lab", "-keyout", str(key), "-out", str(certificate)),
-        ]
-    )
-    with (host.folder / "apache.conf").open("a") as file:
-        file.write(
-            f'LoadModule ssl_module "{DEBIAN}/usr/lib/apache2/modules/mod_ssl.so"\n'
-            f"Listen {host.address}:443 https\n<VirtualHost *:443>\n    SSLEngine on\n"
-            f'    SSLCertificateFile "{certificate}"\n    SSLCertificateKeyFile "{key}"\n</VirtualHost>\n'
-        )
