@@ -14,6 +14,7 @@ from rich.text import Text
 from slackwater import messages
 from slackwater.messages import Change, State
 from slackwater.views.pool import PoolView, describe_change
+from slackwater.views.reasons import expected, of_change
 from slackwater.views.row import CONDITIONS, SYMBOLS, WORDS, Row, duration
 from slackwater.views.standing import standing
 
@@ -63,7 +64,8 @@ def change_as_line(change: Change) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     milliseconds = int((change.time_unix_s - seconds) * 1000)
     done = describe_change(change) if change.applied else f"would: {describe_change(change)}"
-    why = f": {change.why}" if change.why else ""
+    reasons = [text for text in (of_change(change), expected(change)) if text]
+    why = f": {'; '.join(reasons)}" if reasons else ""
     return f"{moment}.{milliseconds:03d} {change.pool}: {done}, by {change.by}{why}"
 
 
@@ -94,7 +96,7 @@ def _headline(view: PoolView) -> Text:
         words.append(f"last cycle {duration(view.age_s)} ago")
     line = Text(", ".join(words), style="bold")
     if view.stale:
-        age = "there was no cycle yet" if view.age_s is None else f"nothing new for {duration(view.age_s)}"
+        age = "nothing was recorded yet" if view.age_s is None else f"nothing new for {duration(view.age_s)}"
         line.append(f"\nSTALE: {age}", style="bold red")
     line.append(f"\n{view.headline}")
     stands = standing([view])
@@ -129,7 +131,7 @@ def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
         Text(_number(row.errors_per_s, "{:.1f}"), style="bold red" if row.peers_failed_share is not None else ""),
         _number(row.rt_p95_ms, "{:.1f}"),
         _number(row.cpu, "{:.0%}"),
-        Text(row.why),
+        Text(row.summary),
     ]
 
 

@@ -75,14 +75,11 @@ def _play(
     from detector.recordings import compact
     from slackwater.config import ControllerSettings
     from slackwater.playback.clock import Clock, Pace
-    from slackwater.playback.events import Again, End, Next, Page, Plays, Teller
+    from slackwater.playback.events import Again, End, Next, Page, Plays, lines
     from slackwater.playback.pool import RecordedPool
 
-    teller = Teller()
-
     def tell(event: Event) -> None:
-        lines = [msgspec.json.encode(event).decode()] if as_json else teller.lines(event)
-        for line in lines:
+        for line in [msgspec.json.encode(event).decode()] if as_json else lines(event):
             click.echo(line)
         sys.stdout.flush()
 
@@ -101,13 +98,7 @@ def _play(
     from slackwater.playback.rounds import rounds  # takes a second: the page's address stands there by then
 
     pace = Pace(speed)
-
-    def wait(now_s: float) -> None:
-        pace.wait(now_s)
-        for line in [] if as_json else teller.overdue(now_s):
-            click.echo(line)
-
-    for event in rounds(recording, kinds, settings, clock, wait, again=not once):
+    for event in rounds(recording, kinds, settings, clock, pace.wait, again=not once):
         tell(event)
         if isinstance(event, Again):
             pace.begin_again()

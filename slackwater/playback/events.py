@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import msgspec
 
@@ -123,63 +122,20 @@ class Next(Event, tag="next"):
     steps: list[str]
 
 
-RAMP_OVER_S = 0.7
-"""After so long without a further step a ramp is over."""
 _INDENT = " " * 12
-
-
-class Teller:
-    """Turns events into lines for people. The steps of a ramp are one line, printed when the ramp is over."""
-
-    def __init__(self) -> None:
-        self._ramps: dict[str, list[WouldChange]] = {}
-
-    def lines(self, event: Event) -> list[str]:
-        """The lines that are due with this event."""
-        if isinstance(event, WouldChange):
-            return self._change(event)
-        return [*self._flush(), *_lines(event)]
-
-    def _change(self, event: WouldChange) -> list[str]:
-        change = event.change
-        told: list[str] = []
-        ramp = self._ramps.get(change.target, [])
-        goes_on = bool(ramp) and len(change_lines([change, *(one.change for one in reversed(ramp))])) == 1
-        if ramp and not goes_on:
-            told += _ramp(self._ramps.pop(change.target))
-        if _rises(change):
-            self._ramps.setdefault(change.target, []).append(event)
-            return told
-        return [*told, *_ramp([event])]
-
-    def _flush(self) -> list[str]:
-        told = [line for ramp in self._ramps.values() for line in _ramp(ramp)]
-        self._ramps.clear()
-        return told
-
-    def overdue(self, at_s: float) -> list[str]:
-        """The lines of ramps whose last step was a while ago."""
-        over = [target for target, ramp in self._ramps.items() if at_s - ramp[-1].at_s > RAMP_OVER_S]
-        return [line for target in over for line in _ramp(self._ramps.pop(target))]
-
-
-def _rises(change: Change) -> bool:
-    before, after = change.before, change.after
-    return isinstance(before, int | float) and isinstance(after, int | float) and after > before
-
-
-def _ramp(steps: Iterable[WouldChange]) -> list[str]:
-    found = list(steps)
-    (line,) = change_lines([one.change for one in reversed(found)])
-    return [f"{_at(found[0].at_s)}would have been done: {line.what}, by {line.by}", f"{_INDENT}because {line.why}"]
 
 
 def _at(at_s: float) -> str:
     return f"{at_s:7.1f} s   "
 
 
-def _lines(event: Event) -> list[str]:
+def lines(event: Event) -> list[str]:
+    """An event as lines for people."""
     match event:
+        case WouldChange():
+            change = change_lines([event.change])[0]
+            done = f"{_at(event.at_s)}would have been done: {change.what}, by {change.by}"
+            return [done, f"{_INDENT}because {change.reason}"]
         case Page():
             return [f"The page: {event.url} (until Ctrl-C)"]
         case Plays():

@@ -26,6 +26,7 @@ from slackwater.messages import (
 )
 from slackwater.views.headline import beside_the_verdict, exceptions, headline
 from slackwater.views.percentile import pooled_ms
+from slackwater.views.reasons import of_server, of_state
 from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, clock, duration, listed, milliseconds
 from slackwater.views.usual import Medians, Slow, slow, usual
 
@@ -107,7 +108,7 @@ def pool_view(
     knobs = journal.latest_knobs(pool)
     age_s = None if cycle is None else max(0.0, now_unix_s - cycle.time_unix_s)
     stale = age_s is None or age_s > STALE_AFTER_S
-    silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
+    silence = "" if not stale else ("nothing recorded yet" if age_s is None else f"no data for {duration(age_s)}")
     by_weight = cycle is not None and cycle.weights_mean == "share"
     shown = [] if cycle is None else cycle.servers or cycle.last_known
     outage = cycle.outage if cycle is not None and not stale else None
@@ -133,10 +134,14 @@ def pool_view(
         latest, received_unix_s = knobs.get(node, (None, 0.0))
         held = latest if now_unix_s - received_unix_s < KNOBS_FRESH_S else None
         retuned, governed = _held(held, by_governor=False), _held(held, by_governor=True)
-        reasons = _reasons(server, state, why, seen, title)
-        for word, values in (("retuned", retuned), ("governed", governed)):
-            if values:
-                reasons = f"{reasons}{'; ' if reasons else ''}{word}: {', '.join(values)}"
+        resource = verdict.resource if verdict is not None and state == verdict.state else None
+        settings = [
+            f"the {who} has set {', '.join(values)}"
+            for who, values in (("second stage", retuned), ("governor", governed))
+            if values
+        ]
+        decided = "" if server is None else of_server(server, resource, cycle is not None and cycle.mode == "observe")
+        summary = _reasons(server, decided, state, of_state(state, resource) or why, seen, title)
         found = Row(
             node=node,
             server=server.server if server else "",
@@ -152,16 +157,18 @@ def pool_view(
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             rt_p99_ms=reading.rt_p99_ms if reading else None,
             cpu=reading.cpu if reading else None,
-            why=reasons,
+            why="; ".join([*_reasons(server, server.why if server else "", state, why, seen, title), *settings]),
             retuned=retuned,
             governed=governed,
-            resource=verdict.resource if verdict is not None and state == verdict.state else None,
+            resource=resource,
         )
         if server is not None and seen:
             _add_balancer(found, server)
         _add_slow(found, slow_now.get(node))
         found.exceptions = exceptions(found, title)
-        found.why = "; ".join([*beside_the_verdict(found), *([found.why] if found.why else [])])
+        beside = beside_the_verdict(found)
+        found.why = "; ".join([*beside, *([found.why] if found.why else [])])
+        found.summary = "; ".join([*beside, *summary, *settings])
         return found
 
     known = {servers.get(server.server, server.server): server for server in shown}
@@ -170,7 +177,9 @@ def pool_view(
         if node not in known and now_unix_s - reading.received_unix_s < FORGET_AFTER_S:
             rows.append(row(node, None))
             if shown:
-                rows[-1].why = "no server of the backend has this name (see `servers` in the pool's settings)"
+                rows[-1].summary = rows[-1].why = (
+                    "no server of the backend has this name (see `servers` in the pool's settings)"
+                )
                 rows[-1].exceptions = [f"is no server of {title}"]
     state, text = _headline(rows, cycle, title, silence, now_unix_s)
     fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]
@@ -223,12 +232,12 @@ def _held(knobs: Knobs | None, by_governor: bool) -> list[str]:
 def _judged(verdict: Verdict | None, verdict_age_s: float, silence: str) -> tuple[State, str]:
     """The state that may be shown now, and why."""
     if verdict is None:
-        return "unknown", silence or "no Verdict yet"
+        return "unknown", silence or "not judged yet"
     path = "; ".join(verdict.path)
     if silence:
         return "unknown", f"{silence}; last known: {WORDS[verdict.state]}"
     if verdict_age_s > STALE_AFTER_S and verdict.state != "unknown":
-        return "unknown", f"no Verdict for {duration(verdict_age_s)}; last known: {WORDS[verdict.state]}"
+        return "unknown", f"not judged for {duration(verdict_age_s)}; last known: {WORDS[verdict.state]}"
     return verdict.state, "" if verdict.state == "calm" else path
 
 
@@ -245,18 +254,19 @@ def _add_slow(row: Row, slow: Slow | None) -> None:
         row.as_in_calm = slow.as_in_calm
 
 
-def _reasons(server: ServerState | None, state: State, why: str, seen: bool, title: str) -> str:
-    """The engine's reason, unless it is old; the Verdict's path follows where the engine does not name the state."""
+def _reasons(server: ServerState | None, decided: str, state: State, why: str, seen: bool, title: str) -> list[str]:
+    """Why lbengine `decided` so, unless that is old; the Verdict's `why` follows where lbengine does not name the
+    state."""
     parts: list[str] = []
     if server is not None and seen:
         if server.condition not in TAKES_REQUESTS:
             parts.append(f"{CONDITIONS[server.condition]} in {title}")
         rests = server.cause == "calm" and server.wanted == server.baseline
-        if server.why and not (rests and state == "calm"):
-            parts.append(server.why)
+        if decided and not (rests and state == "calm"):
+            parts.append(decided)
             if server.cause is not None and _STATE_OF_CAUSE.get(server.cause) == state:
                 why = ""
-    return "; ".join([*parts, why] if why else parts)
+    return [*parts, why] if why else parts
 
 
 def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, now_unix_s: float) -> tuple[State, str]:

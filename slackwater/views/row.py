@@ -53,6 +53,7 @@ class Row(msgspec.Struct):
     cpu: float | None
     """Utilisation: 1.0 is full."""
     why: str
+    """All reasons, with their numbers."""
     resource: Resource | None = None
     """What a neighbour takes (`unclear` if that cannot be decided); only in `interference`."""
     retuned: list[str] = []
@@ -76,6 +77,8 @@ class Row(msgspec.Struct):
     """Of a slow server: of its CPU, disk and memory those that are as they mostly were."""
     decided: bool = True
     """False: lbengine decides nothing about its weight, which is somebody else's or the pool is paused."""
+    summary: str = ""
+    """`why` in a sentence."""
     exceptions: list[str] = []
     """Why it does not count as calm: `is down in HAProxy`."""
 

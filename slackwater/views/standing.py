@@ -78,7 +78,7 @@ _WORDS: dict[Kind, _Words] = {
     ),
     "no_samples": _Words(
         "empty",
-        "The balancer shows the servers of {pools}, but none of them has sent a Sample.",
+        "The balancer shows the servers of {pools}, but none of them is measured yet.",
         "Start slackwater-monitor on each; `slackwater check` names what is missing.",
     ),
     "paused": _Words(

@@ -13,8 +13,8 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal
 from slackwater.journal.pool_totals import Begin, begins, observed_s
 from slackwater.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
-from slackwater.views.change_lines import change_lines
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
+from slackwater.views.pool import describe_change
 from slackwater.views.together import leading, together
 from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes, mark_key, marks, note_unseen
 
@@ -257,7 +257,7 @@ def _episode(episode: Story, about: Sequence[Change], felt: Harm) -> WeekEpisode
         until_unix_s=episode.until_unix_s,
         severity=episode.severity,
         because=episode.path[0] if episode.path else "",
-        done=[line.what for line in reversed(change_lines(reversed(about)))],
+        done=[describe_change(made) for made in about],
         applied=any(made.applied for made in about),
         rt_p95_ms=first.rt_p95_ms if first else None,
         rt_p95_predicted_ms=first.rt_p95_predicted_ms if first else None,

@@ -250,16 +250,17 @@ def as_text(episode: Story) -> str:
     who = f"{episode.node} ({episode.pool})" if episode.state != "all_slow" else episode.who
     lines = [
         f"{who}: {episode.state}{resource} since {_clock(since, '%Y-%m-%d %H:%M:%S')},"
-        f" {lasted}, {episode.severity:.0%} of its capacity lost at most",
+        f" {lasted}; it lost at most {episode.severity:.0%} of its capacity",
         *(f"  because {reason}" for reason in episode.path),
         *([f"  now: {episode.now}"] if episode.now and episode.now not in episode.path else []),
         *([f"  {describe_mark(episode.marked)}"] if episode.marked is not None else []),
     ]
     changes, renewals = _without_orders(episode.changes)
     outcomes = {change.id for change in changes if change.what == "outcome"}
-    for line in reversed(change_lines(reversed(changes))):
+    for line in change_lines(changes):
         would = "" if line.applied else "would have been: "
-        text = line.why if line.id in outcomes else f"{would}{line.what}: {line.why} (by {line.by})"
+        reason = f"{line.reason}; {line.predicted}" if line.predicted else line.reason
+        text = reason if line.id in outcomes else f"{would}{line.what}, by {line.by}: {reason}"
         lines.append(f"  {_clock(line.time_unix_s, '%H:%M:%S')}  {text}")
     if episode.undone:
         lines.append(f"  no weight was changed: {episode.undone}")

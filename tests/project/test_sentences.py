@@ -26,6 +26,7 @@ SENTENCES = {
     "reason",
     "reasons",
     "sentence",
+    "summary",
     "short",
     "said",
     "trouble",

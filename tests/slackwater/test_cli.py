@@ -240,7 +240,7 @@ def test_status_says_loudly_that_data_is_old(site: Path) -> None:
     assert result.exit_code == 0
     assert "STALE: nothing new for 1 h" in result.output
     assert "PAUSED" in result.output
-    assert "STALE: there was no cycle yet" in result.output  # the pool `api`
+    assert "STALE: nothing was recorded yet" in result.output  # the pool `api`
 
 
 @pytest.mark.usefixtures("still")

@@ -88,7 +88,7 @@ def test_a_row_joins_what_balancer_detector_and_monitor_say(pool: Pool) -> None:
     assert (first.weight, first.baseline, first.rps, first.rt_p95_ms, first.cpu) == (0, 100, 80.0, 5.0, 0.4)
     assert (first.why, first.resource) == ("because; 2 of 3", "cache")
     assert second.resource is None
-    assert (second.state, second.why, second.rt_p95_ms, second.rps) == ("unknown", "no Verdict yet", None, 70.0)
+    assert (second.state, second.why, second.rt_p95_ms, second.rps) == ("unknown", "not judged yet", None, 70.0)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_silent_detector_is_seen_while_the_engine_lives(pool: Pool) -> None:
     pool.sample("host1")
     pool.cycle(server("host1"))
     row = pool.view().rows[0]
-    assert (row.state, row.why, row.rps) == ("unknown", "no Verdict for 8.0 s; last known: calm", 80.0)
+    assert (row.state, row.why, row.rps) == ("unknown", "not judged for 8.0 s; last known: calm", 80.0)
 
 
 def test_an_old_sample_is_not_shown_as_if_it_were_now(pool: Pool) -> None:
@@ -174,6 +174,15 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
         "",
         "calm: on its way back to 100",
         "of an lbengine of before; run delay 7x; 2 of 3",
+    ]
+    assert [row.summary for row in pool.view().rows] == [
+        "a noisy neighbour takes its CPU cache, so it gets weight 0 instead of 100",
+        "all servers are slow together, so no neighbour is believed and each has its full weight; "
+        "a noisy neighbour takes its CPU cache",
+        "down in the balancer; ramp",
+        "",
+        "it is calm again and gets its full weight",
+        "of an lbengine of before; a noisy neighbour takes its CPU cache",
     ]
 
 
@@ -248,6 +257,8 @@ def test_what_the_second_stage_has_changed_is_shown_while_the_node_reports_it(po
     pool.journal.record(Knobs(1, "host1", "web", pool.now_unix_s, "any", [held, own, governed]))
     (row,) = pool.view().rows
     assert (row.retuned, row.governed) == (["php_fpm.max_children 4 → 16"], ["cpu.cores 2 → 1"])
-    assert row.why.endswith("; retuned: php_fpm.max_children 4 → 16; governed: cpu.cores 2 → 1")
+    assert row.why.endswith(
+        "; the second stage has set php_fpm.max_children 4 → 16; the governor has set cpu.cores 2 → 1"
+    )
     (row,) = pool.view(after_s=30.0).rows
     assert row.retuned == []

@@ -42,7 +42,7 @@ SEEN = [
     ([view(paused=True)], "paused", "Pool web has the baseline weights"),
     ([view(stale=True, age_s=12.0)], "broken", "The controller is silent about pool web"),
     ([view(stale=True, age_s=None)], "empty", "Nothing is recorded of pool web yet."),
-    ([view(state="unknown", judged=False)], "empty", "none of them has sent a Sample"),
+    ([view(state="unknown", judged=False)], "empty", "none of them is measured yet"),
     ([view(state="unknown")], "broken", "No server of pool web is judged any more"),
     ([view(state="overload"), view("Db", paused=True)], "paused", "Pool Db has the baseline weights"),
     ([view("a", paused=True), view("b", paused=True)], "paused", "Pools a, b have the baseline weights"),

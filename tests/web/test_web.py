@@ -20,10 +20,8 @@ from flask.testing import FlaskClient
 from slackwater.config import ControllerSettings, parse
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import (
-    Change,
     Sample,
 )
-from slackwater.views.change_lines import change_lines
 from slackwater.views.pool import NOTHING
 from slackwater.views.row import clock as local
 from tests.support.paths import ROOT
@@ -71,7 +69,10 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     assert page.fields["p95"] == ["44 ms", "62 ms", "4.5 ms"], "of the users, then of the servers"
     assert page.fields["cpu"] == ["40 %", "40 %"]
     assert page.fields["what"] == ["weight of web1: 100 → 0"]
-    assert page.fields["why"] == ["interference: run delay 14x", "", "interference: run delay 14x"]
+    slowed = "a noisy neighbour slows it"
+    assert page.fields["why"] == [f"{slowed}, so it gets weight 0 instead of 100", ""]
+    assert page.fields["reason"] == [slowed]
+    assert page.fields["details"] == ["interference: run delay 14x", "", "interference: run delay 14x"]
     assert page.stands["state"] == "acting"
 
 
@@ -130,8 +131,8 @@ def test_names_and_reasons_with_markup_stay_text(tmp_path: Path, client: FlaskCl
     answer = client.get("/").text
     assert "<script>alert" not in answer
     page = Texts(answer)
-    assert page.fields["why"][0] == MARKUP
-    assert page.fields["why"][-1] == MARKUP
+    assert page.fields["details"][0] == MARKUP
+    assert page.fields["details"][-1] == MARKUP
     assert page.fields["sentence"] == [MARKUP]
     assert page.fields["node"][3] == MARKUP
     assert all(
@@ -140,7 +141,7 @@ def test_names_and_reasons_with_markup_stay_text(tmp_path: Path, client: FlaskCl
         if tag == "script"
     )
     event = json.loads(Reader(settings_in(tmp_path), lambda: T0).event_json())
-    assert event["pools"][0]["rows"][0]["why"] == MARKUP, "as data; the script sets it as text"
+    assert event["pools"][0]["rows"][0]["details"] == MARKUP, "as data; the script sets it as text"
 
 
 def test_the_scripts_never_write_markup() -> None:
@@ -199,7 +200,8 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
         "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "retuned": [],
         "governed": [], "why": "interference: run delay 14x", "in_flight": None, "queue": None, "errors_per_s": None,
         "failed_share": None, "peers_failed_share": None, "rt_p95_now_ms": None, "rt_p95_usual_ms": None,
-        "as_in_calm": [], "decided": True, "exceptions": ["is beside a noisy neighbour"],
+        "as_in_calm": [], "decided": True, "summary": "a noisy neighbour slows it, so it gets weight 0 instead of 100",
+        "exceptions": ["is beside a noisy neighbour"],
     }  # fmt: skip
 
 
@@ -259,33 +261,7 @@ def test_all_pools_are_on_the_page(tmp_path: Path, journal: Journal, clock: Cloc
     client = create_app(settings_in(tmp_path, pools="web shop"), clock=clock).test_client()
     page = Texts(client.get("/").text)
     assert [given["data-pool"] for tag, given in page.tags if "data-pool" in given] == ["web", "shop"]
-    assert page.fields["headline"][1] == "The controller is silent: no cycle yet"
-
-
-# --- the list of Changes
-
-
-def weight(number: int, at: float, before: int, after: int, target: str = "web1") -> Change:
-    return Change(1, f"c{number}", "web", T0 + at, "weight", target, before, after, f"step {number}", "lbengine", True)
-
-
-def test_the_steps_of_a_ramp_are_reported_in_one_line() -> None:
-    steps = [weight(number, 60 + number, 10 * number, 10 * number + 10) for number in range(10)]
-    down = weight(90, 0.0, 100, 0)
-    lines = change_lines(reversed([down, *steps]))
-    assert [line.what for line in lines] == ["weight of web1: 0 → 100 in 10 steps, 9.0 s", "weight of web1: 100 → 0"]
-    assert (lines[0].why, lines[0].time_unix_s) == ("step 9", T0 + 60)
-
-
-def test_ramps_of_two_servers_and_a_broken_ramp_are_distinguished() -> None:
-    changes = [
-        weight(1, 0.0, 0, 10), weight(2, 0.1, 0, 10, "web2"), weight(3, 1.0, 10, 20), weight(4, 1.1, 10, 20, "web2"),
-        weight(5, 2.0, 20, 0), weight(6, 20.0, 0, 10), weight(7, 30.0, 10, 20),
-    ]  # fmt: skip
-    assert [line.what for line in change_lines(reversed(changes))] == [
-        "weight of web1: 10 → 20", "weight of web1: 0 → 10", "weight of web1: 20 → 0",
-        "weight of web2: 0 → 20 in 2 steps, 1.0 s", "weight of web1: 0 → 20 in 2 steps, 1.0 s",
-    ]  # fmt: skip
+    assert page.fields["headline"][1] == "The controller is silent: nothing recorded yet"
 
 
 # --- live

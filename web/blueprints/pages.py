@@ -163,7 +163,7 @@ def changes() -> str:
         "csv": url_for("api.changes_csv", **query),
         "json": url_for("api.changes", **query),
     }
-    lines = [line for change in found[: audit.ON_A_PAGE] for line in change_lines([change])]
+    lines = change_lines(found[: audit.ON_A_PAGE])
     return render_template(
         "changes.html", chosen=chosen, lines=lines, kinds=kinds, links=links, times=list(audit.SINCE_S)
     )

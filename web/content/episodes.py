@@ -247,10 +247,10 @@ def _static(
 def _done(changes: Sequence[Change]) -> list[ChangeLine]:
     """What was done, the oldest first; an outcome is added to the Change that it belongs to."""
     outcomes = {change.follows: change.why for change in changes if change.what == "outcome" and change.follows}
-    lines = change_lines(reversed([change for change in changes if change.what != "outcome"]))
+    lines = change_lines(change for change in changes if change.what != "outcome")
     for line in lines:
-        line.outcome = next((outcomes[id_] for id_ in line.ids if id_ in outcomes), "")
-    return lines[::-1]
+        line.outcome = outcomes.get(line.id, "")
+    return lines
 
 
 def _plain(value: float | None, unit: str) -> str:

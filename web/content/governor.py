@@ -58,7 +58,7 @@ def decisions(journal: Journal, pools: Sequence[str], now_unix_s: float) -> list
         if change.by == GOVERNOR
     ]
     found.sort(key=lambda change: change.time_unix_s, reverse=True)
-    return [line for change in found[:SHOWN] for line in change_lines([change])]
+    return change_lines(found[:SHOWN])
 
 
 def _row(pool: str, said: Governed, age_s: float) -> GovernorRow:

@@ -53,6 +53,9 @@ class ShownRow(msgspec.Struct):
     cpu: str
     cpu_share: float
     why: str
+    """In a sentence."""
+    details: str
+    """With its numbers; empty where `why` is all."""
 
 
 class ShownEpisode(msgspec.Struct):
@@ -210,7 +213,8 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
         p95=milliseconds(row.rt_p95_ms),
         cpu=percent(row.cpu),
         cpu_share=min(1.0, row.cpu or 0.0),
-        why=row.why,
+        why=row.summary,
+        details="" if row.why == row.summary else row.why,
     )
 
 

@@ -48,21 +48,8 @@ export class Series {
     return Object.values(this.nodes).some((series) => series[signal]?.some((value) => value != null));
   }
 
-  // Steps upwards that follow each other are one ramp, hence one mark.
   marksOf(nodes) {
-    const merged = [];
-    const own = [...this.marks.values()].filter((mark) => nodes.includes(mark.node));
-    for (const mark of own.sort((a, b) => a.time_unix_s - b.time_unix_s)) {
-      const last = merged.findLast((one) => one.node === mark.node);
-      const up = last && last.after > last.before && mark.after > mark.before;
-      if (up && mark.applied === last.applied && mark.time_unix_s - last.until < 3) {
-        last.after = mark.after;
-        last.until = mark.time_unix_s;
-      } else {
-        merged.push({ ...mark, until: mark.time_unix_s });
-      }
-    }
-    return merged;
+    return [...this.marks.values()].filter((mark) => nodes.includes(mark.node));
   }
 
   spansOf(nodes) {

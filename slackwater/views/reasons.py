@@ -1,0 +1,65 @@
+"""Causes as sentences for people: the one place for these words. The numbers behind them are in each reason itself."""
+
+from __future__ import annotations
+
+from slackwater.messages import Change, ChangeCause, Resource, ServerState, State
+from slackwater.views.row import milliseconds
+
+NEIGHBOUR: dict[Resource | None, str] = {
+    None: "a noisy neighbour slows it",
+    "unclear": "a noisy neighbour slows it",
+    "cpu": "a noisy neighbour takes its CPU time",
+    "cache": "a noisy neighbour takes its CPU cache",
+    "memory bandwidth": "a noisy neighbour takes its memory bandwidth",
+    "network": "a noisy neighbour takes its network",
+    "disk": "a noisy neighbour takes its disk",
+}
+
+DECISIONS: dict[ChangeCause | None, str] = {
+    "calm": "it is calm again and gets its full weight",
+    "overload": "it has more requests than it can serve and no neighbour is found, so its weight stays",
+    "all_slow": "all servers are slow together, so its weight stays",
+    "not_shown": "a noisy neighbour was found, but nothing shows it any more, so it has its full weight",
+    "no_gain": "{neighbour}, but users would gain nothing if others got its requests, so it has its full weight",
+    "peer_fails": "{neighbour}, but another server fails requests and would get more of them, so its weight stays",
+    "tried": "it has its full weight for a moment: only requests show whether its neighbour is still there",
+    "panic": "all servers are slow together, so no neighbour is believed and each has its full weight",
+    "no_verdict": "nothing new is known of it, so it has its full weight",
+    "waiting": "Slackwater has just started and knows nothing of it yet, so its weight stays",
+    "bounded": "too many servers would have a low weight at once, so this one keeps more",
+}
+"""Why a server has its weight. Other causes are a person's or the second stage's, whose own words say it best."""
+
+
+def of_state(state: State, resource: Resource | None) -> str:
+    """A state that is not calm in words; empty where its own reason says it best."""
+    if state == "interference":
+        return NEIGHBOUR[resource]
+    return {"overload": "it has more requests than it can serve", "all_slow": "all servers are slow together"}.get(
+        state, ""
+    )
+
+
+def of_server(server: ServerState, resource: Resource | None, observes: bool) -> str:
+    """Why a server has its weight, and what was done, in a sentence; empty where nothing is decided about it."""
+    if server.cause == "interference" and server.wanted < server.baseline:
+        would = "would get" if observes else "gets"
+        return f"{NEIGHBOUR[resource]}, so it {would} weight {server.wanted} instead of {server.baseline}"
+    if server.cause not in DECISIONS:
+        return server.why
+    return DECISIONS[server.cause].format(neighbour=NEIGHBOUR[resource])
+
+
+def of_change(change: Change) -> str:
+    """Why it was made, in a sentence."""
+    if change.cause == "interference":
+        return NEIGHBOUR[None]
+    words = DECISIONS.get(change.cause)
+    return change.why if words is None else words.format(neighbour=NEIGHBOUR[None])
+
+
+def expected(change: Change) -> str:
+    """What it was expected to do to users; empty if nothing was."""
+    if change.rt_p95_ms is None or change.rt_p95_predicted_ms is None:
+        return ""
+    return f"p95 {milliseconds(change.rt_p95_predicted_ms)} expected instead of {milliseconds(change.rt_p95_ms)}"
