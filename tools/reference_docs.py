@@ -1,6 +1,6 @@
 """Writes docs/reference/{settings,messages,metrics,api,command-line}.md: from the declared settings, schema/, the code
 of the metrics, the description of the API, and what `--help` of each command prints. And the README.md of each Ansible
-role, from its argument_specs.yml.
+role, from its argument_specs.yml; and CONTRIBUTING.md's lists, from tools/adding.toml.
 
 `--check` writes nothing and exits 1 when a page is not what it would be.
 """
@@ -13,6 +13,8 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
+import tomllib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -271,6 +273,25 @@ def command_line() -> str:
     return "\n".join(parts)
 
 
+def contributing() -> str:
+    """CONTRIBUTING.md with the lists of tools/adding.toml between their two comments."""
+    lists = tomllib.loads((ROOT / "tools/adding.toml").read_text(encoding="utf-8"))["list"]
+    written = [
+        f"\n### {each['name']}\n\n{numbered(each['steps'])}\n{each.get('more', '')}".rstrip() + "\n" for each in lists
+    ]
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    head, begin, rest = page.partition("<!-- lists -->\n")
+    _, end, tail = rest.partition("<!-- end of the lists -->\n")
+    return head + begin + "".join(written) + "\n" + end + tail
+
+
+def numbered(steps: Sequence[tuple[str, str]]) -> str:
+    return "".join(
+        textwrap.fill(f"{number}. `{place}`: {text}.", 120, subsequent_indent="   ", break_on_hyphens=False) + "\n"
+        for number, (place, text) in enumerate(steps, 1)
+    )
+
+
 PAGES = {
     "settings.md": settings,
     "messages.md": messages,
@@ -290,7 +311,9 @@ def main() -> int:
     check = parser.parse_args().check
     status = 0
     roles = {folder / "README.md": partial(role_page, folder) for folder in sorted(ROOT.glob("ansible/roles/*"))}
-    for path, page in ({REFERENCE / name: page for name, page in PAGES.items()} | roles).items():
+    for path, page in (
+        {REFERENCE / name: page for name, page in PAGES.items()} | roles | {ROOT / "CONTRIBUTING.md": contributing}
+    ).items():
         text = page()
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
