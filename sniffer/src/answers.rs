@@ -102,10 +102,10 @@ static NAMELESS: Sign = Sign { speaks: "", measure_as: "unknown", client: |_| tr
 struct Answers {
     port: u16,
     taken_for: &'static str,
-    /// Of the period.
+    /// Answers of this period that were understood.
     understood: f64,
     strange: f64,
-    /// Of the periods before, those longer ago counting less.
+    /// Understood and strange answers of earlier periods; older periods count less.
     before: [f64; 2],
     sign: &'static Sign,
 }
@@ -155,9 +155,10 @@ impl Ports {
         self.now()
     }
 
-    /// As of the end of the last period.
+    /// The foreign ports, as they stood at the end of the last period.
     pub fn now(&self) -> Vec<ForeignPort> {
-        let foreign = self.answers.iter().filter(|of| of.before[1] + of.strange > of.before[0] + of.understood);
+        let foreign =
+            self.answers.iter().filter(|port| port.before[1] + port.strange > port.before[0] + port.understood);
         let described = foreign.map(|of| ForeignPort {
             port: of.port,
             taken_for: of.taken_for,

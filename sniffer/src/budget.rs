@@ -30,7 +30,7 @@ pub struct CpuBudget {
 }
 
 impl CpuBudget {
-    /// At most this share of one core.
+    /// A budget of this share of one core (0 to 1).
     pub fn new(most_cpu_share: f64) -> CpuBudget {
         CpuBudget { most_cpu_share, share: Share::ALL, calm_looks: 0 }
     }

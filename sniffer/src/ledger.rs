@@ -31,13 +31,13 @@ const MOST_KINDS: usize = 32;
 
 /// Counts, times, and the memory that the connections use.
 pub struct Ledger {
-    /// Of the running period, as seen: since it began, or since the share of the connections last changed.
+    /// Counts of the running period as seen, since it began or since the share of the connections last changed.
     pub counts: Counts,
     /// Which connections are looked at, and how much they count.
     pub sampling: Sampling,
     /// What is left of a connection is not booked: it is no longer looked at.
     pub forgets: bool,
-    /// Of the running period before `counts`, for all connections.
+    /// Counts of the running period before the share last changed, estimated for all connections.
     before: Counts,
     /// Connections followed since the start.
     pub connections: u64,
@@ -358,15 +358,15 @@ mod tests {
 
     #[test]
     fn histograms_of_several_nodes_merge_to_what_one_would_have_measured() {
-        let (mut one, mut two, mut both) = (ledger(&[]), ledger(&[]), ledger(&[]));
+        let (mut first, mut second, mut both) = (ledger(&[]), ledger(&[]), ledger(&[]));
         for number in 1..=10_000u64 {
             let time = exchange(200, Some(number * number * 10));
             both.exchange(time);
-            if number % 3 == 0 { one.exchange(time) } else { two.exchange(time) }
+            if number % 3 == 0 { first.exchange(time) } else { second.exchange(time) }
         }
         let texts = [
-            one.summary().details.histogram.expect("request_end for"),
-            two.take_period(0, 0.0).details.histogram.expect("request_end for"),
+            first.summary().details.histogram.expect("a histogram of all exchanges"),
+            second.take_period(0, 0.0).details.histogram.expect("a histogram of all exchanges"),
         ];
         let (count, merged) = merge(texts.iter().map(String::as_str)).expect("histograms");
         let expected = both.summary().last_byte_ms;

@@ -13,7 +13,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// Of a protocol that has none.
+    /// The empty method, for protocols without methods.
     pub(crate) const NONE: Self = Self { length: 0, text: [0; METHOD_LENGTH] };
 
     pub(crate) fn new(token: &[u8]) -> Self {

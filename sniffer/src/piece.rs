@@ -32,7 +32,7 @@ pub struct Piece<'a> {
     pub ack: Option<u32>,
     /// When it was captured.
     pub time_ns: u64,
-    /// In which frame.
+    /// The number of the frame that brought it.
     pub frame: u64,
     /// The bytes.
     pub bytes: &'a [u8],
@@ -64,7 +64,7 @@ impl Piece<'_> {
 /// When and in which frame something was captured.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// In nanoseconds since 1970.
+    /// Nanoseconds since 1970.
     pub time_ns: u64,
     /// The frame's number.
     pub frame: u64,

@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn only_what_was_asked_for_is_kept_as_far_as_it_was_there() {
         std::thread::spawn(|| {
-            let before = thread::capabilities(None).expect("it may be request_end");
+            let before = thread::capabilities(None).expect("a thread may always read its own privileges");
             let keep = CapabilitySet::NET_RAW;
             keep_privileges(None, keep).expect("dropping is always allowed");
-            let left = thread::capabilities(None).expect("it may be request_end");
+            let left = thread::capabilities(None).expect("a thread may always read its own privileges");
             assert_eq!((left.effective, left.permitted), (keep & before.permitted, keep & before.permitted));
         })
         .join()
@@ -111,9 +111,9 @@ mod tests {
     fn nothing_is_left_in_the_thread_that_drops() {
         std::thread::spawn(|| {
             drop_privileges(None).expect("dropping is always allowed");
-            let left = thread::capabilities(None).expect("it may be request_end");
+            let left = thread::capabilities(None).expect("a thread may always read its own privileges");
             assert!(left.effective.is_empty() && left.permitted.is_empty() && left.inheritable.is_empty());
-            assert!(thread::no_new_privs().expect("it may be request_end"));
+            assert!(thread::no_new_privs().expect("a thread may always read its own privileges"));
         })
         .join()
         .expect("no privilege is left");

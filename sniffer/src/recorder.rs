@@ -9,7 +9,7 @@ use crate::figures::{Exchange, Sizes, StatusClass, StatusClasses, Times};
 
 /// Response times as they come in; mean and maximum are exact.
 pub struct Recorder {
-    /// By place.
+    /// How many times fell into each bucket of the histogram.
     counts: Vec<u32>,
     /// The places that are not zero, in any order.
     used: Vec<u16>,
@@ -167,7 +167,7 @@ const CLASSES: usize = StatusClass::NAMES.len();
 pub struct RouteRecorder {
     pub status: StatusClasses,
     pub first_byte: Recorder,
-    /// By status class, once one occurred.
+    /// One for each status class; none until a response of the class comes.
     pub last_byte: [Option<Box<Recorder>>; CLASSES],
     pub request_bytes: SizeRecorder,
     pub response_bytes: SizeRecorder,

@@ -13,7 +13,7 @@ use crate::share::{ConnectionHash, Share};
 /// Changes of the share that are remembered, for exchanges that began before them.
 const MOST_CHANGES: usize = 64;
 
-/// From a moment on (nanoseconds since 1970) this share is looked at.
+/// A change of the share; it holds from `from_ns` on (nanoseconds since 1970).
 #[derive(Debug, Clone, Copy)]
 struct Change {
     from_ns: u64,
@@ -56,7 +56,7 @@ impl Sampling {
         self.hash.includes(key, self.share())
     }
 
-    /// From this moment on there will be another share.
+    /// Plans another share from `from_ns` on (nanoseconds since 1970).
     pub fn plan(&mut self, share: Share, from_ns: u64) {
         self.planned.push_back(Change { from_ns, share });
     }

@@ -35,7 +35,7 @@ impl Share {
         Share { halvings: self.halvings.saturating_sub(1) }
     }
 
-    /// As a number: 1 is all.
+    /// The share of the connections, 0 to 1.
     pub fn as_f64(self) -> f64 {
         1.0 / f64::from(self.weight())
     }

@@ -8,15 +8,15 @@ use crate::method::Method;
 /// How a message's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none.
+    /// The message has no body.
     None,
-    /// After so many bytes.
+    /// The body has this many bytes.
     Length(u64),
-    /// With the last chunk.
+    /// The body ends with its last chunk.
     Chunked,
-    /// With the connection.
+    /// The body ends with the connection.
     UntilClose,
-    /// Not known: the head was not captured whole.
+    /// The head was not captured whole, so the end is not known.
     Unknown,
 }
 

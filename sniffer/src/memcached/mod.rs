@@ -72,7 +72,7 @@ enum State {
 /// The dialogue of one connection.
 pub struct Memcached {
     readers: Readers<State>,
-    /// In the order sent.
+    /// Unanswered requests, in the order in which they were sent.
     requests: VecDeque<Request>,
     answer: Option<Answer>,
     /// The last of `requests` is still coming in.
