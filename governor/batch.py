@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from retune.knowledge import Value
-from retune.node import RELEASE
 from slackwater.config import BATCH_CORES, BATCH_RUNNING
 from slackwater.messages import KnobState
+from slackwater.orders.knobs import RELEASE, Value
 
 ON, OFF = "on", "off"
 

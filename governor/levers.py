@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from governor.batch import BatchKnobs, batch_knobs
 from governor.power import hardware
 from governor.types import Configuration, Hardware
-from retune.knowledge import Value
 from slackwater.config import BATCH_RUNNING, GovernorSettings
 from slackwater.messages import Knobs, KnobState
+from slackwater.orders.knobs import Value
 
 CORES, FREQUENCY, QUOTA = "cpu.cores", "cpu.frequency", "cpu.quota"
 NOMINAL_MHZ = 1000.0

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from governor.levers import Levers, levers
 from governor.policies.table import ACTING
 from governor.types import Action, Configuration, Observation, Policy, mean
-from retune.knowledge import Value
-from retune.node import ON_ITS_OWN, Held, can_be_set
 from slackwater.config import GovernorSettings
 from slackwater.messages import (
     GOVERNOR,
@@ -24,11 +22,10 @@ from slackwater.messages import (
     Traffic,
     Verdict,
 )
+from slackwater.orders.knobs import FRESH_S, ON_ITS_OWN, Held, Value, can_be_set
 
 STALE_S = 3.0
 """Without a Sample for this long the node gets back what it has without us; without a Verdict nothing is lowered."""
-KNOBS_FRESH_S = 15.0
-"""A wsengine without messages for this long is not there."""
 SETTLED_S = 3.0
 """After a change the Samples show what the node may use now."""
 SAME_S = 0.5
@@ -169,7 +166,7 @@ class GovernedNode:
 
     def _has_levers(self, cores: int, now_s: float) -> bool:
         """Made anew, with a policy that knows nothing, when the node's knobs are others."""
-        if self._knobs is None or now_s - self._knobs_s > KNOBS_FRESH_S:
+        if self._knobs is None or now_s - self._knobs_s > FRESH_S:
             return False
         if self._knobs is self._levers_of:
             return self.levers is not None
@@ -243,7 +240,7 @@ class GovernedNode:
 
     def usable(self, now_s: float) -> dict[str, KnobState]:
         """The knobs that may be set now: not one of somebody else's lease, nor one that is left alone."""
-        if self._knobs is None or now_s - self._knobs_s > KNOBS_FRESH_S:
+        if self._knobs is None or now_s - self._knobs_s > FRESH_S:
             return {}
         return {
             knob.name: knob

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from governor.node import KNOBS_FRESH_S, STALE_S, GovernedNode
+from governor.node import STALE_S, GovernedNode
 from governor.types import Observation
-from retune.knowledge import Value
-from retune.node import can_be_set
 from slackwater.config import NODE_POLICY, GovernorSettings
 from slackwater.messages import Governed, Knobs, KnobState, Mode, Sample
+from slackwater.orders.knobs import FRESH_S, Value, can_be_set
 
 CORES, CORE_FREQUENCY, QUOTA = "cpu.cores", "cpu.core_frequency", "cpu.quota"
 HURRY_UP = "hurry-up"
@@ -83,7 +82,7 @@ class PolicyNode(GovernedNode):
         assert sample.cpu is not None
         assert sample.cpu.cores is not None
         self._shown = Observation(now_s, traffic.rps, traffic.rt_p95_ms, interference=is_noisy)
-        if self._knobs is None or now_s - self._knobs_s > KNOBS_FRESH_S:
+        if self._knobs is None or now_s - self._knobs_s > FRESH_S:
             self._chosen, self.why = None, "the node's wsengine says nothing"
             return
         found = node_policy(self._settings, self._knobs, max(1, round(sample.cpu.cores)))

@@ -1,4 +1,4 @@
-"""The governor of one pool: in each step, which knobs are set, renewed and put back. Orders are those of `retune`."""
+"""The governor of one pool: in each step, which knobs are set, renewed and put back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from typing import Protocol
 from governor.batch import turn
 from governor.node import GovernedNode
 from governor.on_node import PolicyNode
-from retune.drain import NotNow
-from retune.knowledge import Value
-from retune.node import RELEASE, Held
-from retune.orders import SILENT_S
 from slackwater.config import NODE_POLICIES, GovernorSettings, PoolSettings
 from slackwater.messages import (
     GOVERNOR,
@@ -27,31 +23,20 @@ from slackwater.messages import (
     Sample,
     Verdict,
 )
+from slackwater.orders.access import SILENT_S, NotNow, OrderAccess
+from slackwater.orders.knobs import RELEASE, RENEW_AT, Held, Value
 from slackwater.views.governed import as_line
 
 log = logging.getLogger(GOVERNOR)
 
-RENEW_AT = 1 / 3
-"""A lease is renewed when this share of it has passed: two renewals may get lost."""
 PUBLISH_EVERY_S = 1.0
 
 
-class OrderAccess(Protocol):
-    """What the governor needs of the nodes' wsengines and the bus; `retune.orders.BusAccess` has it."""
-
-    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
-        """Records and sends an Order; its id. Raises NotNow."""
-
-    async def note(
-        self, node: str, what: str, before: Value | None, after: Value | None, why: str, cause: ChangeCause
-    ) -> None:
-        """Records what would have been done."""
+class PublishingAccess(OrderAccess, Protocol):
+    """What a governed pool needs of the bus; `slackwater.orders.access.BusAccess` has it."""
 
     async def publish(self, message: Message) -> None:
         """On the bus."""
-
-    def has_sent(self, order: str) -> bool:
-        """Whether this run sent it."""
 
 
 class GovernedPool:
@@ -61,7 +46,7 @@ class GovernedPool:
         self,
         pool: PoolSettings,
         settings: GovernorSettings,
-        access: OrderAccess,
+        access: PublishingAccess,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         *,

@@ -1,4 +1,4 @@
-"""The governor process: one `GovernedPool` each, fed from the bus."""
+"""The governor process: a `GovernedPool` for each pool with a target, fed from the bus."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from pathlib import Path
 
 from governor.pool import GovernedPool
 from governor.types import GovernorError
-from retune.orders import BusAccess
-from retune.service import KINDS, drive_all
-from slackwater.bus.bus import Bus
-from slackwater.bus.signing import Signer
-from slackwater.config import ControllerSettings
+from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.files import PRIVATE, open_file
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.machine import controller_id
 from slackwater.messages import GOVERNOR
+from slackwater.orders.access import BusAccess
+from slackwater.orders.driving import run_pools
 from slackwater.stopping import stop_event
 
 log = logging.getLogger(GOVERNOR)
@@ -44,30 +40,17 @@ async def run(
     `only`: this pool. `target_ms`: another target. `tell` gets a line for each decision. `for_s`: not longer.
     Raises GovernorError, SigningError, JournalError, BusError at the start.
     """
-    governed = [one for one in settings.pool if only in (None, one.name) and (target_ms or one.target_p95_ms)]
-    signer = Signer.load(Path(settings.retune.order_key)) if settings.governor.mode == "act" else None
+    governed = [pool for pool in settings.pool if only in (None, pool.name) and (target_ms or pool.target_p95_ms)]
     stop = stop_event()
-    with only_one(Path(settings.state_dir)), Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
-        bus = await Bus.connect(settings.controller_bus, "slackwater-governor")
-        try:
-            pools = {}
-            id_ = controller_id(settings.state_dir)
-            for one in governed:
-                access = BusAccess(
-                    one, settings.governor.lease_s, bus, journal, signer, id_, by=GOVERNOR, records_renewals=False
-                )
-                pools[one.name] = access.pool = GovernedPool(
-                    one, settings.governor, access, target_ms=target_ms, tell=tell
-                )
-                for kind in KINDS:
-                    await bus.subscribe(kind, access.take, pool=one.name)
-            log.info("governor: %s, %s", settings.governor.mode, settings.governor.policy)
-            if for_s is not None:
-                asyncio.get_running_loop().call_later(for_s, stop.set)
-            await drive_all(pools, stop, STEP_S, END_WITHIN_S)
-        finally:
-            await bus.flush()
-            await bus.close()
+    if for_s is not None:
+        asyncio.get_running_loop().call_later(for_s, stop.set)
+
+    def make(pool: PoolSettings, access: BusAccess) -> GovernedPool:
+        return GovernedPool(pool, settings.governor, access, target_ms=target_ms, tell=tell)
+
+    with only_one(Path(settings.state_dir)):
+        log.info("governor: %s, %s", settings.governor.mode, settings.governor.policy)
+        await run_pools(settings, "governor", governed, make, stop, STEP_S, END_WITHIN_S, records_renewals=False)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,4 @@
-"""Sets one node's values while it is drained: no requests, nothing in flight, Orders, their answers, the way back.
-
-`retune/orders.py` has the `ClusterAccess` over the bus.
-"""
+"""Sets one node's values while it is drained: no requests, nothing in flight, Orders, their answers, the way back."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from retune.knowledge import Value
 from slackwater.messages import Change, ChangeCause, ServerState
+from slackwater.orders.access import NotNow, OrderAccess
+from slackwater.orders.knobs import Value
 
 ANSWER_S = 40.0
 """Test, reload and reading back, and the node's own shortest time between reloads."""
@@ -19,30 +17,20 @@ SHOWN_S = 3.0
 """A drain that the balancer does not show by then has been refused by the guard."""
 
 
-class NotNow(Exception):
-    """lbengine refused, or nobody answers; the text says what."""
+class ClusterAccess(OrderAccess, Protocol):
+    """What the second stage of a pool needs of lbengine, the nodes' wsengines and the clock.
 
-
-class ClusterAccess(Protocol):
-    """What the second stage of a pool needs of lbengine, the nodes' wsengines and the clock."""
+    `slackwater.orders.access.BusAccess` has it over the bus.
+    """
 
     async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         """Asks lbengine for something (`drain`, `limit`, `hold`, `undo`, with its fields). Raises NotNow."""
-
-    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
-        """Records and sends an Order; its id. Raises NotNow when it cannot be recorded."""
-
-    async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
-        """Records what would have been done."""
 
     def server(self, node: str) -> ServerState | None:
         """The node's server as the last Cycle showed it."""
 
     def cycles(self) -> int:
         """How many Cycles came so far."""
-
-    def has_sent(self, order: str) -> bool:
-        """Whether this run sent it; else an earlier run of ours, or another controller."""
 
     def answer(self, order: str) -> Change | None:
         """The Change by which the node's wsengine answered an Order."""

@@ -10,11 +10,11 @@ import msgspec
 
 from slackwater.files import bytes_of
 from slackwater.messages import KnobState
+from slackwater.orders.knobs import Value
 
 SHIPPED = Path(__file__).resolve().parent / "knowledge.toml"
 MAXCONN = "maxconn"
 """The knob that is the balancer's."""
-Value = int | float | str
 
 
 class KnowledgeError(Exception):

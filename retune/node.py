@@ -7,28 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from retune.cpu_starvation import CpuStarvation
-from retune.knowledge import MAXCONN, Knowledge, Value, value_for
+from retune.knowledge import MAXCONN, Knowledge, value_for
 from retune.search import Climb, Range
 from retune.stage import Affected, Stage
-from slackwater.messages import PUT_BACK, Change, ChangeCause, Knobs, KnobState, Verdict
+from slackwater.messages import PUT_BACK, Change, Knobs, KnobState, Verdict
+from slackwater.orders.knobs import FRESH_S, ON_ITS_OWN, Held, Value, can_be_set
 
 BY = "retune"
-FRESH_S = 15.0
-"""A wsengine without messages for this long is not there."""
-FREQUENCY = "cpu.frequency"
-RELEASE = "baseline"
-"""The value that ends a lease."""
-ON_ITS_OWN: frozenset[ChangeCause] = frozenset(("lease_ended", "engine_ended", "engine_died"))
-"""Put back for a reason that is none of the knob's: it may be set again in the same episode."""
-
-
-@dataclass
-class Held:
-    """A knob that we have set, or are setting."""
-
-    value: Value
-    order: str
-    sent_s: float
 
 
 @dataclass
@@ -177,13 +162,3 @@ class Node:
         """The median p95 response time (ms) of the Verdicts since then; None with too few of them."""
         recent = sorted(ms for at_s, ms in self.p95_ms if at_s >= since_s)
         return recent[len(recent) // 2] if len(recent) >= 5 else None
-
-
-def can_be_set(knob: KnobState) -> bool:
-    """A wsengine of before gives no cause, only words where it cannot."""
-    return knob.cause is None and not knob.why
-
-
-def reloads(knobs: Knobs | None, name: str) -> bool:
-    """Whether setting a knob makes the node's web server reload."""
-    return knobs is None or any(knob.name == name and knob.reloads for knob in knobs.knobs)

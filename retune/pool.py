@@ -7,22 +7,21 @@ import logging
 from collections.abc import Callable, Mapping
 
 from retune.best_values import BestValues
-from retune.drain import ClusterAccess, NotNow, drain_and_apply
-from retune.knowledge import MAXCONN, Knowledge, Value, value_for
-from retune.node import FREQUENCY, RELEASE, Held, Node, reloads
-from retune.orders import SILENT_S
+from retune.drain import ClusterAccess, drain_and_apply
+from retune.knowledge import MAXCONN, Knowledge, value_for
+from retune.node import Node
 from retune.searching import PoolSearch
 from retune.stage import Stage, has_room
 from slackwater.config import PoolSettings, RetuneSettings
 from slackwater.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
+from slackwater.orders.access import SILENT_S, NotNow
+from slackwater.orders.knobs import FREQUENCY, RELEASE, RENEW_AT, Held, Value, reloads
 
 log = logging.getLogger("retune")
 
 VERDICT_FRESH_S = 3.0
 LIMIT_FOR_S = 30.0
 HOLD_FOR_S = 15.0
-RENEW_AT = 1 / 3
-"""A lease is renewed when this share of it has passed: two renewals may get lost."""
 SLACK_FOR_S = 60.0
 """Calm with latency to spare for this long before the frequency may go down."""
 
@@ -156,7 +155,9 @@ class Pool:
         for knob, value in node.wanted(self._knowledge, now_s).items() if node.stage.entered else ():
             if node.noted.get(knob) != value:
                 node.noted[knob] = value
-                await self._cluster.note(node.name, knob, node.usable(now_s)[knob].value, value, self._why(node))
+                await self._cluster.note(
+                    node.name, knob, node.usable(now_s)[knob].value, value, self._why(node), "second_stage"
+                )
 
     def _why(self, node: Node) -> str:
         if not node.stage.entered:

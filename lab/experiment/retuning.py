@@ -22,9 +22,9 @@ from lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
 from lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner
 from lab.experiment.steady import stop_programs
 from slackwater.bus.bus import Bus
-from slackwater.bus.signing import Signer
 from slackwater.config import Law
 from slackwater.messages import VERSION, WSENGINE, Change, Mode, Order, Verdict
+from slackwater.orders.signing import Signer
 
 NAME = "wsengine-only"
 PROGRAM_OF = "slackwater-wsengine of "

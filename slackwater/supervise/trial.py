@@ -38,7 +38,7 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
         knowledge.load(settings.retune.knowledge)
     gives_orders = {RETUNE: settings.retune.mode == "act", GOVERNOR: settings.governor.mode == "act"}
     if any(acts and part in parts for part, acts in gives_orders.items()):
-        from slackwater.bus.signing import Signer
+        from slackwater.orders.signing import Signer
 
         Signer.load(Path(settings.retune.order_key))
     if OTLP in parts and settings.otlp.endpoint:

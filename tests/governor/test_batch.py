@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from governor.batch import BatchKnobs, batch_knobs, turn
-from retune.knowledge import Value
-from retune.node import RELEASE
 from slackwater.config import BATCH_CORES, BATCH_RUNNING, GovernorSettings
 from slackwater.messages import KnobState
+from slackwater.orders.knobs import RELEASE, Value
 from slackwater.views.governed import as_line
 from tests.support.played_governor import CORES, LEASE_S, Played, PlayedNode
 

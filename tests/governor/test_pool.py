@@ -13,11 +13,11 @@ from governor.node import REST_S, STALE_S
 from governor.policies.table import ACTING
 from governor.pool import GovernedPool
 from lbengine.backends.haproxy.settings import HAProxyPool
-from retune.node import RELEASE
-from retune.orders import BusAccess
-from slackwater.bus.signing import Signer
 from slackwater.config import GovernorSettings
 from slackwater.messages import GOVERNOR, WSENGINE, Change, Cycle, Message, Order, Verdict
+from slackwater.orders.access import BusAccess
+from slackwater.orders.knobs import RELEASE
+from slackwater.orders.signing import Signer
 from slackwater.views.governed import as_line
 from tests.support.played_governor import LEASE_S, PERIOD_S, TARGET_MS, Played, PlayedNode
 

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "detector": {"slackwater", "detector"},
     "lbengine": {"slackwater", "lbengine"},
     "retune": {"slackwater", "retune"},
-    "governor": {"slackwater", "detector", "retune", "governor"},
+    "governor": {"slackwater", "detector", "governor"},
     "web": {"slackwater", "web"},
     "lab": PARTS,
 }

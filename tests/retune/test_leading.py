@@ -12,13 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lbengine.backends.haproxy.settings import HAProxyPool
 from retune import knowledge
 from retune.best_values import BestValues
-from retune.drain import NotNow
 from retune.node import BY
-from retune.orders import REACHES_S, SILENT_S, BusAccess
 from retune.pool import Pool
-from slackwater.bus.signing import Signer
 from slackwater.config import RetuneSettings
 from slackwater.messages import Cycle, Knobs, KnobState, Message, Mode, Order, State, Verdict
+from slackwater.orders.access import REACHES_S, SILENT_S, BusAccess, NotNow
+from slackwater.orders.signing import Signer
 from tests.support.played_retune import FREQUENCY, NODES, PlayedCluster, play
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act")

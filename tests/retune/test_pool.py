@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retune.drain import NotNow, drain_and_apply
+from retune.drain import drain_and_apply
 from slackwater.messages import Change, ChangeCause
+from slackwater.orders.access import NotNow
 from tests.support.played_retune import CHILDREN, FREQUENCY, NODES, PlayedCluster, Story, play
 
 

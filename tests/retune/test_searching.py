@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from retune.best_values import BestValues
-from retune.node import RELEASE
 from slackwater.messages import Change
+from slackwater.orders.knobs import RELEASE
 from tests.support.played_retune import CHILDREN, NODES, Story, play
 
 

@@ -29,14 +29,14 @@ from lab.cluster.retunable import KEY_FILE, WSENGINE, make_keys, start_wsengine,
 from lab.cluster.traces import traces
 from lbengine.backends.haproxy.settings import HAProxyPool
 from retune.drain import drain_and_apply
-from retune.knowledge import Value
 from retune.node import BY
-from retune.orders import BusAccess
 from slackwater.bus.bus import Bus
-from slackwater.bus.signing import Signer
 from slackwater.journal.journal import Journal
 from slackwater.machine import controller_id
 from slackwater.messages import Change, Cycle
+from slackwater.orders.access import BusAccess
+from slackwater.orders.knobs import Value
+from slackwater.orders.signing import Signer
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.steady_load import SteadyLoad
 

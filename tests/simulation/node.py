@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from retune.node import FREQUENCY, RELEASE
 from slackwater import messages
-from slackwater.bus.signing import HEADER
 from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Knobs, KnobState, Order
+from slackwater.orders.knobs import FREQUENCY, RELEASE
+from slackwater.orders.signing import HEADER
 from tests.simulation.network import Broker, Link, Subscription
 from tests.simulation.world import Process, World
 

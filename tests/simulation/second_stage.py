@@ -11,14 +11,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from retune import knowledge
 from retune.best_values import BestValues
 from retune.node import BY
-from retune.orders import BusAccess
 from retune.pool import Pool
-from retune.service import KINDS, drive
+from retune.service import STEP_S
 from slackwater.bus.bus import BusError
-from slackwater.bus.signing import Signer
 from slackwater.config import RetuneSettings
 from slackwater.machine import controller_id
 from slackwater.messages import Message
+from slackwater.orders.access import BusAccess
+from slackwater.orders.driving import KINDS, drive
+from slackwater.orders.signing import Signer
 from tests.simulation.controllers import POOL
 from tests.simulation.network import Broker, Link, SimulatedBus
 from tests.simulation.world import Process, World
@@ -92,4 +93,4 @@ class SecondStage:
         access.pool = Pool(POOL, SETTINGS, _rules(), BestValues(self._disk), access, process.time)
         for kind in KINDS:
             await bus.subscribe(kind, access.take, pool=POOL.name)
-        await drive(access.pool, lambda: None, asyncio.Event())
+        await drive(access.pool, lambda: None, asyncio.Event(), STEP_S)

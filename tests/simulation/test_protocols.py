@@ -11,8 +11,8 @@ import pytest
 
 from lbengine.leadership.lease import Lease, Owner, Record
 from lbengine.leadership.leases import Leases
-from retune.orders import BusAccess
 from slackwater.messages import Cycle, Message
+from slackwater.orders.access import BusAccess
 from tests.simulation.network import Broker
 from tests.simulation.node import Node
 from tests.simulation.search import run_one, search

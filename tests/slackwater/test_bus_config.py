@@ -17,10 +17,10 @@ from nats.aio.msg import Msg
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus, BusError, subject_of
 from slackwater.bus.config import WSENGINE, Node, config_text, read_nodes
-from slackwater.bus.signing import Signer
 from slackwater.cli.main import cli
 from slackwater.config import CONTROL, CONTROLLER, BusSettings, ConfigError
 from slackwater.messages import Change, Knobs, Order, Sample, Weight, encode
+from slackwater.orders.signing import Signer
 from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.real_processes import free_address
 from tests.support.real_wsengine import make_keys

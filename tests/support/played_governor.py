@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 from governor.pool import GovernedPool
 from lbengine.backends.haproxy.settings import HAProxyPool
-from retune.drain import NotNow
-from retune.knowledge import Value
-from retune.node import RELEASE
 from slackwater.config import BATCH_RUNNING, GovernorSettings
 from slackwater.messages import (
     WSENGINE,
@@ -24,6 +21,8 @@ from slackwater.messages import (
     Verdict,
 )
 from slackwater.messages.sample import Cpu, Traffic
+from slackwater.orders.access import NotNow
+from slackwater.orders.knobs import RELEASE, Value
 
 TARGET_MS = 100.0
 LEASE_S = 30.0

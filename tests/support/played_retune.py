@@ -12,11 +12,10 @@ import msgspec
 from lbengine.backends.haproxy.settings import HAProxyPool
 from retune import knowledge
 from retune.best_values import BestValues
-from retune.knowledge import Value
-from retune.node import RELEASE
 from retune.pool import Pool
 from slackwater.config import RetuneSettings
 from slackwater.messages import Change, ChangeCause, Cycle, Knobs, KnobState, ServerState, State, Verdict
+from slackwater.orders.knobs import RELEASE, Value
 
 NODES = ("web1", "web2", "web3")
 CHILDREN, FREQUENCY = "php_fpm.max_children", "cpu.frequency"
@@ -101,7 +100,10 @@ class PlayedCluster:
             self.pool.see(change)
         return id_
 
-    async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
+    async def note(
+        self, node: str, what: str, before: Value | None, after: Value | None, why: str, cause: ChangeCause
+    ) -> None:
+        assert cause == "second_stage"
         self.notes.append(f"{node} {what} {before} -> {after}: {why}")
 
     def server(self, node: str) -> ServerState | None:

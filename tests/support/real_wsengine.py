@@ -23,8 +23,8 @@ from nats.aio.client import Client
 
 from slackwater import messages
 from slackwater.bus import nats_server
-from slackwater.bus.signing import Signer
 from slackwater.messages import Change, Order
+from slackwater.orders.signing import Signer
 from tests.support.nats_process import open_server
 from tests.support.real_processes import free_address
 

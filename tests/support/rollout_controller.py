@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.bus.bus import Bus
-from slackwater.bus.signing import Signer
 from slackwater.messages import Order
+from slackwater.orders.signing import Signer
 from tests.support.rollout_ansible import Site
 from tests.support.rollout_floods import controllers_bus
 

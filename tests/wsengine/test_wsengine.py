@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.bus.signing import Signer
+from slackwater.orders.signing import Signer
 from tests.support.real_wsengine import PROGRAM, make_keys, wait_for
 from tests.support.wsengine_scene import BY_HAND, Scene
 

@@ -1,4 +1,4 @@
-"""Orders to the nodes' wsengines: signed, recorded first, and leases. Each part that gives them has a `BusAccess`."""
+"""Sends Orders, and what belongs to them, over the bus: `BusAccess`, one for each pool of a part that gives Orders."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from retune.drain import NotNow
-from retune.knowledge import Value
 from slackwater.bus.bus import Bus, BusError
-from slackwater.bus.signing import Signer
 from slackwater.config import PoolSettings
 from slackwater.journal.journal import JournalError
 from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
+from slackwater.orders.knobs import Value
+from slackwater.orders.signing import Signer
 
 ORDERS_KEPT = 1000
 REACHES_S = 2.0
 """A published Order has reached its node by then, or never will."""
 SILENT_S = 3.0
 """Without Cycles for this long lbengine does not drive the pool: nothing is begun."""
-log = logging.getLogger("retune")
+log = logging.getLogger("slackwater.orders")
+
+
+class NotNow(Exception):
+    """lbengine refused, or nobody answers; the text says which."""
 
 
 class SentOrder(NamedTuple):
@@ -41,6 +44,21 @@ class Recorder(Protocol):
         """Raises JournalError."""
 
 
+class OrderAccess(Protocol):
+    """What a pool needs in order to give Orders."""
+
+    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
+        """Records and sends an Order; its id. Raises NotNow when it cannot be recorded or sent."""
+
+    async def note(
+        self, node: str, what: str, before: Value | None, after: Value | None, why: str, cause: ChangeCause
+    ) -> None:
+        """Records an Order that would have been given."""
+
+    def has_sent(self, order: str) -> bool:
+        """Whether this run sent the Order; else an earlier run of ours did, or another controller."""
+
+
 class Receiver(Protocol):
     """Gets the messages of its pool."""
 
@@ -55,7 +73,7 @@ class Receiver(Protocol):
 
 
 class BusAccess:
-    """`retune.drain.ClusterAccess` over the bus and the journal, for one pool.
+    """`OrderAccess` and `retune.drain.ClusterAccess` over the bus and the journal, for one pool.
 
     Where several controllers share a bus, Orders belong to the one whose lbengine leads: the one that made the last
     Cycle of the acting pool. The others stand by with it, and send nothing. `clock` is monotonic. `by`: who gives the
@@ -180,7 +198,7 @@ class BusAccess:
         before: Value | None,
         after: Value | None,
         why: str,
-        cause: ChangeCause = "second_stage",
+        cause: ChangeCause,
     ) -> None:
         id_, now, pool = uuid.uuid4().hex, self._wall(), self._pool.name
         change = Change(VERSION, id_, pool, now, what, node, before, after, why, self._by, False, cause=cause)

@@ -1,0 +1,105 @@
+"""A process of the controller that gives Orders: its pools get the messages of the bus and step at an interval."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+from slackwater.bus.bus import Bus
+from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.heartbeat import Heartbeat
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.machine import controller_id
+from slackwater.orders.access import BusAccess, Receiver
+from slackwater.orders.signing import Signer
+
+KINDS = ("sample", "verdict", "cycle", "change", "knobs")
+"""Kinds of messages that a pool gets."""
+
+
+class Steps(Protocol):
+    """One pool of a part of the controller."""
+
+    async def step(self) -> None:
+        """Does what is due."""
+
+    async def end(self) -> None:
+        """Once, at the end."""
+
+
+class OrderingPool(Steps, Receiver, Protocol):
+    """A pool whose nodes get Orders."""
+
+
+async def run_pools(
+    settings: ControllerSettings,
+    section: Literal["retune", "governor"],
+    pools: Iterable[PoolSettings],
+    make: Callable[[PoolSettings, BusAccess], OrderingPool],
+    stop: asyncio.Event,
+    step_s: float,
+    end_within_s: float | None = None,
+    *,
+    records_renewals: bool = True,
+) -> None:
+    """Has the pools step until `stop`. `section`: of the settings, with `mode` and `lease_s`; it signs as Orders' `by`.
+
+    Raises SigningError, JournalError, BusError at the start.
+    """
+    mode, lease_s = getattr(settings, section).mode, getattr(settings, section).lease_s
+    signer = Signer.load(Path(settings.retune.order_key)) if mode == "act" else None
+    with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
+        bus = await Bus.connect(settings.controller_bus, f"slackwater-{section}")
+        try:
+            made: dict[str, OrderingPool] = {}
+            for pool in pools:
+                access = BusAccess(
+                    pool,
+                    lease_s,
+                    bus,
+                    journal,
+                    signer,
+                    controller_id(settings.state_dir),
+                    by=section,
+                    records_renewals=records_renewals,
+                )
+                made[pool.name] = access.pool = make(pool, access)
+                for kind in KINDS:
+                    await bus.subscribe(kind, access.take, pool=pool.name)
+            await drive_all(made, stop, step_s, end_within_s)
+        finally:
+            await bus.flush()
+            await bus.close()
+
+
+async def drive_all(
+    pools: Mapping[str, Steps], stop: asyncio.Event, step_s: float, end_within_s: float | None = None
+) -> None:
+    """Has pools, by name, step until `stop`, each with its heartbeat. When one fails the others are ended too, within
+    `end_within_s` if that is given."""
+    heartbeat = Heartbeat(pools)
+    driving = [
+        asyncio.create_task(drive(pool, partial(heartbeat.beat, name), stop, step_s)) for name, pool in pools.items()
+    ]
+    try:
+        await asyncio.gather(*driving)
+    finally:
+        stop.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*driving, return_exceptions=True), end_within_s)
+
+
+async def drive(pool: Steps, beat: Callable[[], None], stop: asyncio.Event, step_s: float) -> None:
+    """Has the pool step until `stop`; `beat` is called after each step."""
+    while not stop.is_set():
+        await pool.step()
+        beat()
+        try:
+            await asyncio.wait_for(stop.wait(), step_s)
+        except TimeoutError:
+            continue
+    await pool.end()

@@ -1,0 +1,40 @@
+"""What Orders do to a node's knobs: their values, which may be set, and which we hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slackwater.messages import ChangeCause, Knobs, KnobState
+
+Value = int | float | str
+"""A knob's value; in a message its bounds are checked (`slackwater.messages.fields.Value`)."""
+FREQUENCY = "cpu.frequency"
+RELEASE = "baseline"
+"""The value that ends a lease."""
+FRESH_S = 15.0
+"""A wsengine without messages for this long is not there."""
+RENEW_AT = 1 / 3
+"""A lease is renewed when this share of it has passed: two renewals may get lost."""
+ON_ITS_OWN: frozenset[ChangeCause] = frozenset(("lease_ended", "engine_ended", "engine_died"))
+"""Causes of putting a knob back that are none of the knob's: it may be set again in the same episode."""
+
+
+@dataclass
+class Held:
+    """A knob that we have set, or are setting."""
+
+    value: Value
+    order: str
+    """Id of the last Order."""
+    sent_s: float
+    """When it was sent, on a monotonic clock."""
+
+
+def can_be_set(knob: KnobState) -> bool:
+    """Whether the node's wsengine can set it: a reason in words alone counts as a cause."""
+    return knob.cause is None and not knob.why
+
+
+def reloads(knobs: Knobs | None, name: str) -> bool:
+    """Whether setting a knob makes the node's web server reload; yes where the node has not said so."""
+    return knobs is None or any(knob.name == name and knob.reloads for knob in knobs.knobs)
