@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lbengine.backends.haproxy.settings import HAProxyPool
@@ -22,6 +22,7 @@ from lbengine.decision.position import Position
 from lbengine.overrides.overrides import Pin
 from lbengine.overrides.temporary import TemporaryOverride
 from slackwater.messages import State
+from tests.support.examples import examples
 from tests.support.pool_shown import decided, server, snapshot, verdict
 
 STATES: tuple[State, ...] = get_args(State)
@@ -75,7 +76,7 @@ turns_strategy = st.lists(
 """For each turn the servers, seconds since the one before, the pool's rate (True: the sum of the servers'), waiting."""
 
 
-@settings(max_examples=100, deadline=None)
+@examples(40, 300)
 @given(
     st.integers(1, 7),
     st.floats(0.01, 1.0),

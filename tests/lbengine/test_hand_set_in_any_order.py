@@ -19,6 +19,7 @@ from slackwater.config import ControllerSettings, LbengineSettings
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
+from tests.support.examples import examples
 
 HOSTS = ("host1", "host2", "host3")
 CONFIGURED, BY_HAND = 100, (41, 151)
@@ -96,6 +97,7 @@ class World:
         self.cycles()
 
 
+@examples(40, 200)
 @given(st.lists(ACTIONS, max_size=12), st.booleans())
 def test_a_persons_weight_stays_and_a_stop_or_a_restore_leaves_theirs_or_the_configured_one(
     actions: list[tuple[str, str | None, object]], by_restore: bool

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lbengine.decision import residual
 from lbengine.decision.law_weights import LAWS, Load, Want, capacities, wanted_weights
+from tests.support.examples import examples
 from tests.support.pool_shown import snapshot
 
 
@@ -155,7 +156,7 @@ def test_any_pool_gets_weights_within_its_baselines(
     assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(100, 600)
 @given(
     loads_strategy,
     st.floats(1.0, 20000.0),
