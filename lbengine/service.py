@@ -19,7 +19,6 @@ import msgspec
 from lbengine.backends.table import check, targets_of
 from lbengine.balancer import BalancerError
 from lbengine.baseline import BaselineError
-from lbengine.decision.law_weights import prepare
 from lbengine.engine import Engine
 from lbengine.engine_thread import EngineThread
 from lbengine.hooks import Hooks
@@ -103,7 +102,6 @@ def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> li
             log.error("pool %s is not driven: %s", pool.name, error)
             refused.append(error)
         else:
-            prepare(pool.law)
             drivers.append(Driver(engine, pool, settings.lbengine.cycle_s, hooks))
     if not drivers:
         raise refused[0]

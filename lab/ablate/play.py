@@ -15,7 +15,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import msgspec
 
@@ -24,15 +23,12 @@ from lab.ablate.mechanisms import BALANCES, Mechanism
 from lab.ablate.seams import Seam, off
 from lab.sim import drawn
 from lab.sim.requests import Simulation
-from lbengine.decision import prediction
-from lbengine.decision.prediction import Alike
 from lbengine.decision.state import PoolState, PoolView
 from lbengine.decision.step import Actions, step
 from slackwater.config import LbengineSettings, PoolSettings
 
 POLICY = "slackwater"
 DIGITS = 4
-REMEMBERED = 4096
 Weights = frozenset[tuple[str, str, int]]
 """What is set in a turn: of which kind, of which server, and the value."""
 
@@ -139,7 +135,7 @@ def play(seed: int, number: int, balance: str, mechanisms: Sequence[Mechanism], 
     alone = figures(Simulation(setup, "static", None))
     beside = Beside(mechanisms)
     try:
-        with off([Seam("lab.sim.control:step", beside), *_remembering()]):
+        with off([Seam("lab.sim.control:step", beside)]):
             ours = figures(Simulation(setup, POLICY, model))
         if beside.answer is not None:
             beside.end(ours)
@@ -163,29 +159,3 @@ def cpu_s() -> float:
     """CPU time of this process and of its copies that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def _remembering() -> list[Seam]:
-    """The predictions that several mechanisms ask for in a turn are made once: they are functions of values."""
-
-    @lru_cache(maxsize=REMEMBERED)
-    def one_queue(groups: tuple[Alike, ...], total_rps: float) -> float:
-        return _one_queue(groups, total_rps)
-
-    @lru_cache(maxsize=REMEMBERED)
-    def own_queues(groups: tuple[Alike, ...], total_rps: float) -> float:
-        return _own_queues(groups, total_rps)
-
-    def as_one(groups: Sequence[Alike], total_rps: float) -> float:
-        return one_queue(tuple(groups), total_rps)
-
-    def as_own(groups: Sequence[Alike], total_rps: float) -> float:
-        return own_queues(tuple(groups), total_rps)
-
-    return [
-        Seam("lbengine.decision.prediction:one_queue", as_one),
-        Seam("lbengine.decision.prediction:own_queues", as_own),
-    ]
-
-
-_one_queue, _own_queues = prediction.one_queue, prediction.own_queues

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.decision.guard import limit
-from lbengine.decision.residual import in_flight
+from lbengine.decision.room import in_flight
 from lbengine.laws.laws import optimal
 from slackwater.messages import Verdict
 

@@ -45,8 +45,6 @@ POLICIES: dict[str, Policy] = {
     "slackwater": Policy("roundrobin", "this project, as it comes", Slackwater),
     "slackwater-lc": Policy("leastconn", "the same on `leastconn`", Slackwater),
     "observed-lc": Policy("leastconn", "the same in mode observe: what it costs", partial(Slackwater, mode="observe")),
-    "tail": Policy("roundrobin", "this project with the law `tail`", partial(Slackwater, law="tail")),
-    "equalise": Policy("roundrobin", "this project with the law `equalise`", partial(Slackwater, law="equalise")),
     "oracle": Policy("roundrobin", "knows when and where the noise is, and what each server can do", OracleRunner),
     "oracle-split": Policy("roundrobin", "the same, but keeps any split", partial(OracleRunner, drains=False)),
     "oracle-split-lc": Policy(

@@ -14,7 +14,7 @@ from lab.sim.control import BASE_WEIGHT, Balancing, Costs, Detecting, pool_setti
 from lab.sim.outcome import Score
 from lab.sim.setup import LAWS, Setup, SimulationError
 from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.decision.residual import in_flight
+from lbengine.decision.room import in_flight
 from lbengine.laws import laws as law
 from slackwater.config import LbengineSettings
 from slackwater.messages import Sample

@@ -1,7 +1,7 @@
-"""The decision: which weight each server should have, from what the balancer shows and the detector reports. No I/O.
+"""The decision: which weight each server should have, from what the balancer shows and the detector reports. Pure.
 
-Five parts follow each other. The guard decides which servers may be reduced, the choice by how much, the position which
-move is worth making now, the headroom how much the others cannot carry. The guard has the last word.
+Its steps follow each other. The guard says which servers may be reduced, the split by how much, the position which move
+is worth making now, the room how much the others cannot carry. The guard has the last word.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ import msgspec
 
 from lbengine.balancer import Server
 from lbengine.baseline import Baseline
-from lbengine.decision import alike, guard, limits, position, queueing
+from lbengine.decision import alike, belief, explain, guard, limits, position
 from lbengine.decision.alike import Held
 from lbengine.decision.calm import Calm
-from lbengine.decision.choice import calm_capacity, choose, held_in_calm
-from lbengine.decision.headroom import Headroom
-from lbengine.decision.law_weights import Load, Want, capacities
+from lbengine.decision.explain import Reason
+from lbengine.decision.loads import Load, calm_capacity, capacities
 from lbengine.decision.position import Position
-from lbengine.decision.residual import OVER, STEPS
+from lbengine.decision.room import OVER, Room
+from lbengine.decision.split import Share, split
 from lbengine.decision.state import PoolState, PoolView
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import DecisionCause, Verdict
 
-WAITING = "waiting for its first Verdict"
-UNTIL_CALM = "its weight stays until it is proven calm"
-TRIED = "it is tried with requests, since nothing else shows whether the neighbour is still there"
 WATCHED_RPS = 1.0
 """Where nothing else shows whether a neighbour is still there, this many requests a second do."""
 WATCHED_SHARE = 0.1
@@ -37,12 +34,12 @@ WATCHED_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Decision:
-    """A server's next position, and why: as a sentence, in short phrases (the most important first) and as a cause."""
+    """A server's next position, and why: as a cause, as a sentence, and in short phrases (the most important first)."""
 
     position: Position
+    cause: DecisionCause
     why: str
     short: tuple[str, ...]
-    cause: DecisionCause
     maxconn: int | None = None
     """The most requests that the server should get at a time; None: its baseline."""
 
@@ -60,327 +57,137 @@ class Decisions:
     """As `PoolState.held`, after this turn."""
 
 
+@dataclass(frozen=True)
+class _Move:
+    """A server's next position, the weight that it should reach, and why, before the guard's last word."""
+
+    target: int
+    position: Position
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class _Servers:
+    """The servers of a pool that take requests, or would with a weight above 0."""
+
+    usable: list[Server]
+    movable: dict[str, int]
+    """Baseline weights of those that may be moved."""
+    pins: dict[str, int]
+    """Weights at which operators pinned some of these."""
+
+
 def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> Decisions:
     """The next step for each server that may be moved: governed, able to take requests, and not controlled by others.
 
     Servers that are down, in maintenance, drained by an operator, backup or without a baseline are left out. The
     Verdicts of `view` must be by server, not by node.
     """
-    return _Turn(state, view, pool, settings).decide()
-
-
-@dataclass
-class _Move:
-    """The weight that one server should reach (`target`) and its next step, before the guard's last word."""
-
-    target: int
-    position: Position
-    why: str
-    short: tuple[str, ...]
-    cause: DecisionCause
-    maxconn: int | None = None
-
-
-class _Turn:
-    """One decision; its parts share the attributes."""
-
-    def __init__(self, state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> None:
-        servers = view.snapshot.servers
-        self.held = alike.after(state.held, servers, view.verdicts, state.rates, state.calm)
-        view = replace(view, verdicts=alike.weighed(view.verdicts, self.held))
-        self.state, self.view, self.pool, self.settings = state, view, pool, settings
-        self.baselines: Mapping[str, Baseline] = state.baselines or {}
-        self.usable = [server for server in view.snapshot.servers if self._is_usable(server)]
-        self.movable = {
-            server.name: self.baselines[server.name].weight
-            for server in self.usable
-            if server.name not in state.externally_controlled
-        }
-        """Baseline weights of the servers that may be moved."""
-        self.pins = {n: min(pin.weight, self.movable[n]) for n, pin in view.pins.items() if n in self.movable}
-
-    def decide(self) -> Decisions:
-        view, movable, pins = self.view, self.movable, self.pins
-        self.admission = self._admit()
-        reduce = (self.admission.reduce & movable.keys()) - pins.keys()
-        requested = (view.drains.keys() & movable.keys()) - pins.keys()
-        weights = {name: self.state.positions[name].weight for name in movable} | pins
-        drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
-        drains = guard.admit_drains(requested, len(self.usable), self.pool.max_mitigated, drained)
-        loads = self._believed([self._load(server, server.name in reduce) for server in self.usable])
-        headroom = Headroom(
-            staying=[load for load in loads if load.server not in drains],
-            leaving=[load for load in loads if load.server in drains],
-            total_rps=self.state.rates.total_rps,
-            u_threshold=self.pool.u_threshold,
-            by_concurrency=view.snapshot.by_concurrency,
-        )
-        self.choice = choose(
-            headroom.staying,
-            headroom.rps,
-            self.pool.law,
-            self.pool.u_threshold,
-            view.snapshot,
-            max(guard.limit(len(self.usable), self.pool.max_mitigated) - len(drains), 0),
-            self.state.calm.speed,
-        )
-        wanted = self.choice.wanted
-        moves = {
-            name: self._move(name, baseline, wanted.get(name), name in reduce)
-            for name, baseline in movable.items()
-            if name not in drains and name not in pins
-        }
-        weights = {server.name: server.weight for server in self.usable} | pins
-        _make_room(moves, reduce, weights, headroom, view.now_s)
-        weights |= {name: move.position.weight for name, move in moves.items()}
-        for name, weight in headroom.keeps(weights, self.settings.min_change).items():
-            weights[name] = weight
-            moves[name] = self._drained(name, weight)
-        for name, weight in pins.items():
-            moves[name] = self._pinned(name, weight, weights, headroom)
-        for name in requested - drains - reduce:
-            moves[name].short, moves[name].cause = (f"not drained: {self._few[0]}", *self._few[1:]), "not_drained"
-            moves[name].why = ", ".join(moves[name].short)
-        self._bound(moves, reduce | drains)
-        decisions = {}
-        for name in movable:  # in their order
-            move = moves[name]
-            decisions[name] = Decision(move.position, move.why, move.short, move.cause, move.maxconn)
-        return Decisions(decisions, self.admission.panic, self._calm(loads), self.held)
-
-    def _calm(self, loads: list[Load]) -> Calm | None:
-        """The sums over the calm pool, with this turn's look; None unless all servers are calm and counted."""
-        rates = self.state.rates
-        uncounted = any(server.uncounted for server in self.usable)
-        if uncounted or not rates.looks or rates.rps is None or not rates.total_rps:
-            return None
-        predicted = held_in_calm(loads, rates.total_rps, self.view.snapshot.weights_mean)
-        if predicted is None:
-            return None
-        held = sum(server.in_flight for server in self.usable)
-        return self.state.calm.after(self.view.now_s, held, predicted, rates.total_rps)
-
-    def _is_usable(self, server: Server) -> bool:
-        """Whether it takes requests, or would with a weight above 0; a server that someone else holds at 0 does not."""
-        if not server.available or server.backup:
-            return False
-        held_by_others = server.name in self.state.externally_controlled
-        return server.weight > 0 if held_by_others else self.baselines[server.name].weight > 0
-
-    def _admit(self) -> guard.Admission:
-        verdicts = self.view.verdicts
-        usable = {server.name for server in self.usable}
-        return guard.admit(
-            {name: verdict.state for name, verdict in verdicts.items() if name in usable - self.view.holds.keys()},
-            {name for name, baseline in self.movable.items() if self.state.positions[name].weight < baseline},
-            {name for name, verdict in verdicts.items() if not verdict.shown},
-            (usable - self.movable.keys()) | self.pins.keys(),
-            {name: failing.share for name, failing in self.state.rates.failing.items() if name in usable},
-        )
-
-    def _load(self, server: Server, reduce: bool) -> Load:
-        """A server's load as the laws see it. A weight at which a person or another program holds it counts as its
-        baseline; its capacity is scaled likewise."""
-        name = server.name
-        verdict, position = self.view.verdicts.get(name), self.state.positions[name]
-        held_by_others = name in self.state.externally_controlled
-        held = server.weight if held_by_others else self.pins.get(name)
-        configured = self.baselines[name].weight
-        part = held / configured if held is not None and configured > 0 else 1.0
-        rps = None if self.state.rates.rps is None else self.state.rates.rps.get(name)
-        served = None if self.state.rates.served is None else self.state.rates.served.get(name)
-        load = Load(
-            server=name,
-            baseline=configured if held is None else held,
-            reduce=reduce,
-            rps=rps,
-            served_rps=served or 0.0,
-            drained=position.weight == 0,
-            weight=server.weight if held_by_others else position.weight,
-        )
-        if verdict is None:
-            return load
-        return msgspec.structs.replace(
-            load,
-            slow=verdict.state in ("interference", "overload"),
-            capacity_rps=None if verdict.capacity_rps is None else verdict.capacity_rps * part,
-            capacity_stderr_rps=(verdict.capacity_stderr_rps or 0.0) * part,
-            severity=verdict.severity,
-            cpu_predicted=verdict.cpu_predicted,
-            rps=rps if rps is not None else verdict.rps,
-            cpu=verdict.cpu,
-            probability=_probability(verdict),
-        )
-
-    def _believed(self, loads: list[Load]) -> list[Load]:
-        """The loads, corrected by the balancer's own counts."""
-        rates, known = self.state.rates, capacities(loads)
-        if rates.rps is None or known is None:
-            return loads
-        per_weight, error = calm_capacity(loads, known)
-        each_s = queueing.shortest_s({server.name: rates.held_by(server.name) for server in self.usable}, rates.rps)
-        return [
-            queueing.believed(
-                load, rates.held_by(load.server), load.baseline * per_weight, error, each_s, self.state.calm.speed
-            )
-            for load in loads
-        ]
-
-    def _move(self, name: str, baseline: int, want: Want | None, reduce: bool) -> _Move:
-        """Within an episode (`reduce`) a move towards the choice's weight, else back to the baseline at once."""
-        view = self.view
-        before, verdict = self.state.positions[name], view.verdicts.get(name)
-        if reduce and verdict is not None:
-            return self._capped(self._in_episode(name, baseline, want, verdict), name)
-        if (hold := view.holds.get(name)) is not None:
-            move = _Move(baseline, Position(baseline), str(hold), (str(hold),), "measured")
-        elif verdict is None and self._is_waiting:
-            return _Move(before.weight, Position(before.weight), WAITING, (WAITING,), "waiting")
-        elif verdict is not None and verdict.state == "unknown" and before.moved_s is not None:
-            after = position.tried(before, baseline, view.now_s, blind=True)
-            move = _Move(
-                baseline, after, f"unknown: {_first_reason(verdict)}", ("unknown", _first_reason(verdict)), "unknown"
-            )
+    held = alike.after(state.held, view.snapshot.servers, view.verdicts, state.rates, state.calm)
+    view = replace(view, verdicts=alike.weighed(view.verdicts, held))
+    servers = _servers(state, view)
+    admission = _admit(state, view, servers)
+    reduce = (admission.reduce & servers.movable.keys()) - servers.pins.keys()
+    requested = (view.drains.keys() & servers.movable.keys()) - servers.pins.keys()
+    drains = _drains(state, servers, requested, pool)
+    loads = [_load(state, view, servers, server, server.name in reduce) for server in servers.usable]
+    loads = _believed(state, loads)
+    room = Room(
+        staying=[load for load in loads if load.server not in drains],
+        leaving=[load for load in loads if load.server in drains],
+        total_rps=state.rates.total_rps,
+        u_threshold=pool.u_threshold,
+        by_concurrency=view.snapshot.by_concurrency,
+    )
+    most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains), 0)
+    shares = split(room.staying, room.rps, pool.law, pool.u_threshold, view.snapshot, most_drained)
+    moves: dict[str, _Move] = {}
+    for name, baseline in servers.movable.items():
+        if name in drains or name in servers.pins:
+            continue
+        verdict = view.verdicts.get(name)
+        if name in reduce and verdict is not None:
+            watched = _watched(state, view, servers, baseline)
+            moves[name] = _in_episode(state, view, settings, name, baseline, shares.get(name), verdict, watched)
         else:
-            cause, short = self._why_baseline(verdict)
-            shown = short if cause != "panic" else ("panic",)
-            # The episode goes on although nothing shows it now, so its trials are kept.
-            after = position.moved(before, baseline, view.now_s) if cause == "not_shown" else Position(baseline)
-            move = _Move(baseline, after, ", ".join(short), shown, cause)
-        return self._capped(move, name)
-
-    def _in_episode(self, name: str, baseline: int, want: Want | None, verdict: Verdict) -> _Move:
-        now_s, before = self.view.now_s, self.state.positions[name]
-        blind = verdict.calm_shows_within_s is None
-        target, why = baseline, f"interference: but {self.choice.why_not}"
-        short: tuple[str, ...] = ("interference", f"but {self.choice.why_not}")
-        cause: DecisionCause = "no_gain"
-        if want is not None:
-            target, why = want.weight, f"interference: {_first_reason(verdict)}; {want.why}"
-            short = "interference", f"at most {verdict.severity:.0%} of capacity lost", _first_reason(verdict)
-        elif before.weight < baseline:
-            why, short = f"interference: {_first_reason(verdict)}; {UNTIL_CALM}", ("interference", UNTIL_CALM)
-        if target < baseline or before.weight < baseline:
-            cause = "interference"
-        # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
-        after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
-        if after.is_tried(now_s):
-            after, cause = position.moved(after, baseline, now_s), "tried"
-            why, short = f"interference: {TRIED}", ("interference", TRIED)
-        else:
-            if blind:
-                after = position.watched(after, self._watched(baseline), now_s)
-            after = position.settle(after, target, baseline, now_s, self.settings.min_change)
-        return _Move(target, after, why, short, cause)
-
-    def _watched(self, baseline: int) -> int:
-        """The weight that brings a server `WATCHED_RPS`. Under least connections that is 1: with any weight below the
-        others' it gets the requests that come while all others are busy."""
-        total_rps = self.state.rates.total_rps
-        if self.view.snapshot.by_concurrency or not total_rps:
-            return 1
-        most = math.floor(WATCHED_SHARE * baseline)
-        others = sum(self.movable.values()) - baseline
-        return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
-
-    @property
-    def _is_waiting(self) -> bool:
-        """True for the length of a lease after the start: a server without a Verdict stays where it is."""
-        started_s = self.state.started_s
-        return started_s is not None and self.view.now_s - started_s < self.settings.lease_s
-
-    def _why_baseline(self, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
-        """The cause, and the phrases of `Decision.short`."""
-        lease_s = self.settings.lease_s
-        if not self.view.verdicts:
-            return "no_verdict", (f"no Verdicts for {lease_s:g} s: back to the baseline",)
-        if self.admission.panic:
-            return "panic", (f"{self.admission.panic}: baseline weights",)
-        if verdict is None:
-            return "no_verdict", (f"no fresh Verdict for {lease_s:g} s: it keeps its baseline weight",)
-        if verdict.state == "calm":
-            return "calm", ("calm",)
-        if verdict.state == "interference" and self.admission.fails:
-            return "peer_fails", ("interference", f"but {self.admission.fails}: no load is moved to it")
-        if verdict.state == "interference" and not verdict.shown:
-            return "not_shown", ("interference", f"but nothing shows it now: {_first_reason(verdict)}")
-        return verdict.state, (f"{verdict.state}: {_first_reason(verdict)}",)
-
-    def _capped(self, move: _Move, name: str) -> _Move:
-        """The move, with the `maxconn` that was requested, if any."""
-        baseline, now = self.baselines[name].maxconn, self.state.limits.get(name)
-        if (cap := self.view.caps.get(name)) is not None and cap.maxconn is not None:
-            move.maxconn = limits.capped(cap.maxconn, baseline)
-            move.why = move.why if now == move.maxconn else f"{move.why}; {cap}"
-            move.cause = "limited" if move.cause == "calm" else move.cause
-        return move
-
-    def _drained(self, name: str, weight: int) -> _Move:
-        why = short = str(self.view.drains[name])
-        if weight > 0:
-            most = self.pool.u_threshold
-            why = f"{short}; it keeps {weight}, which the others cannot carry below {most:.0%} of their capacity"
-        return self._capped(_Move(weight, Position(weight), why, (short,), "drained"), name)
-
-    def _pinned(self, name: str, weight: int, weights: Mapping[str, int], headroom: Headroom) -> _Move:
-        """The move of a pinned server. A pin is kept even where the others get too full; its reason warns then."""
-        pin = self.view.pins[name]
-        why = f"pinned at {pin.weight} by {pin.by}"
-        filled = headroom.filled(weights, without=self.view.pins)
-        if weight < self.movable[name] and filled > headroom.u_threshold + OVER:
-            why = f"{why}; warning: the others are predicted to be {filled:.0%} full, above {headroom.u_threshold:.0%}"
-        return _Move(weight, Position(weight), why, (why,), "pinned")
-
-    @property
-    def _few(self) -> tuple[str, ...]:
-        return (
-            f"at most {self.pool.max_mitigated:.0%} of the pool may be drained at a time",
-            "and never its last server",
-        )
-
-    def _bound(self, moves: dict[str, _Move], reduce: Collection[str]) -> None:
-        """Changes the moves that the guard does not allow."""
-        bounded = guard.bound(
-            {name: move.position.weight for name, move in moves.items()},
-            self.movable,
-            reduce,
-            self.pool.max_mitigated,
-            {server.name: server.weight for server in self.usable if server.name not in self.movable},
-            self.view.snapshot.most_weight,
-            self.pins.keys(),
-        )
-        for name, weight in bounded.items():
-            if weight != moves[name].position.weight:
-                moves[name] = _Move(self.movable[name], Position(weight), ", ".join(self._few), self._few, "bounded")
+            moves[name] = _back(state, view, settings, admission, name, baseline)
+    weights = {server.name: server.weight for server in servers.usable} | servers.pins
+    moves |= _given_back(moves, reduce, weights, room, view.now_s)
+    weights |= {name: move.position.weight for name, move in moves.items()}
+    for name, weight in room.keeps(weights, settings.min_change).items():
+        weights[name] = weight
+        moves[name] = _Move(weight, Position(weight), Reason("drained", request=str(view.drains[name]), keeps=weight))
+    for name, weight in servers.pins.items():
+        moves[name] = _Move(weight, Position(weight), _pinned(view, servers, name, weight, weights, room))
+    for name in requested - drains - reduce:
+        moves[name] = replace(moves[name], reason=replace(moves[name].reason, cause="not_drained"))
+    moves |= _bounded(moves, reduce | drains, servers, view, pool)
+    decisions = {name: _decision(state, view, name, moves[name], pool, settings) for name in servers.movable}
+    return Decisions(decisions, admission.panic, _calm(state, view, servers, loads), held)
 
 
-def _make_room(
-    moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
-) -> None:
-    """Gives slow servers load back at once where the others would be too full: as much as those cannot carry, but never
-    more than their target."""
-    behind = [name for name in slow if name in moves and moves[name].position.weight < moves[name].target]
-    if not behind:
-        return
-    now = {name: moves[name].position.weight for name in behind}
+# -- who takes part ---------------------------------------------------------------------------------------------------
 
-    def given(share: float) -> dict[str, int]:
-        """Weights where each server gets this share of the way to its target."""
-        return {name: weight + math.ceil(share * (moves[name].target - weight)) for name, weight in now.items()}
 
-    others = {**weights, **{name: move.position.weight for name, move in moves.items()}}
-    filled, most = headroom.filled(others), headroom.limit() - OVER
-    if filled <= most + OVER:
-        return
-    low, high = 0.0, 1.0
-    for _ in range(STEPS):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if headroom.filled(others | given(middle)) <= most else (middle, high)
-    for name, weight in given(high).items():
-        move = moves[name]
-        move.position = position.given_back(move.position, weight, now_s)
-        move.why = f"{move.why}: given back at once, since the others would be {filled:.0%} full"
-        move.short = "given back at once", f"the others would be {filled:.0%} full"
+def _servers(state: PoolState, view: PoolView) -> _Servers:
+    baselines, others = state.baselines or {}, state.externally_controlled
+    usable = [server for server in view.snapshot.servers if _is_usable(server, baselines, others)]
+    movable = {server.name: baselines[server.name].weight for server in usable if server.name not in others}
+    pins = {name: min(pin.weight, movable[name]) for name, pin in view.pins.items() if name in movable}
+    return _Servers(usable, movable, pins)
+
+
+def _is_usable(server: Server, baselines: Mapping[str, Baseline], others: Collection[str]) -> bool:
+    """Whether it takes requests, or would with a weight above 0; a server that someone else holds at 0 does not."""
+    if not server.available or server.backup:
+        return False
+    return server.weight > 0 if server.name in others else baselines[server.name].weight > 0
+
+
+def _admit(state: PoolState, view: PoolView, servers: _Servers) -> guard.Admission:
+    usable = {server.name for server in servers.usable}
+    return guard.admit(
+        {name: verdict.state for name, verdict in view.verdicts.items() if name in usable - view.holds.keys()},
+        {name for name, baseline in servers.movable.items() if state.positions[name].weight < baseline},
+        {name for name, verdict in view.verdicts.items() if not verdict.shown},
+        (usable - servers.movable.keys()) | servers.pins.keys(),
+        {name: failing.share for name, failing in state.rates.failing.items() if name in usable},
+    )
+
+
+def _drains(state: PoolState, servers: _Servers, requested: Collection[str], pool: PoolSettings) -> frozenset[str]:
+    """The requested drains that the guard allows."""
+    weights = {name: state.positions[name].weight for name in servers.movable} | servers.pins
+    drained = {name for name, weight in weights.items() if guard.is_drained(weight, servers.movable[name])}
+    return guard.admit_drains(requested, len(servers.usable), pool.max_mitigated, drained)
+
+
+def _load(state: PoolState, view: PoolView, servers: _Servers, server: Server, reduce: bool) -> Load:
+    """A server's load. A weight at which a person or another program holds it counts as its baseline; its capacity is
+    scaled likewise."""
+    name = server.name
+    verdict, rates = view.verdicts.get(name), state.rates
+    held_by_others = name in state.externally_controlled
+    weight = server.weight if held_by_others else state.positions[name].weight
+    configured = (state.baselines or {})[name].weight
+    baseline = server.weight if held_by_others else servers.pins.get(name, configured)
+    part = baseline / configured if configured > 0 else 1.0
+    rps = None if rates.rps is None else rates.rps.get(name)
+    served_rps = (rates.served or {}).get(name) or 0.0
+    load = Load(name, baseline, weight, reduce=reduce, rps=rps, served_rps=served_rps)
+    if verdict is None:
+        return load
+    return msgspec.structs.replace(
+        load,
+        slow=verdict.state in ("interference", "overload"),
+        capacity_rps=None if verdict.capacity_rps is None else verdict.capacity_rps * part,
+        capacity_stderr_rps=(verdict.capacity_stderr_rps or 0.0) * part,
+        severity=verdict.severity,
+        cpu_predicted=verdict.cpu_predicted,
+        rps=rps if rps is not None else verdict.rps,
+        cpu=verdict.cpu,
+        probability=_probability(verdict),
+    )
 
 
 def _probability(verdict: Verdict) -> float:
@@ -390,5 +197,169 @@ def _probability(verdict: Verdict) -> float:
     return verdict.probability
 
 
-def _first_reason(verdict: Verdict) -> str:
-    return verdict.path[0] if verdict.path else "no reason given"
+def _believed(state: PoolState, loads: list[Load]) -> list[Load]:
+    """The loads, where the servers to reduce have the capacities that the balancer's own counts allow."""
+    rates, known = state.rates, capacities(loads)
+    if rates.rps is None or known is None or not any(load.reduce for load in loads):
+        return loads
+    per_weight, error = calm_capacity(loads, known)
+    speed = state.calm.speed(len(loads), per_weight * sum(load.baseline for load in loads))
+    each_s = belief.shortest_s({load.server: rates.held_by(load.server) for load in loads}, rates.rps)
+    return [
+        belief.believed(load, rates.held_by(load.server), load.baseline * per_weight, error, each_s, speed)
+        if load.reduce
+        else load
+        for load in loads
+    ]
+
+
+# -- which move -------------------------------------------------------------------------------------------------------
+
+
+def _in_episode(
+    state: PoolState,
+    view: PoolView,
+    settings: LbengineSettings,
+    name: str,
+    baseline: int,
+    share: Share | None,
+    verdict: Verdict,
+    watched: int,
+) -> _Move:
+    """A move towards the weight of the split. `watched`: the weight that brings the server `WATCHED_RPS`."""
+    now_s, before = view.now_s, state.positions[name]
+    blind = verdict.calm_shows_within_s is None
+    target = baseline if share is None else share.weight
+    # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
+    after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
+    if after.is_tried(now_s):
+        return _Move(target, position.moved(after, baseline, now_s), Reason("tried"))
+    if blind:
+        after = position.watched(after, watched, now_s)
+    after = position.settle(after, target, baseline, now_s, settings.min_change)
+    if target >= baseline and before.weight >= baseline:
+        return _Move(target, after, Reason("no_gain", verdict, share))
+    return _Move(target, after, Reason("interference", verdict, share if target < baseline else None))
+
+
+def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int) -> int:
+    """The weight that brings a server `WATCHED_RPS`. Under least connections that is 1: with any weight below the
+    others' it gets the requests that come while all others are busy."""
+    total_rps = state.rates.total_rps
+    if view.snapshot.by_concurrency or not total_rps:
+        return 1
+    most = math.floor(WATCHED_SHARE * baseline)
+    others = sum(servers.movable.values()) - baseline
+    return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
+
+
+def _back(
+    state: PoolState, view: PoolView, settings: LbengineSettings, admission: guard.Admission, name: str, baseline: int
+) -> _Move:
+    """The move of a server that may not be reduced: back to its baseline at once, with the reason."""
+    before, verdict = state.positions[name], view.verdicts.get(name)
+    there = Position(baseline)
+    if (hold := view.holds.get(name)) is not None:
+        return _Move(baseline, there, Reason("measured", request=str(hold)))
+    if verdict is None:
+        # For the length of a lease after the start a server without a Verdict stays where it is.
+        if state.started_s is not None and view.now_s - state.started_s < settings.lease_s:
+            return _Move(before.weight, Position(before.weight), Reason("waiting"))
+        panic = admission.panic if view.verdicts else ""
+        return _Move(baseline, there, Reason("panic", panic=panic) if panic else Reason("no_verdict"))
+    if verdict.state == "unknown" and before.moved_s is not None:
+        return _Move(baseline, position.tried(before, baseline, view.now_s, blind=True), Reason("unknown", verdict))
+    if admission.panic:
+        return _Move(baseline, there, Reason("panic", verdict, panic=admission.panic))
+    if verdict.state != "interference":
+        return _Move(baseline, there, Reason(verdict.state, verdict))
+    if admission.fails:
+        return _Move(baseline, there, Reason("peer_fails", verdict, fails=admission.fails))
+    # The episode goes on although nothing shows it now, so its trials are kept.
+    return _Move(baseline, position.moved(before, baseline, view.now_s), Reason("not_shown", verdict))
+
+
+# -- what the others can carry ----------------------------------------------------------------------------------------
+
+
+def _given_back(
+    moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], room: Room, now_s: float
+) -> dict[str, _Move]:
+    """The moves of slow servers that get load back at once, since the others would be too full: up to their targets."""
+    behind = [name for name in slow if name in moves and moves[name].position.weight < moves[name].target]
+    if not behind:
+        return {}
+    filled = room.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})
+    if filled <= room.limit():
+        return {}
+    return {
+        name: _Move(
+            moves[name].target,
+            position.given_back(moves[name].position, moves[name].target, now_s),
+            replace(moves[name].reason, others_filled=filled),
+        )
+        for name in behind
+    }
+
+
+def _pinned(
+    view: PoolView, servers: _Servers, name: str, weight: int, weights: Mapping[str, int], room: Room
+) -> Reason:
+    """The reason of a pinned server. A pin is kept even where the others get too full; its reason warns then."""
+    filled = room.filled(weights, without=view.pins)
+    too_full = weight < servers.movable[name] and filled > room.u_threshold + OVER
+    request = f"pinned at {view.pins[name].weight} by {view.pins[name].by}"
+    return Reason("pinned", request=request, others_filled=filled if too_full else None)
+
+
+def _bounded(
+    moves: Mapping[str, _Move], reduce: Collection[str], servers: _Servers, view: PoolView, pool: PoolSettings
+) -> dict[str, _Move]:
+    """The moves that the guard changes."""
+    bounded = guard.bound(
+        {name: move.position.weight for name, move in moves.items()},
+        servers.movable,
+        reduce,
+        pool.max_mitigated,
+        {server.name: server.weight for server in servers.usable if server.name not in servers.movable},
+        view.snapshot.most_weight,
+        servers.pins.keys(),
+    )
+    return {
+        name: _Move(servers.movable[name], Position(weight), Reason("bounded"))
+        for name, weight in bounded.items()
+        if weight != moves[name].position.weight
+    }
+
+
+# -- what is kept of the turn -----------------------------------------------------------------------------------------
+
+
+def _decision(
+    state: PoolState, view: PoolView, name: str, move: _Move, pool: PoolSettings, settings: LbengineSettings
+) -> Decision:
+    """The decision, with the `maxconn` that the second stage asks for, if any."""
+    reason, maxconn = move.reason, None
+    cap = view.caps.get(name)
+    if cap is not None and cap.maxconn is not None and reason.cause not in ("pinned", "bounded"):
+        maxconn = limits.capped(cap.maxconn, (state.baselines or {})[name].maxconn)
+        reason = replace(
+            reason,
+            cause="limited" if reason.cause == "calm" else reason.cause,
+            limit="" if state.limits.get(name) == maxconn else str(cap),
+        )
+    why, short = explain.words(reason, pool, settings)
+    return Decision(move.position, reason.cause, why, short, maxconn)
+
+
+def _calm(state: PoolState, view: PoolView, servers: _Servers, loads: Collection[Load]) -> Calm | None:
+    """The sums over the calm pool, with this turn's look; None unless all servers are calm and counted."""
+    rates = state.rates
+    if view.snapshot.counts == "connections" or any(server.uncounted for server in servers.usable):
+        return None
+    if not rates.total_rps:
+        return None
+    if any(load.reduce or load.slow or load.weight != load.baseline for load in loads):
+        return None
+    held = sum(server.in_flight for server in servers.usable)
+    return state.calm.after(view.now_s, held, rates.total_rps)

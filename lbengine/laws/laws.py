@@ -1,7 +1,7 @@
 """The laws: how many requests per second each server should get. Pure functions of numbers, no servers or weights here.
 
 `optimal` is the square-root rule for processor-sharing queues; `ice` is the rule of Maji, Mitra and Bagchi (ICAC 2015);
-`equalise` fills all servers alike; `tail` (in `lbengine/laws/tail.py`) makes the 99th percentile least.
+`equalise`, which fills all servers alike, is what `optimal` comes to in a full pool.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Response time percentiles of a pool whose servers' response times are exponential (see `lbengine/laws/tail.py`)."""
+"""Response time percentiles of a pool whose servers' response times are exponential.
+
+A request of size x waits x/(1 - r/μ) on average in a processor-sharing queue, whatever the sizes' distribution
+(L. Kleinrock, Queueing Systems vol. 2, Wiley 1976, section 4.4). Taking that mean for the time itself and exponential
+sizes, the response time is exponential with rate μ - r. A pool is a mixture of such servers.
+"""
 
 from __future__ import annotations
 

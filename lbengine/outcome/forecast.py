@@ -1,8 +1,8 @@
 """The pool's 95th percentile of response time: its present value from the nodes' p95s, and its value after a change.
 
-A server's response times are taken as exponential (see `lbengine/laws/tail.py`): its p95 gives the rate ln(20)/p95, and
-the pool is the mixture. When the server's load moves from r to r', that rate changes like its slack, by the factor
-(μ - r')/(μ - r).
+A server's response times are taken as exponential (see `lbengine/laws/percentile.py`): its p95 gives the rate
+ln(20)/p95, and the pool is the mixture. When the server's load moves from r to r', that rate changes like its slack, by
+the factor (μ - r')/(μ - r).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from slackwater.config.kinds import (
 from slackwater.config.node_changes import GovernorSettings, RetuneSettings
 from slackwater.messages import Mode, Name, ServerName
 
-Law = Literal["optimal", "tail", "ice", "equalise"]
+Law = Literal["optimal", "ice"]
 CONTROLLER = "slackwater-controller"
 """The user of the controller's parts at the bus."""
 CONTROL = "slackwater-control"
@@ -113,10 +113,7 @@ class PoolSettings(Settings, frozen=True):
     )
     law: Annotated[
         Law,
-        Meta(
-            description="optimal: least mean response time; tail: least p99; ice: keep predicted CPU below u_threshold;"
-            " equalise: the same predicted utilisation everywhere"
-        ),
+        Meta(description="optimal: least mean response time; ice: keep the predicted CPU below u_threshold"),
     ] = "optimal"
     u_threshold: Annotated[float, Meta(gt=0, le=1, description="CPU share that the law keeps each server below")] = 0.8
     max_mitigated: Annotated[

@@ -15,7 +15,6 @@ from detector.judge import Judge
 from detector.recordings.recording import Recording
 from detector.train.replay import batches
 from detector.train.scores import score
-from lbengine.decision.law_weights import prepare
 from lbengine.engine import Engine
 from slackwater.config import ControllerSettings
 from slackwater.journal.journal import Journal, journal_path
@@ -57,7 +56,6 @@ class Player:
         )
         self._balancer = RecordedBalancer(recording.nodes)
         folder = Path(settings.state_dir)
-        prepare(self._pool.law)
         self.journal = Journal.open(journal_path(folder), clock=clock)
         self._engine = Engine(self._pool, self._lbengine, folder, self.journal, balancer=self._balancer, wall=clock)
         self._receipt = Receipt(clock)

@@ -21,7 +21,7 @@ from lab.commands import lab
 from lab.compare.statistics import geometric_mean
 from lab.sim import drawn
 from lab.sim.requests import Simulation
-from lbengine.decision import calm, choice, position
+from lbengine.decision import calm, loads, position
 from tests.support.judges import shipped
 from tests.support.paths import ROOT
 
@@ -42,9 +42,9 @@ def test_what_is_switched_off_is_there_and_takes_what_stands_in_for_it(name: str
 
 def test_a_name_that_was_changed_is_an_error() -> None:
     for seam, wrong in (
-        (Seam("lbengine.decision.choice:REMOVED", 1), "choice:REMOVED: there is no such name"),
+        (Seam("lbengine.decision.loads:REMOVED", 1), "loads:REMOVED: there is no such name"),
         (Seam("lbengine.decision.removed:CALM", 1), "removed:CALM: there is no such name"),
-        (Seam("lbengine.decision.choice:RECOURSE", position.moved), "expected a function"),
+        (Seam("lbengine.decision.loads:CAUTION", position.moved), "expected a function"),
         (Seam("lbengine.decision.position:moved", 1.0), "expected a value"),
         (Seam("lbengine.decision.position:moved", lambda position: position), "takes position, weight, now_s"),
     ):
@@ -56,19 +56,19 @@ def test_a_name_that_was_changed_is_an_error() -> None:
 
 def test_a_mechanism_is_off_for_a_while() -> None:
     seams = [
-        Seam("lbengine.decision.choice:RECOURSE", 7.0),
-        Seam("lbengine.decision.calm:Calm.speed", property(lambda _: 9.0)),
+        Seam("lbengine.decision.loads:CAUTION", 7.0),
+        Seam("lbengine.decision.calm:Calm.wait_s", property(lambda _: 9.0)),
         as_it_came("lbengine.decision.position:watched", "position"),
     ]
-    before, watched = choice.RECOURSE, position.watched
+    before, watched = loads.CAUTION, position.watched
     with off(seams):
-        assert choice.RECOURSE == 7.0
-        assert calm.Calm().speed == 9.0
+        assert loads.CAUTION == 7.0
+        assert calm.Calm().wait_s == 9.0
         here = position.Position(3, blind_s=0.0)
         assert isinstance(position.watched, Argument)
         assert position.watched(here, 50, now_s=100.0) is here
-    assert before == choice.RECOURSE
-    assert calm.Calm().speed == 1.0
+    assert before == loads.CAUTION
+    assert calm.Calm().wait_s is None
     assert position.watched is watched
 
 
@@ -81,16 +81,14 @@ def alone(seed: int, number: int, balance: str, name: str) -> Figures:
 
 def test_a_run_that_is_copied_at_its_first_difference_is_as_one_of_its_own(tmp_path: Path) -> None:
     names = (
-        "choice",
-        "calm-speed",
-        "recourse",
+        "caution",
         "no-rise",
         "watched",
         "law",
         "law-ice",
-        "choice-counts",
+        "drain",
+        "alike",
         "bare",
-        "drains",
     )
     place = tmp_path / "ablation.jsonl"
     asked = [
@@ -117,13 +115,13 @@ def test_a_run_that_is_copied_at_its_first_difference_is_as_one_of_its_own(tmp_p
         assert line.without(name) == alone(77, 0, "leastconn", name), name
     rows = {row["name"]: row for row in json.loads(done.stdout)["balances"]["leastconn"]}
     assert rows.keys() == {EVERYTHING, *names}
-    assert rows["recourse"]["scenarios"] == 1
+    assert rows["alike"]["scenarios"] == 1
     assert done.stderr == "" or "of 1 scenarios" in done.stderr
 
-    again = CliRunner().invoke(lab, [*asked, "--off", "choice", "--page", str(tmp_path / "page.md")])
+    again = CliRunner().invoke(lab, [*asked, "--off", "law", "--page", str(tmp_path / "page.md")])
     assert again.exit_code == 0, again.output
     assert len(data.read(place)) == 1, "nothing is played again"
-    assert "| choice | no choice among predicted splits" in (tmp_path / "page.md").read_text()
+    assert "| law | no law: a slow server keeps" in (tmp_path / "page.md").read_text()
 
 
 def line_of(number: int, times: float, **given: Any) -> data.Line:
@@ -139,23 +137,23 @@ def line_of(number: int, times: float, **given: Any) -> data.Line:
         "cpu_s": 2.0,
         "alone": Figures(20.0, 40.0, 60.0),
         "everything": usual,
-        "off": {"choice": without},
-        "same": ["recourse"],
+        "off": {"settle": without},
+        "same": ["caution"],
     }
     return data.Line(**whole | given)
 
 
 def test_what_is_left_is_what_was_not_played_with_this_code() -> None:
-    keys = [data.Key(7, number, "leastconn") for number in range(3)]
-    found = [line_of(0, 1.0), line_of(1, 1.0, code="before")]
-    assert data.left(found, "now", keys, ("choice", "recourse", "kept", "two-choices")) == [
-        (keys[0], ("kept",)),
-        (keys[1], ("choice", "recourse", "kept")),
-        (keys[2], ("choice", "recourse", "kept")),
+    keys = [data.Key(7, number, "random") for number in range(3)]
+    found = [line_of(0, 1.0, balance="random"), line_of(1, 1.0, balance="random", code="before")]
+    assert data.left(found, "now", keys, ("settle", "caution", "watched", "in-flight")) == [
+        (keys[0], ("watched",)),
+        (keys[1], ("settle", "watched", "caution")),
+        (keys[2], ("settle", "watched", "caution")),
     ]
-    assert data.left(found, "now", keys[:1], ("choice",)) == []
+    assert data.left(found, "now", keys[:1], ("settle",)) == []
     everything = data.left((), "now", keys[:1], ())
-    assert everything == [(keys[0], tuple(one.name for one in named((), "leastconn")))]
+    assert everything == [(keys[0], tuple(mechanism.name for mechanism in named((), "random")))]
     assert data.of_one_state(found) == found[1:]
 
 
@@ -187,14 +185,14 @@ def test_a_mechanism_that_brings_surely_less_than_two_percent_is_told(ratios: li
     ratios = ratios * 25
     found = [line_of(number, times) for number, times in enumerate(ratios)]
     rows = {one.name: one for one in summary.rows(found, "leastconn")}
-    assert rows.keys() == {EVERYTHING, "choice", "recourse"}
-    assert rows["choice"].brings == word
-    assert rows["choice"].differs == len(ratios)
-    assert rows["choice"].worst_mean == pytest.approx(max(ratios) / 2)
-    assert (rows["recourse"].mean.value, rows["recourse"].brings) == (1.0, summary.LITTLE)
+    assert rows.keys() == {EVERYTHING, "settle", "caution"}
+    assert rows["settle"].brings == word
+    assert rows["settle"].differs == len(ratios)
+    assert rows["settle"].worst_mean == pytest.approx(max(ratios) / 2)
+    assert (rows["caution"].mean.value, rows["caution"].brings) == (1.0, summary.LITTLE)
     assert rows[EVERYTHING].alone_mean.value == pytest.approx(0.5)
     text = page.page(found, "data.jsonl", "page.md")
-    assert f"| {word} | 587 |" in text or f"| {word} | {rows['choice'].lines} |" in text
+    assert f"| {word} | {rows['settle'].lines} |" in text
     assert "slackwater lab ablate --data data.jsonl --page page.md --replay" in text
 
 
@@ -214,7 +212,7 @@ def test_a_half_and_a_double_are_as_if_nothing_had_changed() -> None:
 
 def test_what_cannot_be_asked_for_is_refused() -> None:
     for arguments, wrong in (
-        (["--off", "nothing"], "--off nothing: expected one of choice"),
+        (["--off", "nothing"], "--off nothing: expected one of given-back"),
         (["--page", "page.md"], "--data is missing"),
         (["--data", "data.jsonl", "--replay"], "--page is missing"),
     ):
@@ -222,7 +220,7 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
         assert done.exit_code == 2
         assert wrong in done.output
     listed = CliRunner().invoke(lab, ["ablate", "--list"])
-    assert "(under random)" in listed.output
+    assert "(under leastconn)" in listed.output
 
 
 def test_recordings_are_judged_with_a_mechanism_off(tmp_path: Path) -> None:

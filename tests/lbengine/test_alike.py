@@ -16,7 +16,7 @@ from slackwater.messages import State, Verdict
 from tests.support.pool_shown import verdict
 
 RPS = 50.0
-CALM = Calm(held=1.0, predicted=(1.0,), seen_s=0.0, requests=200.0)
+CALM = Calm(held=1.0, seen_s=0.0, requests=200.0)
 """A request takes 5 ms."""
 
 

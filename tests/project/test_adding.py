@@ -42,7 +42,7 @@ def edited(edit: Json, checkout: Path) -> str:
     text = (checkout / edit["file"]).read_text()
     if "part" in edit:
         assert edit["part"] in text, edit
-        return text.replace(edit["part"], edit["with"])
+        return str(text.replace(edit["part"], edit["with"]))
     lines = text.splitlines()
     if "lines_with" in edit:
         word = edit["lines_with"]

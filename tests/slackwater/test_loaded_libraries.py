@@ -54,14 +54,10 @@ def loaded(source: str) -> set[str]:
     "source",
     [
         "from detector.service import *; choose_model(DetectorSettings())",
-        "import lbengine.service; from lbengine.decision.law_weights import prepare; prepare('optimal')",
+        "import lbengine.service",
         "import retune.service",
         "import web.service",
     ],
 )
 def test_what_a_child_imports_has_none_of_them_either(source: str) -> None:
     assert loaded(source) == set()
-
-
-def test_the_law_that_needs_scipy_has_it_before_its_first_decision() -> None:
-    assert "scipy" in loaded("from lbengine.decision.law_weights import prepare; prepare('tail')")

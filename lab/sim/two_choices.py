@@ -1,4 +1,4 @@
-"""How many requests each server gets under `balance random(2)`, and how many the pool holds. Pure.
+"""How many requests each server gets and holds under `balance random(2)`. Pure.
 
 HAProxy draws two servers by weight, perhaps the same server twice, and takes the one with fewer requests in flight for
 its weight (`get_server_rnd` in src/backend.c). So a slow server gets less than its share of the draws, but never less
@@ -14,9 +14,7 @@ the share d of the draws that holds k requests gets more of them at the rate
 
 where requests are counted relative to the weights.
 
-In a small pool queues also grow and shrink together, like the queue of one server with the whole pool's capacity. The
-two kinds of waiting are added as independent errors are, by squares. The result is within 17% of the Markov chain of 3
-to 8 servers (`tests/lbengine/test_two_choices.py`).
+`tests/lab/test_two_choices.py` compares it with the Markov chain of a few servers.
 """
 
 from __future__ import annotations
@@ -26,8 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lbengine.decision.prediction import FULL, SLOPE, Alike, in_server
-
+FULL = 0.95
+"""Above this utilisation a queue is taken to grow evenly with its load, since it is infinite at 1."""
+SLOPE = 1.0 / (1.0 - FULL) ** 2
+"""How fast it grows there: requests for each unit of utilisation."""
 LEVELS = 10
 """Up to this number of requests a queue's probabilities are computed one by one. Beyond, each further request is less
 likely by the same factor."""
@@ -36,6 +36,15 @@ LONGEST = 2 * LEVELS
 SWEEPS = 60
 PRECISION = 3e-4
 """The sweeps end when no server's requests grow by more than this share in a sweep."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """`count` servers that are taken alike. Each has this weight, and is full at `capacity_rps`."""
+
+    count: int
+    weight: float
+    capacity_rps: float
 
 
 @dataclass(frozen=True)
@@ -50,31 +59,7 @@ class Queue:
     """Rate of the requests that the server gets over its capacity; above 1 where it is full."""
 
 
-def held_together(groups: Sequence[Alike], total_rps: float) -> float:
-    """Requests in the pool."""
-    used = [group for group in groups if group.weight > 0.0]
-    working = tuple(Alike(group.count, group.weight, group.working_rps) for group in used)
-    settled = queues(working, total_rps)
-    held = math.fsum(group.count * queue.held for group, queue in zip(used, settled, strict=True))
-    busy = math.fsum(group.count * queue.beyond[1] for group, queue in zip(used, settled, strict=True))
-    filled = total_rps / math.fsum(group.count * group.capacity_rps for group in working)
-    over = math.fsum(
-        group.count * max(queue.filled * group.speed - FULL, 0.0)
-        for group, queue in zip(used, settled, strict=True)
-        if group.speed > 1.0
-    )
-    return busy + math.hypot(held - busy, in_server(filled) - filled) + SLOPE * over
-
-
-def shares(groups: Sequence[Alike], total_rps: float) -> list[float]:
-    """Share of the requests that a server of each group gets; the sum over all servers is 1."""
-    settled = iter(queues(tuple(group for group in groups if group.weight > 0.0), total_rps))
-    rates = [group.capacity_rps * next(settled).filled if group.weight > 0.0 else 0.0 for group in groups]
-    whole = math.fsum(group.count * rate for group, rate in zip(groups, rates, strict=True))
-    return [rate / whole for rate in rates]
-
-
-@lru_cache(maxsize=1024)  # many splits of one decision are alike
+@lru_cache(maxsize=1024)
 def queues(groups: tuple[Alike, ...], total_rps: float) -> list[Queue]:
     """The queue of a server of each group. All groups need a weight above 0.
 

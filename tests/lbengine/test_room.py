@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lbengine.decision import residual
+from lbengine.decision import room
 
 pools = st.lists(
     st.tuples(st.integers(0, 256), st.sampled_from([20.0, 60.0, 300.0]) | st.floats(1.0, 1000.0), st.booleans()),
@@ -19,12 +19,12 @@ pools = st.lists(
 
 
 def test_under_round_robin_a_server_is_as_full_as_its_share_of_the_weight_makes_it() -> None:
-    assert residual.fullest([0, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 300.0, False) == 0.75
-    assert residual.fullest([100, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 300.0, False) == 0.5
+    assert room.fullest([0, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 300.0, False) == 0.75
+    assert room.fullest([100, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 300.0, False) == 0.5
 
 
 def test_under_least_connections_servers_of_equal_weights_are_equally_full() -> None:
-    found = residual.fullest([100, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 280.0, True)
+    found = room.fullest([100, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 280.0, True)
     assert found == pytest.approx(0.5)
 
 
@@ -35,8 +35,7 @@ def test_under_least_connections_the_predicted_rates_add_up(pool: list[tuple[int
     assume(any(weights))
     total = load * sum(mu for weight, mu in zip(weights, capacity, strict=True) if weight)
     filled = [
-        residual.fullest(weights, capacity, [n == one for n in range(len(pool))], total, True)
-        for one in range(len(pool))
+        room.fullest(weights, capacity, [n == one for n in range(len(pool))], total, True) for one in range(len(pool))
     ]
     assert math.fsum(f * mu for f, mu in zip(filled, capacity, strict=True)) == pytest.approx(total, rel=1e-3)
     for f, weight in zip(filled, weights, strict=True):
@@ -46,12 +45,12 @@ def test_under_least_connections_the_predicted_rates_add_up(pool: list[tuple[int
 
 
 def test_a_pool_beyond_its_capacity_is_reported() -> None:
-    assert residual.fullest([0, 100, 100], [60.0, 300.0, 300.0], [False, True, True], 900.0, True) == 1.5
+    assert room.fullest([0, 100, 100], [60.0, 300.0, 300.0], [False, True, True], 900.0, True) == 1.5
 
 
 def test_nobody_is_nobody() -> None:
-    assert residual.fullest([0, 0], [1.0, 1.0], [True, True], 10.0, False) == 0.0
-    assert residual.fullest([5], [1.0], [False], 10.0, True) == 0.0
+    assert room.fullest([0, 0], [1.0, 1.0], [True, True], 10.0, False) == 0.0
+    assert room.fullest([5], [1.0], [False], 10.0, True) == 0.0
 
 
 @settings(deadline=None)
@@ -67,42 +66,42 @@ def test_what_is_given_back_is_enough_or_all_there_is_and_never_taken(
 ) -> None:
     baselines, capacity, kept = [255] * len(pool), [row[1] for row in pool], [row[2] for row in pool]
     weights = [255 if keeps else weight - weight % 5 for weight, _, keeps in pool]
-    given_back = residual.give_back(weights, baselines, capacity, kept, total, u_threshold, by_concurrency, step)
+    given_back = room.give_back(weights, baselines, capacity, kept, total, u_threshold, by_concurrency, step)
     for before, after, keeps in zip(weights, given_back, kept, strict=True):
         assert before <= after <= 255
         assert after == before or not keeps
         assert after % step == 0
-    limit = residual.allowed(capacity, total, u_threshold)
+    limit = room.allowed(capacity, total, u_threshold)
     if any(weight < 255 for weight in given_back):
-        assert residual.fullest(given_back, capacity, kept, total, by_concurrency) <= limit
-    if residual.fullest(weights, capacity, kept, total, by_concurrency) <= limit:
+        raised = [not keeps for keeps in kept]
+        most = max(limit, room.fullest(given_back, capacity, raised, total, by_concurrency))
+        assert room.fullest(given_back, capacity, kept, total, by_concurrency) <= most
+    if room.fullest(weights, capacity, kept, total, by_concurrency) <= limit:
         assert given_back == weights
 
 
 def test_no_more_is_given_back_than_is_needed() -> None:
-    found = residual.give_back([0, 100, 100], [100] * 3, [60.0, 300.0, 300.0], [False, True, True], 520.0, 0.8, False)
+    found = room.give_back([0, 100, 100], [100] * 3, [60.0, 300.0, 300.0], [False, True, True], 520.0, 0.8, False)
     (less, *others) = found
     assert others == [100, 100]
     assert 520.0 * 100 / (200 + less) <= 300.0 * 0.82 < 520.0 * 100 / (200 + less - 2)
 
 
 def test_a_drained_server_keeps_what_is_too_much_for_the_others_but_never_more_than_its_even_part() -> None:
-    assert residual.left_rps(600.0, 300.0, 400.0, 0.8) == 0.0
-    assert residual.left_rps(600.0, 300.0, 500.0, 0.8) == pytest.approx(20.0)
-    assert residual.left_rps(600.0, 300.0, 900.0, 0.8) == pytest.approx(300.0)
+    assert room.left_rps(600.0, 300.0, 400.0, 0.8) == 0.0
+    assert room.left_rps(600.0, 300.0, 500.0, 0.8) == pytest.approx(20.0)
+    assert room.left_rps(600.0, 300.0, 900.0, 0.8) == pytest.approx(300.0)
 
 
 @pytest.mark.parametrize("by_concurrency", [False, True])
 @pytest.mark.parametrize("rate", [5.0, 60.0, 200.0])
 def test_the_weight_for_a_rate_brings_that_rate(by_concurrency: bool, rate: float) -> None:
     others = [300.0, 300.0]
-    weight = residual.weight_for(rate, 300.0, [1000, 1000], others, 480.0, by_concurrency)
-    filled = residual.fullest(
-        [weight, 1000, 1000], [300.0, *others], [True, False, False], rate + 480.0, by_concurrency
-    )
+    weight = room.weight_for(rate, 300.0, [1000, 1000], others, 480.0, by_concurrency)
+    filled = room.fullest([weight, 1000, 1000], [300.0, *others], [True, False, False], rate + 480.0, by_concurrency)
     assert filled * 300.0 == pytest.approx(rate, abs=1.0)
 
 
 def test_nothing_to_keep_is_no_weight() -> None:
-    assert residual.weight_for(0.0, 300.0, [100], [300.0], 100.0, True) == 0
-    assert residual.weight_for(9.0, 300.0, [0], [300.0], 100.0, False) == 0
+    assert room.weight_for(0.0, 300.0, [100], [300.0], 100.0, True) == 0
+    assert room.weight_for(9.0, 300.0, [0], [300.0], 100.0, False) == 0

@@ -1,0 +1,143 @@
+"""The sentences of decisions: from a cause and its numbers to words for people. Nothing is decided here. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lbengine.decision.split import Share
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.messages import DecisionCause, Verdict
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a server is to have its weight: a cause, with the numbers and the requests that led there."""
+
+    cause: DecisionCause
+    verdict: Verdict | None = None
+    share: Share | None = None
+    """What the split gives the server; None where it was not asked, or the server is alone."""
+    others_filled: float | None = None
+    """How full the fullest other server would be (1 is full), where that decided."""
+    panic: str = ""
+    """Why no Verdict is believed."""
+    fails: str = ""
+    """Which server fails well above its peers."""
+    request: str = ""
+    """What a person or the second stage asked for: a pin, a drain, or a hold."""
+    keeps: int = 0
+    """The weight that a server to drain keeps, for which the others have no room."""
+    limit: str = ""
+    """Who asked for a lower `maxconn`, and why; empty where that is set already."""
+
+
+Words = tuple[str, tuple[str, ...]]
+"""A sentence, and the same in short phrases, the most important first."""
+
+
+def words(reason: Reason, pool: PoolSettings, settings: LbengineSettings) -> Words:
+    """The reason in words."""
+    why, short = _by_cause(reason, pool, settings)
+    return (f"{why}; {reason.limit}" if reason.limit else why), short
+
+
+def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) -> Words:
+    match reason.cause:
+        case "waiting":
+            return _alike("waiting for its first Verdict")
+        case "panic":
+            return f"{reason.panic}: baseline weights", ("panic",)
+        case "measured":
+            return _alike(reason.request)
+        case "no_verdict" if reason.verdict is None:
+            return _alike(f"no fresh Verdict for {settings.lease_s:g} s: it keeps its baseline weight")
+        case "bounded" | "not_drained":
+            few = (
+                f"at most {pool.max_mitigated:.0%} of the pool may be drained at a time",
+                "and never its last server",
+            )
+            return _listed(f"not drained: {few[0]}" if reason.cause == "not_drained" else few[0], few[1])
+        case "pinned":
+            return _alike(reason.request + _warning(reason, pool))
+        case "drained":
+            return _drained(reason, pool)
+        case "peer_fails":
+            return _listed("interference", f"but {reason.fails}: no load is moved to it")
+        case "not_shown":
+            return _listed("interference", f"but nothing shows it now: {_seen(reason)}")
+        case "tried":
+            tried = "its requests show now whether the neighbour is still there, since nothing else does"
+            return f"interference: {tried}", ("interference", tried)
+        case "no_gain":
+            stays = _no_gain(reason.share)
+            return f"interference: {_seen(reason)}; {stays}", ("interference", stays)
+        case "interference":
+            return _interference(reason)
+        case "calm":
+            return _alike("calm")
+        case "unknown":
+            return f"unknown: {_seen(reason)}", ("unknown", _seen(reason))
+        case state:
+            return _alike(f"{state}: {_seen(reason)}")
+
+
+def _alike(why: str) -> Words:
+    return why, (why,)
+
+
+def _listed(*short: str) -> Words:
+    return ", ".join(short), short
+
+
+def _seen(reason: Reason) -> str:
+    """The most important sign that the detector gives."""
+    return reason.verdict.path[0] if reason.verdict is not None and reason.verdict.path else "no reason given"
+
+
+def _interference(reason: Reason) -> Words:
+    seen = _seen(reason)
+    if reason.others_filled is not None:
+        full = f"the others would be {reason.others_filled:.0%} full without it"
+        return f"interference: {seen}; it gets load back, since {full}", ("given back at once", full)
+    if reason.share is None:
+        stays = "its weight stays until it is proven calm"
+        return f"interference: {seen}; {stays}", ("interference", stays)
+    severity = reason.verdict.severity if reason.verdict is not None else 0.0
+    return (
+        f"interference: {seen}; {_share(reason.share)}",
+        ("interference", f"at most {severity:.0%} of capacity lost", seen),
+    )
+
+
+def _share(share: Share) -> str:
+    if share.basis != "capacities":
+        missing = "the pool's rate" if share.basis == "no_rate" else "no server's capacity"
+        known = f"{missing} is {'not ' if share.basis == 'no_rate' else ''}known"
+        room = ", and what the others' CPU has no room for" if share.for_room else ""
+        return f"{known}, so it keeps the share of its capacity that is left{room}"
+    room = "; its weight is higher, or the others would be too full" if share.for_room else ""
+    return (
+        f"of {share.total_rps:.0f} requests/s it should answer {share.rps:.0f},"
+        f" since it can answer {share.capacity_rps:.0f} and the others {share.others_rps:.0f}{room}"
+    )
+
+
+def _no_gain(share: Share | None) -> str:
+    if share is None:
+        return "no other server can take its load"
+    if share.basis == "capacities":
+        return f"it keeps its weight: {_share(share)}"
+    return "it keeps its weight, since no loss of capacity is known"
+
+
+def _drained(reason: Reason, pool: PoolSettings) -> Words:
+    if reason.keeps == 0:
+        return _alike(reason.request)
+    below = f"below {pool.u_threshold:.0%} of their capacity"
+    return f"{reason.request}; it keeps {reason.keeps}, which the others cannot carry {below}", (reason.request,)
+
+
+def _warning(reason: Reason, pool: PoolSettings) -> str:
+    if reason.others_filled is None:
+        return ""
+    return f"; warning: the others are predicted to be {reason.others_filled:.0%} full, above {pool.u_threshold:.0%}"

@@ -1,0 +1,214 @@
+"""How the requests of a pool are shared out while some of its servers are slow. Pure.
+
+Only servers that may be reduced get less than their baseline; the others keep the proportions of their baselines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lbengine.balancer import Snapshot
+from lbengine.decision import guard, room
+from lbengine.decision.loads import Load, capacities
+from lbengine.laws import laws as law
+from lbengine.laws.rounding import closest, grain
+
+LEAST_IN_FLIGHT = 1.0
+"""Where weights share the requests in flight, a server that should hold fewer than this gets weight 0: weights can't
+express less."""
+ROOM_TO_DRAIN = 0.95
+"""A server is drained if the others can carry everything within this share of their room. It stays drained while they
+can carry it within all of their room."""
+Basis = Literal["capacities", "no_rate", "no_capacity"]
+"""What a split follows from. no_rate, no_capacity: that is not known, so each server keeps the share of its capacity
+that it has not lost."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The weight that a server to reduce should have, and the numbers that led there. Rates in requests per second."""
+
+    weight: int
+    basis: Basis = "capacities"
+    rps: float = 0.0
+    """What the server should answer."""
+    total_rps: float = 0.0
+    """What the pool has to answer."""
+    capacity_rps: float = 0.0
+    """What the server can answer."""
+    others_rps: float = 0.0
+    """What the servers that are not reduced can answer together."""
+    for_room: bool = False
+    """The weight is higher than the law's, or the others would be too full."""
+
+
+def split(
+    loads: Sequence[Load],
+    total_rps: float | None,
+    law_name: str,
+    u_threshold: float,
+    snapshot: Snapshot,
+    most_drained: int,
+) -> dict[str, Share]:
+    """The shares of the servers to reduce, by name, for a pool that carries `total_rps` (None: not known).
+
+    Under any law they keep enough load that no other server is pushed over `u_threshold`, as far as that can be
+    predicted. At most `most_drained` of them are drained, those with the greatest probable loss. The only server of a
+    pool is never reduced.
+    """
+    if len(loads) < 2 or not any(load.reduce for load in loads):
+        return {}
+    capacity = capacities(loads)
+    if total_rps is None or capacity is None:
+        shares = _by_severity(loads, "no_rate" if total_rps is None else "no_capacity", u_threshold)
+    else:
+        shares = _by_law(loads, capacity, total_rps, law_name, u_threshold, snapshot)
+    return _within(shares, [load for load in loads if load.reduce], most_drained)
+
+
+def _within(shares: Mapping[str, Share], loads: Sequence[Load], most_drained: int) -> dict[str, Share]:
+    """Limits the number of drained servers: those beyond it keep `guard.PART` of their baseline.
+
+    A server that is drained now stays so for a while, so until then no other is drained in its place.
+    """
+    now = {load.server for load in loads if guard.is_drained(load.weight, load.baseline)}
+    low = [load for load in loads if guard.is_drained(shares[load.server].weight, load.baseline)]
+    low.sort(key=lambda load: (load.server not in now, -load.probability * load.severity, load.server))
+    free = max(most_drained - len(now - {load.server for load in low}), 0)
+    kept = {
+        load.server: replace(shares[load.server], weight=guard.least_weight(load.baseline), for_room=True)
+        for load in low[free:]
+    }
+    return {**shares, **kept}
+
+
+def _by_law(
+    loads: Sequence[Load],
+    capacity: Sequence[float],
+    total_rps: float,
+    law_name: str,
+    u_threshold: float,
+    snapshot: Snapshot,
+) -> dict[str, Share]:
+    # Without load all splits are equally good. With a little load assumed, slow servers are drained.
+    total_rps = max(total_rps, 0.001 * math.fsum(capacity))
+    rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
+    step = grain([load.baseline for load in loads]) if snapshot.serves_in_runs else 1
+    if snapshot.by_concurrency:
+        weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
+    else:
+        weights = _rounded(loads, rates, step)
+    with_room = room.give_back(
+        [weights.get(load.server, load.baseline) for load in loads],
+        [load.baseline for load in loads],
+        capacity,
+        [not load.reduce for load in loads],
+        total_rps,
+        u_threshold,
+        snapshot.by_concurrency,
+        step,
+    )
+    others_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if not load.reduce)
+    return {
+        load.server: Share(weight, "capacities", rate, total_rps, mu, others_rps, weight > weights[load.server])
+        for load, mu, rate, weight in zip(loads, capacity, rates, with_room, strict=True)
+        if load.reduce
+    }
+
+
+def _by_severity(loads: Sequence[Load], basis: Basis, u_threshold: float) -> dict[str, Share]:
+    """The shares where the rate or all capacities are unknown.
+
+    A server keeps 1 - severity of its weight, the share of its capacity that is left. It keeps more where the others'
+    CPU is known to be too high to take the rest.
+    """
+    affected = [load for load in loads if load.reduce]
+    kept = [not load.reduce for load in loads]
+    least = room.least_weight([load.weight for load in loads], [load.cpu for load in loads], kept, u_threshold)
+    others = sum(load.baseline for load in loads if not load.reduce)
+    left = math.fsum(load.baseline * (1.0 - load.severity) for load in affected)
+    lost = sum(load.baseline for load in affected) - left
+    back = min(max((least - others - left) / lost, 0.0), 1.0) if lost > 0.0 else 0.0
+    shares = {}
+    for load in affected:
+        weight = load.baseline * (1.0 - load.severity * (1.0 - back))
+        whole = math.ceil(weight - 1e-9) if back > 0.0 else round(weight)
+        shares[load.server] = Share(min(whole, load.baseline), basis, for_room=back > 0.0)
+    return shares
+
+
+def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
+    """`ice` for each server to reduce, but at least the rate that the others cannot carry below the threshold."""
+    weights = sum(load.baseline for load in loads)
+    fair = [total_rps * load.baseline / weights for load in loads]
+    rates = [
+        law.ice(mu, load.cpu_predicted, load.rps, rate, u_threshold) if load.reduce else 0.0
+        for load, mu, rate in zip(loads, capacity, fair, strict=True)
+    ]
+    affected_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if load.reduce)
+    fine_rps = math.fsum(capacity) - affected_rps
+    left_rps = room.left_rps(fine_rps, affected_rps, total_rps, u_threshold)
+    rates = [
+        max(rate, left_rps * mu / affected_rps) if load.reduce else 0.0
+        for load, mu, rate in zip(loads, capacity, rates, strict=True)
+    ]
+    rest_rps = max(total_rps - math.fsum(rates), 0.0)
+    return [
+        rate if load.reduce else rest_rps * mu / fine_rps for load, mu, rate in zip(loads, capacity, rates, strict=True)
+    ]
+
+
+Law = Callable[[Sequence[Load], Sequence[float], float, float], list[float]]
+"""(loads, their capacities, the pool's rate, u_threshold) -> wanted rates, all in requests per second."""
+LAWS: dict[str, Law] = {
+    "optimal": lambda _, capacity, total_rps, u_threshold: law.optimal(capacity, total_rps, u_threshold),
+    "ice": _ice,
+}
+
+
+def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> dict[str, int]:
+    """Weights of the servers to reduce, in proportion to `shares`; the other servers keep their baselines.
+
+    The weights are multiples of `step`, as all baselines are.
+    """
+    reduced = [(load, share) for load, share in zip(loads, shares, strict=True) if load.reduce]
+    keeping = [(load, share) for load, share in zip(loads, shares, strict=True) if not load.reduce]
+    if not keeping:  # the server with the largest share for its baseline keeps it
+        keeping = [max(reduced, key=lambda pair: (pair[1] / pair[0].baseline, pair[0].server))]
+        reduced = [pair for pair in reduced if pair is not keeping[0]]
+    kept_weight, kept = sum(load.baseline for load, _ in keeping), math.fsum(share for _, share in keeping)
+    if kept_weight <= 0 or kept <= 0.0:
+        return {load.server: load.baseline for load in loads if load.reduce}
+    most = [load.baseline // step for load, _ in reduced]
+    weights = closest(kept_weight // step, kept, [share for _, share in reduced], most)
+    weight_of_kept = {load.server: load.baseline for load, _ in keeping if load.reduce}
+    return weight_of_kept | {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
+
+
+def _by_concurrency(
+    loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
+) -> dict[str, int]:
+    """Weights of the servers to reduce under least connections, where weights share the requests in flight.
+
+    A processor-sharing server with the rate r and the capacity μ holds r/(μ - r) requests, by Little's law.
+
+    Below about one request weights have no effect (an idle server is taken first whatever its weight). A server that
+    should hold less gets 0, if the others can carry all load below the threshold without it.
+    """
+    held = [room.in_flight(rate / mu) for mu, rate in zip(capacity, rates, strict=True)]
+    rounded = _rounded(loads, held)
+    staying_rps = math.fsum(capacity)
+    weights: dict[str, int] = {}
+    for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
+        if not load.reduce:
+            continue
+        room_rps = u_threshold * (staying_rps - mu) * (1.0 if load.weight == 0 else ROOM_TO_DRAIN)
+        if held_here < LEAST_IN_FLIGHT and total_rps <= room_rps:
+            staying_rps -= mu
+            weights[load.server] = 0
+        else:
+            weights[load.server] = max(1, rounded[load.server])
+    return weights
