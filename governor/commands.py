@@ -6,13 +6,14 @@ import asyncio
 import importlib
 import importlib.util
 from pathlib import Path
+from typing import get_args
 
 import click
 import msgspec
 
-from governor.policies.table import ACTING
 from governor.types import GovernorError
-from slackwater.config import NODE_POLICIES, load
+from slackwater.config import load
+from slackwater.config.node_changes import GovernorPolicy
 from slackwater.extras import installed_by
 from slackwater.options import config_option, pool_option, seconds_of
 
@@ -47,7 +48,7 @@ def governor() -> None:
 @governor.command(epilog="Example: slackwater governor run --pool web --act")
 @config_option
 @pool_option("Only this pool.")
-@click.option("--policy", type=click.Choice([*ACTING, *NODE_POLICIES]), help="Which one  [default: governor.policy]")
+@click.option("--policy", type=click.Choice(get_args(GovernorPolicy)), help="Which one  [default: governor.policy]")
 @click.option("--target-ms", type=click.FloatRange(0, min_open=True), help="Of the p95  [default: the pool's setting]")
 @click.option("--act", is_flag=True, help="Give Orders to the nodes' wsengines; without it nothing is changed.")
 @click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="How long  [default: until Ctrl-C]")
