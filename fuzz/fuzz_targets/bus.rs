@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use slackwater_node::bus::{Access, connect};
+use slackwater_node::bus::{BusSettings, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -34,7 +34,7 @@ fn is_known(data: &[u8]) -> bool {
 async fn story(greeting: &[u8], rest: &[u8]) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("nats://{}", listener.local_addr().expect("an address"));
-    let options = Access { url: &url, ..Access::default() }.read().expect("no files");
+    let options = BusSettings { url: url.clone(), ..BusSettings::default() }.read().expect("no files");
     let options = options.connection_timeout(Duration::from_millis(200)).ignore_discovered_servers();
     let client = connect(&url, options, "fuzz", "n1", 8).await.expect("an address");
     let mut weights = client.subscribe(SUBJECT).await.expect("a subscription");

@@ -8,7 +8,7 @@ use rustix::thread::ClockId;
 use slackwater_messages::Sample;
 use slackwater_monitor::collectors::COLLECTORS;
 use slackwater_monitor::config::Settings;
-use slackwater_monitor::system::System;
+use slackwater_node::system::System;
 
 const PERIOD: Duration = Duration::from_millis(200);
 const PERIODS: usize = 50;

@@ -6,13 +6,15 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions};
 use slackwater_messages::Sample;
-use slackwater_node::bus::{BusError, connect};
+use slackwater_node::bus::{BusError, BusSettings, connect};
 
 use crate::backlog::Backlog;
-use crate::config::{BusSettings, PROGRAM};
+use crate::config::PROGRAM;
 
 /// Messages that wait for the connection's task: those of one moment, never a backlog.
 const WAITING: usize = 4;
+/// While the bus is away the newest Samples wait for it, this many; older ones are dropped and counted.
+pub const MOST_WAITING: usize = 25;
 /// How long the connection's task may take for what was handed to it.
 const HANDED_WITHIN: Duration = Duration::from_millis(20);
 
@@ -51,7 +53,7 @@ impl Bus {
         subject: String,
     ) -> Result<Bus, BusError> {
         let client = connect(&settings.url, access, PROGRAM, node, WAITING).await?;
-        let backlog = Backlog::new(settings.buffer_samples as usize);
+        let backlog = Backlog::new(MOST_WAITING);
         Ok(Bus { client, subject, backlog, published: 0, dropped_before: 0 })
     }
 
@@ -105,15 +107,14 @@ mod tests {
     fn a_bus_that_is_away_for_a_minute_takes_no_time_and_the_newest_samples_wait() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let settings =
-                BusSettings { url: "nats://127.0.0.1:9".to_owned(), buffer_samples: 10, ..BusSettings::default() };
+            let settings = BusSettings { url: "nats://127.0.0.1:9".to_owned(), ..BusSettings::default() };
             let mut bus = Bus::open(&settings, ConnectOptions::new(), "test", subject("p", "n")).await.expect("open");
             for seq in 0..300 {
                 bus.publish(Sample { seq, ..Sample::default() }).await;
             }
-            assert_eq!(bus.sent(), Sent { published: 0, dropped: 290 });
-            let oldest = bus.backlog.oldest().expect("ten wait");
-            assert_eq!((oldest.seq, oldest.samples_dropped), (290, 290));
+            assert_eq!(bus.sent(), Sent { published: 0, dropped: 275 });
+            let oldest = bus.backlog.oldest().expect("some wait");
+            assert_eq!((oldest.seq, oldest.samples_dropped), (275, 275));
             bus.close().await;
         });
     }

@@ -9,6 +9,7 @@ use slackwater_messages::{AbsenceCause, Sample};
 use slackwater_node::cgroup;
 use slackwater_node::login::{Caller, NoBus};
 use slackwater_node::status::http;
+use slackwater_node::system::System;
 use slackwater_sniffer::user_exists;
 
 use crate::asked;
@@ -20,7 +21,6 @@ use crate::reason::Reason;
 use crate::sampler::Sampler;
 use crate::sandbox;
 use crate::sandbox::seccomp;
-use crate::system::System;
 
 /// So that at least one health check of the balancer comes: HAProxy's come every 2 s.
 const WATCHED_FOR: Duration = Duration::from_millis(2500);
@@ -166,8 +166,7 @@ fn cause_below(sample: &Sample, section: &str) -> Option<AbsenceCause> {
 /// Logs in as the monitor does.
 fn bus(settings: &Settings) -> Item {
     let listens_to = asked::subject(settings);
-    let access = settings.bus.access();
-    let caller = Caller { access, pool: &settings.pool, node: &settings.node, listens_to: &listens_to };
+    let caller = Caller { bus: &settings.bus, pool: &settings.pool, node: &settings.node, listens_to: &listens_to };
     match caller.log_in() {
         Ok(detail) => item("bus", true, Ok::<_, Reason>(detail)),
         Err(NoBus { why, remedy }) => Item { remedy: Some(remedy), ..item("bus", true, Err(Reason::from(why))) },

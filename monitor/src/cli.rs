@@ -8,13 +8,14 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand}
 use slackwater_node::cli::{ConfigCommand, pretty_json, print};
 use slackwater_node::log;
 use slackwater_node::settings::{file_or_usual, load, nearest, parse};
+use slackwater_node::system::System;
 
 use crate::collectors::COLLECTORS;
 use crate::config::{self, Settings};
 use crate::error::Error;
+use crate::kernel_file::line;
 use crate::sampler::Sampler;
 use crate::sandbox;
-use crate::system::System;
 use crate::{check, counters, run, table};
 
 /// Where the package puts the node's configuration.
@@ -143,7 +144,7 @@ pub fn main() -> ExitCode {
 }
 
 fn settings(system: &System, file: Option<PathBuf>) -> Result<Settings, Error> {
-    let hostname = system.line(&system.proc.join("sys/kernel/hostname")).unwrap_or_default();
+    let hostname = line(&system.proc.join("sys/kernel/hostname")).unwrap_or_default();
     let settings: Settings = match file {
         Some(file) => load(&file, &hostname),
         None => parse("", "defaults", &hostname),

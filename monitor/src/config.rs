@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use slackwater_node::bus::Access;
+use slackwater_node::bus::BusSettings;
 use slackwater_node::settings::{Faults, Program};
 use slackwater_node::status::Page;
 use slackwater_sniffer::MOST_ROUTES;
@@ -25,27 +25,7 @@ slackwater_node::settings! {
         /// Seconds between two Samples where pace.by_event is false; where it is true, in an event that lasts.
         period_s: f64 = 0.2;
     }
-    /// Where Samples go.
-    [bus] struct BusSettings {
-        /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
-        url: String = "nats://127.0.0.1:14222".to_owned();
-        /// While the bus is away the newest Samples wait for it, this many; older ones are dropped and counted.
-        buffer_samples: u32 = 25;
-        /// Credentials file of NATS (.creds); empty: none.
-        credentials: String = String::new();
-        /// File with the seed of an NKey; empty: none.
-        nkey_file: String = String::new();
-        /// User name, with bus.password_file; empty: none.
-        user: String = String::new();
-        /// File with the user's password.
-        password_file: String = String::new();
-        /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
-        tls_ca: String = String::new();
-        /// File with our own certificate (PEM), with bus.tls_key and bus.tls_ca; empty: none.
-        tls_cert: String = String::new();
-        /// File with the key of our own certificate (PEM).
-        tls_key: String = String::new();
-    }
+    use [bus] BusSettings;
     /// Samples by event: seldom while nothing happens, often while a signal is outside its usual range.
     [pace] struct PaceSettings {
         /// true: Samples follow events; false: there is one each period_s.
@@ -160,22 +140,6 @@ impl Settings {
     }
 }
 
-impl BusSettings {
-    /// Who we are to the server, and whom we take it for.
-    pub fn access(&self) -> Access<'_> {
-        Access {
-            url: &self.url,
-            credentials: &self.credentials,
-            nkey_file: &self.nkey_file,
-            user: &self.user,
-            password_file: &self.password_file,
-            tls_ca: &self.tls_ca,
-            tls_cert: &self.tls_cert,
-            tls_key: &self.tls_key,
-        }
-    }
-}
-
 impl Program for Settings {
     const NAME: &'static str = PROGRAM;
 
@@ -186,7 +150,7 @@ impl Program for Settings {
     fn check(&self, faults: &mut Faults) {
         faults.expect_name("node", &self.node);
         faults.expect_name("pool", &self.pool);
-        self.bus.access().check(faults);
+        self.bus.check(faults);
         faults.expect_cgroup("cpu.cgroup", &self.cpu.cgroup);
         faults.expect_cgroup("processes.cgroup", &self.processes.cgroup);
         let mut within = |name: &str, value: f64, range: RangeInclusive<f64>| {
@@ -194,7 +158,6 @@ impl Program for Settings {
             faults.expect(name, range.contains(&value), fault);
         };
         within("period_s", self.period_s, 0.05..=60.0);
-        within("bus.buffer_samples", self.bus.buffer_samples.into(), 1.0..=3000.0);
         within("pace.event_s", self.pace.event_s, 0.02..=1.0);
         within("pace.quiet_s", self.pace.quiet_s, self.pace.event_s..=60.0);
         within("gaps.moments_per_s", self.gaps.moments_per_s, 1.0..=200.0);
@@ -331,7 +294,6 @@ mod tests {
             ("[bus]\ntls_cert = \"a\"", "bus.tls_key"),
             ("[bus]\ntls_cert = \"a\"\ntls_key = \"b\"", "bus.tls_cert"),
             ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),
-            ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
             ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),
             ("[agent]\nlisten = \"9777\"", "agent.listen"),
             ("[sniffer]\nports = []", "sniffer.ports"),

@@ -35,17 +35,17 @@ pub struct Most {
 }
 
 impl Most {
-    /// Of anything that is counted one by one.
+    /// The most that a counter of events grows.
     pub const EVENTS: Most = Most { per_s: 1e10, falls_a_little: false };
-    /// Of bytes.
+    /// The most that a counter of bytes grows.
     pub const BYTES: Most = Most { per_s: 1e12, falls_a_little: false };
 
-    /// Of a time, in units of which so many are a second: it grows by no more than the time that passed.
+    /// The most that a counter of time grows, in units of which a second has `units`: the time that passed.
     pub const fn time(units: f64) -> Most {
         Most { per_s: units, falls_a_little: false }
     }
 
-    /// Of so many together: CPUs, tasks that wait at once.
+    /// The most that `many` such counters grow together: CPUs, or tasks that wait at once.
     pub const fn of(self, many: f64) -> Most {
         Most { per_s: self.per_s * many, ..self }
     }
@@ -59,7 +59,7 @@ impl Most {
         by <= self.per_s * (BOOKED_TWICE * elapsed_s + BOOKED_LATE_S)
     }
 
-    /// By how much a counter grew in a time.
+    /// How much a counter grew in `elapsed_s` seconds.
     ///
     /// # Errors
     /// It went back or leapt.
@@ -99,7 +99,7 @@ pub(crate) fn seconds_between(from_ns: u64, to_ns: u64) -> f64 {
 pub struct Delta<const N: usize> {
     /// The time between the readings; 0 when there was only one.
     pub elapsed_s: f64,
-    /// By how much.
+    /// How much each counter grew.
     pub by: [Count; N],
 }
 
@@ -142,7 +142,7 @@ impl<const N: usize> CounterDelta<N> {
 }
 
 impl<const N: usize> Delta<N> {
-    /// By how much one of them grew.
+    /// How much the counter at `place` grew.
     ///
     /// # Errors
     /// Why it is not known.

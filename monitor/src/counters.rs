@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use slackwater_node::system::System;
+
 use crate::config::Settings;
 use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Wanted};
 use crate::reason::Reason;
-use crate::system::System;
 
 /// How long events may count.
 const WINDOW: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! The operating system as the collectors see it: roots of /proc and /sys, the clocks, and files that are read each period.
+//! Files of the kernel that are read each period.
 //!
 //! Reading a kept file with pread takes a sixth of the time of open, read and close on /proc.
 
@@ -6,66 +6,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::reason::Reason;
 
-/// Where the collectors look. Tests point the roots at trees of fixtures and hold the clock.
-#[derive(Clone)]
-pub struct System {
-    /// Usually `/proc`.
-    pub proc: PathBuf,
-    /// Usually `/sys`.
-    pub sys: PathBuf,
-    /// Usually `/sys/fs/cgroup`.
-    pub cgroup: PathBuf,
-    /// Nanoseconds that only go forward, from an arbitrary start.
-    pub monotonic_ns: Rc<dyn Fn() -> u64>,
-    /// Nanoseconds since 1970: a label, never used for durations.
-    pub wall_ns: Rc<dyn Fn() -> u64>,
-    /// CPU time in nanoseconds of all threads of a process, also of those that ended; `None` where it is not known.
-    pub cpu_ns_of: Rc<dyn Fn(u32) -> Option<u64>>,
-}
-
-impl System {
-    /// This machine.
-    pub fn machine() -> System {
-        let start = Instant::now();
-        // Numbers in a /proc of another PID namespace are other processes' to the system call.
-        let is_ours = std::fs::read_link("/proc/self").is_ok_and(|me| me == Path::new(&std::process::id().to_string()));
-        System {
-            proc: PathBuf::from("/proc"),
-            sys: PathBuf::from("/sys"),
-            cgroup: PathBuf::from("/sys/fs/cgroup"),
-            monotonic_ns: Rc::new(move || nanoseconds(start.elapsed())),
-            wall_ns: Rc::new(|| nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
-            cpu_ns_of: Rc::new(move |pid| if is_ours { cpu_ns_of(pid) } else { None }),
-        }
-    }
-
-    /// The first line of a file below `root`, without its line end.
-    ///
-    /// # Errors
-    /// Why the file cannot be used.
-    pub fn line(&self, path: &Path) -> Result<String, Reason> {
-        let text = std::fs::read_to_string(path).map_err(|error| Reason::of_file(path, &error))?;
-        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
-    }
-}
-
-fn nanoseconds(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// As `clock_getcpuclockid(3)` makes it: the number's complement, with 2 for the scheduler's count.
-fn cpu_ns_of(pid: u32) -> Option<u64> {
-    let clock = (!i32::try_from(pid).ok()? << 3) | 2;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to `time` only.
-    let failed = unsafe { libc::clock_gettime(clock, &raw mut time) } != 0;
-    let (s, ns) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
-    (!failed).then_some(s * 1_000_000_000 + ns)
+/// The first line of a file, without its line end.
+///
+/// # Errors
+/// Why the file cannot be used.
+pub fn line(path: &Path) -> Result<String, Reason> {
+    let text = std::fs::read_to_string(path).map_err(|error| Reason::of_file(path, &error))?;
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 /// Reads small files of the kernel into one buffer.
@@ -79,7 +29,7 @@ impl Reader {
     /// is a `?`: it hides nothing behind it.
     ///
     /// # Errors
-    /// As of `pread`.
+    /// An error of `pread`.
     pub fn read(&mut self, file: &File) -> io::Result<&str> {
         self.read_until(file, |more, room| more < room)
     }
@@ -87,7 +37,7 @@ impl Reader {
     /// The whole file from its start, if it is a list of records: of these the kernel gives a page at a time.
     ///
     /// # Errors
-    /// As of `pread`.
+    /// An error of `pread`.
     pub fn read_list(&mut self, file: &File) -> io::Result<&str> {
         self.read_until(file, |more, _| more == 0)
     }
@@ -176,56 +126,9 @@ impl KeptFile {
 }
 
 #[cfg(test)]
-pub(crate) mod fixture {
-    //! A tree of files and a clock that a test moves.
-
-    use std::cell::Cell;
-    use std::ops::Deref;
-    use std::rc::Rc;
-
-    use slackwater_node::fixture;
-
-    use super::System;
-
-    pub(crate) struct Fixture {
-        files: fixture::Fixture,
-        now_ns: Rc<Cell<u64>>,
-    }
-
-    impl Deref for Fixture {
-        type Target = fixture::Fixture;
-
-        fn deref(&self) -> &fixture::Fixture {
-            &self.files
-        }
-    }
-
-    impl Fixture {
-        pub(crate) fn new(files: &[(&str, &str)]) -> Fixture {
-            Fixture { files: fixture::Fixture::new(files), now_ns: Rc::new(Cell::new(1_000_000_000)) }
-        }
-
-        pub(crate) fn advance_s(&self, seconds: f64) {
-            self.now_ns.set(self.now_ns.get() + (seconds * 1e9) as u64);
-        }
-
-        pub(crate) fn system(&self) -> System {
-            let (monotonic, wall) = (self.now_ns.clone(), self.now_ns.clone());
-            System {
-                proc: self.path("proc"),
-                sys: self.path("sys"),
-                cgroup: self.path("cgroup"),
-                monotonic_ns: Rc::new(move || monotonic.get()),
-                wall_ns: Rc::new(move || wall.get() + 1_795_000_000_000_000_000),
-                cpu_ns_of: Rc::new(|_| None),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
-    use super::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
+
     use super::*;
 
     #[test]

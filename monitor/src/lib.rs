@@ -4,7 +4,7 @@
 //! - [`agent`]: answers HAProxy's agent-check with the weight that lbengine wants
 //! - [`asked`]: listens to lbengine's asks for more Samples
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
-//! - [`system`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
+//! - [`kernel_file`]: files of the kernel that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
 //! - [`processes`]: which processes are the web server's; [`process_watch`]: whether there may be others than before
 //! - [`counter_delta`]: how much the kernel's counters grew
@@ -36,6 +36,7 @@ pub mod config;
 pub mod counter_delta;
 pub mod counters;
 pub mod error;
+pub mod kernel_file;
 pub mod listener;
 pub mod memory;
 pub mod metrics;
@@ -49,7 +50,6 @@ pub mod run;
 pub mod sampler;
 pub mod sandbox;
 pub mod switches;
-pub mod system;
 pub mod table;
 pub mod threads;
 pub mod ticks;

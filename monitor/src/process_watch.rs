@@ -2,8 +2,10 @@
 //!
 //! While none was made and none of the known ones ended, looking through /proc again would find the same.
 
+use slackwater_node::system::System;
+
+use crate::kernel_file::{KeptFile, Reader};
 use crate::processes::LOOKS;
-use crate::system::{KeptFile, Reader, System};
 
 /// Without a new process one looks all the same after this time: an old one may have moved into a cgroup or taken another
 /// name.
@@ -53,7 +55,7 @@ fn parse_made(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     const S: u64 = 1_000_000_000;
 

@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 
 use slackwater_messages::AbsenceCause::NoProcess;
 use slackwater_node::cgroup;
+use slackwater_node::processes::{kept_name, numbers};
+use slackwater_node::system::System;
 
 use crate::config::ProcessSettings;
+use crate::kernel_file::Reader;
 use crate::reason::Reason;
-use crate::system::{Reader, System};
 
 /// A name counts as settled after this many looks.
 pub const LOOKS: u8 = 3;
 /// Settled names are read again in one of this many scans.
 const ROUNDS: u32 = 16;
-/// The kernel keeps this much of a command's name.
-const NAME_BYTES: usize = 15;
 
 /// Finds the processes again and again.
 pub struct Finder {
@@ -43,14 +43,10 @@ struct Known {
 impl Finder {
     /// Nothing is read yet.
     pub fn new(settings: &ProcessSettings, system: &System) -> Finder {
-        let cut = |name: &String| {
-            let end = (0..=NAME_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
-            name[..end.unwrap_or_default()].to_owned()
-        };
         Finder {
             proc: system.proc.clone(),
             cgroups: system.cgroup.clone(),
-            names: settings.names.iter().map(cut).collect(),
+            names: settings.names.iter().map(|name| kept_name(name).to_owned()).collect(),
             cgroup: settings.cgroup.clone(),
             known: HashMap::new(),
             round: 0,
@@ -78,9 +74,9 @@ impl Finder {
 
     fn by_name(&mut self) -> Result<Vec<u32>, Reason> {
         self.round = self.round.wrapping_add(1);
-        let entries = fs::read_dir(&self.proc).map_err(|error| Reason::of_file(&self.proc, &error))?;
+        let pids = numbers(&self.proc).map_err(|error| Reason::of_file(&self.proc, &error))?;
         let mut found = Vec::new();
-        for pid in entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+        for pid in pids {
             let known = self.known.entry(pid).or_insert(Known { matches: false, looks: 0, round: 0 });
             if known.looks < LOOKS || known.matches || pid % ROUNDS == self.round % ROUNDS {
                 // Of one that ended meanwhile there is no name.
@@ -122,7 +118,7 @@ fn collect_processes(directory: &Path, found: &mut Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn named(fixture: &Fixture, names: &[&str]) -> Finder {
         let names = names.iter().map(|name| (*name).to_owned()).collect();

@@ -15,17 +15,17 @@ use slackwater_node::files::why;
 pub struct Reason {
     /// What can be done depends on it; none where nothing can.
     pub cause: Option<AbsenceCause>,
-    /// In words.
+    /// The words for people.
     pub text: String,
 }
 
 impl Reason {
-    /// Of both.
+    /// A reason with a cause.
     pub fn new(cause: AbsenceCause, text: impl Into<String>) -> Reason {
         Reason { cause: Some(cause), text: text.into() }
     }
 
-    /// Of a file that cannot be used.
+    /// The reason why a file cannot be used.
     pub fn of_file(path: &Path, error: &io::Error) -> Reason {
         let denied = error.kind() == io::ErrorKind::PermissionDenied;
         Reason { cause: denied.then_some(AbsenceCause::PermissionDenied), text: why(path, error) }

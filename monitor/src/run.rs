@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use async_nats::ConnectOptions;
 use slackwater_messages::Sample;
 use slackwater_node::notify::Notify;
+use slackwater_node::system::System;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent;
@@ -17,7 +18,6 @@ use crate::metrics::{Metrics, http};
 use crate::pace::Pace;
 use crate::sampler::Sampler;
 use crate::sandbox;
-use crate::system::System;
 use crate::timer::{Alarm, Schedule};
 
 /// Overruns are reported at most once in this time.
@@ -34,7 +34,7 @@ const STARTED: &str = "has started; memory that only the start needed is given b
 pub fn run(settings: &Settings, system: &System) -> Result<(), Error> {
     // While there is no other thread: privileges are each thread's own.
     let sampler = Sampler::open(settings, system)?;
-    let access = settings.bus.access().read()?;
+    let access = settings.bus.read()?;
     let left = sandbox::enter(settings, system)?;
     tracing::info!("goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()

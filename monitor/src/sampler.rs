@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{AbsenceCause, Sample, VERSION};
+use slackwater_node::system::System;
 use slackwater_sniffer::Buckets;
 
 use crate::collectors::{Active, COLLECTORS, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
+use crate::kernel_file::line;
 use crate::pace::Watch;
 use crate::reason::Reason;
-use crate::system::System;
 
 /// Takes one Sample after the other.
 pub struct Sampler {
@@ -31,7 +32,7 @@ impl Sampler {
     /// # Errors
     /// When the kernel has no id of this boot.
     pub fn open(settings: &Settings, system: &System) -> Result<Sampler, Reason> {
-        let boot_id = system.line(&system.proc.join("sys/kernel/random/boot_id"))?;
+        let boot_id = line(&system.proc.join("sys/kernel/random/boot_id"))?;
         let (on, off): (Vec<_>, Vec<_>) = COLLECTORS.iter().partition(|kind| settings.is_on(kind.name));
         Ok(Sampler {
             collectors: on.into_iter().map(|kind| kind.open(settings, system)).collect(),
@@ -135,7 +136,7 @@ fn switched_off(collector: &str) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn settings() -> Settings {
         let mut settings = Settings { node: "n1".to_owned(), ..Settings::default() };

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::Path;
 
 use crate::counter_delta::Most;
-use crate::system::Reader;
+use crate::kernel_file::Reader;
 
 /// Threads whose kinds of switches are looked at in one period.
 pub const MOST_LOOKS: usize = 4;

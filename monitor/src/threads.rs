@@ -13,9 +13,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use slackwater_node::processes::numbers;
+use slackwater_node::system::System;
+
 use crate::counter_delta::Most;
+use crate::kernel_file::Reader;
 use crate::switches::{self, Switches};
-use crate::system::{Reader, System};
 
 /// The files of this many threads stay open (the usual limit for a process is 1024); the rest are opened each time.
 const KEPT_FILES: usize = 512;
@@ -49,9 +52,9 @@ pub type Id = (u32, u32);
 /// What all threads had together since the last reading.
 #[derive(Debug, Default, PartialEq)]
 pub struct Had {
-    /// The sum of those of which it is known.
+    /// The sum over the threads whose times are known.
     pub sum: Times,
-    /// Of how many threads it is known.
+    /// The number of threads whose times are known.
     pub measured: usize,
     /// The kernel keeps these numbers.
     pub is_kept: bool,
@@ -66,7 +69,8 @@ pub struct Had {
 /// All known threads.
 pub struct Threads {
     proc: PathBuf,
-    system: System,
+    /// CPU time in nanoseconds of all threads of a process, also of those that ended; `None` where it is not known.
+    cpu_ns_of: Box<dyn Fn(u32) -> Option<u64>>,
     reader: Reader,
     processes: HashMap<u32, Process>,
     had: Had,
@@ -146,12 +150,25 @@ fn schedstat(proc: &Path, (pid, tid): Id) -> PathBuf {
     tasks(proc, pid).join(tid.to_string()).join("schedstat")
 }
 
+/// As `clock_getcpuclockid(3)` makes it: the number's complement, with 2 for the scheduler's count.
+fn cpu_ns_of(pid: u32) -> Option<u64> {
+    let clock = (!i32::try_from(pid).ok()? << 3) | 2;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to `time` only.
+    let failed = unsafe { libc::clock_gettime(clock, &raw mut time) } != 0;
+    let (s, ns) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
+    (!failed).then_some(s * 1_000_000_000 + ns)
+}
+
 impl Threads {
     /// None is known yet.
     pub fn new(system: &System) -> Threads {
+        // Numbers in a /proc of another PID namespace are other processes' to the system call.
+        let own = std::process::id().to_string();
+        let is_ours = fs::read_link(system.proc.join("self")).is_ok_and(|link| link == Path::new(&own));
         Threads {
             proc: system.proc.clone(),
-            system: system.clone(),
+            cpu_ns_of: Box::new(move |pid| if is_ours { cpu_ns_of(pid) } else { None }),
             reader: Reader::default(),
             processes: HashMap::new(),
             had: Had::default(),
@@ -185,11 +202,10 @@ impl Threads {
                 alive += 1;
                 continue;
             }
-            let Ok(entries) = fs::read_dir(&tasks) else { continue };
+            let Ok(tids) = numbers(&tasks) else { continue };
             alive += 1;
             process.scan_ns = now_ns;
-            for entry in entries.flatten() {
-                let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            for tid in tids {
                 let thread = process.threads.entry(tid).or_insert_with(|| {
                     let path = schedstat(&self.proc, (*pid, tid));
                     let file = if files > 0 { File::open(&path).ok() } else { None };
@@ -218,7 +234,7 @@ impl Threads {
         for (pid, process) in &mut self.processes {
             let rests = is_quiet && process.rests(now_ns);
             // Asked for before the files: what happens in between is found the next time.
-            if rests || !process.moved((self.system.cpu_ns_of)(*pid), now_ns) {
+            if rests || !process.moved((self.cpu_ns_of)(*pid), now_ns) {
                 had.measured += process.threads.len();
                 had.is_kept |= process.is_kept;
                 continue;
@@ -260,7 +276,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
     use std::cell::Cell;
     use std::rc::Rc;
 
@@ -285,8 +301,8 @@ mod tests {
         write(&fixture, 11, "1 1 1\n");
         let clock = Rc::new(Cell::new(2));
         let shown = Rc::clone(&clock);
-        let system = System { cpu_ns_of: Rc::new(move |_| Some(shown.get())), ..fixture.system() };
-        let mut threads = Threads::new(&system);
+        let mut threads =
+            Threads { cpu_ns_of: Box::new(move |_| Some(shown.get())), ..Threads::new(&fixture.system()) };
         assert_eq!(threads.scan(&[10, 20], 1), 1);
         assert_eq!(threads.read(1, LONGEST_S, false), &Had { is_kept: true, ..Had::default() });
 
@@ -317,7 +333,7 @@ mod tests {
             count.set(count.get() + 1);
             Some(shown.get())
         };
-        let mut threads = Threads::new(&System { cpu_ns_of: Rc::new(cpu_ns_of), ..fixture.system() });
+        let mut threads = Threads { cpu_ns_of: Box::new(cpu_ns_of), ..Threads::new(&fixture.system()) };
         threads.scan(&[10], 1);
         let mut read = |tenths: u64, is_quiet| {
             let had = threads.read(tenths * 100_000_000, LONGEST_S, is_quiet);

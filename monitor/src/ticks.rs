@@ -25,11 +25,11 @@ pub struct Ticks {
 /// Shares of a period's ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Kinds {
-    /// In user mode, nice included.
+    /// Ticks in user mode, nice included.
     pub user: f64,
-    /// In the kernel, interrupts left out.
+    /// Ticks in the kernel, without interrupts.
     pub system: f64,
-    /// In hard and soft interrupts.
+    /// Ticks in hard and soft interrupts.
     pub irq: f64,
     /// Idle while a disk was waited for.
     pub iowait: f64,

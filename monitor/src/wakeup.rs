@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::counter_delta::Most;
+use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader};
 use crate::threads::{Times, parse_schedstat};
 
 const NO_SCHEDSTAT: &str = "the kernel keeps no schedstat (CONFIG_SCHED_INFO)";
@@ -62,7 +62,7 @@ impl Wakeups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     #[test]
     fn growth_between_two_readings_counts_and_a_kernel_without_the_account_is_named() {

@@ -3,60 +3,44 @@
 //! A fixture is one text: `==> PATH` begins a file as it was at first, `==> later PATH` the same file 0.4 s later, or as
 //! many milliseconds as stand in `==> step_ms`.
 
-use std::cell::Cell;
-use std::fs;
-use std::path::Path;
-use std::rc::Rc;
-
 use serde_json::Value;
 use slackwater_messages::Sample;
 use slackwater_monitor::config::Settings;
 use slackwater_monitor::sampler::Sampler;
-use slackwater_monitor::system::System;
+use slackwater_node::fixture::Fixture;
 
 /// The sections that come from files of the kernel.
 const SECTIONS: [&str; 7] = ["cpu", "sched", "pressure", "memory", "disk", "network", "frequency"];
 const FIRST_STEP_MS: u64 = 400;
 /// Long enough for the sections that are read once a second.
-const STEP_NS: u64 = 1_200_000_000;
+const STEP_S: f64 = 1.2;
 
 /// A fixture laid out in a folder, a clock and a sampler that looks at both.
 struct Machine {
     text: &'static str,
-    root: tempfile::TempDir,
-    now_ns: Rc<Cell<u64>>,
+    fixture: Fixture,
     sampler: Sampler,
-    first_step_ns: Option<u64>,
+    first_step_s: Option<f64>,
 }
 
 impl Machine {
     fn new(text: &'static str, cgroup: &str) -> Machine {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        write(root.path(), text, "");
-        let now_ns = Rc::new(Cell::new(1_000_000_000));
-        let clock = now_ns.clone();
-        let system = System {
-            proc: root.path().join("proc"),
-            sys: root.path().join("sys"),
-            cgroup: root.path().join("cgroup"),
-            monotonic_ns: Rc::new(move || clock.get()),
-            wall_ns: Rc::new(|| 1_795_000_000_000_000_000),
-            cpu_ns_of: Rc::new(|_| None),
-        };
+        let fixture = Fixture::new(&[]);
+        write(&fixture, text, "");
+        let system = fixture.system();
         let mut settings = Settings { node: "n1".to_owned(), ..Settings::default() };
         settings.canary.enabled = false;
         settings.cpu.cgroup = cgroup.to_owned();
         // The collector of the network looks at the fixture; a capture would look at this machine.
         settings.sniffer.ports.clear();
         let sampler = Sampler::open(&settings, &system).expect("open");
-        Machine { text, root, now_ns, sampler, first_step_ns: Some(first_step_ms(text) * 1_000_000) }
+        Machine { text, fixture, sampler, first_step_s: Some(first_step_ms(text) as f64 / 1e3) }
     }
 
     /// The Sample after a step to the files of `moment` ("" or "later ").
     fn step(&mut self, moment: &str) -> Sample {
-        let step_ns = self.first_step_ns.take().unwrap_or(STEP_NS);
-        self.now_ns.set(self.now_ns.get() + step_ns);
-        write(self.root.path(), self.text, moment);
+        self.fixture.advance_s(self.first_step_s.take().unwrap_or(STEP_S));
+        write(&self.fixture, self.text, moment);
         self.sampler.take()
     }
 }
@@ -68,16 +52,14 @@ fn first_step_ms(text: &str) -> u64 {
 }
 
 /// Writes the files of a moment over those that are there, as the kernel does: without making them anew.
-fn write(root: &Path, text: &str, moment: &str) {
+fn write(fixture: &Fixture, text: &str, moment: &str) {
     let files = text.split("==> ").skip(1).filter_map(|file| file.split_once('\n'));
     for (path, content) in files {
         let Some(path) = path.strip_prefix(moment) else { continue };
         if moment.is_empty() && path.starts_with("later ") {
             continue;
         }
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
-        fs::write(path, content).expect("a file");
+        fixture.write(path, content);
     }
 }
 
@@ -280,7 +262,7 @@ fn a_clock_that_stands_still_gives_no_rates() {
     for Kernel { text, .. } in KERNELS {
         let mut machine = Machine::new(text, "/web");
         machine.step("later ");
-        write(machine.root.path(), text, "");
+        write(&machine.fixture, text, "");
         let sample = machine.sampler.take();
         assert_eq!(sample.cpu.as_ref().expect("there").utilisation, None);
         absent_of(&sample);

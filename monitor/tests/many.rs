@@ -8,7 +8,7 @@ use std::rc::Rc;
 use slackwater_messages::Sample;
 use slackwater_monitor::collectors::{Active, sched};
 use slackwater_monitor::config::Settings;
-use slackwater_monitor::system::System;
+use slackwater_node::system::System;
 
 /// A tree in memory, if there is such a file system, and a clock.
 struct Tree {
@@ -47,7 +47,6 @@ impl Tree {
             cgroup: root.join("cgroup"),
             monotonic_ns: Rc::new(move || clock.get()),
             wall_ns: Rc::new(|| 0),
-            cpu_ns_of: Rc::new(|_| None),
         };
         sched::COLLECTOR.open(&Settings::default(), &system)
     }

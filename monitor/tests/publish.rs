@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use async_nats::{Client, ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_messages::Sample;
+use slackwater_monitor::bus::MOST_WAITING;
 use support::free_port;
 use tokio_stream::StreamExt as _;
 
@@ -35,15 +36,12 @@ fn nats_server(program: &Path, port: u16) -> Running {
     Running(child.expect("nats-server"))
 }
 
-/// Samples that wait for the bus.
-const BUFFER: u64 = 5;
-
 fn monitor(folder: &Path, port: u16, page_port: u16) -> Running {
     let config = folder.join("node.toml");
     let text = format!(
         "node = \"web-1.example\"\npool = \"web\"\nperiod_s = 0.1\n\
          [pace]\nby_event = false\n\
-         [bus]\nurl = \"nats://127.0.0.1:{port}\"\nbuffer_samples = {BUFFER}\n[sniffer]\ninterface = \"\"\n\
+         [bus]\nurl = \"nats://127.0.0.1:{port}\"\n[sniffer]\ninterface = \"\"\n\
          [metrics]\nlisten = \"127.0.0.1:{page_port}\"\n"
     );
     std::fs::write(&config, text).expect("node.toml");
@@ -158,7 +156,7 @@ fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
         let missing = after.seq - last - 1;
         assert!(after.samples_dropped >= 20 && after.samples_dropped <= missing, "{missing}, {after:?}");
         assert!(missing - after.samples_dropped <= 25, "{missing} are missing, {} dropped", after.samples_dropped);
-        for seq in 1..BUFFER {
+        for seq in 1..MOST_WAITING as u64 {
             let kept = next(&mut samples).await;
             assert_eq!((kept.seq, kept.samples_dropped), (after.seq + seq, 0), "the newest were kept, in order");
         }

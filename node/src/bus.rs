@@ -39,42 +39,43 @@ fn malformed(setting: &'static str, path: &str, reason: impl ToString) -> BusErr
     BusError::Malformed { setting, path: path.to_owned(), reason: reason.to_string() }
 }
 
-/// How we prove who we are to the server, and how it proves itself: settings of section `bus`. Empty: not used.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Access<'a> {
-    /// nats://HOST:PORT or tls://HOST:PORT.
-    pub url: &'a str,
-    /// Credentials file (JWT and key).
-    pub credentials: &'a str,
-    /// File with an NKey seed.
-    pub nkey_file: &'a str,
-    /// User name, with `password_file`.
-    pub user: &'a str,
-    /// File with the user's password.
-    pub password_file: &'a str,
-    /// File with the certificate authority (PEM) that the server's certificate must come from.
-    pub tls_ca: &'a str,
-    /// File with our certificate (PEM), with `tls_key`.
-    pub tls_cert: &'a str,
-    /// File with its key (PEM).
-    pub tls_key: &'a str,
+crate::section! {
+    /// The bus: the NATS server, how we prove who we are to it, and how it proves itself.
+    struct BusSettings {
+        /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
+        url: String = "nats://127.0.0.1:14222".to_owned();
+        /// Credentials file of NATS (.creds); empty: none.
+        credentials: String = String::new();
+        /// File with the seed of an NKey; empty: none.
+        nkey_file: String = String::new();
+        /// User name, with bus.password_file; empty: none.
+        user: String = String::new();
+        /// File with the user's password.
+        password_file: String = String::new();
+        /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
+        tls_ca: String = String::new();
+        /// File with our own certificate (PEM), with bus.tls_key and bus.tls_ca; empty: none.
+        tls_cert: String = String::new();
+        /// File with the key of our own certificate (PEM).
+        tls_key: String = String::new();
+    }
 }
 
-impl Access<'_> {
+impl BusSettings {
     /// Notes settings that exclude each other.
     pub fn check(&self, faults: &mut Faults) {
-        faults.expect_bus_url("bus.url", self.url);
+        faults.expect_bus_url("bus.url", &self.url);
         let given = |text: &str| !text.is_empty();
-        let logins = [self.credentials, self.nkey_file, self.user].into_iter().filter(|login| given(login)).count();
+        let logins = [&self.credentials, &self.nkey_file, &self.user].into_iter().filter(|login| given(login)).count();
         let only = "must be the only one of bus.credentials, bus.nkey_file and bus.user";
         faults.expect("bus.user", logins <= 1, || only.to_owned());
         let mut paired = |name, holds, other| {
             faults.expect(name, holds, || format!("must be set together with {other}"));
         };
-        paired("bus.password_file", given(self.user) == given(self.password_file), "bus.user");
-        paired("bus.tls_key", given(self.tls_cert) == given(self.tls_key), "bus.tls_cert");
-        paired("bus.tls_cert", !given(self.tls_cert) || given(self.tls_ca), "bus.tls_ca");
-        let is_heard_by_none = !self.has_password() || self.needs_tls() || is_this_machine(self.url);
+        paired("bus.password_file", given(&self.user) == given(&self.password_file), "bus.user");
+        paired("bus.tls_key", given(&self.tls_cert) == given(&self.tls_key), "bus.tls_cert");
+        paired("bus.tls_cert", !given(&self.tls_cert) || given(&self.tls_ca), "bus.tls_ca");
+        let is_heard_by_none = !self.has_password() || self.needs_tls() || is_this_machine(&self.url);
         let encrypted =
             "must be tls://HOST:PORT, or bus.tls_ca be set: the password would go to another machine in the clear";
         faults.expect("bus.url", is_heard_by_none, || encrypted.to_owned());
@@ -98,18 +99,17 @@ impl Access<'_> {
     pub fn read(&self) -> Result<ConnectOptions, BusError> {
         let mut options = ConnectOptions::new();
         if !self.credentials.is_empty() {
-            let text = secrets::read("bus.credentials", Path::new(self.credentials))?;
+            let text = secrets::read("bus.credentials", Path::new(&self.credentials))?;
             options =
-                options.credentials(&text).map_err(|error| malformed("bus.credentials", self.credentials, error))?;
+                options.credentials(&text).map_err(|error| malformed("bus.credentials", &self.credentials, error))?;
         }
         if !self.nkey_file.is_empty() {
-            let seed = secrets::read("bus.nkey_file", Path::new(self.nkey_file))?;
+            let seed = secrets::read("bus.nkey_file", Path::new(&self.nkey_file))?;
             options = options.nkey(seed.trim().to_owned());
         }
         if !self.user.is_empty() {
-            let password = secrets::read("bus.password_file", Path::new(self.password_file))?;
-            options =
-                options.user_and_password(self.user.to_owned(), password.trim_end_matches(['\r', '\n']).to_owned());
+            let password = secrets::read("bus.password_file", Path::new(&self.password_file))?;
+            options = options.user_and_password(self.user.clone(), password.trim_end_matches(['\r', '\n']).to_owned());
         }
         if !self.tls_ca.is_empty() {
             options = options.tls_client_config(self.tls()?);
@@ -124,16 +124,16 @@ impl Access<'_> {
     /// Which servers to trust, and our own certificate.
     fn tls(&self) -> Result<ClientConfig, BusError> {
         let mut trusted = RootCertStore::empty();
-        for authority in certificates("bus.tls_ca", self.tls_ca)? {
-            trusted.add(authority).map_err(|error| malformed("bus.tls_ca", self.tls_ca, error))?;
+        for authority in certificates("bus.tls_ca", &self.tls_ca)? {
+            trusted.add(authority).map_err(|error| malformed("bus.tls_ca", &self.tls_ca, error))?;
         }
         let config = ClientConfig::builder().with_root_certificates(trusted);
         if self.tls_cert.is_empty() {
             return Ok(config.with_no_client_auth());
         }
-        let ours = certificates("bus.tls_cert", self.tls_cert)?;
-        let key = secrets::read("bus.tls_key", Path::new(self.tls_key))?;
-        let wrong = |error: &dyn std::fmt::Display| malformed("bus.tls_key", self.tls_key, error);
+        let ours = certificates("bus.tls_cert", &self.tls_cert)?;
+        let key = secrets::read("bus.tls_key", Path::new(&self.tls_key))?;
+        let wrong = |error: &dyn std::fmt::Display| malformed("bus.tls_key", &self.tls_key, error);
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| wrong(&error))?;
         config.with_client_auth_cert(ours, key).map_err(|error| wrong(&error))
     }
@@ -157,7 +157,7 @@ fn certificates(setting: &'static str, path: &str) -> Result<Vec<CertificateDer<
     }
 }
 
-/// Starts connecting to `url` with what [`Access::read`] gave, and returns at once, whether the server is there or not.
+/// Starts connecting to `url` with what [`BusSettings::read`] gave, and returns at once, whether the server is there or not.
 /// `program` and `node` name the connection to the server; `waiting` messages may wait for the connection's task.
 ///
 /// # Errors
@@ -255,42 +255,42 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_refused_before_anything_is_sent() {
-        let refused = |access: Access<'_>| access.read().expect_err("refused").to_string();
-        let bad = Access { credentials: "/nowhere/n1.creds", ..Access::default() };
+        let refused = |settings: BusSettings| settings.read().expect_err("refused").to_string();
+        let bad = BusSettings { credentials: "/nowhere/n1.creds".to_owned(), ..BusSettings::default() };
         assert_eq!(refused(bad), "bus.credentials: /nowhere/n1.creds: is not there");
-        let bad = Access { tls_ca: "/nowhere/ca.pem", ..Access::default() };
+        let bad = BusSettings { tls_ca: "/nowhere/ca.pem".to_owned(), ..BusSettings::default() };
         assert_eq!(refused(bad), "bus.tls_ca: /nowhere/ca.pem: is not there");
-        let bad = Access { tls_ca: "/dev/null", ..Access::default() };
+        let bad = BusSettings { tls_ca: "/dev/null".to_owned(), ..BusSettings::default() };
         assert_eq!(refused(bad), "bus.tls_ca: /dev/null: holds no certificate (PEM)");
     }
 
-    fn faults(access: Access<'_>) -> Vec<String> {
+    fn faults(settings: &BusSettings) -> Vec<String> {
         let mut faults = Faults::default();
-        access.check(&mut faults);
+        settings.check(&mut faults);
         faults.texts()
     }
 
     #[test]
     fn a_password_goes_to_another_machine_through_tls_alone() {
-        let with = |url| Access { url, user: "n1", password_file: "/p", ..Access::default() };
+        let at = |url: &str| BusSettings { url: url.to_owned(), ..BusSettings::default() };
+        let with = |url: &str| BusSettings { user: "n1".to_owned(), password_file: "/p".to_owned(), ..at(url) };
         for url in
             ["nats://10.0.0.5:4222", "nats://balancer:4222", "nats://localhost.example:1", "nats://[2001:db8::1]:1"]
         {
-            assert!(faults(with(url)).concat().contains("in the clear"), "{url}");
-            assert!(faults(Access { tls_ca: "/ca.pem", ..with(url) }).is_empty(), "{url}");
-            assert!(faults(Access { url, nkey_file: "/n", ..Access::default() }).is_empty(), "a key is never sent");
+            assert!(faults(&with(url)).concat().contains("in the clear"), "{url}");
+            assert!(faults(&BusSettings { tls_ca: "/ca.pem".to_owned(), ..with(url) }).is_empty(), "{url}");
+            assert!(faults(&BusSettings { nkey_file: "/n".to_owned(), ..at(url) }).is_empty(), "a key is never sent");
         }
-        assert!(!faults(Access { url: "nats://u:p@10.0.0.5:1", ..Access::default() }).is_empty());
+        assert!(!faults(&at("nats://u:p@10.0.0.5:1")).is_empty());
         for url in ["tls://10.0.0.5:4222", "nats://127.0.0.1:1", "nats://[::1]:1", "nats://localhost:1"] {
-            assert!(faults(with(url)).is_empty(), "{url}");
+            assert!(faults(&with(url)).is_empty(), "{url}");
         }
     }
 
     /// What a listener without TLS hears in some attempts of a program to connect, and to whom it then goes.
-    fn heard_by_a_stranger(access: Access<'_>, greeting: &str) -> Vec<u8> {
+    fn heard_by_a_stranger(settings: &BusSettings, greeting: &str) -> Vec<u8> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let url = access.url.replace("HERE", &listener.local_addr().expect("an address").to_string());
-        let access = Access { url: &url, ..access };
+        let url = settings.url.replace("HERE", &listener.local_addr().expect("an address").to_string());
         let greeting = greeting.to_owned();
         let stranger = std::thread::spawn(move || {
             let mut heard = Vec::new();
@@ -307,7 +307,7 @@ mod tests {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
         runtime.block_on(async {
-            let options = access.read().expect("readable files").connection_timeout(Duration::from_millis(300));
+            let options = settings.read().expect("readable files").connection_timeout(Duration::from_millis(300));
             let client = connect(&url, options, "test", "n1", 8).await.expect("an address");
             while !stranger.is_finished() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -323,12 +323,13 @@ mod tests {
         let file = folder.path().join("password");
         std::fs::write(&file, "the-password").expect("written");
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("closed");
-        let password_file = file.to_str().expect("a path");
+        let password_file = file.to_str().expect("a path").to_owned();
+        let (url, user) = ("tls://HERE".to_owned(), "n1".to_owned());
+        let settings = BusSettings { url, user, password_file, ..BusSettings::default() };
         let info = "{\"server_id\":\"x\",\"version\":\"2.9.10\",\"max_payload\":1048576,\"proto\":1,\"headers\":true";
         for more in ["", ",\"connect_urls\":[\"127.0.0.1:2\"]", ",\"auth_required\":true,\"tls_required\":false"] {
             let greeting = format!("INFO {info}{more}}}\r\n");
-            let access = Access { url: "tls://HERE", user: "n1", password_file, ..Access::default() };
-            let heard = heard_by_a_stranger(access, &greeting);
+            let heard = heard_by_a_stranger(&settings, &greeting);
             let has = |word: &[u8]| heard.windows(word.len()).any(|part| part == word);
             assert!(!has(b"CONNECT") && !has(b"the-password"), "{more}");
         }

@@ -17,7 +17,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// From what the system answered.
+    /// The error for a path, an action ("cannot be read") and the system's answer.
     pub fn new(path: &Path, action: impl Into<String>, error: &io::Error) -> FileError {
         let reason = match error.kind() {
             ErrorKind::NotFound => "it is not there".to_owned(),

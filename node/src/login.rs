@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
-use crate::bus::{Access, BusError};
+use crate::bus::{BusError, BusSettings};
 
 /// How long each step may take.
 const WITHIN: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ struct Greeting {
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// Section `bus` of the settings.
-    pub access: Access<'a>,
+    pub bus: &'a BusSettings,
     /// The pool and the node that the settings name.
     pub pool: &'a str,
     /// See `pool`.
@@ -58,12 +58,12 @@ impl Caller<'_> {
     /// What the server answered, or why there is none.
     pub fn log_in(&self) -> Result<String, NoBus> {
         let remedy = "the setting must name a file that this user can read";
-        let options = self.access.read().map_err(|error| no_bus(error, remedy))?;
+        let options = self.bus.read().map_err(|error| no_bus(error, remedy))?;
         let address = |error: &dyn std::fmt::Display| no_bus(BusError::Address(error.to_string()), ADDRESS);
-        let server: ServerAddr = self.access.url.parse().map_err(|error: std::io::Error| address(&error))?;
+        let server: ServerAddr = self.bus.url.parse().map_err(|error: std::io::Error| address(&error))?;
         let place = format!("{}:{}", server.host(), server.port());
         let greeting = greet(&place)?;
-        let wants_tls = self.access.needs_tls();
+        let wants_tls = self.bus.needs_tls();
         if wants_tls && !(greeting.tls_required || greeting.tls_available) {
             let why = format!("{place} offers no TLS, and the settings demand it (bus.tls_ca, or tls:// in bus.url)");
             return Err(no_bus(
@@ -112,8 +112,8 @@ impl Caller<'_> {
     }
 
     fn who(&self) -> String {
-        let Access { user, nkey_file, credentials, tls_cert, .. } = self.access;
-        match (user, nkey_file, credentials, tls_cert) {
+        let BusSettings { user, nkey_file, credentials, tls_cert, .. } = self.bus;
+        match (user.as_str(), nkey_file.as_str(), credentials.as_str(), tls_cert.as_str()) {
             ("", "", "", "") => "without a name".to_owned(),
             ("", "", "", certificate) => format!("by the certificate {certificate}"),
             ("", "", credentials, _) => format!("by {credentials}"),
@@ -123,7 +123,7 @@ impl Caller<'_> {
     }
 
     fn refusal(&self, place: &str, refused: Refused, why: &str) -> NoBus {
-        let Access { user, password_file, tls_ca, url, .. } = self.access;
+        let BusSettings { user, password_file, tls_ca, url, .. } = self.bus;
         let of_node = format!("`slackwater bus node add {} {}` on the balancer", self.pool, self.node);
         match refused {
             Refused::Login => match self.who().as_str() {
@@ -238,8 +238,12 @@ mod tests {
     use std::io::Write;
     use std::net::TcpListener;
 
-    fn tried(access: Access<'_>) -> NoBus {
-        let caller = Caller { access, pool: "web", node: "n1", listens_to: "slackwater.ask.web.n1" };
+    fn at(url: &str) -> BusSettings {
+        BusSettings { url: url.to_owned(), ..BusSettings::default() }
+    }
+
+    fn tried(bus: &BusSettings) -> NoBus {
+        let caller = Caller { bus, pool: "web", node: "n1", listens_to: "slackwater.ask.web.n1" };
         caller.log_in().expect_err("no bus")
     }
 
@@ -251,9 +255,9 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a connection");
             stream.write_all(b"220 mail.example ESMTP\r\n").expect("sent");
         });
-        assert!(tried(Access { url: &url, ..Access::default() }).why.ends_with(" answers, but not as NATS"));
+        assert!(tried(&at(&url)).why.ends_with(" answers, but not as NATS"));
         server.join().expect("it ends");
-        let gone = tried(Access { url: &url, ..Access::default() });
+        let gone = tried(&at(&url));
         assert!(gone.why.contains("cannot be reached: Connection refused") && !gone.why.contains("word"), "{gone:?}");
         assert!(gone.remedy.contains("bus.url"));
     }
@@ -266,14 +270,14 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a connection");
             stream.write_all(b"INFO {\"server_id\":\"x\"} \r\n").expect("sent");
         });
-        assert!(tried(Access { url: &url, ..Access::default() }).why.contains("offers no TLS"));
+        assert!(tried(&at(&url)).why.contains("offers no TLS"));
         server.join().expect("it ends");
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
-        let access =
-            Access { url: "nats://127.0.0.1:1", user: "n1", password_file: "/nowhere/word", ..Access::default() };
-        assert_eq!(tried(access).why, "bus.password_file: /nowhere/word: is not there");
+        let (user, password_file) = ("n1".to_owned(), "/nowhere/word".to_owned());
+        let bus = BusSettings { user, password_file, ..at("nats://127.0.0.1:1") };
+        assert_eq!(tried(&bus).why, "bus.password_file: /nowhere/word: is not there");
     }
 }

@@ -44,56 +44,76 @@ pub trait Program: Declared {
     fn check(&self, faults: &mut Faults);
 }
 
-/// Declares the settings of a program: `struct Settings { /// Help. \n key: Kind = default; }` and then its sections
-/// as `[section] struct SectionSettings { ... }`. The structs have `Default`, the first one is [`Declared`].
+/// Declares the settings of a program: `struct Settings { /// Help. \n key: Kind = default; }`, then the sections that
+/// are declared elsewhere as `use [section] SectionSettings;`, and its own as `[section] struct SectionSettings { ... }`
+/// (see [`crate::section!`]). The structs have `Default`, the first one is [`Declared`].
 #[macro_export]
 macro_rules! settings {
     (
         $(#[$about:meta])* struct $top:ident { $( #[doc = $help:literal] $key:ident: $kind:ty = $default:expr; )* }
-        $( $(#[$section_about:meta])* [$section:ident] struct $name:ident {
-            $( #[doc = $s_help:literal] $s_key:ident: $s_kind:ty = $s_default:expr; )*
-        } )*
+        $( use [$shared:ident] $shared_name:ident; )*
+        $( $(#[$section_about:meta])* [$section:ident] struct $name:ident { $($settings:tt)* } )*
     ) => {
         $(#[$about])*
         #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
         #[serde(default)]
         pub struct $top {
             $( #[doc = $help] pub $key: $kind, )*
+            $( #[doc = concat!("Section `", stringify!($shared), "`.")] pub $shared: $shared_name, )*
             $( $(#[$section_about])* pub $section: $name, )*
         }
         impl Default for $top {
-            fn default() -> Self { Self { $( $key: $default, )* $( $section: $name::default(), )* } }
-        }
-        $(
-            $(#[$section_about])*
-            #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
-            #[serde(default)]
-            pub struct $name { $( #[doc = $s_help] pub $s_key: $s_kind, )* }
-            impl Default for $name {
-                fn default() -> Self { Self { $( $s_key: $s_default, )* } }
+            fn default() -> Self {
+                Self {
+                    $( $key: $default, )*
+                    $( $shared: $shared_name::default(), )*
+                    $( $section: $name::default(), )*
+                }
             }
-        )*
+        }
+        $( $crate::section! { $(#[$section_about])* struct $name { $($settings)* } } )*
         impl $crate::settings::Declared for $top {
-            const SECTIONS: &'static [&'static str] = &[$( stringify!($section), )*];
+            const SECTIONS: &'static [&'static str] = &[$( stringify!($shared), )* $( stringify!($section), )*];
 
             fn list() -> Vec<$crate::settings::Setting> {
                 let defaults = $top::default();
-                vec![
-                    $( $crate::settings::setting(stringify!($key), &defaults.$key, $help), )*
-                    $( $( $crate::settings::setting(
-                        concat!(stringify!($section), ".", stringify!($s_key)), &defaults.$section.$s_key, $s_help
-                    ), )* )*
-                ]
+                let mut list = vec![ $( $crate::settings::setting("", stringify!($key), &defaults.$key, $help), )* ];
+                $( list.extend(defaults.$shared.list(stringify!($shared))); )*
+                $( list.extend(defaults.$section.list(stringify!($section))); )*
+                list
+            }
+        }
+    };
+}
+
+/// Declares the settings of one section: `struct SectionSettings { /// Help. \n key: Kind = default; }`.
+#[macro_export]
+macro_rules! section {
+    (
+        $(#[$about:meta])* struct $name:ident { $( #[doc = $help:literal] $key:ident: $kind:ty = $default:expr; )* }
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+        #[serde(default)]
+        pub struct $name { $( #[doc = $help] pub $key: $kind, )* }
+        impl Default for $name {
+            fn default() -> Self { Self { $( $key: $default, )* } }
+        }
+        impl $name {
+            /// The settings with these values as their defaults, in the order of their declaration.
+            pub fn list(&self, section: &str) -> Vec<$crate::settings::Setting> {
+                vec![ $( $crate::settings::setting(section, stringify!($key), &self.$key, $help), )* ]
             }
         }
     };
 }
 
 /// A [`Setting`] of these parts; for [`crate::settings!`].
-pub fn setting(name: &str, default: &impl Serialize, help: &str) -> Setting {
+pub fn setting(section: &str, key: &str, default: &impl Serialize, help: &str) -> Setting {
     // JSON and TOML write numbers, words, truth and lists of them alike.
     let default = serde_json::to_string(default).unwrap_or_default();
-    Setting { name: name.to_owned(), default, help: help.trim().to_owned() }
+    let name = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
+    Setting { name, default, help: help.trim().to_owned() }
 }
 
 /// What is wrong with a configuration: one line a fault, `FILE:LINE: what; what was expected`.
@@ -286,6 +306,14 @@ pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
 mod tests {
     use super::*;
 
+    section! {
+        /// A section.
+        struct Bus {
+            /// Where it is.
+            url: String = "nats://a:1".to_owned();
+        }
+    }
+
     settings! {
         /// For the tests.
         struct Sample {
@@ -294,12 +322,8 @@ mod tests {
             /// Seconds between two looks.
             period_s: f64 = 0.2;
         }
-        /// A section.
-        [bus] struct Bus {
-            /// Where it is.
-            url: String = "nats://a:1".to_owned();
-        }
-        /// Another one.
+        use [bus] Bus;
+        /// Another section.
         [canary] struct Canary {
             /// Ports.
             ports: Vec<u16> = vec![80];

@@ -12,14 +12,14 @@ use rustix::process::Signal;
 use slackwater_messages::Value;
 use slackwater_node::status::apache::Status;
 use slackwater_node::status::http;
+use slackwater_node::system::System;
 
 use crate::apache_config::{Line, ParsedConfig, parse_dump};
 use crate::command;
 use crate::config::ApacheSettings;
 use crate::drop_in::Server;
 use crate::error::{Error, Result};
-use crate::processes::{children, pid_in_file, send_signal};
-use crate::system::{System, wait_for};
+use crate::processes::{children, pid_in_file, send_signal, wait_for};
 
 /// A graceful restart is done after this time, or has failed.
 const RESTARTED_WITHIN_S: f64 = 10.0;

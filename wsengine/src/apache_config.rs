@@ -68,7 +68,7 @@ pub fn parse_dump(dump: &str) -> Vec<Line> {
 /// A configuration that passed Apache's test.
 #[derive(Debug, Clone)]
 pub struct ParsedConfig {
-    /// In the order in which Apache read them.
+    /// The lines in the order in which Apache read them.
     pub lines: Vec<Line>,
     /// `prefork`, `worker` or `event`.
     pub mpm: String,

@@ -12,16 +12,16 @@ use slackwater_node::files::text;
 use slackwater_node::log;
 use slackwater_node::login::{Caller, NoBus};
 use slackwater_node::settings::load;
+use slackwater_node::system::System;
 
 use crate::config::{PROGRAM, Settings};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::knobs::{self, show};
-use crate::processes::send_signal;
+use crate::processes::{send_signal, wait_for};
 use crate::run;
 use crate::state::{State, Store};
-use crate::system::{System, wait_for};
 
 /// Where the package puts the configuration.
 const USUAL_FILE: &str = "/etc/slackwater/wsengine.toml";
@@ -141,7 +141,7 @@ fn status(common: &Common) -> Result<ExitCode> {
     if state.leases.is_empty() {
         lines.push("  no knob is set".to_owned());
     }
-    let now_unix_s = (System::machine().unix_s)();
+    let now_unix_s = System::machine().unix_s();
     for (name, lease) in &state.leases {
         lines.push(format!(
             "  {name} {} -> {}, {:.0} s left, by {} ({}): {}",
@@ -208,8 +208,7 @@ fn unfinished(store: &Store) -> Error {
 /// Logs in as the program does.
 fn bus(settings: &Settings) -> Result<String> {
     let listens_to = run::orders(settings);
-    let access = settings.bus.access();
-    let caller = Caller { access, pool: &settings.pool, node: &settings.node, listens_to: &listens_to };
+    let caller = Caller { bus: &settings.bus, pool: &settings.pool, node: &settings.node, listens_to: &listens_to };
     caller.log_in().map_err(|NoBus { why, remedy }| Error::Unavailable(format!("{why}; {remedy}")))
 }
 

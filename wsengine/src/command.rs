@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::system::wait_for;
+use crate::processes::wait_for;
 
 /// A test or a reload that takes longer than this is ended.
 const WITHIN_S: f64 = 20.0;
@@ -37,9 +37,9 @@ pub enum CommandError {
 /// What a program that ended with status 0 wrote.
 #[derive(Debug)]
 pub struct Output {
-    /// To its standard output.
+    /// What the command wrote to standard output.
     pub stdout: String,
-    /// To its standard error.
+    /// What the command wrote to standard error.
     pub stderr: String,
 }
 

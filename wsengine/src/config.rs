@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use slackwater_node::bus::Access;
+use slackwater_node::bus::BusSettings;
 use slackwater_node::settings::{Faults, Program};
 
 use crate::allowed::Allowed;
@@ -26,25 +26,7 @@ slackwater_node::settings! {
         /// Seconds between two looks whether somebody else changed what was set.
         check_every_s: f64 = 10.0;
     }
-    /// Where Orders come from and Changes go.
-    [bus] struct BusSettings {
-        /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
-        url: String = "nats://127.0.0.1:14222".to_owned();
-        /// Credentials file of NATS (JWT and key); empty: none.
-        credentials: String = String::new();
-        /// File with an NKey seed; empty: none.
-        nkey_file: String = String::new();
-        /// User name, with bus.password_file; empty: none.
-        user: String = String::new();
-        /// File with the user's password.
-        password_file: String = String::new();
-        /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
-        tls_ca: String = String::new();
-        /// File with our certificate (PEM), with bus.tls_key; empty: none.
-        tls_cert: String = String::new();
-        /// File with its key (PEM).
-        tls_key: String = String::new();
-    }
+    use [bus] BusSettings;
     /// Which Orders count.
     [orders] struct OrderSettings {
         /// The controller's Ed25519 public key, in PEM; Orders that it did not sign are refused.
@@ -141,22 +123,6 @@ slackwater_node::settings! {
     }
 }
 
-impl BusSettings {
-    /// Who we are to the server, and whom we take it for.
-    pub fn access(&self) -> Access<'_> {
-        Access {
-            url: &self.url,
-            credentials: &self.credentials,
-            nkey_file: &self.nkey_file,
-            user: &self.user,
-            password_file: &self.password_file,
-            tls_ca: &self.tls_ca,
-            tls_cert: &self.tls_cert,
-            tls_key: &self.tls_key,
-        }
-    }
-}
-
 /// Whether two cgroups are one, or one is within the other.
 fn within_each_other(one: &str, other: &str) -> bool {
     let (one, other) = (Path::new(one.trim_matches('/')), Path::new(other.trim_matches('/')));
@@ -174,7 +140,7 @@ impl Program for Settings {
     fn check(&self, faults: &mut Faults) {
         faults.expect_name("node", &self.node);
         faults.expect_name("pool", &self.pool);
-        self.bus.access().check(faults);
+        self.bus.check(faults);
         faults.expect_cgroup("cpu.cgroup", &self.cpu.cgroup);
         faults.expect_cgroup("batch.cgroup", &self.batch.cgroup);
         faults.expect("batch.cgroup", !within_each_other(&self.batch.cgroup, &self.cpu.cgroup), || {

@@ -9,7 +9,7 @@ use slackwater_node::status::apache::StatusError;
 
 use crate::command::CommandError;
 
-/// Of all parts of wsengine.
+/// The result of any part of wsengine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// See the module.
@@ -76,12 +76,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// With what was being done in front.
+    /// The same error with the failed action in front.
     pub fn during(self, context: impl Into<String>) -> Error {
         Error::During { context: context.into(), source: Box::new(self) }
     }
 
-    /// With how undoing it went.
+    /// The same error, with the outcome of undoing the action.
     pub fn undone(self, undone: Result<()>) -> Error {
         match undone {
             Ok(()) => self,

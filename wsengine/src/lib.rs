@@ -11,7 +11,7 @@
 //! - [`apache`], [`apache_config`], [`php_fpm`], [`php_fpm_config`], [`drop_in`]: the web servers that knobs change, and their files
 //! - [`fast`]: policies that decide on the node, every 50 ms or so
 //! - [`files`], [`command`]: durable writing, programs without a shell
-//! - [`system`], [`processes`]: roots and clocks; finding and signalling processes
+//! - [`processes`]: finding, signalling and waiting for a server's processes
 //! - [`error`]: why something could not be done
 //! - [`run`]: bus, signals and the engine together
 //! - [`cli`]: the command line
@@ -35,4 +35,3 @@ pub mod php_fpm_config;
 pub mod processes;
 pub mod run;
 pub mod state;
-pub mod system;

@@ -158,7 +158,7 @@ fn admit(order: &Order, now: &Context<'_>) -> Result<(&'static KnobKind, Value, 
     Ok((knob, (knob.check)(settings, &order.value)?, left_s))
 }
 
-/// As it may stand in a line of a log.
+/// The first 80 characters, without control characters: safe for a line of a log.
 fn shortened(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect()
 }

@@ -10,13 +10,13 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 use slackwater_node::status::Page;
 use slackwater_node::status::php_fpm::Status;
+use slackwater_node::system::System;
 
 use crate::config::PhpFpmSettings;
 use crate::drop_in::Server;
 use crate::error::{Error, Result};
 use crate::php_fpm_config::{READ_ONLY, Sections, expanded, parse_dump, prefix, variables};
-use crate::processes::{children, pid_in_file, processes_titled, send_signal};
-use crate::system::{System, wait_for};
+use crate::processes::{children, pid_in_file, processes_titled, send_signal, wait_for};
 use crate::{command, files};
 
 /// A reload is done this much after its old children must have ended, or has failed.

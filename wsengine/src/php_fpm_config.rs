@@ -124,7 +124,7 @@ fn included(line: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     #[test]
     fn the_dump_is_read_by_section_and_what_is_not_set_is_not_there() {

@@ -1,10 +1,12 @@
-//! Processes: by their names, by a server's pid file, and the children of a server.
+//! A server's processes: by its pid file, by their titles, and the children of its first one.
 
 use std::fmt::Display;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_node::files::text;
+use slackwater_node::processes::{command_name, numbers};
 
 use crate::error::{Error, Result};
 
@@ -34,34 +36,13 @@ pub fn send_signal(pid: u32, signal: Signal, server: &str) -> Result<()> {
     kill_process(target, signal).map_err(|error| failed(&error))
 }
 
-fn command_name(proc: &Path, pid: u32) -> String {
-    text(&proc.join(pid.to_string()).join("comm")).unwrap_or_default()
-}
-
-/// The processes whose command name is one of `names` (of 15 characters, as the kernel keeps them).
-pub fn processes_named(proc: &Path, names: &[String]) -> Vec<u32> {
-    let mut found: Vec<u32> = std::fs::read_dir(proc)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid: &u32| {
-            let name = command_name(proc, *pid);
-            names.iter().any(|wanted| wanted.chars().take(15).eq(name.chars()))
-        })
-        .collect();
-    found.sort_unstable();
-    found
-}
-
 /// The processes that call themselves so: their whole command line is this title.
 pub fn processes_titled(proc: &Path, title: &str) -> Vec<u32> {
     let is_titled = |pid: &u32| {
         let line = std::fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).trim_matches('\0').trim() == title
     };
-    let all = std::fs::read_dir(proc).into_iter().flatten().flatten();
-    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_titled).collect()
+    numbers(proc).into_iter().flatten().filter(is_titled).collect()
 }
 
 /// Children of a process with the time of their start, in ticks since boot.
@@ -73,18 +54,27 @@ pub fn children(proc: &Path, parent: u32) -> Vec<(u32, u64)> {
         let is_child = alive && fields.get(1)?.parse() == Ok(parent);
         is_child.then_some((pid, fields.get(19)?.parse().ok()?))
     };
-    std::fs::read_dir(proc)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| child(entry.file_name().to_str()?.parse().ok()?))
-        .collect()
+    numbers(proc).into_iter().flatten().filter_map(child).collect()
+}
+
+/// Tries every 20 ms until there is an answer; `None` when there was none within `seconds`.
+pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + Duration::from_secs_f64(seconds);
+    loop {
+        if let Some(found) = answer() {
+            return Some(found);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     #[test]
     fn children_are_found_with_their_start_and_zombies_are_not() {
@@ -96,13 +86,10 @@ mod tests {
             ("proc/10/stat", &stat("apache2", "S", 1, 5)),
             ("proc/11/stat", &stat("a) (b", "S", 10, 77)),
             ("proc/12/stat", &stat("apache2", "Z", 10, 78)),
-            ("proc/11/comm", "apache2\n"),
-            ("proc/self/comm", "apache2\n"),
             ("proc/12/cmdline", "php-fpm: master process (/a.conf)\0\0\0"),
             ("proc/13/cmdline", "php-fpm: master process (/b.conf)\0"),
         ]);
         assert_eq!(children(&fixture.path("proc"), 10), [(11, 77)]);
         assert_eq!(processes_titled(&fixture.path("proc"), "php-fpm: master process (/a.conf)"), [12]);
-        assert_eq!(processes_named(&fixture.path("proc"), &["apache2".to_owned()]), [11]);
     }
 }

@@ -12,6 +12,7 @@ use async_nats::connection::State;
 use slackwater_messages::{Change, ChangeCause, Knobs, Order, VERSION, Value, encode};
 use slackwater_node::bus::connect;
 use slackwater_node::notify::Notify;
+use slackwater_node::system::System;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -24,7 +25,6 @@ use crate::error::{Error, Result};
 use crate::identity::{HEADER, Identity};
 use crate::knobs;
 use crate::state::Store;
-use crate::system::System;
 
 /// Commands that wait for the connection's task.
 const WAITING: usize = 64;
@@ -86,7 +86,7 @@ pub fn try_by_hand(
 ) -> Result<bool> {
     let store = Store::open(Path::new(&settings.state_dir))?;
     let _lock = lock(settings, &store)?;
-    let now_unix_s = (System::machine().unix_s)();
+    let now_unix_s = System::machine().unix_s();
     let order = Order {
         v: VERSION,
         id: format!("by-hand-{}-{:.0}", std::process::id(), now_unix_s * 1e6),
@@ -192,7 +192,7 @@ fn work(
         // Whoever listens has ended only when all ends; the Change is on disk too.
         let _ = publish.send(change);
     });
-    let now_s = system.monotonic_s.clone();
+    let clock = system.clone();
     let mut engine = Engine::open(settings, identity, system, knobs, store, send)?;
     let mut notify = Notify::ready();
     let (mut end_s, mut reported_s) = (None, f64::NEG_INFINITY);
@@ -213,21 +213,21 @@ fn work(
                 Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => {
                     notify.stopping();
                     engine.end_all(ChangeCause::EngineEnded, "wsengine ends");
-                    end_s.get_or_insert(now_s() + END_WITHIN_S);
+                    end_s.get_or_insert(clock.monotonic_s() + END_WITHIN_S);
                 }
             }
         }
         // After the Orders that have come: one that no report has is lost.
-        let is_due = news.take() || now_s() - reported_s >= REPORT_EVERY_S;
+        let is_due = news.take() || clock.monotonic_s() - reported_s >= REPORT_EVERY_S;
         if let Some(report) = report.filter(|_| is_due) {
             report.send_replace(Some(engine.report()));
-            reported_s = now_s();
+            reported_s = clock.monotonic_s();
         }
         if let Some(end_s) = end_s {
             if engine.is_idle() {
                 return Ok(());
             }
-            if now_s() >= end_s {
+            if clock.monotonic_s() >= end_s {
                 let message = "not everything could be put back; the next start tries again";
                 return Err(Error::Process(message.to_owned()));
             }
@@ -248,7 +248,7 @@ async fn serve_bus(
     mut reported: watch::Receiver<Option<Knobs>>,
 ) -> Result<()> {
     let mut signals = Signals::new()?;
-    let access = settings.bus.access().read()?;
+    let access = settings.bus.read()?;
     let client = connect(&settings.bus.url, access, PROGRAM, &settings.node, WAITING).await?;
     let subject = orders(settings);
     let mut orders =

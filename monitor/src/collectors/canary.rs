@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Canary as Section, Counters, Sample};
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, is_quiet, put};
@@ -17,7 +18,6 @@ use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
 use crate::probe::{Late, Length, Moments, NextRun, Probe, Run, Spent, Stopwatch, When};
 use crate::reason::Reason;
-use crate::system::System;
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
@@ -185,8 +185,8 @@ fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
     use slackwater_messages::{Cpu, Traffic};
+    use slackwater_node::fixture::Fixture;
 
     fn sample() -> Sample {
         Sample { period_s: 0.2, ..Sample::default() }

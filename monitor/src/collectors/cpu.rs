@@ -8,13 +8,14 @@ use slackwater_messages::{Cpu, Sample};
 
 use slackwater_node::cgroup::{self, CpuFiles, Version};
 use slackwater_node::list::parse_list;
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::{CounterDelta, Most, if_counted};
+use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
 use crate::ticks::{self, Kinds, TickDelta};
 
 /// Quotas change seldom: they are read again after this time.

@@ -9,14 +9,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use slackwater_messages::{Disk, Sample};
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::slow::Slow;
 use super::{Collector, CollectorKind, absent, put};
 use crate::config::Settings;
 use crate::counter_delta::{Count, CounterDelta, Delta, Most};
+use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
 
 const SECTOR_BYTES: u64 = 512;
 /// The times of requests are booked when these end, of many at once.
@@ -186,7 +187,7 @@ impl Collector for Disks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn stats(vda: [u64; 6], sdb: [u64; 6]) -> String {
         let line = |name: &str, [requests, ms, read, written, busy_ms, queue_ms]: [u64; 6], rest: &str| {

@@ -8,13 +8,14 @@
 use std::path::Path;
 
 use slackwater_messages::{Frequency, Sample};
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::{Count, CounterDelta, Most};
+use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
 
 /// On bigger machines so many cores are looked at, evenly spread: each costs a file kept open and some microseconds.
 const MOST_CORES: usize = 16;
@@ -132,7 +133,7 @@ impl Collector for Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     #[test]
     fn mean_lowest_and_throttling_are_of_all_cores() {

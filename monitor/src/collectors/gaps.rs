@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Gaps as Section, Sample};
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, put};
@@ -22,7 +23,6 @@ use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
 use crate::pace::Watch;
 use crate::reason::Reason;
-use crate::system::System;
 use crate::timer::wake_exactly;
 use crate::wakeup::{Scheduled, Wakeups};
 
@@ -211,7 +211,7 @@ fn section(sample: &mut Sample, tally: &Tally) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     const MS: u64 = 1_000_000;
 

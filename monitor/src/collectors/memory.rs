@@ -4,14 +4,15 @@
 //! stands once for each zone since 4.12, `oom_kill` is there since 4.13.
 
 use slackwater_messages::{Memory, Sample};
+use slackwater_node::system::System;
 
 use super::metric::{count, metrics};
 use super::slow::{Reading, Slow};
 use super::{Collector, CollectorKind, absent, put};
 use crate::config::Settings;
 use crate::counter_delta::{Count, CounterDelta, Most, if_counted};
+use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -152,7 +153,7 @@ impl Collector for Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     const MEMINFO: &str = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    250 kB\n";
     const VMSTAT: &str = "nr_free_pages 992567\npswpin 10\npswpout 20\nallocstall_dma 0\nallocstall_normal 7\n\

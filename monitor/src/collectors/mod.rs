@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Sample, Traffic};
+use slackwater_node::system::System;
 use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
 use crate::pace::Watch;
 use crate::reason::Reason;
-use crate::system::System;
 use metric::Metric;
 
 pub mod canary;

@@ -5,14 +5,15 @@
 //! line a CPU, drops in the second field. The link's speed in Mbit/s is /sys/class/net/NAME/speed, where a driver knows it.
 
 use slackwater_messages::{Network, Sample};
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::slow::Slow;
 use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
 use crate::counter_delta::{CounterDelta, Most};
+use crate::kernel_file::{KeptFile, Reader, UNEXPECTED};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System, UNEXPECTED};
 
 /// The link's speed changes seldom, and asking a driver may take a while.
 const SPEED_FRESH_NS: u64 = 10_000_000_000;
@@ -133,7 +134,7 @@ struct Link {
 }
 
 impl Link {
-    /// In bytes per second.
+    /// Bytes per second.
     fn speed(&mut self, now_ns: u64) -> Result<f64, Reason> {
         if let Some((read_ns, speed)) = &self.speed_read
             && now_ns.saturating_sub(*read_ns) < SPEED_FRESH_NS
@@ -204,7 +205,7 @@ impl Collector for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn dev(received: u64, sent: u64, drops: u64) -> String {
         format!(

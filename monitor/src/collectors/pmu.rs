@@ -2,16 +2,17 @@
 
 use slackwater_messages::AbsenceCause::{ContainerForbids, MayNotCount};
 use slackwater_messages::{Counters, Sample};
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
+use crate::kernel_file::{KeptFile, Reader};
 use crate::pmu::figures::{Context, Tally, figures};
 use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Event};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
 use crate::ticks::{self, TickDelta};
 
 /// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is counted in clock ticks.
@@ -162,7 +163,7 @@ fn cpi_of(sample: &Sample, source: &str) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::pmu::figures::Sum;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     #[test]
     fn counters_without_a_scope_say_so() {

@@ -7,13 +7,14 @@
 use slackwater_messages::{AbsenceCause, Pressure, Sample};
 
 use slackwater_node::cgroup;
+use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::{Count, CounterDelta, Delta, Most, if_counted};
+use crate::kernel_file::{KeptFile, Reader, UNEXPECTED};
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System, UNEXPECTED};
 
 const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
@@ -156,7 +157,7 @@ impl Collector for Stalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn psi(some_us: u64, full_us: u64) -> String {
         format!(

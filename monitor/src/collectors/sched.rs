@@ -2,16 +2,17 @@
 //! lost it, summed over `threads`. Each turn on a core ends with a switch; `switches` finds out of which kind.
 
 use slackwater_messages::{Sample, Sched};
+use slackwater_node::system::System;
 
 use super::metric::{count, metrics};
 use super::{Collector, CollectorKind, absent, first_read, is_quiet, put};
 use crate::config::Settings;
 use crate::counter_delta::{NO_TIME, seconds_between};
+use crate::kernel_file::Reader;
 use crate::process_watch::ProcessWatch;
 use crate::processes::Finder;
 use crate::reason::Reason;
 use crate::switches::Split;
-use crate::system::{Reader, System};
 use crate::threads::Threads;
 
 /// After this time, or `SCAN_SHARE` times what looking took, processes and threads are looked for again if there may be
@@ -153,7 +154,7 @@ mod tests {
     use slackwater_messages::AbsenceCause;
 
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     const MS: u64 = 1_000_000;
 

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use slackwater_messages::{Sample, WebServer};
 use slackwater_node::status::{Page, apache, php_fpm};
+use slackwater_node::system::System;
 
 use super::metric::{count, metrics};
 use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
 use crate::reason::Reason;
-use crate::system::System;
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// A page that takes longer has all its workers busy, or hangs.

@@ -4,10 +4,10 @@
 use std::rc::Rc;
 
 use slackwater_messages::Sample;
+use slackwater_node::system::System;
 
 use super::Collector;
 use crate::reason::Reason;
-use crate::system::System;
 
 /// A little less than a second, since periods end early or late by a little.
 const EVERY_NS: u64 = 950_000_000;
@@ -62,8 +62,8 @@ impl<C: Collector> Collector for Slow<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
     use slackwater_messages::Memory;
+    use slackwater_node::fixture::Fixture;
 
     /// Counts its readings.
     struct Count(u64);

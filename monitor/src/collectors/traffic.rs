@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
+use slackwater_node::system::System;
 use slackwater_sniffer::{Buckets, LiveSettings, Period, RouteFigures, TrackerSettings};
 
 use super::metric::{count, metrics};
@@ -12,7 +13,6 @@ use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::pace::Watch;
 use crate::reason::Reason;
-use crate::system::System;
 use crate::watched::{Port, tracker_settings};
 
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.

@@ -212,8 +212,8 @@ fn own_cpu_s() -> f64 {
 mod tests {
     use super::*;
     use crate::config::Settings;
-    use crate::system::fixture::Fixture;
     use slackwater_messages::{Cpu, Traffic};
+    use slackwater_node::fixture::Fixture;
 
     fn sample(rps: Option<f64>) -> Sample {
         Sample {

@@ -23,7 +23,7 @@ pub struct Sum {
 /// What a scope counted in one period.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
-    /// By event.
+    /// The sum for each event.
     pub sums: [Sum; COUNT],
     /// Time in which groups should have counted, over all of them.
     pub enabled_ns: u64,

@@ -19,9 +19,10 @@ pub mod scope;
 pub mod seen;
 pub mod targets;
 
+use slackwater_node::system::System;
+
 use crate::config::{PMU_SCOPES, Settings};
 use crate::reason::Reason;
-use crate::system::System;
 use libpfm::Libpfm;
 use scope::Scope;
 use targets::{Cgroup, Cpus, Source, Threads};

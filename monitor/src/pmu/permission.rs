@@ -5,9 +5,10 @@ use std::path::Path;
 
 use rustix::thread::{CapabilitySet, capabilities};
 use slackwater_messages::AbsenceCause;
+use slackwater_node::system::System;
 
+use crate::kernel_file::line;
 use crate::reason::Reason;
-use crate::system::System;
 
 /// The highest `kernel.perf_event_paranoid` that means something in Linux itself.
 pub const MAINLINE_MOST: i32 = 2;
@@ -25,7 +26,7 @@ impl Permission {
     /// Of this process, now.
     pub fn now(system: &System) -> Permission {
         let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-        let paranoid = system.line(&system.proc.join("sys/kernel/perf_event_paranoid"));
+        let paranoid = line(&system.proc.join("sys/kernel/perf_event_paranoid"));
         Permission {
             is_capable: effective.intersects(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN),
             paranoid: paranoid.ok().and_then(|text| text.parse().ok()),

@@ -3,6 +3,7 @@
 use std::io;
 
 use slackwater_messages::AbsenceCause;
+use slackwater_node::system::System;
 
 use super::events::{COUNT, Event, Wanted};
 use super::figures::Tally;
@@ -13,7 +14,6 @@ use super::permission::{Permission, why_refused};
 use super::seen::Seen;
 use super::targets::Source;
 use crate::reason::Reason;
-use crate::system::System;
 
 /// After a failure it is tried again, each time after twice the time.
 const RETRY_FIRST_NS: u64 = 5_000_000_000;
@@ -253,7 +253,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     type Answers = Rc<RefCell<Vec<Result<Option<Vec<Target>>, Reason>>>>;
 

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use rustix::time::ClockId;
 use slackwater_messages::AbsenceCause;
 use slackwater_node::list::parse_list;
+use slackwater_node::processes::numbers;
+use slackwater_node::system::System;
 
 use super::group::Target;
 use crate::config::ProcessSettings;
+use crate::kernel_file::{KeptFile, Reader};
 use crate::processes::Finder;
 use crate::reason::Reason;
-use crate::system::{KeptFile, Reader, System};
 
 /// Processes and threads are looked for again after this time, or after `SCAN_SHARE` times what looking took.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
@@ -161,9 +163,8 @@ impl Threads {
         let mut threads = Vec::new();
         for process in self.finder.find()? {
             // A process that ended since it was listed has no threads.
-            let entries = fs::read_dir(self.proc.join(process.to_string()).join("task"));
-            let numbers = entries.into_iter().flatten().flatten();
-            threads.extend(numbers.filter_map(|entry| Some((process, entry.file_name().to_str()?.parse().ok()?))));
+            let tasks = numbers(&self.proc.join(process.to_string()).join("task"));
+            threads.extend(tasks.into_iter().flatten().map(|thread| (process, thread)));
         }
         if threads.is_empty() { Err("the web server's processes have ended".into()) } else { Ok(threads) }
     }
@@ -245,7 +246,7 @@ fn boot_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn stat(parent: u32, start_ticks: u64) -> String {
         format!("7 (a) (b c) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start_ticks} 0 0\n")

@@ -49,22 +49,22 @@ pub struct NextRun {
 /// How much later than at its moment a run began, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Late {
-    /// In all.
+    /// The whole lateness.
     pub ns: u64,
-    /// Of these: before the thread was put into the run queue; `None` where the kernel does not count the wait in it.
+    /// The part before the thread was put into the run queue; `None` where the kernel does not count the wait in it.
     pub timer_ns: Option<u64>,
 }
 
 /// When the run of a Sample was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At its moment, so much late.
+    /// The run was made at its moment, this late.
     Late(Late),
-    /// With the Sample: there was none of this period.
+    /// The run was made with the Sample, since no moment fell into this period.
     Now,
-    /// In a period before: this one was left out.
+    /// The run is of an earlier period; that of this one was left out.
     Before,
-    /// For a Sample before, so recently that another run would take more than the probe's share of a core.
+    /// The run is of an earlier Sample, so recent that another would take more than the probe's share of a core.
     Recent,
 }
 

@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use rustix::thread::{CapabilitySet, capabilities};
+use slackwater_node::system::System;
 use slackwater_sniffer::keep_privileges;
 
 use crate::config::Settings;
 use crate::error::Error;
-use crate::system::System;
 
 pub mod seccomp;
 
@@ -64,7 +64,7 @@ pub fn enter(settings: &Settings, system: &System) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     #[test]
     fn only_the_configured_parts_keep_their_capability() {

@@ -70,7 +70,7 @@ impl Engine {
             }
         }
         let PendingOrder { order, value, until_s, .. } = waiting;
-        let until_unix_s = (self.system.unix_s)() + until_s - self.now_s();
+        let until_unix_s = self.system.unix_s() + until_s - self.now_s();
         let (lease, step) = match before.lease().cloned() {
             Some(Lease { effective, before, baseline, written, .. }) if renews => {
                 (Lease { effective, before, baseline, written, ..lease_of(&order, &value, until_unix_s) }, None)

@@ -12,6 +12,7 @@ mod restore;
 use std::collections::{BTreeMap, BTreeSet};
 
 use slackwater_messages::{Change, ChangeCause, Order, Value};
+use slackwater_node::system::System;
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
@@ -19,7 +20,6 @@ use crate::identity::Identity;
 use crate::knobs::{Knob, share_files};
 use crate::order::{Context, is_release, judge};
 use crate::state::{Lease, State, Store};
-use crate::system::System;
 use phase::{Ending, Free, PendingOrder, Phase, Reason};
 
 /// Orders that come together share a reload: the first waits this long for the others.
@@ -75,7 +75,7 @@ impl Engine {
         let died = || Ending::new(Reason::new(ChangeCause::EngineDied, "the last run did not end well"));
         let put_back = |lease| Phase::Ending { lease: Box::new(lease), ending: died(), then: Free::Idle };
         let phases = state.leases.into_iter().map(|(name, lease)| (name, put_back(lease))).collect();
-        let checked_s = (system.monotonic_s)();
+        let checked_s = system.monotonic_s();
         Ok(Engine {
             settings,
             identity,
@@ -95,7 +95,7 @@ impl Engine {
     }
 
     fn now_s(&self) -> f64 {
-        (self.system.monotonic_s)()
+        self.system.monotonic_s()
     }
 
     /// Whether nothing is changed, or about to be.
@@ -120,7 +120,7 @@ impl Engine {
                 settings: &self.settings,
                 identity: &self.identity,
                 seen: &|id| self.seen.contains_key(id),
-                now_unix_s: (self.system.unix_s)(),
+                now_unix_s: self.system.unix_s(),
             },
         );
         match judged {
@@ -158,7 +158,7 @@ impl Engine {
 
     /// Notes an Order's id on disk, before anything is done for it: no crash makes it new again.
     fn remember(&mut self, id: &str) -> Result<()> {
-        let now_unix_s = (self.system.unix_s)();
+        let now_unix_s = self.system.unix_s();
         self.seen.retain(|_, until| *until > now_unix_s);
         let longest_s = self.settings.orders.max_lease_s + self.settings.orders.clock_skew_s;
         self.seen.insert(id.to_owned(), now_unix_s + longest_s + 1.0);

@@ -48,7 +48,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// To be tried at once.
+    /// A restore whose first try is due at once.
     pub(super) fn new(reason: Reason) -> Ending {
         Ending { reason, next_try_s: f64::NEG_INFINITY, last_error: String::new() }
     }

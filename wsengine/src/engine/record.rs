@@ -50,13 +50,13 @@ impl Engine {
     ) {
         let mut id = [0_u8; 8];
         if SystemRandom::new().fill(&mut id).is_err() {
-            id = ((self.system.unix_s)().to_bits()).to_be_bytes();
+            id = (self.system.unix_s().to_bits()).to_be_bytes();
         }
         let change = Change {
             v: VERSION,
             id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
             pool: self.settings.pool.clone(),
-            time_unix_s: (self.system.unix_s)(),
+            time_unix_s: self.system.unix_s(),
             what: what.to_owned(),
             target: self.settings.node.clone(),
             before: before.map(bounded_value),

@@ -21,7 +21,7 @@ impl Engine {
             v: VERSION,
             node: self.settings.node.clone(),
             pool: self.settings.pool.clone(),
-            time_unix_s: (self.system.unix_s)(),
+            time_unix_s: self.system.unix_s(),
             kind: self.settings.kind.clone(),
             knobs: knobs.collect(),
             waiting: Some(waiting.map(|waiting| waiting.order.id.clone()).collect()),

@@ -15,12 +15,12 @@ const MOST_THREADS: usize = 1024;
 /// A thread that is inside for longer has left without a word.
 const LONGEST_INSIDE_S: f64 = 60.0;
 
-/// One line.
+/// One line of an application.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Line<'a> {
-    /// `begin`; else `end`.
+    /// Whether the line says `begin`; otherwise it says `end`.
     pub begins: bool,
-    /// Of the function.
+    /// The name of the function.
     pub name: &'a str,
     /// The thread's id; `None`: that of the process.
     pub thread: Option<u32>,

@@ -11,9 +11,9 @@ const MARGIN: f64 = 1.2;
 /// Cores with one clock for all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rung {
-    /// How many.
+    /// The number of cores.
     pub cores: i64,
-    /// Of each.
+    /// The clock of each of them, in the lever's unit.
     pub clock: i64,
 }
 

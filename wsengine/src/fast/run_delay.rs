@@ -2,28 +2,27 @@
 //! time they take.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use slackwater_node::cgroup::find_processes;
 use slackwater_node::files::text;
+use slackwater_node::processes::threads_named;
 
 use crate::error::{Error, Result};
-use crate::processes::processes_named;
 
 /// Threads that are looked at; of more the first.
 const MOST_THREADS: usize = 2048;
 
-/// Of one period.
+/// Waits and CPU time of one period.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Waits {
     /// The longest of the threads' mean waits for a core, in ms.
     pub delay_ms: f64,
-    /// CPU time per second.
+    /// CPU seconds per second.
     pub busy_cores: f64,
 }
 
-/// Of a thread since its start: CPU time and run delay in ns, and how often it ran.
+/// A thread's CPU time and run delay in ns and its number of turns, since its start.
 type Schedule = [u64; 3];
 
 /// The web server's threads.
@@ -64,13 +63,10 @@ impl RunDelay {
         if let Some(list) = &self.list {
             return Ok(text(list)?.lines().filter_map(|line| line.parse().ok()).take(MOST_THREADS).collect());
         }
-        let tasks =
-            |process: u32| fs::read_dir(self.proc.join(format!("{process}/task"))).into_iter().flatten().flatten();
-        let found = processes_named(&self.proc, &self.names).into_iter().flat_map(tasks);
-        Ok(found.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).take(MOST_THREADS).collect())
+        Ok(threads_named(&self.proc, &self.names).into_iter().take(MOST_THREADS).collect())
     }
 
-    /// Of the time since the last call; `None` at the first one.
+    /// The waits since the last call; `None` at the first call.
     ///
     /// # Errors
     /// When the threads cannot be listed.

@@ -11,7 +11,7 @@ use super::parameters::{Lever, Parameters, Rule};
 use super::pareto::{Pareto, Rung, ladder};
 use super::run_delay::{RunDelay, Waits, core_of};
 use super::socket::EventSocket;
-use crate::system::fixture::Fixture;
+use slackwater_node::fixture::Fixture;
 
 #[derive(Deserialize)]
 struct Cases {

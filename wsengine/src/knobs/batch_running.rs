@@ -7,11 +7,11 @@ use serde_json::Value as Json;
 use slackwater_messages::Value;
 use slackwater_node::cgroup::FreezerFiles;
 use slackwater_node::files::text;
+use slackwater_node::processes::named;
 
 use super::{Knob, Parts, PlannedValue, Reading, from_json, show, to_json};
 use crate::error::{Error, Result};
-use crate::processes::processes_named;
-use crate::system::wait_for;
+use crate::processes::wait_for;
 
 /// The kernel stops processes at their next return to user space; one that waits for a disk comes to it later.
 const STOPS_WITHIN_S: f64 = 2.0;
@@ -65,7 +65,7 @@ impl BatchRunning {
         if is_in_it("self") {
             return refused("slackwater-wsengine itself");
         }
-        match processes_named(&self.proc, &self.servers).into_iter().find(|pid| is_in_it(&pid.to_string())) {
+        match named(&self.proc, &self.servers).into_iter().find(|pid| is_in_it(&pid.to_string())) {
             Some(pid) => refused(&format!("process {pid} of the web server")),
             None => Ok(()),
         }
@@ -141,7 +141,7 @@ impl Knob for BatchRunning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn knob(fixture: &Fixture) -> BatchRunning {
         BatchRunning {

@@ -12,10 +12,10 @@ use slackwater_messages::Value;
 use slackwater_node::cgroup;
 use slackwater_node::files::{text, write_kernel};
 use slackwater_node::list::parse_list;
+use slackwater_node::processes::threads_named;
 
 use super::{Knob, Parts, PlannedValue, Reading, from_json, number, to_json};
 use crate::error::{Error, Result};
-use crate::processes::processes_named;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
@@ -241,14 +241,7 @@ struct Affinity {
 
 impl Affinity {
     fn threads(&self) -> Vec<u32> {
-        let of = |pid: u32| std::fs::read_dir(self.proc.join(pid.to_string()).join("task"));
-        processes_named(&self.proc, &self.names)
-            .into_iter()
-            .filter_map(|pid| of(pid).ok())
-            .flatten()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect()
+        threads_named(&self.proc, &self.names)
     }
 }
 
@@ -300,7 +293,7 @@ impl CoreControl for Affinity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn knob(fixture: &Fixture) -> Cores<Cpuset> {
         Cores(Cpuset { root: fixture.path("cgroup"), name: "web".to_owned(), last_first: false })

@@ -124,7 +124,7 @@ impl Knob for CpuQuota {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn knob(fixture: &Fixture, name: &str) -> CpuQuota {
         CpuQuota { root: fixture.path("cgroup"), name: name.to_owned(), cores: 2 }

@@ -139,7 +139,7 @@ impl Knob for CpuShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn knob(fixture: &Fixture, name: &str) -> CpuShare {
         CpuShare { root: fixture.path("cgroup"), name: name.to_owned(), cores: 2 }

@@ -106,7 +106,7 @@ impl Knob for UclampMin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     const FILE: &str = "cgroup/w/cpu.uclamp.min";
 

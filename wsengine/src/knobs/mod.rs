@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::system::System;
 
 use crate::allowed::{Allowed, ValueError};
 use crate::apache::Apache;
 use crate::config::Settings;
 use crate::error::{Error, Result};
-use crate::system::System;
 
 mod apache_directive;
 mod apache_keepalive;

@@ -42,7 +42,7 @@ pub enum Source {
 pub struct PolicyLoop {
     parameters: Parameters,
     source: Source,
-    /// By the knobs' names.
+    /// The knobs that the policy sets, by name.
     knobs: BTreeMap<&'static str, Driven>,
     /// The cores whose frequency is set.
     cpus: Vec<u32>,

@@ -9,7 +9,7 @@ use slackwater_messages::Value;
 use super::{Knob, Parts, PlannedValue, Reading, number, show, text_of};
 use crate::config::StreamingSettings;
 use crate::error::{Error, Result};
-use crate::system::wait_for;
+use crate::processes::wait_for;
 use crate::{command, files};
 
 const PLACE: &str = "{value}";
@@ -142,7 +142,7 @@ impl Knob for NumThreads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::fixture::Fixture;
+    use slackwater_node::fixture::Fixture;
 
     fn knob(fixture: &Fixture, test: &str) -> NumThreads {
         NumThreads {

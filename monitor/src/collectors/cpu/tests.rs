@@ -4,7 +4,7 @@ use slackwater_messages::AbsenceCause;
 
 use super::*;
 use crate::collectors::Active;
-use crate::system::fixture::Fixture;
+use slackwater_node::fixture::Fixture;
 
 const STAT: &str = "cpu  100 5 50 1000 20 3 2 10 7 0\ncpu0 50 0 0 0 0 0 0 0 0 0\ncpu1 1 0 0 0 0 0 0 0 0 0\nintr 5\n";
 

@@ -14,7 +14,7 @@ use super::*;
 use crate::identity::fixture::Controller;
 use crate::knobs::{PlannedValue, Reading};
 use crate::state::Lease;
-use crate::system::fixture::Fixture;
+use slackwater_node::fixture::Fixture;
 
 /// What the fake knobs set, and how they fail.
 #[derive(Default)]
@@ -130,7 +130,7 @@ impl Scene {
             id: format!("o{}", self.orders),
             node: "web1".to_owned(),
             pool: "web".to_owned(),
-            time_unix_s: (self.fixture.system().unix_s)(),
+            time_unix_s: self.fixture.system().unix_s(),
             knob: knob.to_owned(),
             value,
             lease_s,

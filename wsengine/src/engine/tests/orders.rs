@@ -35,7 +35,7 @@ fn an_older_order_does_not_undo_a_later_one() {
             id: id.to_owned(),
             node: "web1".to_owned(),
             pool: "web".to_owned(),
-            time_unix_s: (scene.fixture.system().unix_s)() - age_s,
+            time_unix_s: scene.fixture.system().unix_s() - age_s,
             knob: "cpu.cores".to_owned(),
             value: Value::Integer(value),
             lease_s: 30.0,

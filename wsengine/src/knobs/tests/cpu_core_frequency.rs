@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::knobs::from_json;
-use crate::system::fixture::Fixture;
+use slackwater_node::fixture::Fixture;
 
 const ROOT: &str = "sys/devices/system/cpu/cpufreq";
 

@@ -1,7 +1,7 @@
 //! On trees of files as several drivers show them; a real cpufreq is in `tests/wsengine/test_cpufreq.py`.
 
 use super::*;
-use crate::system::fixture::Fixture;
+use slackwater_node::fixture::Fixture;
 
 const ROOT: &str = "sys/devices/system/cpu/cpufreq";
 

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 use crate::apache::Apache;
-use crate::system::fixture::Fixture;
-use crate::system::wait_for;
+use crate::processes::wait_for;
+use slackwater_node::fixture::Fixture;
 
 const QUOTA: &str = "cgroup/w/cpu.max";
 const WITHIN_S: f64 = 20.0;

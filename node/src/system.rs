@@ -1,0 +1,49 @@
+//! The operating system as the programs see it: roots of the kernel's trees, and the clocks. Tests point the roots at
+//! trees of files and hold the clocks.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Where to look, and what time it is.
+#[derive(Clone)]
+pub struct System {
+    /// Usually `/proc`.
+    pub proc: PathBuf,
+    /// Usually `/sys`.
+    pub sys: PathBuf,
+    /// Usually `/sys/fs/cgroup`.
+    pub cgroup: PathBuf,
+    /// Nanoseconds that only go forward, from an arbitrary start.
+    pub monotonic_ns: Rc<dyn Fn() -> u64>,
+    /// Nanoseconds since 1970: a label, or to judge the age of a message; never used for durations.
+    pub wall_ns: Rc<dyn Fn() -> u64>,
+}
+
+impl System {
+    /// This machine.
+    pub fn machine() -> System {
+        let start = Instant::now();
+        System {
+            proc: PathBuf::from("/proc"),
+            sys: PathBuf::from("/sys"),
+            cgroup: PathBuf::from("/sys/fs/cgroup"),
+            monotonic_ns: Rc::new(move || nanoseconds(start.elapsed())),
+            wall_ns: Rc::new(|| nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
+        }
+    }
+
+    /// As `monotonic_ns`, in seconds.
+    pub fn monotonic_s(&self) -> f64 {
+        (self.monotonic_ns)() as f64 / 1e9
+    }
+
+    /// As `wall_ns`, in seconds.
+    pub fn unix_s(&self) -> f64 {
+        (self.wall_ns)() as f64 / 1e9
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
