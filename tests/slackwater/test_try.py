@@ -116,7 +116,7 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert "`forks` began beside host2: many short-lived processes" in told, "and what was noisy"
     assert "host2: interference (cpu)\n            because the canary's wait for a core" in told
     assert "would have been done: weight of host2: 100 → " in told
-    assert "because interference: the canary's wait for a core" in told
+    assert "            because a noisy neighbour slows it" in told
     assert "docs/operations/install.md" in told.partition("Next:")[2]
     status, health = get(url, "/healthz")
     assert status == 200, health

@@ -42,7 +42,7 @@ def test_an_episode_shows_why_what_was_done_and_what_came_of_it(client: FlaskCli
     assert "web1: interference" in page
     assert "goes on, for 42 s" in page
     assert "run delay 14x" in page
-    assert "p95 60 ms → 9.0 ms" in page
+    assert "p95 9.0 ms expected instead of 60 ms" in page
     assert "the pool&#39;s p95 60.0 -&gt; 8.0 ms" in page
     assert "With static weights (estimate)" in page.replace("( ", "(")
 
