@@ -1,0 +1,1 @@
+"""The controller: all commands, what runs the parts, the playing of recordings, the bundle for bug reports."""
