@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
-PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests fuzz packaging ansible/plugins/modules
+PYTHON_CODE := slackwater detector lbengine web lab tools tests fuzz packaging ansible/plugins/modules
 
 .PHONY: help setup setup-demo setup-arm64 demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-sampling bench-monitor bench-lbengine bench-detector bench-web bench-controller
@@ -43,13 +43,13 @@ test-full: lint  ## also the slow stories
 	@python tools/run_tests.py --hypothesis-profile=others
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
-	python -m lab.bench.sniffer --write docs/results/bench-sniffer.md
+	python -m slackwater_lab.bench.sniffer --write docs/results/bench-sniffer.md
 
 bench-sampling: setup  ## figures of samples of the connections beside those of all, on generated traffic and captures (1 minute)
 	cargo run --release --locked -p slackwater-sniffer --example sampling > docs/results/sampling.md
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
-	python -m lab.bench.detector --hour 400 --write docs/results/bench-detector.md
+	python -m slackwater_lab.bench.detector --hour 400 --write docs/results/bench-detector.md
 
 deb: setup $(if $(filter arm64,$(DEB_ARCH)),setup-arm64)  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=noble, DEB_ARCH=arm64)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1) --release $(or $(DEB_RELEASE),bookworm) $(DEB_ARCH:%=--architecture %)
@@ -67,19 +67,19 @@ test-rollout: setup  ## the rollout on hosts of its own: converge, upgrade, fail
 	pytest tests/packaging/test_packages.py tests/packaging/test_controller_package.py tests/packaging/test_rollout*.py
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 4 hours, quiet)
-	python -m lab.bench.recordings
+	python -m slackwater_lab.bench.recordings
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)
-	python -m lab.bench.monitor --write docs/results/bench-monitor.md
+	python -m slackwater_lab.bench.monitor --write docs/results/bench-monitor.md
 
 bench-lbengine: setup  ## Verdict to weight set with 100 servers, and 1,000 weights in one batch, on a real HAProxy
-	python -m lab.bench.lbengine
+	python -m slackwater_lab.bench.lbengine
 
 bench-controller: setup  ## CPU and memory of each process of a controller with 3 nodes in calm (2 minutes)
-	python -m lab.bench.controller
+	python -m slackwater_lab.bench.controller
 
 bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's time, a drawn page, 50 viewers (5 minutes)
-	python -m lab.bench.web --write docs/results/bench-web.md
+	python -m slackwater_lab.bench.web --write docs/results/bench-web.md
 
 screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshots, over a whole controller (3 minutes)
 	python -m tools.screenshots

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from detector.features.baseline import LAST_HEARD, StoredBaselines
-from detector.judge import Judge
-from slackwater.files import bytes_of, write_whole
+from slackwater.core.files import bytes_of, write_whole
+from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
+from slackwater.detector.judge import Judge
 
 VERSION = 3
 """Version of the file. In 1 the probe's cycles had the name of hardware's; in 2 nodes had no age of their own."""

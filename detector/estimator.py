@@ -3,12 +3,13 @@
 Source: Maji, Mitra, Bagchi, "ICE: An Integrated Configuration Engine for Interference Mitigation in Cloud Services".
 Here rps is divided by the node's calm capacity and cpi by its calm baseline (minus 1), so that coefficients from one
 cluster are a start for another. A neighbour that takes time on the run queue does not change the CPU time per request,
-so that law cannot see it. Capacities therefore come from `detector.capacity.filter`.
+so that law cannot see it. Capacities therefore come from `slackwater.detector.capacity.filter`.
 
 ICE fitted one law for a pool of equal servers. Here each node refreshes a law of its own: the servers of a pool may
 have different processors and different other jobs, and a common law would follow the node that changes most. The nodes
 share only the start, the model's coefficients, which are fitted to all of its recordings
-(`detector.train.training.fit_law`). A new node begins with these, and not with its peers' present coefficients.
+(`slackwater.detector.train.training.fit_law`). A new node begins with these, and not with its peers' present
+coefficients.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.capacity.filter import CapacityFilter
-from detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
-from detector.features.features import Frame
-from detector.features.signals import INDEX
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.capacity.filter import CapacityFilter
+from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
+from slackwater.detector.features.features import Frame
+from slackwater.detector.features.signals import INDEX
+from slackwater.detector.slot_arrays import SlotArrays
 
 TERMS = ("old CPU", "requests (of the calm capacity)", "CPI (over the calm one, minus 1)", "constant")
 START: tuple[float, ...] = (0.0, 1.0, 0.0, 0.0)

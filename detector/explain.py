@@ -11,13 +11,13 @@ from functools import cache
 
 import numpy as np
 
-from detector.classify.episodes import ALL_SLOW, CALM, OVERLOAD, SIGNS, STATES, Event, Steps
-from detector.classify.pool_correlation import PoolCorrelation
-from detector.classify.rules import SIGNAL_WORDS, Outcome
-from detector.classify.tree import Limits, Tree
-from detector.features.columns import Ints
-from detector.features.features import CAUSE, FEATURES, FELT, Frame
-from detector.features.signals import SIGNALS
+from slackwater.detector.classify.episodes import ALL_SLOW, CALM, OVERLOAD, SIGNS, STATES, Event, Steps
+from slackwater.detector.classify.pool_correlation import PoolCorrelation
+from slackwater.detector.classify.rules import SIGNAL_WORDS, Outcome
+from slackwater.detector.classify.tree import Limits, Tree
+from slackwater.detector.features.columns import Ints
+from slackwater.detector.features.features import CAUSE, FEATURES, FELT, Frame
+from slackwater.detector.features.signals import SIGNALS
 
 NOTHING = "no signal is beyond what is usual"
 OWN, LENT = "its calm baseline", "its peers' calm baseline"

@@ -13,22 +13,22 @@ from itertools import repeat
 
 import numpy as np
 
-from detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES
-from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
-from detector.classify.rules import Outcome, Rules
-from detector.classify.tree import Model
-from detector.estimator import Estimates, Estimator
-from detector.explain import Explainer, silence
-from detector.features.balancer_latency import COLUMN, BalancerLatency
-from detector.features.baseline import LAST_HEARD, StoredBaselines
-from detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
-from detector.features.features import Features, Frame
-from detector.features.history import SampleWindows
-from detector.features.signals import leave_out_idle
-from detector.sample_sorter import SampleSorter, Stale
-from detector.slot_arrays import SlotArrays
-from slackwater.config import DetectorSettings
-from slackwater.messages import VERSION, Resource, Sample, Verdict
+from slackwater.core.config import DetectorSettings
+from slackwater.core.messages import VERSION, Resource, Sample, Verdict
+from slackwater.detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES
+from slackwater.detector.classify.resource import RESOURCES, UNCLEAR, resource_of
+from slackwater.detector.classify.rules import Outcome, Rules
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.estimator import Estimates, Estimator
+from slackwater.detector.explain import Explainer, silence
+from slackwater.detector.features.balancer_latency import COLUMN, BalancerLatency
+from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
+from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
+from slackwater.detector.features.features import Features, Frame
+from slackwater.detector.features.history import SampleWindows
+from slackwater.detector.features.signals import leave_out_idle
+from slackwater.detector.sample_sorter import SampleSorter, Stale
+from slackwater.detector.slot_arrays import SlotArrays
 
 log = logging.getLogger("detector.judge")
 
@@ -49,7 +49,7 @@ class Tick:
     """(len(FEATURES),)."""
     has_requests: bool
     kind: int
-    """Kind of the node, index in `detector.classify.tree.KINDS`."""
+    """Kind of the node, index in `slackwater.detector.classify.tree.KINDS`."""
     by_tree: bool
     """As `Outcome.by_tree`."""
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.features.columns import Floats, Ints
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater.detector.slot_arrays import SlotArrays
 
 DRIFT = 1e-3
 """The most by which the speeds of two machines' clocks differ. At this rate the shortest way so far grows."""

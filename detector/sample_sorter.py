@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from detector.features.columns import Bools, Floats, Ints, Table, filled
-from detector.features.signals import HOLE
-from detector.lateness import Timelines
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.features.columns import Bools, Floats, Ints, Table, filled
+from slackwater.detector.features.signals import HOLE
+from slackwater.detector.lateness import Timelines
+from slackwater.detector.slot_arrays import SlotArrays
 
 QUEUE = 64
 """The most Samples of a node that count in a tick (13 s at the default period). Of more the oldest are dropped."""

@@ -14,19 +14,19 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from detector import baseline_checkpoint
-from detector.alarm import Alarm
-from detector.classify import tree
-from detector.features import sample_decoder
-from detector.features.balancer_latency import response_times_ms
-from detector.features.columns import Row, row_of
-from detector.judge import Judge
-from slackwater.bus.bus import Bus
-from slackwater.config import ControllerSettings, DetectorSettings
-from slackwater.heartbeat import Heartbeat
-from slackwater.machine import controller_id
-from slackwater.messages import Cycle, DecisionCause, Sample, Verdict
-from slackwater.stopping import on_stop
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import ControllerSettings, DetectorSettings
+from slackwater.core.heartbeat import Heartbeat
+from slackwater.core.machine import controller_id
+from slackwater.core.messages import Cycle, DecisionCause, Sample, Verdict
+from slackwater.core.stopping import on_stop
+from slackwater.detector import baseline_checkpoint
+from slackwater.detector.alarm import Alarm
+from slackwater.detector.classify import tree
+from slackwater.detector.features import sample_decoder
+from slackwater.detector.features.balancer_latency import response_times_ms
+from slackwater.detector.features.columns import Row, row_of
+from slackwater.detector.judge import Judge
 
 log = logging.getLogger("detector")
 
@@ -47,7 +47,8 @@ BASELINES = "detector-baselines.json"
 
 
 async def run(settings: ControllerSettings) -> None:
-    """Judges until SIGTERM or SIGINT. Raises `detector.classify.tree.ModelError` for an unusable model, BusError."""
+    """Judges until SIGTERM or SIGINT. Raises `slackwater.detector.classify.tree.ModelError` for an unusable model,
+    BusError."""
     model = choose_model(settings.detector)
     bus = await Bus.connect(settings.controller_bus, "slackwater-detector")
     try:
@@ -57,7 +58,7 @@ async def run(settings: ControllerSettings) -> None:
 
 
 def choose_model(settings: DetectorSettings) -> tree.Model:
-    """The model that the settings name. Raises `detector.classify.tree.ModelError`."""
+    """The model that the settings name. Raises `slackwater.detector.classify.tree.ModelError`."""
     path = tree.path_of(settings.model)
     model = tree.load(path)
     log.info("judging by model %s, trained %s (%s)", model.name, model.metadata.get("trained", "?"), path)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import TAKES_REQUESTS, ServerCondition, WeightsMean
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.core.messages import TAKES_REQUESTS, ServerCondition, WeightsMean
 
 Pool = TypeVar("Pool", bound=PoolSettings)
 

@@ -14,12 +14,12 @@ from typing import Annotated
 
 import msgspec
 
-from lbengine.balancer import Server, Snapshot
-from lbengine.state_file import StateFile, StateFileError
-from slackwater.config import PoolSettings, kind_of, place_in_words
-from slackwater.control import ServerWeight
-from slackwater.files import as_owner, bytes_of, force_folder, remove, replace_durably, write_whole
-from slackwater.messages import Name
+from slackwater.core.config import PoolSettings, kind_of, place_in_words
+from slackwater.core.control import ServerWeight
+from slackwater.core.files import as_owner, bytes_of, force_folder, remove, replace_durably, write_whole
+from slackwater.core.messages import Name
+from slackwater.lbengine.balancer import Server, Snapshot
+from slackwater.lbengine.state_file import StateFile, StateFileError
 
 VERSION = 1
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lbengine.balancer import Snapshot
-from lbengine.decision.decide import Decisions
-from lbengine.decision.rates import Rates
-from lbengine.decision.state import PoolState
-from slackwater.messages import Change, ServerState, Verdict
+from slackwater.core.messages import Change, ServerState, Verdict
+from slackwater.lbengine.balancer import Snapshot
+from slackwater.lbengine.decision.decide import Decisions
+from slackwater.lbengine.decision.rates import Rates
+from slackwater.lbengine.decision.state import PoolState
 
 MOST_PARTS = 30
 """Most parts of a sentence: nobody reads more."""

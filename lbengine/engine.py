@@ -1,7 +1,7 @@
 """The engine of one pool: read the balancer, decide, record, write, read back. One call of `cycle` is one turn.
 
 Each turn starts from the weights that the balancer shows, so reloads and other people's changes are seen. The pure
-function `lbengine.decision.step.step` decides; the engine carries its actions out.
+function `slackwater.lbengine.decision.step.step` decides; the engine carries its actions out.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lbengine import describe
-from lbengine.backends.table import balancer_of
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
-from lbengine.baseline import Baseline, BaselineError, BaselineStore, to_store
-from lbengine.decision.state import Phase, PoolState, PoolView
-from lbengine.decision.step import Actions, step, without
-from lbengine.outcome.outcomes import ChangeOutcomes
-from lbengine.overrides.commands import OperatorCommands
-from lbengine.overrides.overrides import Pause
-from lbengine.verdicts import LatestVerdicts
-from lbengine.writer import BY, Recorder, Writer
-from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.control import Request
-from slackwater.machine import controller_id
-from slackwater.messages import VERSION, Ask, Change, Cycle, ServerState, Verdict, Weight, shortened
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.core.control import Request
+from slackwater.core.machine import controller_id
+from slackwater.core.messages import VERSION, Ask, Change, Cycle, ServerState, Verdict, Weight, shortened
+from slackwater.lbengine import describe
+from slackwater.lbengine.backends.table import balancer_of
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
+from slackwater.lbengine.baseline import Baseline, BaselineError, BaselineStore, to_store
+from slackwater.lbengine.decision.state import Phase, PoolState, PoolView
+from slackwater.lbengine.decision.step import Actions, step, without
+from slackwater.lbengine.outcome.outcomes import ChangeOutcomes
+from slackwater.lbengine.overrides.commands import OperatorCommands
+from slackwater.lbengine.overrides.overrides import Pause
+from slackwater.lbengine.verdicts import LatestVerdicts
+from slackwater.lbengine.writer import BY, Recorder, Writer
 
 SOMEONE_ELSE = "someone else"
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from lbengine.balancer import Snapshot
+from slackwater.lbengine.balancer import Snapshot
 
 WINDOW_S = 30.0
 LOOK_S = 1.0

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from slackwater.files import bytes_of, write_whole
-from slackwater.messages import Change, State, Verdict, encode
+from slackwater.core.files import bytes_of, write_whole
+from slackwater.core.messages import Change, State, Verdict, encode
 
 log = logging.getLogger("lbengine.hooks")
 

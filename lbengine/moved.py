@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.table import rest_of
-from lbengine.baseline import BaselineError, BaselineStore
-from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.lbengine.backends.table import rest_of
+from slackwater.lbengine.baseline import BaselineError, BaselineStore
 
 log = logging.getLogger("lbengine")
 

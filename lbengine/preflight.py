@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from lbengine.balancer import BalancerError, Server, Snapshot
-from slackwater.config import PoolSettings
+from slackwater.core.config import PoolSettings
+from slackwater.lbengine.balancer import BalancerError, Server, Snapshot
 
 FINE_BASELINE = 20
 """The lowest weight that allows steps of 5%."""

@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lbengine.backends.table import balancer_of
-from lbengine.balancer import Balancer, BalancerUnreachable
-from lbengine.baseline import (
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
+from slackwater.core.messages import Change
+from slackwater.lbengine.backends.table import balancer_of
+from slackwater.lbengine.balancer import Balancer, BalancerUnreachable
+from slackwater.lbengine.baseline import (
     BaselineError,
     BaselineStore,
     configured_weight,
@@ -20,10 +23,7 @@ from lbengine.baseline import (
     set_by_someone,
     stored_in,
 )
-from lbengine.writer import change
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.messages import Change
+from slackwater.lbengine.writer import change
 
 log = logging.getLogger("lbengine")
 

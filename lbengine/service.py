@@ -16,25 +16,25 @@ from typing import Any
 
 import msgspec
 
-from lbengine.backends.table import check, targets_of
-from lbengine.balancer import BalancerError
-from lbengine.baseline import BaselineError
-from lbengine.engine import Engine
-from lbengine.engine_thread import EngineThread
-from lbengine.hooks import Hooks
-from lbengine.leadership.ownership import BUCKET, Ownership
-from lbengine.overrides import temporary
-from lbengine.overrides.overrides import CommandError
-from lbengine.state_file import StateFileError
-from slackwater import tasks
-from slackwater.bus.bus import Bus, BusError, NoStoreError
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.control import request_of
-from slackwater.heartbeat import Heartbeat
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.machine import Process
-from slackwater.messages import Change, Verdict
-from slackwater.stopping import HAND_OVER, stop_event
+from slackwater.core import tasks
+from slackwater.core.bus.bus import Bus, BusError, NoStoreError
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.control import request_of
+from slackwater.core.heartbeat import Heartbeat
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.machine import Process
+from slackwater.core.messages import Change, Verdict
+from slackwater.core.stopping import HAND_OVER, stop_event
+from slackwater.lbengine.backends.table import check, targets_of
+from slackwater.lbengine.balancer import BalancerError
+from slackwater.lbengine.baseline import BaselineError
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.engine_thread import EngineThread
+from slackwater.lbengine.hooks import Hooks
+from slackwater.lbengine.leadership.ownership import BUCKET, Ownership
+from slackwater.lbengine.overrides import temporary
+from slackwater.lbengine.overrides.overrides import CommandError
+from slackwater.lbengine.state_file import StateFileError
 
 log = logging.getLogger("lbengine")
 
@@ -48,7 +48,7 @@ STOP_WITHIN_S = 2.0
 async def run(settings: ControllerSettings) -> None:
     """Drives all pools until SIGTERM or SIGINT, then puts the baseline weights back.
 
-    On SIGUSR1 (`slackwater.stopping.HAND_OVER`) it ends and leaves the weights and the leases as they are. The
+    On SIGUSR1 (`slackwater.core.stopping.HAND_OVER`) it ends and leaves the weights and the leases as they are. The
     supervisor starts the next lbengine at once, which continues from them as after a crash.
 
     A pool whose stored baseline cannot be read is logged and not driven. While the bus or a balancer is away, the

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from slackwater.files import bytes_of, remove, replace_durably
+from slackwater.core.files import bytes_of, remove, replace_durably
 
 Kept = TypeVar("Kept")
 

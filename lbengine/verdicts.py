@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
 
 OTHERS_AFTER_S = 2.0
 """Verdicts of another controller's detector count when our own detector has sent none of the node for this long. Two

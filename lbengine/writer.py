@@ -10,11 +10,11 @@ from typing import Protocol
 
 import msgspec
 
-from lbengine.balancer import Balancer, BalancerError
-from lbengine.baseline import Baseline, BaselineError, BaselineStore
-from lbengine.decision.step import WantedValue
-from slackwater.journal.journal import JournalError
-from slackwater.messages import VERSION, Change, ChangeCause, Message, shortened
+from slackwater.core.journal.journal import JournalError
+from slackwater.core.messages import VERSION, Change, ChangeCause, Message, shortened
+from slackwater.lbengine.balancer import Balancer, BalancerError
+from slackwater.lbengine.baseline import Baseline, BaselineError, BaselineStore
+from slackwater.lbengine.decision.step import WantedValue
 
 log = logging.getLogger("lbengine")
 

@@ -1,4 +1,4 @@
-//! Writes the messages' Rust types from `schema/*.json`, which `tools/schema.py` writes from `slackwater/messages/`.
+//! Writes the messages' Rust types from `schema/*.json`, which `tools/schema.py` writes from `slackwater/core/messages/`.
 //!
 //! `typify` does not fit: it sorts fields by name, writes defaults out instead of leaving them out, makes one type for
 //! each use of an enum or of a knob's value, and checks names with a regular expression engine at run time, which the

@@ -16,8 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import components
@@ -131,20 +129,13 @@ def stage_node(stage: Path, program_version: str, epoch_s: int, architecture: st
         write(stage / "usr/share/bash-completion/completions" / name, manual.bash_completion(help_of))
 
 
-def python_packages() -> list[str]:
-    """The top-level packages of our Python code that production needs, by pyproject.toml."""
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    patterns = tool["setuptools"]["packages"]["find"]["include"]
-    names = {path.parent.name for path in ROOT.glob("*/__init__.py")} - set(tool["slackwater"]["not-in-debian"])
-    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
-
-
 def stage_python(place: Path) -> None:
-    """Our Python code with all files beside it, into a folder."""
-    listed = output("git", "ls-files", "--cached", "--others", "--exclude-standard", *python_packages())
+    """Our Python code with all files beside it, into a folder. What is a link in the checkout comes as files."""
+    links = [path.name for path in (ROOT / "slackwater").iterdir() if path.is_symlink()]
+    listed = output("git", "ls-files", "--cached", "--others", "--exclude-standard", "slackwater", *links)
     for name in sorted(listed.splitlines()):
         if (ROOT / name).is_file():
-            install(ROOT / name, place / name)
+            install(ROOT / name, place / (name if name.startswith("slackwater/") else f"slackwater/{name}"))
 
 
 def stage_controller(stage: Path, program_version: str, epoch_s: int, system: System, architecture: str) -> None:
@@ -161,7 +152,7 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int, system: Sy
     (home / "bin/python").symlink_to(f"/usr/bin/python{system.python}")
     write(
         stage / "usr/bin/slackwater",
-        "#!/opt/slackwater/bin/python -I\nfrom slackwater.cli.main import main\n\nmain()\n",
+        "#!/opt/slackwater/bin/python -I\nfrom slackwater.controller.cli.main import main\n\nmain()\n",
         0o755,
     )
     help_of = manual.read(str(BUILD / "venv/bin/slackwater"))

@@ -1,3 +1,3 @@
-"""Slackwater: interference mitigation for load-balanced web clusters. This package is the core all parts share."""
+"""Slackwater: interference mitigation for load-balanced web clusters."""
 
 __version__ = "0.1.0"

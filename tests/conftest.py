@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
-from lab.cluster.traces import traces
+import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
+from slackwater_lab.cluster.traces import traces
 from tests.support import count_tests, real_haproxy, side_by_side
 from tests.support.ipvs_guest import IpvsGuest, booted
 from tests.support.ipvs_site import IpvsSite

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Works out requirements*.txt from pyproject.toml: every package with its version and the hashes of its files.
+"""Works out requirements*.txt from pyproject.toml and lab/pyproject.toml: every package with its version and the hashes
+of its files.
 
-pyproject.toml names what is imported and the tools; `uv` finds what those need in turn. Versions that are locked
+They name what is imported and the tools; `uv` finds what those need in turn. Versions that are locked
 already stay until `--upgrade`. `--check` needs no network: it compares the locks with what the installed packages say
 that they need.
 """
@@ -17,6 +18,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -24,6 +26,13 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = "3.11"
 """The oldest that Slackwater runs on."""
+
+
+WITH_LAB = ("pyproject.toml", "lab/pyproject.toml")
+
+
+def read(project: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / project).read_text())
 
 
 @dataclass(frozen=True)
@@ -34,44 +43,39 @@ class Lock:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     agrees_with: tuple[str, ...] = ()
-    product: bool = True
-    """Whether Slackwater itself is among it. Without it, the packages are for an environment of their own, so
+    projects: tuple[str, ...] = ("pyproject.toml",)
+    """Whose dependencies are among it. Without any, the packages are for an environment of their own, so
     `--check` compares versions and hashes only."""
 
     def command(self, out: Path, upgrade: bool) -> list[str]:
         """What writes it to `out`."""
         command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", PYTHON, "--generate-hashes"]
         command += ["--custom-compile-command", "python tools/lock.py", "--output-file", str(out)]
-        command += ["pyproject.toml"] if self.product else []
+        command += self.projects
         command += [f"--extra={extra}" for extra in self.extras] + [f"--group={group}" for group in self.groups]
         command += [word for lock in self.agrees_with for word in ("--constraints", lock)]
         return [*command, "--upgrade"] if upgrade else command
 
-    def source(self, pyproject: dict[str, dict[str, object]]) -> list[Requirement]:
-        """What pyproject.toml asks of it."""
-        tables = [
-            {"": pyproject["project"]["dependencies"] if self.product else []},
-            pyproject["project"]["optional-dependencies"],
-            pyproject["dependency-groups"],
-        ]
-        lines: list[str] = []
-        for table, names in zip(tables, ([""], self.extras, self.groups), strict=True):
-            assert isinstance(table, dict)
-            for name in names:
-                lines += table[name]
+    def source(self) -> list[Requirement]:
+        """What the projects ask of it."""
+        lines = [line for project in self.projects for line in read(project)["project"]["dependencies"]]
+        whole = read("pyproject.toml")
+        lines += [line for extra in self.extras for line in whole["project"]["optional-dependencies"][extra]]
+        lines += [line for group in self.groups for line in whole["dependency-groups"][group]]
         return [Requirement(line) for line in lines]
 
 
 LOCKS = (
     Lock("requirements.txt"),
-    Lock("requirements-lab.txt", extras=("lab",), agrees_with=("requirements.txt",)),
+    Lock("requirements-lab.txt", projects=WITH_LAB, agrees_with=("requirements.txt",)),
     Lock("requirements-otlp.txt", extras=("otlp",), agrees_with=("requirements.txt",)),
     Lock(
         "requirements-dev.txt",
-        extras=("lab", "otlp", "dev"),
+        projects=WITH_LAB,
+        extras=("otlp", "dev"),
         agrees_with=("requirements-lab.txt", "requirements-otlp.txt"),
     ),
-    Lock("requirements-docs.txt", groups=("docs",), product=False),
+    Lock("requirements-docs.txt", groups=("docs",), projects=()),
 )
 
 
@@ -146,13 +150,12 @@ def faults(text: str, source: list[Requirement], needs: dict[str, str]) -> Itera
 
 
 def check() -> int:
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wrong = []
     for lock in LOCKS:
-        source = lock.source(pyproject)
+        source = lock.source()
         try:
             text = (ROOT / lock.file).read_text()
-            found = list(faults(text, source, needed(source) if lock.product else pinned(text)))
+            found = list(faults(text, source, needed(source) if lock.projects else pinned(text)))
         except importlib.metadata.PackageNotFoundError as error:
             found = [f"{error.name} is not installed: `make setup` installs what is locked"]
         wrong += [f"{lock.file}: {fault}" for fault in found]

@@ -22,13 +22,13 @@ from typing import Any
 
 import click
 
-import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
-from slackwater import config
-from slackwater.cli.main import cli
-from slackwater.messages import KINDS
+import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
+from slackwater.controller.cli.main import cli
+from slackwater.core import config
+from slackwater.core.messages import KINDS
+from slackwater.web.blueprints.api import described as described_api
+from slackwater.web.metric_values import METRICS
 from tools.role_docs import role_page
-from web.blueprints.api import described as described_api
-from web.metric_values import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -115,7 +115,7 @@ def setting_tables(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
 def settings() -> str:
     """Each setting of the controller's and the node's files."""
     declared = (
-        "`slackwater/config/settings.py` and `node_changes.py`, `lbengine/backends/*/settings.py`,\n"
+        "`slackwater/core/config/settings.py` and `node_changes.py`, `lbengine/backends/*/settings.py`,\n"
         "`monitor/src/config.rs` and `wsengine/src/config.rs`"
     )
     return "\n".join(

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from detector.recordings.recording import Recording, read
-from detector.train.replay import batches
-from lab.sim.control import Balancing, Costs, Detecting, pool_settings
-from lab.sim.signals import POOL
-from slackwater.config import LbengineSettings
-from slackwater.messages import Verdict
+from slackwater.core.config import LbengineSettings
+from slackwater.core.messages import Verdict
+from slackwater.detector.recordings.recording import Recording, read
+from slackwater.detector.train.replay import batches
+from slackwater_lab.sim.control import Balancing, Costs, Detecting, pool_settings
+from slackwater_lab.sim.signals import POOL
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "recordings"
 SENTENCES = {"path"}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes schema/*.json, a file for each message, from the structs in slackwater/messages/.
+"""Writes schema/*.json, a file for each message, from the structs in slackwater/core/messages/.
 
 `--check` writes nothing and exits 1 when a file is not what it would be.
 """
@@ -17,12 +17,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from slackwater import messages
-from slackwater.messages import causes
+from slackwater.core import messages
+from slackwater.core.messages import causes
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "schema"
-SOURCES = sorted((ROOT / "slackwater/messages").glob("*.py"))
+SOURCES = sorted((ROOT / "slackwater/core/messages").glob("*.py"))
 
 
 def docs_below(body: list[ast.stmt]) -> dict[str, str]:
@@ -46,7 +46,7 @@ def words(kind: object) -> frozenset[str]:
 
 
 def named_enums() -> dict[frozenset[str], str]:
-    """Words of each enum of slackwater/messages/causes.py -> its name."""
+    """Words of each enum of slackwater/core/messages/causes.py -> its name."""
     kinds = {name: kind for name, kind in vars(causes).items() if not isinstance(kind, str)}
     return {words(kind): name for name, kind in kinds.items() if words(kind)}
 
@@ -83,7 +83,7 @@ def schema_of(kind: str) -> dict[str, Any]:
     definitions |= enums
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$comment": "Written by tools/schema.py from slackwater/messages/; unknown fields are tolerated.",
+        "$comment": "Written by tools/schema.py from slackwater/core/messages/; unknown fields are tolerated.",
         **whole,
         **({"$defs": definitions} if definitions else {}),
     }

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lab.bench.web import browser_environment
+from slackwater_lab.bench.web import browser_environment
 from tests.support.live_cluster import PASSWORD, live_cluster
 from tests.support.paths import ROOT
 

@@ -55,8 +55,9 @@ from tools.setup_base import (  # noqa: E402
 LAB_LOCK, DEV_LOCK = "requirements-lab.txt", "requirements-dev.txt"
 """The lock of the product and the lab, and that of all that is needed in a checkout, those two among it."""
 DOCS_LOCK = "requirements-docs.txt"
+PROJECTS = ("pyproject.toml", "lab/pyproject.toml")
 DOCS_VENV = BUILD / "docs-venv"
-TRAEFIK = "lab/native/traefik"
+TRAEFIK = "lab/slackwater_lab/native/traefik"
 REPORT_EVERY_S = 15.0
 
 
@@ -101,9 +102,9 @@ def install_locked(locks: Sequence[str | Path], venv: Path) -> list[str | Path]:
 
 
 def install_python(locks: Sequence[str | Path]) -> None:
-    """The packages of these locks, and Slackwater from this checkout."""
+    """The packages of these locks, and Slackwater and its lab from this checkout."""
     pip = install_locked(locks, VENV)
-    run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT])
+    run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT, "-e", ROOT / "lab"])
     link(BIN / "slackwater", VENV / "bin/slackwater")
 
 
@@ -184,7 +185,7 @@ TEST = (
         debian.all_present,
         debian.all_run,
     ),
-    Step("Python packages", contents(DEV_LOCK, "pyproject.toml"), python_present, all_python),
+    Step("Python packages", contents(DEV_LOCK, *PROJECTS), python_present, all_python),
     Step(
         "browser tests",
         contents("tests/browser/package.json", "tests/browser/package-lock.json"),
@@ -217,7 +218,7 @@ DEMO = (
     ),
     Step(
         "Python packages of the demo",
-        contents(LAB_LOCK, "pyproject.toml"),
+        contents(LAB_LOCK, *PROJECTS),
         python_present,
         demo_python,
         part_of="Python packages",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detector.recordings import compact
-from detector.recordings.recording import Recording, read
-from lab.cluster.noise import NOISES
-from slackwater.files import replacing
+from slackwater.core.files import replacing
+from slackwater.detector.recordings import compact
+from slackwater.detector.recordings.recording import Recording, read
+from slackwater_lab.cluster.noise import NOISES
 
 SOURCE = Path(__file__).resolve().parent.parent / "tests/recordings/events-other-load.parquet"
 FROM_S, UNTIL_S = 57.0, 107.0

@@ -1,6 +1,6 @@
 """The dashboard: pages and API over the journal. It never writes to it; controls are requests to lbengine.
 
-`create_app` makes the Flask application; `web.service` serves it.
+`create_app` makes the Flask application; `slackwater.web.service` serves it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from flask import Flask
 
 from slackwater import __version__
-from slackwater.bus.bus import BusError
-from slackwater.config import ControllerSettings
-from slackwater.control import Request
-from web import access, security
-from web.blueprints import api, controls, errors, fleet, live, login, metrics, pages
-from web.content.model import Models
-from web.context import Context, SendToEngine
-from web.fleet import Fleet
-from web.reader import Reader
-from web.streams import Streams
+from slackwater.core.bus.bus import BusError
+from slackwater.core.config import ControllerSettings
+from slackwater.core.control import Request
+from slackwater.web import access, security
+from slackwater.web.blueprints import api, controls, errors, fleet, live, login, metrics, pages
+from slackwater.web.content.model import Models
+from slackwater.web.context import Context, SendToEngine
+from slackwater.web.fleet import Fleet
+from slackwater.web.reader import Reader
+from slackwater.web.streams import Streams
 
 __all__ = ["create_app"]
 

@@ -17,13 +17,13 @@ from flask import Flask, abort, g, redirect, request, session, url_for
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.wrappers import Response as BaseResponse
 
-from slackwater.config import ControllerSettings, host_and_port
-from web.known import KnownDevices
-from web.logins import Client, Logins
-from web.proxies import Proxies, network_of
-from web.security import is_loopback
-from web.sessions import EndedSessions
-from web.users import Role, Users, session_key
+from slackwater.core.config import ControllerSettings, host_and_port
+from slackwater.web.known import KnownDevices
+from slackwater.web.logins import Client, Logins
+from slackwater.web.proxies import Proxies, network_of
+from slackwater.web.security import is_loopback
+from slackwater.web.sessions import EndedSessions
+from slackwater.web.users import Role, Users, session_key
 
 OPEN = {"static", "login.show", "login.log_in", "api.healthz"}
 """Endpoints for everybody."""

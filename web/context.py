@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 from flask import Response, abort, current_app, redirect, request, url_for
 
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.control import Request
-from web.access import Gate
-from web.content.model import Models
-from web.fleet import Fleet
-from web.reader import Reader
-from web.streams import Streams
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.control import Request
+from slackwater.web.access import Gate
+from slackwater.web.content.model import Models
+from slackwater.web.fleet import Fleet
+from slackwater.web.reader import Reader
+from slackwater.web.streams import Streams
 
 SendToEngine = Callable[[str, Request], str]
 """(pool, request) -> lbengine's answer, a sentence. Raises control.Refused, BusError."""

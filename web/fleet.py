@@ -6,12 +6,12 @@ import threading
 
 import msgspec
 
-from slackwater.journal.journal import Journal, JournalError
+from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.views.pool import no_view
-from web.content import harm
-from web.content.fleet import Server, servers_of, summary
-from web.content.harm import HarmMap
-from web.reader import FRESH_S, Reader
+from slackwater.web.content import harm
+from slackwater.web.content.fleet import Server, servers_of, summary
+from slackwater.web.content.harm import HarmMap
+from slackwater.web.reader import FRESH_S, Reader
 
 HARM_FRESH_S = 5.0
 

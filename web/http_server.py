@@ -16,7 +16,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
-from web.streams import MAX_STREAMS
+from slackwater.web.streams import MAX_STREAMS
 
 logging.getLogger("waitress").setLevel(logging.WARNING)  # it logs each viewer that leaves
 # That a request waits a moment for a thread is no news; when none becomes free, the beat stops.

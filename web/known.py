@@ -1,6 +1,6 @@
 """Browsers from which somebody logged in: a signed cookie says under which name. It lets nobody in.
 
-With it, others' wrong tries do not count (`web.logins`).
+With it, others' wrong tries do not count (`slackwater.web.logins`).
 """
 
 from __future__ import annotations

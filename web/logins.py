@@ -17,8 +17,8 @@ from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from web.lanes import BusyError, Lane
-from web.users import User, Users
+from slackwater.web.lanes import BusyError, Lane
+from slackwater.web.users import User, Users
 
 PLACES = 1 << 16
 KNOWN_ADDRESSES = 1000

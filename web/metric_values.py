@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slackwater import __version__
-from slackwater.journal.journal import Journal, JournalError
-from slackwater.messages import PARTS, Change, Governed
-from slackwater.supervise import state_dir
-from slackwater.views.governed import FRESH_S
+from slackwater.core import state_dir
+from slackwater.core.journal.journal import Journal, JournalError
+from slackwater.core.messages import PARTS, Change, Governed
+from slackwater.governor.lines import FRESH_S
 from slackwater.views.pool import SYMBOLS, PoolView
 from slackwater.views.why import SLOW
-from web.reader import Reader
+from slackwater.web.reader import Reader
 
 RECENT_S = 3600.0
 """Decision latency is that of the Changes of the last hour."""

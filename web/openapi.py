@@ -10,7 +10,7 @@ import msgspec
 from flask import Blueprint
 
 from slackwater import __version__
-from slackwater.control import Request
+from slackwater.core.control import Request
 from slackwater.views.answers import Error
 
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from flask import Request
 
-from slackwater.config.settings import WebSettings
-from slackwater.files import text_of
+from slackwater.core.config.settings import WebSettings
+from slackwater.core.files import text_of
 
 log = logging.getLogger("slackwater.web")
 

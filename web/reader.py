@@ -12,16 +12,16 @@ from contextlib import contextmanager
 
 import msgspec
 
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
-from slackwater.messages import Change, CycleOutage
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
+from slackwater.core.messages import Change, CycleOutage
 from slackwater.views.harm import Remembered
 from slackwater.views.pool import PoolView, no_view, pool_view
 from slackwater.views.standing import Standing, standing
 from slackwater.views.usual import Usual
 from slackwater.views.why import Story, episodes
-from web.content.pool import ShownPool, drawn, show
-from web.lanes import Lane
+from slackwater.web.content.pool import ShownPool, drawn, show
+from slackwater.web.lanes import Lane
 
 CHANGES = 200
 """As many Changes are read for the list of a pool, before steps upwards are put in one line."""

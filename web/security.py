@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from flask import Flask, Response, request
 from werkzeug.exceptions import SecurityError
 
-from slackwater.config import host_and_port
+from slackwater.core.config import host_and_port
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "

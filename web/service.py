@@ -1,4 +1,4 @@
-"""The dashboard's process: serves `create_app`, with `web.http_server`."""
+"""The dashboard's process: serves `create_app`, with `slackwater.web.http_server`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import logging
 import threading
 from functools import partial
 
-from slackwater import control
-from slackwater.config import ControllerSettings, host_and_port
-from slackwater.heartbeat import Heartbeat
-from slackwater.stopping import stop_event
-from web import create_app, http_server, memory
-from web.security import is_loopback
+from slackwater.core import control
+from slackwater.core.config import ControllerSettings, host_and_port
+from slackwater.core.heartbeat import Heartbeat
+from slackwater.core.stopping import stop_event
+from slackwater.web import create_app, http_server, memory
+from slackwater.web.security import is_loopback
 
 log = logging.getLogger("slackwater.web")
 

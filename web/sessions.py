@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from slackwater.files import PRIVATE, bytes_of, replace_durably
+from slackwater.core.files import PRIVATE, bytes_of, replace_durably
 
 log = logging.getLogger("slackwater.web")
 

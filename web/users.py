@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 from werkzeug.security import check_password_hash, generate_password_hash
 
-from slackwater.files import PRIVATE, bytes_of, make_state_dir, open_file, replace_durably
+from slackwater.core.files import PRIVATE, bytes_of, make_state_dir, open_file, replace_durably
 
 Role = Literal["viewer", "operator"]
 LEAST_PASSWORD = 10

@@ -34,9 +34,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.capacity.observations import Observations, Windows
-from detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.capacity.observations import Observations, Windows
+from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
+from slackwater.detector.slot_arrays import SlotArrays
 
 CALM, WAKE, LEFT, UNSEEN = range(STATES := 4)
 
@@ -160,7 +160,7 @@ class CapacityFilter(SlotArrays):
     def update(self, slots: Ints, columns: Columns, calm: Bools, episode: Bools) -> Capacity:
         """Takes one Sample of each slot in. `calm` (M,) marks rows fit to learn from, `episode` those beside a
         neighbour; `columns` are the Samples' fields."""
-        # A machine knows its steal, a cgroup does not (as in `detector.features.history.in_cgroup`).
+        # A machine knows its steal, a cgroup does not (as in `slackwater.detector.features.history.in_cgroup`).
         self._unseen_sd[slots] = np.where(np.isnan(columns["cpu.steal"]), 0.0, self.parameters.unseen_sd)
         self._begin_and_end(slots, episode)
         self._pass_time(slots, columns["period_s"], columns["traffic.rps"], episode)

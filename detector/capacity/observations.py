@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Columns, Floats, Ints, filled
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.features.columns import Columns, Floats, Ints, filled
+from slackwater.detector.slot_arrays import SlotArrays
 
 ENOUGH = 40
 """Completed requests that make an observation."""

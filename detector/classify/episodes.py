@@ -1,15 +1,15 @@
 """From ticks to episodes: into a state when there is enough evidence, out of it when calm is proven. Pure.
 
-The way in is a cumulative sum for each state (`detector.classify.evidence`). A tick that looks like a state adds its
-log-likelihood ratio to that state's sum. Any other tick subtracts as much as the quietest level of the tree.
+The way in is a cumulative sum for each state (`slackwater.detector.classify.evidence`). A tick that looks like a state
+adds its log-likelihood ratio to that state's sum. Any other tick subtracts as much as the quietest level of the tree.
 
-The way out is a sequential test of calm against the signs of this episode (`detector.classify.proof`). A server with
-requests is judged by the looks of its ticks. A server that was relieved has no requests, or a much smaller share of
-them than when the episode began, and looks calm for that reason alone. It is judged by the signs that mean something
-then, as they were seen since it was relieved: only a sign that showed this neighbour can prove that it is gone. Where
-no sign did, the episode goes on, at most for `NO_REQUESTS_TIMEOUT_S`, and the Verdict says so: whoever relieved the
-server must bring it requests. Once an episode has ended without requests, no tick without an answered request begins
-another.
+The way out is a sequential test of calm against the signs of this episode (`slackwater.detector.classify.proof`). A
+server with requests is judged by the looks of its ticks. A server that was relieved has no requests, or a much smaller
+share of them than when the episode began, and looks calm for that reason alone. It is judged by the signs that mean
+something then, as they were seen since it was relieved: only a sign that showed this neighbour can prove that it is
+gone. Where no sign did, the episode goes on, at most for `NO_REQUESTS_TIMEOUT_S`, and the Verdict says so: whoever
+relieved the server must bring it requests. Once an episode has ended without requests, no tick without an answered
+request begins another.
 
 An episode that follows another closely shows that the last proof was wrong. So the new one needs twice as much evidence
 that its neighbour is gone, up to `MOST_CAUTION` times as much.
@@ -25,11 +25,11 @@ from typing import get_args
 
 import numpy as np
 
-from detector.classify.evidence import DAY_S, REFERENCE_S, counts, weight
-from detector.classify.proof import ANSWERS, LOOKS, MOMENTS, PROOF, CalmProof, Proof, Trials
-from detector.features.columns import Bools, Floats, Ints
-from detector.slot_arrays import SlotArrays
-from slackwater.messages import State
+from slackwater.core.messages import State
+from slackwater.detector.classify.evidence import DAY_S, REFERENCE_S, counts, weight
+from slackwater.detector.classify.proof import ANSWERS, LOOKS, MOMENTS, PROOF, CalmProof, Proof, Trials
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.slot_arrays import SlotArrays
 
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the last one needs twice its evidence; a later one the usual."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.features.columns import Floats
+from slackwater.detector.features.columns import Floats
 
 QUIET = 0
 """The level that speaks most clearly against a neighbour."""

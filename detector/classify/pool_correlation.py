@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD
-from detector.estimator import comparable_loss
-from detector.features.columns import Bools, Floats, Ints
-from detector.features.features import FEW_REQUESTS, Frame
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD
+from slackwater.detector.estimator import comparable_loss
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.features.features import FEW_REQUESTS, Frame
+from slackwater.detector.slot_arrays import SlotArrays
 
 ALL_SLOW_SHARE = 0.7
 """The cause is shared, so it is no neighbour, when this share of the pool and at least two nodes are slow at a time."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Bools, Floats, Ints
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.slot_arrays import SlotArrays
 
 MOMENTS, LOOKS, ANSWERS = "moments that had to wait", "Samples that are not calm", "slow answers"
 """The signs that are no signals. Each signal beyond its scale is a sign too."""

@@ -15,10 +15,10 @@ from typing import get_args
 
 import numpy as np
 
-from detector.features.columns import Floats, Ints
-from detector.features.features import Frame
-from detector.features.signals import SIGNALS
-from slackwater.messages import Resource
+from slackwater.core.messages import Resource
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater.detector.features.features import Frame
+from slackwater.detector.features.signals import SIGNALS
 
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 UNCLEAR = RESOURCES.index("unclear")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import CALM, INTERFERENCE, Signs, StateMachines, Steps
-from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
-from detector.classify.tree import Answers, Model
-from detector.features.columns import Bools, Floats, Ints, Table, filled
-from detector.features.features import Frame
-from detector.features.signals import IDLE, INDEX, RESPONSES, SCALES, SIGNALS
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.classify.episodes import CALM, INTERFERENCE, Signs, StateMachines, Steps
+from slackwater.detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
+from slackwater.detector.classify.tree import Answers, Model
+from slackwater.detector.features.columns import Bools, Floats, Ints, Table, filled
+from slackwater.detector.features.features import Frame
+from slackwater.detector.features.signals import IDLE, INDEX, RESPONSES, SCALES, SIGNALS
+from slackwater.detector.slot_arrays import SlotArrays
 
 SIGNAL_WORDS = tuple(SIGNALS[column].words for column in IDLE.tolist())
 FELT_SLOW = 1.0

@@ -5,9 +5,9 @@ kernel, and make it wait in its run queue. A machine's neighbours are outside. T
 stolen time and late wake-ups, while its own run queue tells nothing. The trees are monotonic: the higher a feature, the
 more it speaks for a neighbour.
 
-A leaf says how likely a neighbour is, as a log-likelihood ratio (`detector.classify.evidence`). Leaves are pooled into
-levels, so that a leaf with a larger share of a neighbour's ticks never says less (the pool-adjacent-violators
-algorithm, as in isotonic regression).
+A leaf says how likely a neighbour is, as a log-likelihood ratio (`slackwater.detector.classify.evidence`). Leaves are
+pooled into levels, so that a leaf with a larger share of a neighbour's ticks never says less (the
+pool-adjacent-violators algorithm, as in isotonic regression).
 
 A model file has the trees twice: as scikit-learn's objects, for people who train and examine, and as plain arrays in
 JSON (`PLAIN`). The running detector reads the arrays alone, so it loads neither scikit-learn nor scipy.
@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from detector.classify.evidence import QUIET, CalmSums, Evidence
-from detector.estimator import START, TERMS
-from detector.features.columns import Floats, Ints
-from detector.features.features import FEATURES, Frame
-from detector.features.history import in_cgroup
-from detector.features.signals import INDEX
-from slackwater.files import bytes_of, write_whole
+from slackwater.core.files import bytes_of, write_whole
+from slackwater.detector.classify.evidence import QUIET, CalmSums, Evidence
+from slackwater.detector.estimator import START, TERMS
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater.detector.features.features import FEATURES, Frame
+from slackwater.detector.features.history import in_cgroup
+from slackwater.detector.features.signals import INDEX
 
 FORMAT = 2
 MAX_DEPTH = 6

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from detector.features.columns import Columns, Floats, Ints
-from detector.slot_arrays import SlotArrays
-from slackwater.messages import Cycle
+from slackwater.core.messages import Cycle
+from slackwater.detector.features.columns import Columns, Floats, Ints
+from slackwater.detector.slot_arrays import SlotArrays
 
 COLUMN = "balancer.rt_mean_ms"
 FRESH_S = 2.0

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.features.columns import Bools, Floats, Ints, filled
-from detector.features.signals import QUEUES, RESPONDS, SIGNALS, WAITS
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.features.columns import Bools, Floats, Ints, filled
+from slackwater.detector.features.signals import QUEUES, RESPONDS, SIGNALS, WAITS
+from slackwater.detector.slot_arrays import SlotArrays
 
 EDGES: Floats = np.array([0.03, 0.15, 0.30, 0.45, 0.60, 0.75, 0.90])
 """Load ranges: below 3% (no traffic), 3..15%, ..., above 90%."""

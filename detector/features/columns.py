@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.messages import (
+from slackwater.core.messages import (
     Canary,
     Counters,
     Cpu,
@@ -70,7 +70,7 @@ _pack = struct.Struct(f"{len(_NUMBERS)}d").pack
 Columns = dict[str, Floats]
 """Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,).
 
-`balancer.rt_mean_ms` does not come from Samples: see `detector.features.balancer_latency`."""
+`balancer.rt_mean_ms` does not come from Samples: see `slackwater.detector.features.balancer_latency`."""
 Row = tuple[tuple[Any, ...], bytes]
 """A Sample's words and its numbers, packed as doubles."""
 

@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from detector.features.baseline import Baselines, Reference, bins_of
-from detector.features.columns import Bools, Floats, Ints
-from detector.features.history import SampleRows, in_cgroup
-from detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, RESPONSES, SCALES, SIGNALS, Group
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.features.baseline import Baselines, Reference, bins_of
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.features.history import SampleRows, in_cgroup
+from slackwater.detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, RESPONSES, SCALES, SIGNALS, Group
+from slackwater.detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
 """A spread counts as at least this share of the baseline."""

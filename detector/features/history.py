@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Bools, Columns, Floats, Ints, Table, filled
-from detector.features.routes import RouteTimes
-from detector.features.signals import INDEX, SIGNALS, WINDOW_S
-from detector.slot_arrays import SlotArrays
+from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, Table, filled
+from slackwater.detector.features.routes import RouteTimes
+from slackwater.detector.features.signals import INDEX, SIGNALS, WINDOW_S
+from slackwater.detector.slot_arrays import SlotArrays
 
 _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
 _PAIRS: Ints = np.array([[_CPU_S, _CPU_S, _REQUESTS, _UTILISATION], [_REQUESTS, _PERIOD, _PERIOD, _PERIOD]])

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from detector.features.columns import Bools, Floats, Ints
-from detector.slot_arrays import SlotArrays
-from slackwater.messages import RouteTraffic
+from slackwater.core.messages import RouteTraffic
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.slot_arrays import SlotArrays
 
 MAX_ROUTES = 24
 """The most routes of a node that are followed: the first that come. Others are left out."""

@@ -1,9 +1,10 @@
 """Decodes a Sample, MessagePack or JSON, but only the fields that the detector reads: many times as quick as the whole.
 
-The struct is made from `Sample` and from the fields that `detector.features.columns` and `detector.features.routes`
-read. It has the same types, so a wrong type in these fields is refused in the same words. Other fields are not checked.
-Names are matched with their pattern when they are first met, since a match takes as long as all the rest of a section.
-The reasons for absent values are seldom read, so they stay encoded until then.
+The struct is made from `Sample` and from the fields that `slackwater.detector.features.columns` and
+`slackwater.detector.features.routes` read. It has the same types, so a wrong type in these fields is refused in the
+same words. Other fields are not checked. Names are matched with their pattern when they are first met, since a match
+takes as long as all the rest of a section. The reasons for absent values are seldom read, so they stay encoded until
+then.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any, cast
 
 import msgspec
 
-from detector.features.columns import SECTIONS, fields_read
-from slackwater import messages
-from slackwater.messages import UNREADABLE, RouteTraffic, Sample, is_binary, is_name, refusal
+from slackwater.core import messages
+from slackwater.core.messages import UNREADABLE, RouteTraffic, Sample, is_binary, is_name, refusal
+from slackwater.detector.features.columns import SECTIONS, fields_read
 
 _ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
 _NAMES = ("node", "pool")

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from detector.features.columns import Bools, Columns, Floats, Ints
-from slackwater.messages import Resource
+from slackwater.core.messages import Resource
+from slackwater.detector.features.columns import Bools, Columns, Floats, Ints
 
 WINDOW_S = 1.0
 """Time that the Samples of windowed signals cover."""
@@ -45,7 +45,8 @@ class Signal:
     grows: Growth
     """How the signal grows with the node's own load."""
     read: Read | None
-    """The tick's columns -> values, (M,). None: it needs several Samples, see `detector.features.history`."""
+    """The tick's columns -> values, (M,). None: it needs several Samples, see
+    `slackwater.detector.features.history`."""
     dotted: tuple[str, ...]
     """The signal's names in `Sample.absent`."""
     scale: float = math.inf

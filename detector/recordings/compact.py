@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from detector.recordings.recording import FORMAT, Label, Recording, RecordingError
-from slackwater.files import bytes_of
-from slackwater.messages import Sample
+from slackwater.core.files import bytes_of
+from slackwater.core.messages import Sample
+from slackwater.detector.recordings.recording import FORMAT, Label, Recording, RecordingError
 
 SHIPPED = Path(__file__).parent / "try.jsonl.xz"
 

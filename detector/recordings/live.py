@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from detector.recordings import marks
-from detector.recordings.recording import Recording, RecordingError, read, write
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings
-from slackwater.messages import Sample
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import Sample
+from slackwater.detector.recordings import marks
+from slackwater.detector.recordings.recording import Recording, RecordingError, read, write
 
 MAX_SAMPLES = 2_000_000
 """A recording ends at this number of Samples. They are kept in memory until it is written (about 4 KB each)."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from detector.recordings.recording import Label
-from slackwater import files
-from slackwater.messages import is_name
+from slackwater.core import files
+from slackwater.core.messages import is_name
+from slackwater.detector.recordings.recording import Label
 
 FILE = "marks.jsonl"
 EVERY_NODE = "*"

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from slackwater.files import replacing
-from slackwater.messages import Sample
+from slackwater.core.files import replacing
+from slackwater.core.messages import Sample
 
 FORMAT = 1
 KEY = b"slackwater"

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from detector.features.columns import Bools
-from detector.tail.data import Rows
-from detector.tail.estimator import TailEstimator, paae, r2
-from detector.tail.regressors import Forest, Svm
-from detector.tail.table import Table
+from slackwater.detector.features.columns import Bools
+from slackwater.detector.tail.data import Rows
+from slackwater.detector.tail.estimator import TailEstimator, paae, r2
+from slackwater.detector.tail.regressors import Forest, Svm
+from slackwater.detector.tail.table import Table
 
 TRAIN_SHARE = 0.7
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Bools, Floats, Ints
-from detector.recordings.recording import Recording
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.recordings.recording import Recording
 
 COLUMNS = ("requests per second", "cores", "core clock in MHz", "run delay per CPU second")
 """The inputs. Cores and clock are Heimdall's configuration. The run delay stands for the part of them that a neighbour

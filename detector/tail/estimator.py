@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from detector.features.columns import Floats
-from detector.tail.data import Rows
+from slackwater.detector.features.columns import Floats
+from slackwater.detector.tail.data import Rows
 
 
 class TailEstimator(Protocol):

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from detector.features.columns import Floats
-from detector.tail.data import Rows
-from detector.tail.estimator import NotFitted
+from slackwater.detector.features.columns import Floats
+from slackwater.detector.tail.data import Rows
+from slackwater.detector.tail.estimator import NotFitted
 
 TREES = 20
 GAMMA, C, EPSILON = 1e-4, 100.0, 0.05
 
 
 class _Regressor:
-    """The common part of both; see `detector.tail.estimator.TailEstimator`."""
+    """The common part of both; see `slackwater.detector.tail.estimator.TailEstimator`."""
 
     name: str
 

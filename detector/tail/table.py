@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.features.columns import Floats, Ints
-from detector.tail.data import Rows
-from detector.tail.estimator import NotFitted
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater.detector.tail.data import Rows
+from slackwater.detector.tail.estimator import NotFitted
 
 ALPHA, GAMMA, EPSILON = 0.1, 0.6, 0.05
 ACTIONS = 10

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from detector.recordings.recording import Label, write
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings
-from slackwater.messages import Cycle, Sample
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import Cycle, Sample
+from slackwater.detector.recordings.recording import Label, write
 
 IN_A_ROW = 2
 """Samples of a node in a row beyond a limit, after which everything is stopped."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detector.classify.tree import Model
-from detector.recordings.recording import STATES_OF_KINDS, Recording
-from detector.train.scores import Scores
-from detector.train.training import Progress, compare_laws, learn, mean_laws, replay, track
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.recordings.recording import STATES_OF_KINDS, Recording
+from slackwater.detector.train.scores import Scores
+from slackwater.detector.train.training import Progress, compare_laws, learn, mean_laws, replay, track
 
 
 def evaluate(recordings: Sequence[Recording], model: Model, progress: Progress) -> dict[str, Any]:

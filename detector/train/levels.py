@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from detector.classify.evidence import DAY_S, ENOUGH_PEAKS, QUIET, SMOOTHING, CalmSums, Evidence, counts, weight
-from detector.classify.tree import Tree
-from detector.features.columns import Bools, Floats, Ints
-from detector.judge import Tick
-from detector.recordings.recording import Recording
-from detector.train.scores import FELT, median_ms, reaches
+from slackwater.detector.classify.evidence import (
+    DAY_S,
+    ENOUGH_PEAKS,
+    QUIET,
+    SMOOTHING,
+    CalmSums,
+    Evidence,
+    counts,
+    weight,
+)
+from slackwater.detector.classify.tree import Tree
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.judge import Tick
+from slackwater.detector.recordings.recording import Recording
+from slackwater.detector.train.scores import FELT, median_ms, reaches
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ def evidence(seen: Iterable[Shown], tree: Tree, kind: int) -> Evidence:
 
 
 def with_levels(arrays: Mapping[str, Any], counted: Evidence) -> dict[str, Any]:
-    """A tree's arrays (`detector.classify.tree.plain`) with the counts of its levels.
+    """A tree's arrays (`slackwater.detector.classify.tree.plain`) with the counts of its levels.
 
     Levels are pooled until a later one, which holds more of a neighbour, always says more.
     """

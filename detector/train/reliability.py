@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.features.columns import Floats, Ints
+from slackwater.detector.features.columns import Floats, Ints
 
 EDGES = (0.0, 0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99, 1.0)
 """Edges of the bins. Each bin holds its lower edge, and the last its upper edge too."""

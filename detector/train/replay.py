@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from detector.judge import Judge
-from detector.recordings.recording import Recording
-from slackwater.messages import Sample, Verdict
+from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.judge import Judge
+from slackwater.detector.recordings.recording import Recording
 
 TICK_S = 0.05
 """The detector's default `tick_s`."""

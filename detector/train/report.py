@@ -10,8 +10,8 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from detector.classify.tree import Model
-from detector.train.scores import FOUND, STATES
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.train.scores import FOUND, STATES
 
 WIDTH_IN, HEIGHT_IN = 6.0, 3.6
 Paint = Callable[[Any, Any], None]
@@ -61,7 +61,7 @@ def page(model: Model, text: str) -> str:
 
 
 def reliability_plot(reliability: Mapping[str, Any]) -> str:
-    """The reliability plot as SVG, of a result of `detector.train.reliability.Reliability.as_dict`."""
+    """The reliability plot as SVG, of a result of `slackwater.detector.train.reliability.Reliability.as_dict`."""
     return _draw(_reliability, reliability)
 
 

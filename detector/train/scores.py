@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from detector.recordings.recording import Label, Recording
-from detector.train.reliability import Reliability
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.detector.recordings.recording import Label, Recording
+from slackwater.detector.train.reliability import Reliability
 
 GRACE_S = 3.0
 """Ticks this soon after a label's end do not count: queues drain, and the episode is held a while."""

@@ -17,20 +17,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 import slackwater
-from detector.classify.evidence import Evidence, counts
-from detector.classify.tree import CLASSES, KINDS, MAX_DEPTH, Model, Tree, model_of, plain, save, undecided
-from detector.estimator import TERMS
-from detector.features.columns import Bools, Floats, Ints
-from detector.features.features import FEATURES
-from detector.judge import Judge, Tick
-from detector.recordings.recording import Recording, RecordingError
-from detector.tail.curves import TooFewRows, compare
-from detector.tail.data import rows_of
-from detector.train import levels
-from detector.train.replay import play
-from detector.train.scores import Scores, of_noises, score
-from slackwater.config import DetectorSettings
-from slackwater.messages import Verdict
+from slackwater.core.config import DetectorSettings
+from slackwater.core.messages import Verdict
+from slackwater.detector.classify.evidence import Evidence, counts
+from slackwater.detector.classify.tree import CLASSES, KINDS, MAX_DEPTH, Model, Tree, model_of, plain, save, undecided
+from slackwater.detector.estimator import TERMS
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.features.features import FEATURES
+from slackwater.detector.judge import Judge, Tick
+from slackwater.detector.recordings.recording import Recording, RecordingError
+from slackwater.detector.tail.curves import TooFewRows, compare
+from slackwater.detector.tail.data import rows_of
+from slackwater.detector.train import levels
+from slackwater.detector.train.replay import play
+from slackwater.detector.train.scores import Scores, of_noises, score
 
 SETTLE_S = 1.0
 """Ticks this soon after a label's edges are not learnt from: the onset's own tick is half calm, and queues drain."""
@@ -270,7 +270,7 @@ def _whole(parts: Sequence[Learned]) -> Floats:
 def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: str, progress: Progress) -> Model:
     """Trains on recordings and writes the model file. `trained` is the date that goes into its metadata.
 
-    Raises TrainingError, RecordingError, `detector.classify.tree.ModelError`, OSError.
+    Raises TrainingError, RecordingError, `slackwater.detector.classify.tree.ModelError`, OSError.
     """
     import sklearn
     import skops

@@ -11,8 +11,8 @@ from nats.aio.client import Srv
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from slackwater.bus import client
-from slackwater.bus.wire import LONGEST_LINE_BYTES, LONGEST_MESSAGE_BYTES, ProtocolError
+from slackwater.core.bus import client
+from slackwater.core.bus.wire import LONGEST_LINE_BYTES, LONGEST_MESSAGE_BYTES, ProtocolError
 
 SEPARATOR = b"\0"
 """Between a greeting and what follows the login."""

@@ -19,26 +19,26 @@ from typing import Any
 import msgspec
 from flask.testing import FlaskClient
 
-import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
-from detector.features import sample_decoder
+import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from fuzz.python.bus_socket import bus_socket, bus_words
-from lbengine import describe
-from lbengine.backends.haproxy import answers
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.haproxy.site import Configuration
-from lbengine.backends.haproxy.survey import backends_of
-from lbengine.backends.ipvs import table
-from lbengine.backends.keepalived import conf
-from lbengine.balancer import BalancerError, Snapshot
-from lbengine.decision.state import PoolState, PoolView
-from lbengine.decision.step import step
-from slackwater import config, messages
-from slackwater.bus.config import MAX_PAYLOAD_BYTES
-from slackwater.bus.parts import payloads
-from slackwater.messages import Cycle, MessageError
-from web import create_app
-from web.users import Users
+from slackwater.core import config, messages
+from slackwater.core.bus.config import MAX_PAYLOAD_BYTES
+from slackwater.core.bus.parts import payloads
+from slackwater.core.messages import Cycle, MessageError
+from slackwater.detector.features import sample_decoder
+from slackwater.lbengine import describe
+from slackwater.lbengine.backends.haproxy import answers
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.haproxy.site import Configuration
+from slackwater.lbengine.backends.haproxy.survey import backends_of
+from slackwater.lbengine.backends.ipvs import table
+from slackwater.lbengine.backends.keepalived import conf
+from slackwater.lbengine.balancer import BalancerError, Snapshot
+from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.decision.step import step
+from slackwater.web import create_app
+from slackwater.web.users import Users
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEPARATOR = b"\0"

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from jinja2 import Environment, PackageLoader
 
-from lab.experiment.recording import ExperimentError
+from slackwater_lab.experiment.recording import ExperimentError
 
 
 class Line(Protocol):

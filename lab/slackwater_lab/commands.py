@@ -11,32 +11,32 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from lab.ablate.commands import ablate
-from lab.ablate.detector_commands import ablate_detector
-from lab.calm.commands import calm
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.load import Demand
-from lab.cluster.noise import NOISES
-from lab.cluster.terminal import console
-from lab.cluster.traces import down, is_up, state, traces
-from lab.compare.balance_commands import balance
-from lab.compare.commands import compare
-from lab.compare.evaluate_commands import evaluate
-from lab.compare.simulate_commands import simulate
-from lab.disturb.timetable import DISTURBANCES, timetable
-from lab.experiment.policies import POLICIES
-from lab.experiment.steady import default_demand, shown
-from lab.governor.live.commands import governor_policies
-from lab.options import cluster_options, json_option, noise_options, progress, write_json
-from lab.stories import one_policy, second_stage
-from lab.stories.capacity_commands import capacity
-from lab.stories.governed_commands import governor
-from lab.stories.one_policy import PolicyTest
-from lab.stories.own_cost_commands import cost
-from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
-from lab.stories.signals_commands import signals
-from slackwater.options import json_option as for_programs
-from slackwater.options import tell
+from slackwater.core.options import json_option as for_programs
+from slackwater.core.options import tell
+from slackwater_lab.ablate.commands import ablate
+from slackwater_lab.ablate.detector_commands import ablate_detector
+from slackwater_lab.calm.commands import calm
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.cluster.traces import down, is_up, state, traces
+from slackwater_lab.compare.balance_commands import balance
+from slackwater_lab.compare.commands import compare
+from slackwater_lab.compare.evaluate_commands import evaluate
+from slackwater_lab.compare.simulate_commands import simulate
+from slackwater_lab.disturb.timetable import DISTURBANCES, timetable
+from slackwater_lab.experiment.policies import POLICIES
+from slackwater_lab.experiment.steady import default_demand, shown
+from slackwater_lab.governor.live.commands import governor_policies
+from slackwater_lab.options import cluster_options, json_option, noise_options, progress, write_json
+from slackwater_lab.stories import one_policy, second_stage
+from slackwater_lab.stories.capacity_commands import capacity
+from slackwater_lab.stories.governed_commands import governor
+from slackwater_lab.stories.one_policy import PolicyTest
+from slackwater_lab.stories.own_cost_commands import cost
+from slackwater_lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
+from slackwater_lab.stories.signals_commands import signals
 
 
 @click.group(epilog="Example: slackwater lab demo")
@@ -226,7 +226,7 @@ def record(
     disturbances: tuple[str, ...],
 ) -> None:
     """Record the monitors' Samples while neighbours come and go, with labels, for `slackwater train`."""
-    from lab.stories import record as recording
+    from slackwater_lab.stories import record as recording
 
     kinds = () if calm else kinds or tuple(NOISES)
     intensities = intensities or (0.5, 0.75, 1.0)
@@ -263,7 +263,7 @@ def record(
 @cluster_options
 def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
     """Show it: calm, a neighbour with static weights, the neighbour with Slackwater. Status 1 if it did not help."""
-    from lab.stories import demo as play
+    from slackwater_lab.stories import demo as play
 
     with Lab(settings, click.echo) as cluster:
         wrong = play.run(cluster, seconds, stay, click.echo)

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from lab.cluster.applications import APPLICATIONS
-from lab.cluster.balancer import BALANCES
-from lab.cluster.cgroups import PERIOD_S
-from lab.cluster.hosts import MOST
-from lab.cluster.lab import LabSettings
-from lab.cluster.machines import HostKind
-from lab.cluster.noise import NOISES
-from lab.cluster.stress import STRESSORS
+from slackwater_lab.cluster.applications import APPLICATIONS
+from slackwater_lab.cluster.balancer import BALANCES
+from slackwater_lab.cluster.cgroups import PERIOD_S
+from slackwater_lab.cluster.hosts import MOST
+from slackwater_lab.cluster.lab import LabSettings
+from slackwater_lab.cluster.machines import HostKind
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.stress import STRESSORS
 
 
 def progress(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from slackwater.messages import State, Verdict
+from slackwater.core.messages import State, Verdict
 
 
 def verdict(node: str, state: State, **fields: Any) -> Verdict:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lbengine.backends.haproxy.backend import HAPROXY
-from lbengine.backends.ipvs.backend import IPVS
-from lbengine.backends.keepalived.backend import KEEPALIVED
-from lbengine.balancer import Backend, Balancer, BalancerError, Snapshot, Target
-from lbengine.baseline import BaselineError, BaselineStore
-from slackwater.config import LbengineSettings, PoolSettings, ShownServer, declare
+from slackwater.core.config import LbengineSettings, PoolSettings, ShownServer, declare
+from slackwater.lbengine.backends.haproxy.backend import HAPROXY
+from slackwater.lbengine.backends.ipvs.backend import IPVS
+from slackwater.lbengine.backends.keepalived.backend import KEEPALIVED
+from slackwater.lbengine.balancer import Backend, Balancer, BalancerError, Snapshot, Target
+from slackwater.lbengine.baseline import BaselineError, BaselineStore
 
 _ALL: tuple[Backend[Any], ...] = (
     HAPROXY,

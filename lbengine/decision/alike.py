@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lbengine.balancer import Server
-from lbengine.decision.calm import Calm
-from lbengine.decision.rates import Rates
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.lbengine.balancer import Server
+from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.rates import Rates
 
 MANY = 2.5
 """A server is slow when its requests take this many times as long as in calm, as in the detector's scale of response

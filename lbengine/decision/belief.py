@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lbengine.decision.loads import Load
-from lbengine.decision.rates import WINDOW_S
+from slackwater.lbengine.decision.loads import Load
+from slackwater.lbengine.decision.rates import WINDOW_S
 
 GRID = 32
 """Number of capacities that are tried."""

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from lbengine.balancer import Server
-from lbengine.baseline import Baseline
-from lbengine.decision import alike, belief, explain, guard, limits, position
-from lbengine.decision.alike import Held
-from lbengine.decision.calm import Calm
-from lbengine.decision.explain import Reason
-from lbengine.decision.loads import Load, calm_capacity, capacities
-from lbengine.decision.position import Position
-from lbengine.decision.room import OVER, Room
-from lbengine.decision.split import Share, split
-from lbengine.decision.state import PoolState, PoolView
-from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import DecisionCause, Verdict
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.core.messages import DecisionCause, Verdict
+from slackwater.lbengine.balancer import Server
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision import alike, belief, explain, guard, limits, position
+from slackwater.lbengine.decision.alike import Held
+from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.explain import Reason
+from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.room import OVER, Room
+from slackwater.lbengine.decision.split import Share, split
+from slackwater.lbengine.decision.state import PoolState, PoolView
 
 WATCHED_RPS = 1.0
 """Where nothing else shows whether a neighbour is still there, this many requests a second do."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbengine.decision.split import Share
-from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import DecisionCause, Verdict
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.core.messages import DecisionCause, Verdict
+from slackwater.lbengine.decision.split import Share
 
 
 @dataclass(frozen=True)

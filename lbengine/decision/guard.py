@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from slackwater.messages import State
+from slackwater.core.messages import State
 
 PART = 0.1
 """A server whose weight is below this share of its baseline counts as drained."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from lbengine.balancer import Server
+from slackwater.lbengine.balancer import Server
 
 
 def capped(requested: int, baseline: int | None) -> int | None:

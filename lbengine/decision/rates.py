@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lbengine.balancer import Snapshot
-from lbengine.errors import ErrorWindow, Failing, failing
+from slackwater.lbengine.balancer import Snapshot
+from slackwater.lbengine.errors import ErrorWindow, Failing, failing
 
 WINDOW_S = 1.0
 LEAST_S = 0.4

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lbengine.balancer import Snapshot
-from lbengine.baseline import Baseline, diff_from_baseline, merge, set_by_someone
-from lbengine.decision import limits
-from lbengine.decision.position import Position
-from lbengine.decision.state import PoolState, PoolView
-from slackwater.config import PoolSettings
-from slackwater.messages import Verdict
+from slackwater.core.config import PoolSettings
+from slackwater.core.messages import Verdict
+from slackwater.lbengine.balancer import Snapshot
+from slackwater.lbengine.baseline import Baseline, diff_from_baseline, merge, set_by_someone
+from slackwater.lbengine.decision import limits
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.state import PoolState, PoolView
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from lbengine.decision.loads import Load, capacities
+from slackwater.lbengine.decision.loads import Load, capacities
 
 OVER = 0.02
 """A utilisation this little above the threshold is within the noise of the estimates and of whole weights."""

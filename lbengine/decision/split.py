@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lbengine.balancer import Snapshot
-from lbengine.decision import guard, room
-from lbengine.decision.loads import Load, capacities
-from lbengine.laws import laws as law
-from lbengine.laws.rounding import closest, grain
+from slackwater.lbengine.balancer import Snapshot
+from slackwater.lbengine.decision import guard, room
+from slackwater.lbengine.decision.loads import Load, capacities
+from slackwater.lbengine.laws import laws as law
+from slackwater.lbengine.laws.rounding import closest, grain
 
 LEAST_IN_FLIGHT = 1.0
 """Where weights share the requests in flight, a server that should hold fewer than this gets weight 0: weights can't

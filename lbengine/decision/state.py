@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lbengine.balancer import Snapshot
-from lbengine.baseline import Baseline
-from lbengine.decision.alike import Held
-from lbengine.decision.calm import Calm
-from lbengine.decision.position import Position
-from lbengine.decision.rates import Rates
-from lbengine.overrides.overrides import Pin
-from lbengine.overrides.temporary import TemporaryOverride
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.lbengine.balancer import Snapshot
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision.alike import Held
+from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.rates import Rates
+from slackwater.lbengine.overrides.overrides import Pin
+from slackwater.lbengine.overrides.temporary import TemporaryOverride
 
 Phase = Literal["standby", "observing", "acting", "paused", "restoring"]
 """standby: another lbengine drives the balancer. observing: decisions are made and recorded, nothing is set. acting:

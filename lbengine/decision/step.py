@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lbengine.baseline import diff_from_baseline
-from lbengine.decision.decide import Decision, Decisions, decide
-from lbengine.decision.position import Position
-from lbengine.decision.reconcile import Findings, reconcile
-from lbengine.decision.state import PoolState, PoolView
-from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import ChangeCause
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.core.messages import ChangeCause
+from slackwater.lbengine.baseline import diff_from_baseline
+from slackwater.lbengine.decision.decide import Decision, Decisions, decide
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.reconcile import Findings, reconcile
+from slackwater.lbengine.decision.state import PoolState, PoolView
 
 What = Literal["weight", "maxconn"]
 

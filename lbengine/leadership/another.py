@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from lbengine.backends.table import targets_of
-from lbengine.baseline import BaselineStore
-from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
-from lbengine.leadership.ownership import BUCKET
-from slackwater.bus.bus import Bus, BusError
-from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.lbengine.backends.table import targets_of
+from slackwater.lbengine.baseline import BaselineStore
+from slackwater.lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
+from slackwater.lbengine.leadership.ownership import BUCKET
 
 TAKEN_OVER_WITHIN_S = LEASE_S + 3 * RENEW_S
 """Another lbengine takes over within 2.4 s of a death; by this time it has renewed its record too."""

@@ -16,13 +16,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from lbengine.backends.table import targets_of
-from lbengine.balancer import Target
-from lbengine.baseline import Baseline
-from lbengine.overrides.overrides import Pause
-from slackwater.bus.bus import BusError
-from slackwater.config import PoolSettings
-from slackwater.machine import Process, folder_id, this_process
+from slackwater.core.bus.bus import BusError
+from slackwater.core.config import PoolSettings
+from slackwater.core.machine import Process, folder_id, this_process
+from slackwater.lbengine.backends.table import targets_of
+from slackwater.lbengine.balancer import Target
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.overrides.overrides import Pause
 
 LEASE_S = 1.6
 """A lease whose record has not changed for this long is free."""
@@ -40,7 +40,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     """Name of the holder's host, for people."""
     process_space: str = ""
-    """As in `slackwater.machine`; empty in records of earlier versions."""
+    """As in `slackwater.core.machine`; empty in records of earlier versions."""
     pid: int = 0
     folder: str = ""
     """The `folder_id` of the holder's state folder; empty in records of earlier versions."""

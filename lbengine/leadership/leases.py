@@ -12,11 +12,11 @@ import contextlib
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 
-from lbengine.baseline import Baseline
-from lbengine.leadership.lease import Bucket, Lease, Owner
-from lbengine.overrides.overrides import Pause
-from slackwater.bus.bus import BusError
-from slackwater.machine import Process
+from slackwater.core.bus.bus import BusError
+from slackwater.core.machine import Process
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.leadership.lease import Bucket, Lease, Owner
+from slackwater.lbengine.overrides.overrides import Pause
 
 
 class Leases:

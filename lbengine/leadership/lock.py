@@ -14,10 +14,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lbengine.backends.table import targets_of
-from lbengine.balancer import Target
-from slackwater.config import PoolSettings
-from slackwater.files import PRIVATE, as_owner, bytes_of, open_file, remove
+from slackwater.core.config import PoolSettings
+from slackwater.core.files import PRIVATE, as_owner, bytes_of, open_file, remove
+from slackwater.lbengine.backends.table import targets_of
+from slackwater.lbengine.balancer import Target
 
 SYSTEM_FOLDER = Path("/run/slackwater")
 

@@ -8,16 +8,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from lbengine.baseline import Baseline, BaselineError
-from lbengine.engine import Engine
-from lbengine.engine_thread import EngineThread
-from lbengine.leadership.lease import RENEW_S, Bucket, Owner, keys_of
-from lbengine.leadership.leases import Leases
-from lbengine.state_file import StateFileError
-from slackwater import tasks
-from slackwater.bus.bus import BusError
-from slackwater.config import PoolSettings
-from slackwater.machine import Process
+from slackwater.core import tasks
+from slackwater.core.bus.bus import BusError
+from slackwater.core.config import PoolSettings
+from slackwater.core.machine import Process
+from slackwater.lbengine.baseline import Baseline, BaselineError
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.engine_thread import EngineThread
+from slackwater.lbengine.leadership.lease import RENEW_S, Bucket, Owner, keys_of
+from slackwater.lbengine.leadership.leases import Leases
+from slackwater.lbengine.state_file import StateFileError
 
 log = logging.getLogger("lbengine")
 

@@ -12,8 +12,8 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from lbengine.laws.percentile import percentile_s
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.lbengine.laws.percentile import percentile_s
 
 WINDOW_S = 1.0
 LEAST_SLACK = 0.02

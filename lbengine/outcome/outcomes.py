@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from lbengine.balancer import Snapshot
-from lbengine.baseline import Baseline
-from lbengine.decision.position import Position
-from lbengine.outcome import forecast
-from lbengine.writer import BY, Writer, lowers
-from slackwater.messages import Change, Verdict
+from slackwater.core.messages import Change, Verdict
+from slackwater.lbengine.balancer import Snapshot
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.outcome import forecast
+from slackwater.lbengine.writer import BY, Writer, lowers
 
 AFTER_S = 10.0
 LEAST_AFTER_S = 2.0

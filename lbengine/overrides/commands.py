@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lbengine.overrides.overrides import CommandError, OperatorOverrides, Pause
-from lbengine.overrides.temporary import TemporaryOverrides
-from slackwater.config import PoolSettings
-from slackwater.control import Request
-from slackwater.messages import Verdict
+from slackwater.core.config import PoolSettings
+from slackwater.core.control import Request
+from slackwater.core.messages import Verdict
+from slackwater.lbengine.overrides.overrides import CommandError, OperatorOverrides, Pause
+from slackwater.lbengine.overrides.temporary import TemporaryOverrides
 
 Record = Callable[[str, str, str | None, str | int | None, str, str, float | None], None]
 """Records a command that was carried out: (action, target, before, after, why, by, begin of the episode, Unix s)."""

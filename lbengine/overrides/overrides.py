@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.state_file import StateFile, StateFileError
-from slackwater.messages import Mode, Verdict
+from slackwater.core.messages import Mode, Verdict
+from slackwater.lbengine.state_file import StateFile, StateFileError
 
 
 class CommandError(Exception):

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings
-from slackwater.messages import LONGEST_ASK_S, PARTS, EpisodeMark, Mode, ServerName, UnixTime, is_name
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import LONGEST_ASK_S, PARTS, EpisodeMark, Mode, ServerName, UnixTime, is_name
 
 MOST_PIN_S = 86400.0
 WAIT_S = 2.0

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.config import ConfigError, ControllerSettings, load, parse
-from slackwater.files import PRIVATE, bytes_of, write_whole
-from slackwater.service_user import become_owner_of
+from slackwater.core.config import ConfigError, ControllerSettings, load, parse
+from slackwater.core.files import PRIVATE, bytes_of, write_whole
+from slackwater.core.service_user import become_owner_of
 
 log = logging.getLogger("slackwater.config")
 

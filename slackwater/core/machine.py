@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from slackwater.files import bytes_of, replacing
+from slackwater.core.files import bytes_of, replacing
 
 MACHINE_ID = Path("/etc/machine-id")
 """machine-id(5): made at the first boot, and kept."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slackwater.config import OtlpSettings
-from slackwater.extras import installed_by
-from slackwater.files import bytes_of
+from slackwater.core.config import OtlpSettings
+from slackwater.core.extras import installed_by
+from slackwater.core.files import bytes_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData

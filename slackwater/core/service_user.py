@@ -8,7 +8,7 @@ import os
 import pwd
 from pathlib import Path
 
-from slackwater.files import SERVICE_USER, User, bytes_of, in_hands_of
+from slackwater.core.files import SERVICE_USER, User, bytes_of, in_hands_of
 
 SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.d"
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slackwater.files import STATE_DIR_MODE, as_owner, bytes_of, in_hands_of, open_file, remove, write_whole
+from slackwater.core.files import STATE_DIR_MODE, as_owner, bytes_of, in_hands_of, open_file, remove, write_whole
 
 LEFTOVERS_END_WITHIN_S = 8.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slackwater.config import BATCH_CORES, BATCH_RUNNING
-from slackwater.messages import KnobState
+from slackwater.core.config import BATCH_CORES, BATCH_RUNNING
+from slackwater.core.messages import KnobState
 from slackwater.orders.knobs import RELEASE, Value
 
 ON, OFF = "on", "off"

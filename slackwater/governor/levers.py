@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from governor.batch import BatchKnobs, batch_knobs
-from governor.power import hardware
-from governor.types import Configuration, Hardware
-from slackwater.config import BATCH_RUNNING, GovernorSettings
-from slackwater.messages import Knobs, KnobState
+from slackwater.core.config import BATCH_RUNNING, GovernorSettings
+from slackwater.core.messages import Knobs, KnobState
+from slackwater.governor.batch import BatchKnobs, batch_knobs
+from slackwater.governor.power import hardware
+from slackwater.governor.types import Configuration, Hardware
 from slackwater.orders.knobs import Value
 
 CORES, FREQUENCY, QUOTA = "cpu.cores", "cpu.frequency", "cpu.quota"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackwater.messages import Governed
+from slackwater.core.messages import Governed
 
 FRESH_S = 5.0
 """It says something each second; what is older is of the past."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from governor.levers import Levers, levers
-from governor.policies.table import ACTING
-from governor.types import Action, Configuration, Observation, Policy, mean
-from slackwater.config import GovernorSettings
-from slackwater.messages import (
+from slackwater.core.config import GovernorSettings
+from slackwater.core.messages import (
     GOVERNOR,
     PUT_BACK,
     VERSION,
@@ -22,6 +19,9 @@ from slackwater.messages import (
     Traffic,
     Verdict,
 )
+from slackwater.governor.levers import Levers, levers
+from slackwater.governor.policies.table import ACTING
+from slackwater.governor.types import Action, Configuration, Observation, Policy, mean
 from slackwater.orders.knobs import FRESH_S, ON_ITS_OWN, Held, Value, can_be_set
 
 STALE_S = 3.0

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from governor.node import STALE_S, GovernedNode
-from governor.types import Observation
-from slackwater.config import NODE_POLICY, GovernorSettings
-from slackwater.messages import Governed, Knobs, KnobState, Mode, Sample
+from slackwater.core.config import NODE_POLICY, GovernorSettings
+from slackwater.core.messages import Governed, Knobs, KnobState, Mode, Sample
+from slackwater.governor.node import STALE_S, GovernedNode
+from slackwater.governor.types import Observation
 from slackwater.orders.knobs import FRESH_S, Value, can_be_set
 
 CORES, CORE_FREQUENCY, QUOTA = "cpu.cores", "cpu.core_frequency", "cpu.quota"

@@ -7,11 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from governor.batch import turn
-from governor.node import GovernedNode
-from governor.on_node import PolicyNode
-from slackwater.config import NODE_POLICIES, GovernorSettings, PoolSettings
-from slackwater.messages import (
+from slackwater.core.config import NODE_POLICIES, GovernorSettings, PoolSettings
+from slackwater.core.messages import (
     GOVERNOR,
     WSENGINE,
     Change,
@@ -23,9 +20,12 @@ from slackwater.messages import (
     Sample,
     Verdict,
 )
+from slackwater.governor.batch import turn
+from slackwater.governor.lines import as_line
+from slackwater.governor.node import GovernedNode
+from slackwater.governor.on_node import PolicyNode
 from slackwater.orders.access import SILENT_S, NotNow, OrderAccess
 from slackwater.orders.knobs import RELEASE, RENEW_AT, Held, Value
-from slackwater.views.governed import as_line
 
 log = logging.getLogger(GOVERNOR)
 

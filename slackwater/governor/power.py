@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from governor.types import Hardware
+from slackwater.governor.types import Hardware
 
 CURVES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "a72": (

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from governor.pool import GovernedPool
-from governor.types import GovernorError
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.files import PRIVATE, open_file
-from slackwater.messages import GOVERNOR
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.files import PRIVATE, open_file
+from slackwater.core.messages import GOVERNOR
+from slackwater.core.stopping import stop_event
+from slackwater.governor.pool import GovernedPool
+from slackwater.governor.types import GovernorError
 from slackwater.orders.access import BusAccess
 from slackwater.orders.driving import run_pools
-from slackwater.stopping import stop_event
 
 log = logging.getLogger(GOVERNOR)
 

@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from slackwater.bus.bus import Bus, BusError
-from slackwater.config import PoolSettings
-from slackwater.journal.journal import JournalError
-from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.config import PoolSettings
+from slackwater.core.journal.journal import JournalError
+from slackwater.core.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
 from slackwater.orders.knobs import Value
 from slackwater.orders.signing import Signer
 
@@ -73,7 +73,7 @@ class Receiver(Protocol):
 
 
 class BusAccess:
-    """`OrderAccess` and `retune.drain.ClusterAccess` over the bus and the journal, for one pool.
+    """`OrderAccess` and `slackwater.retune.drain.ClusterAccess` over the bus and the journal, for one pool.
 
     Where several controllers share a bus, Orders belong to the one whose lbengine leads: the one that made the last
     Cycle of the acting pool. The others stand by with it, and send nothing. `clock` is monotonic. `by`: who gives the

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
-from slackwater.bus.bus import Bus
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.heartbeat import Heartbeat
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.machine import controller_id
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.heartbeat import Heartbeat
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.machine import controller_id
 from slackwater.orders.access import BusAccess, Receiver
 from slackwater.orders.signing import Signer
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slackwater.messages import ChangeCause, Knobs, KnobState
+from slackwater.core.messages import ChangeCause, Knobs, KnobState
 
 Value = int | float | str
-"""A knob's value; in a message its bounds are checked (`slackwater.messages.fields.Value`)."""
+"""A knob's value; in a message its bounds are checked (`slackwater.core.messages.fields.Value`)."""
 FREQUENCY = "cpu.frequency"
 RELEASE = "baseline"
 """The value that ends a lease."""

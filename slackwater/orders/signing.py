@@ -13,7 +13,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from slackwater.files import as_owner, bytes_of
+from slackwater.core.files import as_owner, bytes_of
 
 HEADER = "Slackwater-Signature"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.files import bytes_of, replace_durably
+from slackwater.core.files import bytes_of, replace_durably
 
 log = logging.getLogger("retune")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
 
 FULL = 0.8
 """Above this share of its CPU a server's own load explains its waiting."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slackwater.messages import Change, ChangeCause, ServerState
+from slackwater.core.messages import Change, ChangeCause, ServerState
 from slackwater.orders.access import NotNow, OrderAccess
 from slackwater.orders.knobs import Value
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.files import bytes_of
-from slackwater.messages import KnobState
+from slackwater.core.files import bytes_of
+from slackwater.core.messages import KnobState
 from slackwater.orders.knobs import Value
 
 SHIPPED = Path(__file__).resolve().parent / "knowledge.toml"

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from retune.cpu_starvation import CpuStarvation
-from retune.knowledge import MAXCONN, Knowledge, value_for
-from retune.search import Climb, Range
-from retune.stage import Affected, Stage
-from slackwater.messages import PUT_BACK, Change, Knobs, KnobState, Verdict
+from slackwater.core.messages import PUT_BACK, Change, Knobs, KnobState, Verdict
 from slackwater.orders.knobs import FRESH_S, ON_ITS_OWN, Held, Value, can_be_set
+from slackwater.retune.cpu_starvation import CpuStarvation
+from slackwater.retune.knowledge import MAXCONN, Knowledge, value_for
+from slackwater.retune.search import Climb, Range
+from slackwater.retune.stage import Affected, Stage
 
 BY = "retune"
 

@@ -6,16 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from retune.best_values import BestValues
-from retune.drain import ClusterAccess, drain_and_apply
-from retune.knowledge import MAXCONN, Knowledge, value_for
-from retune.node import Node
-from retune.searching import PoolSearch
-from retune.stage import Stage, has_room
-from slackwater.config import PoolSettings, RetuneSettings
-from slackwater.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
+from slackwater.core.config import PoolSettings, RetuneSettings
+from slackwater.core.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
 from slackwater.orders.access import SILENT_S, NotNow
 from slackwater.orders.knobs import FREQUENCY, RELEASE, RENEW_AT, Held, Value, reloads
+from slackwater.retune.best_values import BestValues
+from slackwater.retune.drain import ClusterAccess, drain_and_apply
+from slackwater.retune.knowledge import MAXCONN, Knowledge, value_for
+from slackwater.retune.node import Node
+from slackwater.retune.searching import PoolSearch
+from slackwater.retune.stage import Stage, has_room
 
 log = logging.getLogger("retune")
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from retune import search
-from retune.best_values import BestValues
-from retune.knowledge import Knowledge, value_for
-from retune.node import Node
-from retune.search import Climb, Range, Values
+from slackwater.retune import search
+from slackwater.retune.best_values import BestValues
+from slackwater.retune.knowledge import Knowledge, value_for
+from slackwater.retune.node import Node
+from slackwater.retune.search import Climb, Range, Values
 
 log = logging.getLogger("retune")
 

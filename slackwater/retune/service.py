@@ -6,13 +6,13 @@ import logging
 import time
 from pathlib import Path
 
-from retune import knowledge
-from retune.best_values import BestValues
-from retune.pool import Pool
-from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.stopping import stop_event
 from slackwater.orders.access import BusAccess
 from slackwater.orders.driving import run_pools
-from slackwater.stopping import stop_event
+from slackwater.retune import knowledge
+from slackwater.retune.best_values import BestValues
+from slackwater.retune.pool import Pool
 
 log = logging.getLogger("retune")
 

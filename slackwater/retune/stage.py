@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slackwater.config import RetuneSettings
+from slackwater.core.config import RetuneSettings
 
 RETURNS_WITHIN = 10.0
 """A node that comes back within this many times `leave_after_s` must look well for twice as long the next time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slackwater.messages import Change
+from slackwater.core.messages import Change
 from slackwater.views.pool import PoolView
 from slackwater.views.why import Story
 

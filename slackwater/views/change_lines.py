@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from slackwater.messages import Change
+from slackwater.core.messages import Change
 from slackwater.views.pool import describe_change
 from slackwater.views.reasons import expected, of_change
 

@@ -17,10 +17,10 @@ from typing import Literal
 
 import msgspec
 
-from slackwater.config import PoolSettings
-from slackwater.journal.journal import Journal
-from slackwater.journal.pool_totals import Requests, requests
-from slackwater.messages import Change
+from slackwater.core.config import PoolSettings
+from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.pool_totals import Requests, requests
+from slackwater.core.messages import Change
 from slackwater.views.percentile import pooled_ms, share_above
 from slackwater.views.why import BEFORE_S, Story
 

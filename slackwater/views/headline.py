@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slackwater.messages import State
+from slackwater.core.messages import State
 from slackwater.views.row import Row, listed, milliseconds
 
 URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from slackwater.config import ShownServer
-from slackwater.journal.journal import Journal, Reading
-from slackwater.messages import (
+from slackwater.core.config import ShownServer
+from slackwater.core.journal.journal import Journal, Reading
+from slackwater.core.messages import (
     GOVERNOR,
     TAKES_REQUESTS,
     Change,

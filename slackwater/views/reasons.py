@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackwater.messages import Change, ChangeCause, Resource, ServerState, State
+from slackwater.core.messages import Change, ChangeCause, Resource, ServerState, State
 from slackwater.views.row import milliseconds
 
 NEIGHBOUR: dict[Resource | None, str] = {

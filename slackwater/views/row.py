@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slackwater.messages import TAKES_REQUESTS, Resource, ServerCondition, State
+from slackwater.core.messages import TAKES_REQUESTS, Resource, ServerCondition, State
 
 NOTHING = "\N{EN DASH}"
 """Stands for a missing value."""

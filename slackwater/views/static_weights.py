@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from slackwater.config import PoolSettings
-from slackwater.journal.journal import Journal, PoolSeries
+from slackwater.core.config import PoolSettings
+from slackwater.core.journal.journal import Journal, PoolSeries
 from slackwater.views.percentile import Known, pooled_ms
 
 STEPS_A_PERIOD = 4

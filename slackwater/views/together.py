@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from slackwater.messages import State
+from slackwater.core.messages import State
 
 LEAST_S, MOST_S = 3.0, 15.0
 PART = 0.25

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import NamedTuple
 
-from slackwater.journal.journal import Journal
-from slackwater.journal.usual import SIGNALS, recent, rolled
+from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.usual import SIGNALS, recent, rolled
 
 HOURS, MINUTES = 48, 360
 """Of so many rolled-up hours the median counts; before `LEAST_HOURS` are known, of so many minutes."""

@@ -9,10 +9,10 @@ from typing import get_args
 
 import msgspec
 
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal.journal import Journal
-from slackwater.journal.pool_totals import Begin, begins, observed_s
-from slackwater.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.pool_totals import Begin, begins, observed_s
+from slackwater.core.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
 from slackwater.views.pool import describe_change
 from slackwater.views.together import leading, together

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from slackwater.journal import series
-from slackwater.journal.journal import Journal
-from slackwater.messages import Change, EpisodeMark, Resource, State
+from slackwater.core.journal import series
+from slackwater.core.journal.journal import Journal
+from slackwater.core.messages import Change, EpisodeMark, Resource, State
 from slackwater.views.change_lines import change_lines
 from slackwater.views.row import listed
 from slackwater.views.together import end, leading, together

@@ -253,7 +253,7 @@ staged("live", "two operators at once: the second is told that it is done alread
 
 staged("live", "an expired session leads to the login, and nothing is done", async (fresh) => {
   const page = await fresh();
-  const add = (word) => execFileSync(python, ["-m", "slackwater.cli.main", "web", "user", "add", "olga", "--role", "operator", "--config", config], { input: `${word}\n` });
+  const add = (word) => execFileSync(python, ["-m", "slackwater.controller.cli.main", "web", "user", "add", "olga", "--role", "operator", "--config", config], { input: `${word}\n` });
   add("the first password");
   await login(page, "olga", "the first password");
   await page.goto("/confirm/pause");

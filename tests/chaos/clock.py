@@ -1,7 +1,7 @@
 """The wall clock of one of the lab's machines, stepped without touching this machine's.
 
-`lab/native/clock.c` is preloaded into the machine's programs. It covers Python and Rust, whose wall time comes from
-the C library; not nats-server (Go asks the kernel itself), and not the times of files.
+`lab/slackwater_lab/native/clock.c` is preloaded into the machine's programs. It covers Python and Rust, whose wall time
+comes from the C library; not nats-server (Go asks the kernel itself), and not the times of files.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from lab.cluster.paths import system_program
-from lab.cluster.spawn import NATIVE, call
+from slackwater_lab.cluster.paths import system_program
+from slackwater_lab.cluster.spawn import NATIVE, call
 
 SOURCE = NATIVE / "clock.c"
 _SECONDS = struct.Struct("=d")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.paths import LAB_DIR, LabError
-from lab.options import json_option, progress, write_json
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.paths import LAB_DIR, LabError
+from slackwater_lab.options import json_option, progress, write_json
 from tests.chaos import run as chaos_run
 from tests.chaos.schedule import Injection
 from tests.chaos.story import Broken, story

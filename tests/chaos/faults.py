@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lab.cluster.bus import as_node
-from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError, system_program
-from lab.cluster.spawn import call
-from slackwater.bus.config import WSENGINE
+from slackwater.core.bus.config import WSENGINE
+from slackwater_lab.cluster.bus import as_node
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import LabError, system_program
+from slackwater_lab.cluster.spawn import call
 from tests.chaos import starts
 from tests.chaos.hostile import Hostile
 from tests.chaos.link import State

@@ -10,11 +10,11 @@ from random import Random
 
 import msgspec
 
-from lab.cluster.bus import POOL
-from slackwater.bus.bus import Bus, BusError
-from slackwater.config import BusSettings
-from slackwater.messages import VERSION, Change, Knobs, Message, Sample, Verdict
-from slackwater.messages.knobs import KnobState
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import VERSION, Change, Knobs, Message, Sample, Verdict
+from slackwater.core.messages.knobs import KnobState
+from slackwater_lab.cluster.bus import POOL
 
 PER_S = {"lies": 20, "forgery": 20, "flood": 3000}
 BURST_S = 0.05

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.paths import LabError
 from tests.chaos.frames import Disorder, Frames
 
 Direction = Literal["to_bus", "from_bus"]

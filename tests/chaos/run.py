@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from lab.cluster import machine
-from lab.cluster.commit import commit
-from lab.cluster.lab import Lab
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import LabError
 from tests.chaos.faults import Fault, TableExcuses, Undo, table
 from tests.chaos.invariants import Invariant, invariants
 from tests.chaos.look import Look

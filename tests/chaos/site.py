@@ -16,20 +16,20 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.cluster.balancer import free_port
-from lab.cluster.bus import CERTIFICATE_FILE, POOL, certify, monitor_section, section_of
-from lab.cluster.bus import KEY_FILE as KEY_OF_BUS
-from lab.cluster.controller import node_toml
-from lab.cluster.hosts import BRIDGE_ADDRESS, FRONT_WEIGHT, TOP, Host, join_network, make_cgroups_of
-from lab.cluster.lab import Lab
-from lab.cluster.noise import Noise
-from lab.cluster.paths import BIN, LAB_DIR, program, system_program
-from lab.cluster.retunable import KEY_FILE, at_priority, make_keys, wsengine_toml
-from lab.cluster.spawn import Program, call, placed, wait_until
-from slackwater.bus import nats_server
-from slackwater.bus.config import WSENGINE, Node
-from slackwater.config import CONTROLLER as CONTROLLER_USER
-from slackwater.config import BusSettings, ControllerSettings
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.config import WSENGINE, Node
+from slackwater.core.config import CONTROLLER as CONTROLLER_USER
+from slackwater.core.config import BusSettings, ControllerSettings
+from slackwater_lab.cluster.balancer import free_port
+from slackwater_lab.cluster.bus import CERTIFICATE_FILE, POOL, certify, monitor_section, section_of
+from slackwater_lab.cluster.bus import KEY_FILE as KEY_OF_BUS
+from slackwater_lab.cluster.controller import node_toml
+from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS, FRONT_WEIGHT, TOP, Host, join_network, make_cgroups_of
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import BIN, LAB_DIR, program, system_program
+from slackwater_lab.cluster.retunable import KEY_FILE, at_priority, make_keys, wsengine_toml
+from slackwater_lab.cluster.spawn import Program, call, placed, wait_until
 from tests.chaos import clock as clocks
 from tests.chaos.clock import Clock
 from tests.chaos.link import Link

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from lab.cluster.balancer import BASE_WEIGHT, ask, configuration, free_port, parse_stat
-from lab.cluster.paths import LAB_DIR, LabError, program
-from lab.cluster.spawn import Program, wait_until
+from slackwater_lab.cluster.balancer import BASE_WEIGHT, ask, configuration, free_port, parse_stat
+from slackwater_lab.cluster.paths import LAB_DIR, LabError, program
+from slackwater_lab.cluster.spawn import Program, wait_until
 from tests.chaos.schedule import Injection
 from tests.chaos.site import BUS, CONTROLLER, SECOND, STATE_DIR, Site
 

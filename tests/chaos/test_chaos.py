@@ -23,10 +23,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.cluster.balancer import free_port
-from lab.cluster.traces import mounts_below
-from slackwater import messages
-from slackwater.config import BusSettings
+from slackwater.core import messages
+from slackwater.core.config import BusSettings
+from slackwater_lab.cluster.balancer import free_port
+from slackwater_lab.cluster.traces import mounts_below
 from tests.chaos import clock as clocks
 from tests.chaos import starts
 from tests.chaos.clock import Clock

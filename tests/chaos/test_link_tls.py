@@ -6,10 +6,10 @@ import asyncio
 import ssl
 from pathlib import Path
 
-from lab.cluster.balancer import free_port
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings
-from slackwater.messages import Verdict
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import Verdict
+from slackwater_lab.cluster.balancer import free_port
 from tests.chaos.link import Link
 from tests.support.certificates import certificates
 from tests.support.nats_process import Server, until

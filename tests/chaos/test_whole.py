@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.traces import traces
+from slackwater_lab.cluster.traces import traces
 from tests.support.real_lab import eventually, needs_lab
 
 COMMAND = [sys.executable, "-m", "tests.chaos.commands"]

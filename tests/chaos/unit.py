@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lab.cluster.spawn import Program
+from slackwater_lab.cluster.spawn import Program
 
 RESTART_S = 2.0
 WATCHDOG_S = 30.0

@@ -13,12 +13,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.cluster.balancer import ask, parse_stat
-from lab.cluster.bus import POOL
-from lab.cluster.load import Demand, Load
-from lab.cluster.paths import LAB_DIR, LabError
-from slackwater.bus.bus import Bus, BusError
-from slackwater.messages import Cycle, Order, Verdict
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.messages import Cycle, Order, Verdict
+from slackwater_lab.cluster.balancer import ask, parse_stat
+from slackwater_lab.cluster.bus import POOL
+from slackwater_lab.cluster.load import Demand, Load
+from slackwater_lab.cluster.paths import LAB_DIR, LabError
 from tests.chaos.look import Failed, Look, Recorded, Usage
 from tests.chaos.site import CONTROLLER, SECOND, SETTINGS, STATE_DIR, Site, children_of, part_of
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from detector.alarm import Alarm
+from slackwater.detector.alarm import Alarm
 
 LONG_S = 3600.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.features.balancer_latency import FRESH_S, BalancerLatency, response_times_ms
-from slackwater.messages import Cycle, ServerState
+from slackwater.core.messages import Cycle, ServerState
+from slackwater.detector.features.balancer_latency import FRESH_S, BalancerLatency, response_times_ms
 from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import Cluster
 

@@ -17,14 +17,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from detector.classify import tree
-from detector.recordings.recording import read
-from detector.train import calibrate
-from detector.train.calibrate import CalibrationError, CalibrationMonitor, Limits, NoiseSchedule, argv_of, beyond
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus
-from slackwater.cli.main import cli
-from slackwater.messages import Cycle, Sample, Traffic
+from slackwater.controller.cli.main import cli
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus
+from slackwater.core.messages import Cycle, Sample, Traffic
+from slackwater.detector.classify import tree
+from slackwater.detector.recordings.recording import read
+from slackwater.detector.train import calibrate
+from slackwater.detector.train.calibrate import (
+    CalibrationError,
+    CalibrationMonitor,
+    Limits,
+    NoiseSchedule,
+    argv_of,
+    beyond,
+)
 from tests.support.paths import PROGRAMS
 from tests.support.real_processes import free_address
 from tests.support.synthetic_cluster import Cluster
@@ -32,8 +39,8 @@ from tests.support.synthetic_cluster import Cluster
 NATS = shutil.which("nats-server", path=str(PROGRAMS)) or shutil.which("nats-server")
 DEADLINE_S = 60.0
 PATIENT = """
-from detector.train import calibrate
-from slackwater.cli.main import main
+from slackwater.detector.train import calibrate
+from slackwater.controller.cli.main import main
 calibrate.QUIET_S = 60.0
 main()
 """

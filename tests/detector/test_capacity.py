@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from detector.capacity.filter import Capacity, CapacityFilter, Parameters
+from slackwater.detector.capacity.filter import Capacity, CapacityFilter, Parameters
 from tests.support.detector_frames import columns
 
 CAPACITY_RPS = 800.0

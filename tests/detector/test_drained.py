@@ -7,8 +7,8 @@ import random
 import msgspec
 import pytest
 
-from detector.judge import Judge
-from slackwater.messages import Gaps, Sample, State, Verdict
+from slackwater.core.messages import Gaps, Sample, State, Verdict
+from slackwater.detector.judge import Judge
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import Cluster

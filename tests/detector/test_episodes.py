@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.classify.episodes import (
+from slackwater.core.messages import State
+from slackwater.detector.classify.episodes import (
     CODES,
     MOST_CAUTION,
     MOST_DWELL_S,
@@ -22,11 +23,10 @@ from detector.classify.episodes import (
     STATES,
     StateMachines,
 )
-from detector.classify.evidence import QUIET
-from detector.classify.proof import MOST_PROOF_S, CalmProof
-from detector.explain import episode_reason
-from detector.features.columns import Bools, Floats, Ints
-from slackwater.messages import State
+from slackwater.detector.classify.evidence import QUIET
+from slackwater.detector.classify.proof import MOST_PROOF_S, CalmProof
+from slackwater.detector.explain import episode_reason
+from slackwater.detector.features.columns import Bools, Floats, Ints
 from tests.support.one_machine import (
     ANSWERED,
     ANSWERED_SLOWLY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.estimator import TERMS, WIDEN, Estimates, Estimator
+from slackwater.detector.estimator import TERMS, WIDEN, Estimates, Estimator
 from tests.support.detector_frames import columns, frame
 from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
@@ -123,7 +123,7 @@ def test_ten_times_the_requests_ever_seen_are_not_extrapolated_and_do_not_bend_t
 
     estimate, highest, bent = after_an_odd_sample()
     assert estimate == pytest.approx(highest, abs=0.03), "as if it were just beyond what was seen"
-    monkeypatch.setattr("detector.estimator.WIDEN", np.inf)
+    monkeypatch.setattr("slackwater.detector.estimator.WIDEN", np.inf)
     told_unguarded, _, bent_unguarded = after_an_odd_sample()
     assert told_unguarded == 2.0
     assert bent < 0.5 * bent_unguarded

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from detector.classify import tree
-from detector.features.columns import Floats
-from detector.recordings.recording import Label, Recording, read
-from detector.train import commands
-from detector.train.scores import rate_interval, score, share_interval
-from detector.train.training import Learned, compare_laws, learn, pairs_of, quadratic
-from slackwater.messages import Sample, State, Verdict
+from slackwater.controller.cli import detector_commands as commands
+from slackwater.core.messages import Sample, State, Verdict
+from slackwater.detector.classify import tree
+from slackwater.detector.features.columns import Floats
+from slackwater.detector.recordings.recording import Label, Recording, read
+from slackwater.detector.train.scores import rate_interval, score, share_interval
+from slackwater.detector.train.training import Learned, compare_laws, learn, pairs_of, quadratic
 from tests.support.synthetic_recording import make
 
 KINDS = (("cpu", "dcopy"), ("llcprobe", "disk"), ("cpu", "disk"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from detector.classify.evidence import (
+from slackwater.detector.classify.evidence import (
     DAY_S,
     ENOUGH_PEAKS,
     LIKELY_PEAKS,

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.baseline_checkpoint import load, save
-from detector.explain import describe_signal
-from detector.features.baseline import AT_ONCE, KEEP, LAST_HEARD, MIN_SAMPLES, QUANTILES, Baselines, bins_of
-from detector.features.columns import Table, row_of, table_of
-from detector.features.features import FEATURES, Features, Frame, _median_of_others
-from detector.features.history import SampleWindows
-from detector.features.signals import INDEX, SIGNALS, reason
-from slackwater.messages import Canary, Counters, Pressure, Sample
+from slackwater.core.messages import Canary, Counters, Pressure, Sample
+from slackwater.detector.baseline_checkpoint import load, save
+from slackwater.detector.explain import describe_signal
+from slackwater.detector.features.baseline import AT_ONCE, KEEP, LAST_HEARD, MIN_SAMPLES, QUANTILES, Baselines, bins_of
+from slackwater.detector.features.columns import Table, row_of, table_of
+from slackwater.detector.features.features import FEATURES, Features, Frame, _median_of_others
+from slackwater.detector.features.history import SampleWindows
+from slackwater.detector.features.signals import INDEX, SIGNALS, reason
 from tests.support.detector_frames import frame as hand_made
 from tests.support.synthetic_cluster import Cluster
 

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from detector.classify.tree import SHIPPED, Model, load
-from detector.judge import Judge
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.detector.classify.tree import SHIPPED, Model, load
+from slackwater.detector.judge import Judge
 from tests.support.seeds import seeds
 from tests.support.synthetic_guest import APACHE_PHP_FPM, LOUD, PERIOD_S, QUICK_PAGES, Guests, Shape, Steal
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from detector.classify.tree import SHIPPED, load
-from detector.judge import Judge
-from detector.recordings.recording import read
-from detector.train.replay import play
+from slackwater.detector.classify.tree import SHIPPED, load
+from slackwater.detector.judge import Judge
+from slackwater.detector.recordings.recording import read
+from slackwater.detector.train.replay import play
 from tests.support.cpi_recording import FILE, NOISY
 
 

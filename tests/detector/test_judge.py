@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector import judge as judges
-from detector.baseline_checkpoint import EVERY_S, NODES_A_STEP, BaselineCheckpoint
-from detector.judge import Judge
-from detector.sample_sorter import FORGET_AFTER_S
-from slackwater import messages
-from slackwater.messages import Verdict
+from slackwater.core import messages
+from slackwater.core.messages import Verdict
+from slackwater.detector import judge as judges
+from slackwater.detector.baseline_checkpoint import EVERY_S, NODES_A_STEP, BaselineCheckpoint
+from slackwater.detector.judge import Judge
+from slackwater.detector.sample_sorter import FORGET_AFTER_S
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detector.classify.evidence import QUIET, Evidence
-from detector.classify.tree import CGROUP, CLASSES, MACHINE, Tree
-from detector.features.features import FEATURES
-from detector.judge import Tick
-from detector.recordings.recording import Label, Recording
-from detector.train.levels import calm_sums, evidence, shown, with_levels
-from slackwater.messages import Sample, Traffic
+from slackwater.core.messages import Sample, Traffic
+from slackwater.detector.classify.evidence import QUIET, Evidence
+from slackwater.detector.classify.tree import CGROUP, CLASSES, MACHINE, Tree
+from slackwater.detector.features.features import FEATURES
+from slackwater.detector.judge import Tick
+from slackwater.detector.recordings.recording import Label, Recording
+from slackwater.detector.train.levels import calm_sums, evidence, shown, with_levels
 
 Covered = tuple[float, int]
 """Seconds that a Sample covers, and the leaf that it falls into: 0 to 3, the higher the louder."""

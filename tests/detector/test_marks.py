@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from detector.recordings import live, marks
-from detector.recordings.marks import Mark, MarkError
-from detector.recordings.recording import RecordingError, read
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus
-from slackwater.cli.main import cli
+from slackwater.controller.cli.main import cli
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus
+from slackwater.detector.recordings import live, marks
+from slackwater.detector.recordings.marks import Mark, MarkError
+from slackwater.detector.recordings.recording import RecordingError, read
 from tests.support.paths import PROGRAMS
 from tests.support.real_processes import free_address
 from tests.support.synthetic_cluster import Cluster
@@ -56,7 +56,7 @@ def mark(site: Path, *arguments: str) -> tuple[int, str]:
 
 def test_a_live_pool_is_recorded_with_what_was_marked(site: Path, tmp_path: Path) -> None:
     out = tmp_path / "live.parquet"
-    argv = [sys.executable, "-m", "slackwater.cli.main", "record", "--config", str(site), "--out", str(out)]
+    argv = [sys.executable, "-m", "slackwater.controller.cli.main", "record", "--config", str(site), "--out", str(out)]
     recorder = subprocess.Popen([*argv, "--about", "a test"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert recorder.stderr is not None
     assert "recording pool web" in recorder.stderr.readline()

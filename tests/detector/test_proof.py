@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.classify.proof import (
+from slackwater.detector.classify.proof import (
     ANSWERS,
     LEARNT,
     LOOKS,
@@ -21,7 +21,7 @@ from detector.classify.proof import (
     Proof,
     Trials,
 )
-from detector.features.columns import Floats
+from slackwater.detector.features.columns import Floats
 
 TICK_S = 0.2
 SIGNS = (MOMENTS, LOOKS, ANSWERS)

@@ -11,13 +11,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from detector.classify.tree import SHIPPED, load
-from detector.judge import Judge
-from detector.recordings.recording import Recording, read
-from detector.train.replay import play
-from detector.train.scores import Scores, score
-from slackwater.config import DetectorSettings
-from slackwater.messages import Verdict
+from slackwater.core.config import DetectorSettings
+from slackwater.core.messages import Verdict
+from slackwater.detector.classify.tree import SHIPPED, load
+from slackwater.detector.judge import Judge
+from slackwater.detector.recordings.recording import Recording, read
+from slackwater.detector.train.replay import play
+from slackwater.detector.train.scores import Scores, score
 from tests.support.paths import RECORDINGS
 
 FIRST = 900

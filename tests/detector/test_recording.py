@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from detector.recordings.recording import KEY, Label, RecordingError, read, write
-from slackwater import messages
-from slackwater.messages import Sample
+from slackwater.core import messages
+from slackwater.core.messages import Sample
+from slackwater.detector.recordings.recording import KEY, Label, RecordingError, read, write
 from tests.support.paths import EXAMPLES
 from tests.support.synthetic_cluster import START_UNIX_S, Cluster
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from detector.recordings.recording import Label, Recording
-from detector.train import commands
-from detector.train.reliability import EDGES, Reliability, lines
-from detector.train.scores import score
-from slackwater.messages import Sample, Verdict
+from slackwater.controller.cli import detector_commands as commands
+from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.recordings.recording import Label, Recording
+from slackwater.detector.train.reliability import EDGES, Reliability, lines
+from slackwater.detector.train.scores import score
 from tests.support.paths import RECORDINGS
 
 RECORDING = RECORDINGS / "events-all-noisy.parquet"

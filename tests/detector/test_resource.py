@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.classify.resource import RESOURCES, resource_of
-from detector.features.signals import INDEX, SIGNALS
+from slackwater.detector.classify.resource import RESOURCES, resource_of
+from slackwater.detector.features.signals import INDEX, SIGNALS
 from tests.support.detector_frames import frame
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.features.routes import FIRST, MAX_ROUTES, RouteTimes
-from slackwater.messages import RouteTraffic
+from slackwater.core.messages import RouteTraffic
+from slackwater.detector.features.routes import FIRST, MAX_ROUTES, RouteTimes
 
 
 def sample(*routes: tuple[str, float, float | None]) -> list[RouteTraffic]:

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from detector.features.columns import reasons, row_of, table_of
-from detector.features.sample_decoder import decode
-from slackwater import messages
-from slackwater.messages import MessageError, Sample
+from slackwater.core import messages
+from slackwater.core.messages import MessageError, Sample
+from slackwater.detector.features.columns import reasons, row_of, table_of
+from slackwater.detector.features.sample_decoder import decode
 from tests.support.judges import new_judge
 from tests.support.paths import EXAMPLES
 from tests.support.synthetic_cluster import Cluster

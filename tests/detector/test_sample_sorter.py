@@ -7,10 +7,18 @@ import math
 import msgspec
 import pytest
 
-from detector.features.columns import row_of, table_of
-from detector.lateness import AT_ITS_OWN_PACE
-from detector.sample_sorter import ARRIVALS, FORGET_AFTER_S, LONGEST_PROMISE_S, OLD_IN_A_ROW, QUEUE, Loss, SampleSorter
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater.detector.features.columns import row_of, table_of
+from slackwater.detector.lateness import AT_ITS_OWN_PACE
+from slackwater.detector.sample_sorter import (
+    ARRIVALS,
+    FORGET_AFTER_S,
+    LONGEST_PROMISE_S,
+    OLD_IN_A_ROW,
+    QUEUE,
+    Loss,
+    SampleSorter,
+)
 
 
 def sample(

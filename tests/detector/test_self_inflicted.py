@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import PERIOD_S, Cluster

@@ -16,14 +16,14 @@ from typing import cast
 import msgspec
 import pytest
 
-from detector.classify import tree
-from detector.features import sample_decoder
-from detector.service import ALIVE_EVERY_S, BASELINES, HEARS_OF_WEIGHTS_WITHIN_S, Detector, choose_model
-from lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater import messages
-from slackwater.bus.bus import Bus
-from slackwater.config import ControllerSettings, DetectorSettings
-from slackwater.messages import Cycle, Sample, ServerState, Verdict
+from slackwater.core import messages
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import ControllerSettings, DetectorSettings
+from slackwater.core.messages import Cycle, Sample, ServerState, Verdict
+from slackwater.detector.classify import tree
+from slackwater.detector.features import sample_decoder
+from slackwater.detector.service import ALIVE_EVERY_S, BASELINES, HEARS_OF_WEIGHTS_WITHIN_S, Detector, choose_model
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from tests.support.judges import shipped
 from tests.support.paths import PROGRAMS
 from tests.support.real_processes import free_address
@@ -59,7 +59,7 @@ def start(config: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def run() -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "slackwater.cli.main", "run", "detector", "--config", str(config)]
+        argv = [sys.executable, "-m", "slackwater.controller.cli.main", "run", "detector", "--config", str(config)]
         started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
         return started[-1]
 

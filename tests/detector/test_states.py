@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.judge import Judge
-from slackwater.messages import Sample, Verdict
+from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.judge import Judge
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, Host, swing

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from detector.recordings.recording import read
-from detector.tail.curves import ESTIMATORS, TooFewRows, compare, part_of, scores
-from detector.tail.data import COLUMNS, Rows, rows_of
-from detector.tail.estimator import NotFitted, TailEstimator, paae, r2
-from detector.tail.table import ACTIONS, Table
-from detector.train import commands
+from slackwater.controller.cli import detector_commands as commands
+from slackwater.detector.recordings.recording import read
+from slackwater.detector.tail.curves import ESTIMATORS, TooFewRows, compare, part_of, scores
+from slackwater.detector.tail.data import COLUMNS, Rows, rows_of
+from slackwater.detector.tail.estimator import NotFitted, TailEstimator, paae, r2
+from slackwater.detector.tail.table import ACTIONS, Table
 from tests.support.synthetic_recording import make
 
 RATE_PER_CORE = 120.0

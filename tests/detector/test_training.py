@@ -14,16 +14,16 @@ import skops.io
 from click.testing import CliRunner
 from sklearn.tree import DecisionTreeClassifier
 
-from detector.classify import tree
-from detector.estimator import START, TERMS
-from detector.features.features import FEATURES
-from detector.judge import Judge
-from detector.recordings.recording import read
-from detector.train import commands
-from detector.train.replay import batches, play
-from detector.train.scores import score
-from detector.train.training import TrainingError, learn, train_model
-from slackwater.messages import Verdict
+from slackwater.controller.cli import detector_commands as commands
+from slackwater.core.messages import Verdict
+from slackwater.detector.classify import tree
+from slackwater.detector.estimator import START, TERMS
+from slackwater.detector.features.features import FEATURES
+from slackwater.detector.judge import Judge
+from slackwater.detector.recordings.recording import read
+from slackwater.detector.train.replay import batches, play
+from slackwater.detector.train.scores import score
+from slackwater.detector.train.training import TrainingError, learn, train_model
 from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import Cluster
 from tests.support.synthetic_recording import make

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from governor.batch import BatchKnobs, batch_knobs, turn
-from slackwater.config import BATCH_CORES, BATCH_RUNNING, GovernorSettings
-from slackwater.messages import KnobState
+from slackwater.core.config import BATCH_CORES, BATCH_RUNNING, GovernorSettings
+from slackwater.core.messages import KnobState
+from slackwater.governor.batch import BatchKnobs, batch_knobs, turn
+from slackwater.governor.lines import as_line
 from slackwater.orders.knobs import RELEASE, Value
-from slackwater.views.governed import as_line
 from tests.support.played_governor import CORES, LEASE_S, Played, PlayedNode
 
 KNOBS: list[Any] = ["cpu.cores", "batch.cores", "batch.running"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from governor.levers import CORES, FREQUENCY, QUOTA, Levers, levers
-from governor.types import Configuration
-from slackwater.config import GovernorSettings
-from slackwater.messages import Knobs, KnobState
+from slackwater.core.config import GovernorSettings
+from slackwater.core.messages import Knobs, KnobState
+from slackwater.governor.levers import CORES, FREQUENCY, QUOTA, Levers, levers
+from slackwater.governor.types import Configuration
 
 SETTINGS = GovernorSettings(clocks_mhz=[800.0, 1600.0, 2400.0], quota_shares=[0.5, 1.0])
 

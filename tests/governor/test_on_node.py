@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from governor.on_node import NodePolicy, node_policy
-from slackwater.config import GovernorSettings
-from slackwater.messages import Knobs, KnobState
+from slackwater.core.config import GovernorSettings
+from slackwater.core.messages import Knobs, KnobState
+from slackwater.governor.on_node import NodePolicy, node_policy
 from tests.support.played_governor import CORES, LEASE_S, POLICY, QUOTA, Played, PlayedNode
 
 CORE_FREQUENCY = "cpu.core_frequency"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.features.columns import Floats
-from detector.tail.data import Rows
-from detector.tail.table import Table
-from governor.policies.core_switch import CoreSwitch
-from governor.policies.heimdall import Heimdall, choose
-from governor.policies.heimdall_rl import HeimdallRl
-from governor.policies.heracles import Heracles
-from governor.policies.hipster import Hipster, ordered
-from governor.policies.linux import Linux
-from governor.policies.parties import Parties
-from governor.policies.pegasus import Pegasus
-from governor.types import Hardware, Observation, Policy
+from slackwater.detector.features.columns import Floats
+from slackwater.detector.tail.data import Rows
+from slackwater.detector.tail.table import Table
+from slackwater.governor.policies.core_switch import CoreSwitch
+from slackwater.governor.policies.heimdall import Heimdall, choose
+from slackwater.governor.policies.heimdall_rl import HeimdallRl
+from slackwater.governor.policies.heracles import Heracles
+from slackwater.governor.policies.hipster import Hipster, ordered
+from slackwater.governor.policies.linux import Linux
+from slackwater.governor.policies.parties import Parties
+from slackwater.governor.policies.pegasus import Pegasus
+from slackwater.governor.types import Hardware, Observation, Policy
 
 HARDWARE = Hardware(
     3, tuple(100.0 * step for step in range(1, 11)), 1.0, (0.1,) * 10, tuple(0.01 * step**2 for step in range(1, 11))

@@ -8,17 +8,17 @@ import itertools
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from governor.levers import CORES, QUOTA
-from governor.node import REST_S, STALE_S
-from governor.policies.table import ACTING
-from governor.pool import GovernedPool
-from lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.config import GovernorSettings
-from slackwater.messages import GOVERNOR, WSENGINE, Change, Cycle, Message, Order, Verdict
+from slackwater.core.config import GovernorSettings
+from slackwater.core.messages import GOVERNOR, WSENGINE, Change, Cycle, Message, Order, Verdict
+from slackwater.governor.levers import CORES, QUOTA
+from slackwater.governor.lines import as_line
+from slackwater.governor.node import REST_S, STALE_S
+from slackwater.governor.policies.table import ACTING
+from slackwater.governor.pool import GovernedPool
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import BusAccess
 from slackwater.orders.knobs import RELEASE
 from slackwater.orders.signing import Signer
-from slackwater.views.governed import as_line
 from tests.support.played_governor import LEASE_S, PERIOD_S, TARGET_MS, Played, PlayedNode
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act", target_p95_ms=TARGET_MS)

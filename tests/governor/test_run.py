@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from governor.commands import governor
-from governor.service import only_one
-from governor.types import GovernorError
+from slackwater.controller.cli.governor_commands import governor
+from slackwater.governor.service import only_one
+from slackwater.governor.types import GovernorError
 
 POOL = '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/run/haproxy.sock"\n'
 TARGET = f"{POOL}target_p95_ms = 100\n"

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.config import load
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import GOVERNOR
+from slackwater.core.config import load
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import GOVERNOR
+from slackwater.web.content.governor import rows
 from tests.support.governor_site import HIGH_CORES, Whole, governor_site
 from tests.support.needs_wsengine import pytestmark as needs_wsengine
 from tests.support.real_cgroup import needs_cgroups
 from tests.support.real_haproxy import needs_haproxy
 from tests.support.served_site import until
-from web.content.governor import rows
 
 pytestmark = [needs_haproxy, *needs_wsengine, *needs_cgroups, pytest.mark.slow]
 SHORT_LEASE_S = 4.0
@@ -106,7 +106,16 @@ def test_in_observe_it_records_and_touches_nothing(whole: Whole) -> None:
 def test_the_command_governs_beside_serve_and_only_once(whole: Whole) -> None:
     whole.configure("off")
     whole.serve()
-    command = [sys.executable, "-m", "slackwater.cli.main", "governor", "run", "--config", str(whole.config), "--act"]
+    command = [
+        sys.executable,
+        "-m",
+        "slackwater.controller.cli.main",
+        "governor",
+        "run",
+        "--config",
+        str(whole.config),
+        "--act",
+    ]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         until(lambda: whole.has() != whole.own, "less at low load")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from governor.policies.slackwater import Slackwater
-from governor.tail_model import FULL, TailModel
-from governor.types import Action, Configuration, Hardware, Observation
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.tail_model import FULL, TailModel
+from slackwater.governor.types import Action, Configuration, Hardware, Observation
 
 ONE = np.ones(1)
 """Core, of one configuration."""

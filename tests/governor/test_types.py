@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from governor.types import Action, Configuration, Hardware
+from slackwater.governor.types import Action, Configuration, Hardware
 
 ONE = Hardware(2, (1000.0, 2000.0), base_w=1.0, idle_w=(0.5, 1.0), busy_w=(1.0, 4.0), smt_gain=1.3)
 

@@ -9,10 +9,10 @@ import asyncio
 import sys
 import time
 
-import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
-from slackwater.bus.bus import Bus
-from slackwater.config import load
-from slackwater.messages import Verdict
+import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import load
+from slackwater.core.messages import Verdict
 
 
 def verdict(node: str, slow: bool, since_unix_s: float) -> Verdict:

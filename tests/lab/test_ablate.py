@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from detector.recordings.recording import read
-from detector.train.training import replay
-from lab.ablate import data, page, play, summary
-from lab.ablate.detector_mechanisms import DETECTOR
-from lab.ablate.mechanisms import BALANCES, EVERYTHING, MECHANISMS, named
-from lab.ablate.play import Figures
-from lab.ablate.seams import Argument, Seam, SeamError, as_it_came, lines_of, off
-from lab.commands import lab
-from lab.compare.statistics import geometric_mean
-from lab.sim import drawn
-from lab.sim.requests import Simulation
-from lbengine.decision import calm, loads, position
+from slackwater.detector.recordings.recording import read
+from slackwater.detector.train.training import replay
+from slackwater.lbengine.decision import calm, loads, position
+from slackwater_lab.ablate import data, page, play, summary
+from slackwater_lab.ablate.detector_mechanisms import DETECTOR
+from slackwater_lab.ablate.mechanisms import BALANCES, EVERYTHING, MECHANISMS, named
+from slackwater_lab.ablate.play import Figures
+from slackwater_lab.ablate.seams import Argument, Seam, SeamError, as_it_came, lines_of, off
+from slackwater_lab.commands import lab
+from slackwater_lab.compare.statistics import geometric_mean
+from slackwater_lab.sim import drawn
+from slackwater_lab.sim.requests import Simulation
 from tests.support.judges import shipped
 from tests.support.paths import ROOT
 
@@ -42,23 +42,26 @@ def test_what_is_switched_off_is_there_and_takes_what_stands_in_for_it(name: str
 
 def test_a_name_that_was_changed_is_an_error() -> None:
     for seam, wrong in (
-        (Seam("lbengine.decision.loads:REMOVED", 1), "loads:REMOVED: there is no such name"),
-        (Seam("lbengine.decision.removed:CALM", 1), "removed:CALM: there is no such name"),
-        (Seam("lbengine.decision.loads:CAUTION", position.moved), "expected a function"),
-        (Seam("lbengine.decision.position:moved", 1.0), "expected a value"),
-        (Seam("lbengine.decision.position:moved", lambda position: position), "takes position, weight, now_s"),
+        (Seam("slackwater.lbengine.decision.loads:REMOVED", 1), "loads:REMOVED: there is no such name"),
+        (Seam("slackwater.lbengine.decision.removed:CALM", 1), "removed:CALM: there is no such name"),
+        (Seam("slackwater.lbengine.decision.loads:CAUTION", position.moved), "expected a function"),
+        (Seam("slackwater.lbengine.decision.position:moved", 1.0), "expected a value"),
+        (
+            Seam("slackwater.lbengine.decision.position:moved", lambda position: position),
+            "takes position, weight, now_s",
+        ),
     ):
         with pytest.raises(SeamError, match=wrong):
             seam.check()
     with pytest.raises(SeamError, match="expected target among them"):
-        as_it_came("lbengine.decision.position:moved", "target")
+        as_it_came("slackwater.lbengine.decision.position:moved", "target")
 
 
 def test_a_mechanism_is_off_for_a_while() -> None:
     seams = [
-        Seam("lbengine.decision.loads:CAUTION", 7.0),
-        Seam("lbengine.decision.calm:Calm.wait_s", property(lambda _: 9.0)),
-        as_it_came("lbengine.decision.position:watched", "position"),
+        Seam("slackwater.lbengine.decision.loads:CAUTION", 7.0),
+        Seam("slackwater.lbengine.decision.calm:Calm.wait_s", property(lambda _: 9.0)),
+        as_it_came("slackwater.lbengine.decision.position:watched", "position"),
     ]
     before, watched = loads.CAUTION, position.watched
     with off(seams):

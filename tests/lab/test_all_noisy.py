@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lab.experiment.measures import Figures
-from lab.stories.second_stage import PHASES, allowed, median_ratio, ratio, sentence
+from slackwater_lab.experiment.measures import Figures
+from slackwater_lab.stories.second_stage import PHASES, allowed, median_ratio, ratio, sentence
 
 
 def phases(*p95_ms: float | None) -> dict[str, Figures]:

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from lab.commands import lab
-from lab.compare import balance
-from lab.compare.drawn import Played
-from lab.experiment.recording import ExperimentError
-from lbengine.backends.haproxy import measured
-from lbengine.backends.haproxy.algorithms import ALGORITHMS
-from lbengine.backends.haproxy.measured import Measurement
+from slackwater.lbengine.backends.haproxy import measured
+from slackwater.lbengine.backends.haproxy.algorithms import ALGORITHMS
+from slackwater.lbengine.backends.haproxy.measured import Measurement
+from slackwater_lab.commands import lab
+from slackwater_lab.compare import balance
+from slackwater_lab.compare.drawn import Played
+from slackwater_lab.experiment.recording import ExperimentError
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs/results/balance.md"

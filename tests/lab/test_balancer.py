@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.balancer import Balancer, configuration, free_port
-from lab.cluster.hosts import hosts
-from lab.cluster.paths import BIN, LabError
+from slackwater_lab.cluster.balancer import Balancer, configuration, free_port
+from slackwater_lab.cluster.hosts import hosts
+from slackwater_lab.cluster.paths import BIN, LabError
 
 pytestmark = pytest.mark.skipif(not (BIN / "haproxy").exists(), reason="haproxy is missing: run `make setup`")
 

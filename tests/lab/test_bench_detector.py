@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from detector.train.scores import Noise, Scores
-from lab.bench import recordings
-from lab.bench.detector import START_UNIX_S, EventLoad
-from lab.commands import record
+from slackwater.detector.train.scores import Noise, Scores
+from slackwater_lab.bench import recordings
+from slackwater_lab.bench.detector import START_UNIX_S, EventLoad
+from slackwater_lab.commands import record
 from tests.support.paths import ROOT
 
 
 def run(name: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", f"lab.bench.{name}", *arguments],
+        [sys.executable, "-m", f"slackwater_lab.bench.{name}", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

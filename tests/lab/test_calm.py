@@ -11,19 +11,26 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from lab.calm import data, page, summary
-from lab.calm.count import Change, States, Tally
-from lab.calm.data import NOTHING, Began, Minute
-from lab.calm.machine_load import MOST_BUSY, MOST_LATE_S, MOST_WAIT_MS, SliceLoad, parse_schedstat, parse_stat
-from lab.calm.plan import MINUTE_S, CalmPlan, touched
-from lab.cells import append
-from lab.cluster.hosts import hosts
-from lab.cluster.traces import traces
-from lab.cluster.webserver import apache_conf
-from lab.commands import lab
-from lab.disturb.timetable import DISTURBANCES, OF_ONE_NODE
-from lab.experiment.recording import ExperimentError
-from slackwater.messages import VERSION, State, Verdict
+from slackwater.core.messages import VERSION, State, Verdict
+from slackwater_lab.calm import data, page, summary
+from slackwater_lab.calm.count import Change, States, Tally
+from slackwater_lab.calm.data import NOTHING, Began, Minute
+from slackwater_lab.calm.machine_load import (
+    MOST_BUSY,
+    MOST_LATE_S,
+    MOST_WAIT_MS,
+    SliceLoad,
+    parse_schedstat,
+    parse_stat,
+)
+from slackwater_lab.calm.plan import MINUTE_S, CalmPlan, touched
+from slackwater_lab.cells import append
+from slackwater_lab.cluster.hosts import hosts
+from slackwater_lab.cluster.traces import traces
+from slackwater_lab.cluster.webserver import apache_conf
+from slackwater_lab.commands import lab
+from slackwater_lab.disturb.timetable import DISTURBANCES, OF_ONE_NODE
+from slackwater_lab.experiment.recording import ExperimentError
 from tests.support.real_lab import needs_lab, run_lab
 
 FLEET = hosts(20, pools=2)

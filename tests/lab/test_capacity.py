@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from detector.recordings.recording import Recording, RecordingError, write
-from lab.stories.capacity import State, without
-from lab.stories.capacity_errors import compare, load_states, summary
+from slackwater.detector.recordings.recording import Recording, RecordingError, write
+from slackwater_lab.stories.capacity import State, without
+from slackwater_lab.stories.capacity_errors import compare, load_states, summary
 from tests.support.judges import shipped
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.cgroups import PERIOD_S, Cgroups, detect
-from lab.cluster.paths import LabError
-from lab.cluster.spawn import placed
+from slackwater_lab.cluster.cgroups import PERIOD_S, Cgroups, detect
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.spawn import placed
 from tests.support.real_lab import eventually, needs_lab
 
 

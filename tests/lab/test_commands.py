@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lab.cluster import lab as labs
-from lab.cluster.applications import APPLICATIONS, MEDIAWIKI, WORDS, events_data, wiki_page
-from lab.cluster.machine import cpu_model
-from lab.cluster.paths import LabError, missing_privileges
-from lab.commands import lab as group
-from lab.experiment.measures import Figures
-from lab.stories.demo import Act, judge, worth_showing
-from lab.stories.one_policy import SCENARIOS, PolicyTest, medians, sentence
-from slackwater.messages import Change
+from slackwater.core.messages import Change
+from slackwater_lab.cluster import lab as labs
+from slackwater_lab.cluster.applications import APPLICATIONS, MEDIAWIKI, WORDS, events_data, wiki_page
+from slackwater_lab.cluster.machine import cpu_model
+from slackwater_lab.cluster.paths import LabError, missing_privileges
+from slackwater_lab.commands import lab as group
+from slackwater_lab.experiment.measures import Figures
+from slackwater_lab.stories.demo import Act, judge, worth_showing
+from slackwater_lab.stories.one_policy import SCENARIOS, PolicyTest, medians, sentence
 
 ALL = "CapEff:\t000001ffffffffff\n"
 NO_NET_ADMIN = "CapEff:\t000001ffffffefff\n"
@@ -143,7 +143,7 @@ def test_every_wiki_has_the_same_words() -> None:
 
 
 def test_status_says_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.commands.traces", list)
+    monkeypatch.setattr("slackwater_lab.commands.traces", list)
     done = CliRunner().invoke(group, ["status"])
     assert (done.exit_code, done.output) == (1, "no lab on this machine\n")
     as_json = json.loads(CliRunner().invoke(group, ["status", "--json"]).output)

@@ -15,21 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from lab import cells
-from lab.cluster.hosts import hosts
-from lab.cluster.lab import PreparedNoise
-from lab.cluster.load import Demand
-from lab.commands import lab
-from lab.compare import blocks, measured, results
-from lab.compare.blocks import Question
-from lab.compare.measured import Measured
-from lab.experiment import latency, recording
-from lab.experiment import run as runner
-from lab.experiment.cpu_share import CpuShare
-from lab.experiment.policy_runners import look_of
-from lab.experiment.recording import ExperimentError, Run
-from lab.experiment.scenarios import ELSEWHERE, SCENARIOS, Neighbour, Scenario
-from slackwater.messages import VERSION, Cpu, Sample, Traffic
+from slackwater.core.messages import VERSION, Cpu, Sample, Traffic
+from slackwater_lab import cells
+from slackwater_lab.cluster.hosts import hosts
+from slackwater_lab.cluster.lab import PreparedNoise
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.commands import lab
+from slackwater_lab.compare import blocks, measured, results
+from slackwater_lab.compare.blocks import Question
+from slackwater_lab.compare.measured import Measured
+from slackwater_lab.experiment import latency, recording
+from slackwater_lab.experiment import run as runner
+from slackwater_lab.experiment.cpu_share import CpuShare
+from slackwater_lab.experiment.policy_runners import look_of
+from slackwater_lab.experiment.recording import ExperimentError, Run
+from slackwater_lab.experiment.scenarios import ELSEWHERE, SCENARIOS, Neighbour, Scenario
 from tests.support.comparison_files import FACTS, HERE, recorded, rows
 
 POLICIES = ("static", "leastconn", "slackwater")
@@ -166,7 +166,7 @@ def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(blocks, "one_run", run)
     monkeypatch.setattr(blocks, "capacity_rps", lambda _: 900.0)
     monkeypatch.setattr(blocks, "here", lambda hosts: HERE._replace(hosts=hosts))
-    monkeypatch.setattr("lab.cluster.machine.describe", lambda _: FACTS)
+    monkeypatch.setattr("slackwater_lab.cluster.machine.describe", lambda _: FACTS)
     return ran
 
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.cluster.balancer import Balancer
-from lab.cluster.hosts import hosts
-from lab.cluster.paths import BIN
-from lab.experiment.agents import Agents
-from lab.experiment.decisions import AgentCheck
-from lab.experiment.steady import set_weights
+from slackwater_lab.cluster.balancer import Balancer
+from slackwater_lab.cluster.hosts import hosts
+from slackwater_lab.cluster.paths import BIN
+from slackwater_lab.experiment.agents import Agents
+from slackwater_lab.experiment.decisions import AgentCheck
+from slackwater_lab.experiment.steady import set_weights
 from tests.support.real_haproxy import until
 from tests.support.recorded_looks import looks
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.process_use import ProcessUse, process_use
-from lab.experiment import cost
+from slackwater_lab.cluster.process_use import ProcessUse, process_use
+from slackwater_lab.experiment import cost
 
 
 def test_a_process_that_works_uses_cpu_and_memory_and_one_that_is_gone_nothing() -> None:

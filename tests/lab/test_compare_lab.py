@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from detector.recordings import recording as samples
-from lab.compare import measured
-from lab.experiment import recording
-from lab.experiment.decisions import KNOBS
-from lab.experiment.policies import POLICIES as TABLE
+from slackwater.detector.recordings import recording as samples
+from slackwater_lab.compare import measured
+from slackwater_lab.experiment import recording
+from slackwater_lab.experiment.decisions import KNOBS
+from slackwater_lab.experiment.policies import POLICIES as TABLE
 from tests.support.real_lab import needs_lab, run_lab
 
 pytestmark = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lab.compare import results
-from lab.experiment.latency import answer_s, detections
-from lab.experiment.recording import Run
+from slackwater_lab.compare import results
+from slackwater_lab.experiment.latency import answer_s, detections
+from slackwater_lab.experiment.recording import Run
 from tests.support.comparison_files import recorded
 
 

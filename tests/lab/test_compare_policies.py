@@ -6,9 +6,19 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
-from lab.experiment.decisions import KNOBS, AgentCheck, Answer, Decider, Look, Oracle, Outlier, Seen, WebServerOnly
-from lab.experiment.policies import POLICIES
-from lbengine.laws.laws import optimal
+from slackwater.lbengine.laws.laws import optimal
+from slackwater_lab.experiment.decisions import (
+    KNOBS,
+    AgentCheck,
+    Answer,
+    Decider,
+    Look,
+    Oracle,
+    Outlier,
+    Seen,
+    WebServerOnly,
+)
+from slackwater_lab.experiment.policies import POLICIES
 from tests.support.recorded_looks import looks
 
 BASE = {"host1": 100, "host2": 100, "host3": 100}

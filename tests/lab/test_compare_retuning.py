@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.experiment import retuning
-from lab.experiment.decisions import KNOBS, Look, Seen, WebServerOnly
-from lab.experiment.retuning import BOUNDS, LEASE_S, Orders
-from lab.played_verdict import verdict
-from slackwater.messages import State
+from slackwater.core.messages import State
+from slackwater_lab.experiment import retuning
+from slackwater_lab.experiment.decisions import KNOBS, Look, Seen, WebServerOnly
+from slackwater_lab.experiment.retuning import BOUNDS, LEASE_S, Orders
+from slackwater_lab.played_verdict import verdict
 from tests.support.real_servers import APACHE, FPM, Apache, Control, Fpm
 from tests.support.real_wsengine import PROGRAM, end_group, wait_for
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lab.compare import statistics
+from slackwater_lab.compare import statistics
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.played_verdict import verdict
-from lbengine.backends.ipvs.ipvs import Lvs
-from lbengine.backends.ipvs.settings import IpvsPool
-from lbengine.engine import Engine
-from slackwater.config import LbengineSettings
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.config import LbengineSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.lbengine.backends.ipvs.ipvs import Lvs
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.engine import Engine
+from slackwater_lab.played_verdict import verdict
 from tests.support import stream_frames as frames
 from tests.support.ipvs_guest import PYTHON, IpvsGuest, needs_ipvs
 from tests.support.ipvs_site import SERVERS, IpvsSite

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.controller import start_bus
-from lab.cluster.database import set_delay
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.paths import LabError
-from lab.cluster.traces import traces
-from lab.disturb.disturb import CLOCK_SOURCE, DISTURBERS, Clock, DisturbableCluster, prelude
-from lab.disturb.timetable import DISTURBANCES, LOADS, Disturbance
-from lab.disturb.turn import Turn
+from slackwater_lab.cluster.controller import start_bus
+from slackwater_lab.cluster.database import set_delay
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.traces import traces
+from slackwater_lab.disturb.disturb import CLOCK_SOURCE, DISTURBERS, Clock, DisturbableCluster, prelude
+from slackwater_lab.disturb.timetable import DISTURBANCES, LOADS, Disturbance
+from slackwater_lab.disturb.turn import Turn
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.real_processes import free_port
 
@@ -63,7 +63,7 @@ def test_a_clock_step_moves_the_wall_clock_of_one_program_alone(tmp_path: Path) 
 @pytest.fixture
 def service() -> Iterator[int]:
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "lab.cluster.database", "127.0.0.1", str(port)])
+    process = subprocess.Popen([sys.executable, "-m", "slackwater_lab.cluster.database", "127.0.0.1", str(port)])
 
     def answers() -> bool:
         try:

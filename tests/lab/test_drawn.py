@@ -11,14 +11,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.commands import lab
-from lab.compare import drawn, simulate_commands
-from lab.compare.blocks import Question
-from lab.compare.tables import worst
-from lab.experiment import drawn as in_lab
-from lab.experiment.recording import ExperimentError
-from lab.sim import drawn as simulated
-from lab.sim.setup import Setup
+from slackwater_lab.commands import lab
+from slackwater_lab.compare import drawn, simulate_commands
+from slackwater_lab.compare.blocks import Question
+from slackwater_lab.compare.tables import worst
+from slackwater_lab.experiment import drawn as in_lab
+from slackwater_lab.experiment.recording import ExperimentError
+from slackwater_lab.sim import drawn as simulated
+from slackwater_lab.sim.setup import Setup
 from tests.support.judges import shipped
 
 PLAYERS = ("leastconn", "static", "peak-ewma")

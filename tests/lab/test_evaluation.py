@@ -14,18 +14,18 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from lab import cells
-from lab.cluster import machine
-from lab.cluster.lab import LabSettings
-from lab.cluster.paths import LabError
-from lab.commands import lab
-from lab.compare import blocks, evaluation_page, goals, measured
-from lab.compare.blocks import Blocks, Piece
-from lab.compare.evaluation import VARIANTS, question
-from lab.compare.measured import Block, Measured
-from lab.experiment.policies import POLICIES
-from lab.experiment.recording import ExperimentError, Run
-from lab.experiment.scenarios import SCENARIOS
+from slackwater_lab import cells
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.lab import LabSettings
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.commands import lab
+from slackwater_lab.compare import blocks, evaluation_page, goals, measured
+from slackwater_lab.compare.blocks import Blocks, Piece
+from slackwater_lab.compare.evaluation import VARIANTS, question
+from slackwater_lab.compare.measured import Block, Measured
+from slackwater_lab.experiment.policies import POLICIES
+from slackwater_lab.experiment.recording import ExperimentError, Run
+from slackwater_lab.experiment.scenarios import SCENARIOS
 from tests.support.comparison_files import FACTS, HERE, recorded, row, rows
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.cluster.cgroups import Cgroups, Hierarchy
-from lab.cluster.cpusets import Cpuset
-from lab.cluster.load import Requests
-from lab.cluster.paths import LabError
-from lab.stories.governed import count, second_p95s_ms
+from slackwater_lab.cluster.cgroups import Cgroups, Hierarchy
+from slackwater_lab.cluster.cpusets import Cpuset
+from slackwater_lab.cluster.load import Requests
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.stories.governed import count, second_p95s_ms
 from tests.support.real_lab import needs_lab, run_lab
 
 

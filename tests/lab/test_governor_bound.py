@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from governor.types import Action, Observation, whole
-from lab.governor import pareto
-from lab.governor.causal_bound import LEVELS, least_cost, noisy
-from lab.governor.queues import Floats
+from slackwater.governor.types import Action, Observation, whole
+from slackwater_lab.governor import pareto
+from slackwater_lab.governor.causal_bound import LEVELS, least_cost, noisy
+from slackwater_lab.governor.queues import Floats
 
 OPTIONS = [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
 """Capacity, which is the cost too."""

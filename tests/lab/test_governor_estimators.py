@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.tail.data import Rows
-from governor.policies.core_switch import CoreSwitch
-from governor.policies.slackwater import Slackwater
-from governor.policies.static import Static
-from lab.governor import core_switch, heimdall, heimdall_table
-from lab.governor.estimators import online, some
+from slackwater.detector.tail.data import Rows
+from slackwater.governor.policies.core_switch import CoreSwitch
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.policies.static import Static
+from slackwater_lab.governor import core_switch, heimdall, heimdall_table
+from slackwater_lab.governor.estimators import online, some
 
 OF = heimdall.machine("a72")
 

@@ -14,17 +14,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from governor.types import Action, Configuration, HotEvent, Observation, whole
-from lab.cluster.cgroups import Cgroups, Hierarchy
-from lab.cluster.paths import LabError
-from lab.governor.live.commands import governor_policies
-from lab.governor.live.hot import HotEvents
-from lab.governor.live.load import KEYS, Answer, Client, Load, Memcached, key
-from lab.governor.live.machine import Place, ServingHost, waited_s
-from lab.governor.live.phase import Governing, Seen, within_percent
-from lab.governor.live.policies import LIVE, machine
-from lab.governor.live.services import SERVICES
-from lab.governor.live.story import LiveTest, described, rounds_of, summary
+from slackwater.governor.types import Action, Configuration, HotEvent, Observation, whole
+from slackwater_lab.cluster.cgroups import Cgroups, Hierarchy
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.governor.live.commands import governor_policies
+from slackwater_lab.governor.live.hot import HotEvents
+from slackwater_lab.governor.live.load import KEYS, Answer, Client, Load, Memcached, key
+from slackwater_lab.governor.live.machine import Place, ServingHost, waited_s
+from slackwater_lab.governor.live.phase import Governing, Seen, within_percent
+from slackwater_lab.governor.live.policies import LIVE, machine
+from slackwater_lab.governor.live.services import SERVICES
+from slackwater_lab.governor.live.story import LiveTest, described, rounds_of, summary
 from tests.support.real_lab import needs_lab, run_lab
 
 WITHIN_S = 30.0

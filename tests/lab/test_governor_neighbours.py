@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from lab.governor import neighbours
-from lab.governor.neighbours import BLIND, PAUSE_S, STAY_S, Episode, Neighbour, neighbour
+from slackwater_lab.governor import neighbours
+from slackwater_lab.governor.neighbours import BLIND, PAUSE_S, STAY_S, Episode, Neighbour, neighbour
 
 ONE = Neighbour((Episode(10.0, 20.5, 0.8, 10.4, 21.2),))
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from governor.commands import governor
-from governor.power import hardware
-from lab.governor.plan import POLICIES, Service, plan
+from slackwater.controller.cli.governor_commands import governor
+from slackwater.governor.power import hardware
+from slackwater_lab.governor.plan import POLICIES, Service, plan
 
 OF = hardware("a72", 3, (500.0, 1000.0, 2000.0), busy_w=4.0, base_w=0.0, idle_w=0.5)
 SERVICE = Service(work_ms=5.0, target_ms=100.0, base_ms=2.0)

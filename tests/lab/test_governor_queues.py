@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.governor.queues import PinnedQueues, erlang_c, mmc_wait_quantile_s, mmc_wait_s
+from slackwater_lab.governor.queues import PinnedQueues, erlang_c, mmc_wait_quantile_s, mmc_wait_s
 
 
 def waits_s(cv2: float, load: float, speeds: tuple[float, ...] = (1.0,), seed: int = 1) -> np.ndarray:

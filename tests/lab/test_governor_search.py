@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from governor.policies.hurry_up import HurryUp
-from governor.policies.static import Static
-from governor.types import Configuration
-from lab.governor import hurry_up
-from lab.governor.queues import mmc_wait_s
-from lab.governor.search import Interval, SearchServer, joules_of, seen
+from slackwater.governor.policies.hurry_up import HurryUp
+from slackwater.governor.policies.static import Static
+from slackwater.governor.types import Configuration
+from slackwater_lab.governor import hurry_up
+from slackwater_lab.governor.queues import mmc_wait_s
+from slackwater_lab.governor.search import Interval, SearchServer, joules_of, seen
 
 OF = hurry_up.machine("a72")
 NEVER = 1e9

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from governor.commands import governor
-from governor.policies.static import Static
-from governor.power import CURVES, hardware, volts
-from governor.types import Action, Configuration, Observation, whole
-from lab.governor import estimators, heimdall_table, pareto
-from lab.governor.commands import TABLES
-from lab.governor.figures import COLUMNS, Figure, cells
-from lab.governor.fluid import FluidServer
-from lab.governor.profile import profile
+from slackwater.controller.cli.governor_commands import governor
+from slackwater.governor.policies.static import Static
+from slackwater.governor.power import CURVES, hardware, volts
+from slackwater.governor.types import Action, Configuration, Observation, whole
+from slackwater_lab.governor import estimators, heimdall_table, pareto
+from slackwater_lab.governor.commands import TABLES
+from slackwater_lab.governor.figures import COLUMNS, Figure, cells
+from slackwater_lab.governor.fluid import FluidServer
+from slackwater_lab.governor.profile import profile
 
 
 def test_busy_watts_of_the_a72_are_those_of_its_device_tree() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.cluster.bus import forget
-from slackwater.bus.config import Node
-from slackwater.bus.nats_server import change_nodes
-from slackwater.config import ControllerSettings
+from slackwater.core.bus.config import Node
+from slackwater.core.bus.nats_server import change_nodes
+from slackwater.core.config import ControllerSettings
+from slackwater_lab.cluster.bus import forget
 
 
 def test_a_run_forgets_what_an_earlier_one_learned_but_not_the_passwords_that_guests_have_read(tmp_path: Path) -> None:

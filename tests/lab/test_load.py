@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.load import Demand, Load
-from lab.cluster.paths import BIN, LabError
+from slackwater_lab.cluster.load import Demand, Load
+from slackwater_lab.cluster.paths import BIN, LabError
 
 pytestmark = pytest.mark.skipif(not (BIN / "oha").exists(), reason="oha is missing: run `make setup`")
 

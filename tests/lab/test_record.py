@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from lab.disturb import swing
-from lab.disturb.timetable import DISTURBANCES, DRAIN_WEIGHTS, OF_ONE_NODE, Timetable, timetable
+from slackwater_lab.disturb import swing
+from slackwater_lab.disturb.timetable import DISTURBANCES, DRAIN_WEIGHTS, OF_ONE_NODE, Timetable, timetable
 
 
 def a_plan(seed: int = 1, seconds: float = 300.0, **changes: object) -> Timetable:

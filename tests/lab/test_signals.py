@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.cluster import steal_shim
-from lab.cluster.paths import LabError
-from lab.cluster.steal_shim import StealShim, cpu_thread, waited_s
-from lab.stories.signals import compared
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater_lab.cluster import steal_shim
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.steal_shim import StealShim, cpu_thread, waited_s
+from slackwater_lab.stories.signals import compared
 
 
 def sample(node: str = "host1", **parts: object) -> Sample:

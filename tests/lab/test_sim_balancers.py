@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.sim.balancers import knapsack
-from lab.sim.balancers.base import Balancer
-from lab.sim.balancers.haproxy import BoundedRandom
-from lab.sim.balancers.nginx_least_time import NginxLeastTime, averaged
-from lab.sim.balancers.peak_ewma import PeakEwma
-from lab.sim.balancers.prequal import Prequal, Prequal60
-from lab.sim.balancers.table import BALANCERS
-from lab.sim.balancers.traefik_least_time import TraefikLeastTime
+from slackwater_lab.sim.balancers import knapsack
+from slackwater_lab.sim.balancers.base import Balancer
+from slackwater_lab.sim.balancers.haproxy import BoundedRandom
+from slackwater_lab.sim.balancers.nginx_least_time import NginxLeastTime, averaged
+from slackwater_lab.sim.balancers.peak_ewma import PeakEwma
+from slackwater_lab.sim.balancers.prequal import Prequal, Prequal60
+from slackwater_lab.sim.balancers.table import BALANCERS
+from slackwater_lab.sim.balancers.traefik_least_time import TraefikLeastTime
 
 ALL = pytest.mark.parametrize("name", BALANCERS)
 FEEL_TIME = pytest.mark.parametrize("name", [name for name, one in BALANCERS.items() if not one.takes_weights])

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from lab.sim.control import BASE_WEIGHT
-from lab.sim.episodes import Episode
-from lab.sim.outcome import Score
-from lab.sim.setup import Setup
+from slackwater_lab.sim.control import BASE_WEIGHT
+from slackwater_lab.sim.episodes import Episode
+from slackwater_lab.sim.outcome import Score
+from slackwater_lab.sim.setup import Setup
 
 SETUP = Setup(servers=3, balancers=2, warm_up_s=0.0, seconds=100.0)
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.cluster.cgroups import PERIOD_S
-from lab.sim import balance, cycles
-from lab.sim.requests import Dice, Simulation, simulate
-from lab.sim.server import Processors, Server, fair
-from lab.sim.setup import WARM_UP_S, Setup, SimulationError
-from lab.sim.tally import Mixture
+from slackwater_lab.cluster.cgroups import PERIOD_S
+from slackwater_lab.sim import balance, cycles
+from slackwater_lab.sim.requests import Dice, Simulation, simulate
+from slackwater_lab.sim.server import Processors, Server, fair
+from slackwater_lab.sim.setup import WARM_UP_S, Setup, SimulationError
+from slackwater_lab.sim.tally import Mixture
 
 ONE = Setup(servers=1, capacity_rps=100.0, load=0.7, children=10**9, noisy=0.0, seconds=600.0, period_s=1.0)
 

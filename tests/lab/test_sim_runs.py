@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from detector.judge import Judge
-from lab.commands import lab
-from lab.compare import simulate_commands
-from lab.sim import control, cycles, requests
-from lab.sim.balancers.table import BALANCERS
-from lab.sim.episodes import Episode, Timeline, coming_and_going
-from lab.sim.outcome import Outcome, Score, pace
-from lab.sim.setup import POLICIES, WARM_UP_S, Setup, SimulationError
-from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.decision import step
-from slackwater.messages import Sample, Verdict
+from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.judge import Judge
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.decision import step
+from slackwater_lab.commands import lab
+from slackwater_lab.compare import simulate_commands
+from slackwater_lab.sim import control, cycles, requests
+from slackwater_lab.sim.balancers.table import BALANCERS
+from slackwater_lab.sim.episodes import Episode, Timeline, coming_and_going
+from slackwater_lab.sim.outcome import Outcome, Score, pace
+from slackwater_lab.sim.setup import POLICIES, WARM_UP_S, Setup, SimulationError
 from tests.support.judges import shipped
 
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)

@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from lab.bench.harness import machine, table
-from lab.cluster.bus import POOL
-from lab.cluster.commit import commit
-from lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.load import Demand
-from lab.experiment.steady import shown
-from lab.stories.one_policy import PolicyTest, run
-from slackwater.config import load as load_settings
-from slackwater.journal.journal import Journal
+from slackwater.core.config import load as load_settings
+from slackwater.core.journal.journal import Journal
 from slackwater.views.why import episodes, with_changes
+from slackwater.web.content import episodes as pages
+from slackwater_lab.bench.harness import machine, table
+from slackwater_lab.cluster.bus import POOL
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.experiment.steady import shown
+from slackwater_lab.stories.one_policy import PolicyTest, run
 from tests.support.real_lab import needs_lab
-from web.content import episodes as pages
 
 pytestmark = [
     pytest.mark.lab,

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.bus import POOL
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.traces import traces
-from lab.experiment.steady import at_baseline
-from slackwater.messages import Cycle
+from slackwater.core.messages import Cycle
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.bus import POOL
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.traces import traces
+from slackwater_lab.experiment.steady import at_baseline
 from tests.support.lab_stage import BACK_WITHIN_S, MITIGATED_WITHIN_S, REDUCED, Stage
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.real_processes import is_alive

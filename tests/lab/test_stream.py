@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from lab.cluster.load import Load, Requests, Stream, joined
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.load import Load, Requests, Stream, joined
+from slackwater_lab.cluster.paths import LabError
 
 
 def requests(*due: float, lost: dict[str, int] | None = None) -> Requests:

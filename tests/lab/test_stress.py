@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.noise import NOISES
-from lab.cluster.paths import BIN, LabError
-from lab.cluster.stress import STRESSORS, at_work, join, members, start
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.paths import BIN, LabError
+from slackwater_lab.cluster.stress import STRESSORS, at_work, join, members, start
 from tests.support.real_lab import eventually
 
 pytestmark = pytest.mark.skipif(not (BIN / "stress-ng").exists(), reason="stress-ng is missing: run `make setup`")
@@ -50,7 +50,7 @@ def test_all_its_processes_join_the_cgroups(tmp_path: Path) -> None:
 
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from lab.cluster.stress import start\n"
+        "import sys, time; from pathlib import Path; from slackwater_lab.cluster.stress import start\n"
         "noise = start('here', 'stress-cpu', 1.0, 60.0, quota_cores=0.4, procs_files=[], folder=Path(sys.argv[1]))\n"
         "print(noise.process.pid, flush=True); time.sleep(60)"
     )

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.sim.requests import Simulation
-from lab.sim.setup import Setup
-from lab.sim.two_choices import Alike, queues
+from slackwater_lab.sim.requests import Simulation
+from slackwater_lab.sim.setup import Setup
+from slackwater_lab.sim.two_choices import Alike, queues
 
 Pool = list[tuple[int, float]]
 """Weight and capacity in requests per second of each server."""

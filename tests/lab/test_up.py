@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.applications import APPLICATIONS, wiki_page
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.load import Demand
-from lab.cluster.paths import LabError
-from lab.cluster.traces import state, traces
+from slackwater_lab.cluster.applications import APPLICATIONS, wiki_page
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.traces import state, traces
 from tests.support.real_lab import eventually, lab_command, needs_lab, run_lab
 
 pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.usefixtures("nothing_before_and_after")]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lab.cluster.bus import POOL
-from lab.cluster.guest import missing as missing_for_guests
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.machines import VirtualMachine
-from lab.experiment.steady import VM_LOAD, capacity_rps
+from slackwater_lab.cluster.bus import POOL
+from slackwater_lab.cluster.guest import missing as missing_for_guests
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.machines import VirtualMachine
+from slackwater_lab.experiment.steady import VM_LOAD, capacity_rps
 from tests.support.lab_stage import MITIGATED_WITHIN_S, Stage
 from tests.support.real_lab import eventually, needs_lab
 

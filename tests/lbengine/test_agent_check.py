@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lbengine.backends.haproxy.agent_check import PATIENCE_S, SEND_AGAIN_S, AgentCheck, in_force, percent_of
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.table import check
-from lbengine.balancer import BalancerError, Server, Snapshot
-from slackwater.config import LbengineSettings
+from slackwater.core.config import LbengineSettings
+from slackwater.lbengine.backends.haproxy.agent_check import PATIENCE_S, SEND_AGAIN_S, AgentCheck, in_force, percent_of
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.table import check
+from slackwater.lbengine.balancer import BalancerError, Server, Snapshot
 from tests.support.real_agent import Agent
 from tests.support.real_haproxy import (
     RealHAProxy,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slackwater.bus.bus import Bus
-from slackwater.cli.main import cli
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.controller.cli.main import cli
+from slackwater.core.bus.bus import Bus
+from slackwater.core.journal.journal import Journal, journal_path
 from tests.support.lbengine_site import HOSTS, Detector, LbengineProcess, story, until
 from tests.support.real_haproxy import agent_inter_ms, haproxy, needs_haproxy, servers_of, web_servers
 from tests.support.real_processes import free_address

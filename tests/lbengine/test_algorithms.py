@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lbengine.backends.haproxy.algorithms import ALGORITHMS, weights_mean
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.ipvs.schedulers import SCHEDULERS
-from lbengine.balancer import BalancerError
+from slackwater.lbengine.backends.haproxy.algorithms import ALGORITHMS, weights_mean
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.ipvs.schedulers import SCHEDULERS
+from slackwater.lbengine.balancer import BalancerError
 from tests.support.paths import ROOT
 from tests.support.pool_shown import snapshot
 from tests.support.real_haproxy import PATIENCE_S, backend, haproxy, needs_haproxy, oldest_and_newest_too, web_servers

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from lbengine.balancer import Server
-from lbengine.decision import alike
-from lbengine.decision.alike import Held
-from lbengine.decision.calm import Calm
-from lbengine.decision.rates import Rates
-from slackwater.messages import State, Verdict
+from slackwater.core.messages import State, Verdict
+from slackwater.lbengine.balancer import Server
+from slackwater.lbengine.decision import alike
+from slackwater.lbengine.decision.alike import Held
+from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.rates import Rates
 from tests.support.pool_shown import verdict
 
 RPS = 50.0

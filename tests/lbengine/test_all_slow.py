@@ -9,10 +9,10 @@ import itertools
 
 import pytest
 
-from detector.recordings.recording import Label, Recording, read
-from detector.train.replay import batches
-from lbengine.decision.position import Position
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.detector.recordings.recording import Label, Recording, read
+from slackwater.detector.train.replay import batches
+from slackwater.lbengine.decision.position import Position
 from tests.support.judges import new_judge
 from tests.support.paths import RECORDINGS
 from tests.support.pool_shown import decided, server, snapshot

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lbengine.backends.table import BACKENDS
-from slackwater.config.balancers import BALANCERS, own_settings
+from slackwater.core.config.balancers import BALANCERS, own_settings
+from slackwater.lbengine.backends.table import BACKENDS
 from tests.support.paths import ROOT
 
 NAMES = re.compile(r"haproxy|ipvs|lvs|keepalived", re.IGNORECASE)
@@ -56,7 +56,8 @@ def test_nothing_outside_the_backends_names_a_balancer(module: str) -> None:
 
 def test_the_search_sees_every_mention() -> None:
     source = (
-        '"""About HAProxy."""\nimport lbengine.backends.ipvs\nfrom lbengine.backends.haproxy import fleet\n'
+        '"""About HAProxy."""\nimport slackwater.lbengine.backends.ipvs\n'
+        "from slackwater.lbengine.backends.haproxy import fleet\n"
         'if pool.balancer == "lvs" or keepalived.where:\n    snapshot.haproxy = 1\n'
     )
     assert len(list(mentions(source))) == 5

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.ipvs.settings import IpvsPool
-from lbengine.backends.keepalived.settings import KeepalivedPool
-from lbengine.balancer import Server, Snapshot
-from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge, set_by_someone, to_store
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.backends.keepalived.settings import KeepalivedPool
+from slackwater.lbengine.balancer import Server, Snapshot
+from slackwater.lbengine.baseline import Baseline, BaselineError, BaselineStore, merge, set_by_someone, to_store
 
 
 def store(folder: Path, **others: object) -> BaselineStore:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.decision import belief
-from lbengine.decision.loads import Load
+from slackwater.lbengine.decision import belief
+from slackwater.lbengine.decision.loads import Load
 
 CALM_RPS = 250.0
 

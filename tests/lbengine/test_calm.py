@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.baseline import Baseline
-from lbengine.decision.calm import LONGEST_S, MEMORY_S, MOST_SPEED, Calm
-from lbengine.decision.position import Position
-from lbengine.decision.state import PoolState, PoolView
-from lbengine.decision.step import step
-from slackwater.config import LbengineSettings
-from slackwater.messages import State
+from slackwater.core.config import LbengineSettings
+from slackwater.core.messages import State
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision.calm import LONGEST_S, MEMORY_S, MOST_SPEED, Calm
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.decision.step import step
 from tests.support.pool_shown import POOL, server, snapshot, verdict
 
 NAMES = ("host1", "host2", "host3")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lbengine.backends.table import check
-from slackwater.cli.main import cli
-from slackwater.messages import Cycle
+from slackwater.controller.cli.main import cli
+from slackwater.core.messages import Cycle
+from slackwater.lbengine.backends.table import check
 from tests.support.engine_site import SETTINGS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.baseline import Baseline, BaselineStore
-from lbengine.engine import Engine
-from lbengine.engine_thread import EngineThread
-from lbengine.leadership.another import another_of
-from lbengine.leadership.lease import LEASE_S, Lease, keys_of
-from lbengine.leadership.ownership import Ownership
-from lbengine.restore import restore
-from slackwater import machine
-from slackwater.config import BusSettings, ControllerSettings, LbengineSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.machine import folder_id
+from slackwater.core import machine
+from slackwater.core.config import BusSettings, ControllerSettings, LbengineSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.machine import folder_id
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.baseline import Baseline, BaselineStore
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.engine_thread import EngineThread
+from slackwater.lbengine.leadership.another import another_of
+from slackwater.lbengine.leadership.lease import LEASE_S, Lease, keys_of
+from slackwater.lbengine.leadership.ownership import Ownership
+from slackwater.lbengine.restore import restore
 from tests.support.played_lease_store import Store
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.balancer import Balancer, Snapshot
-from lbengine.engine import Engine
-from lbengine.hooks import Hooks
-from lbengine.service import Driver
-from slackwater.config import LbengineSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Cycle, Verdict, WeightsMean
+from slackwater.core.config import LbengineSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Cycle, Verdict, WeightsMean
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.balancer import Balancer, Snapshot
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.hooks import Hooks
+from slackwater.lbengine.service import Driver
+from slackwater_lab.played_verdict import verdict
 from tests.support.pool_shown import server, snapshot
 
 POOL = HAProxyPool(name="web", backend="web", socket="/unused")

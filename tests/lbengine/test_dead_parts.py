@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lbengine.balancer import BalancerError, BalancerUnreachable
-from slackwater.cli.main import cli
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Cycle, ServerState
+from slackwater.controller.cli.main import cli
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Cycle, ServerState
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
 from slackwater.views.pool import PoolView, pool_view
 from slackwater.views.row import clock
 from slackwater.views.standing import standing

@@ -7,11 +7,11 @@ import itertools
 import msgspec
 import pytest
 
-from lbengine.decision.decide import WATCHED_RPS, WATCHED_SHARE, Decision
-from lbengine.decision.position import MOST_TRIALS, TRIAL_AFTER_S, TRIAL_S, Position
-from lbengine.errors import Failing
-from lbengine.overrides.overrides import Pin
-from slackwater.messages import State, Verdict
+from slackwater.core.messages import State, Verdict
+from slackwater.lbengine.decision.decide import WATCHED_RPS, WATCHED_SHARE, Decision
+from slackwater.lbengine.decision.position import MOST_TRIALS, TRIAL_AFTER_S, TRIAL_S, Position
+from slackwater.lbengine.errors import Failing
+from slackwater.lbengine.overrides.overrides import Pin
 from tests.support.pool_shown import decided, server, snapshot, verdict
 
 NAMES = ("host0", "host1", "host2")

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.balancer import BalancerError, BalancerUnreachable
-from lbengine.baseline import BaselineError
-from lbengine.decision.rates import Rates
-from lbengine.engine import Engine
-from lbengine.outcome.outcomes import LEAST_AFTER_S, FollowUps
-from lbengine.overrides.overrides import Pause
-from lbengine.restore import restore
-from lbengine.writer import change
-from slackwater.config import ControllerSettings
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cycle, State, Verdict
+from slackwater.core.config import ControllerSettings
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Cycle, State, Verdict
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
+from slackwater.lbengine.baseline import BaselineError
+from slackwater.lbengine.decision.rates import Rates
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.outcome.outcomes import LEAST_AFTER_S, FollowUps
+from slackwater.lbengine.overrides.overrides import Pause
+from slackwater.lbengine.restore import restore
+from slackwater.lbengine.writer import change
 from tests.support.engine_site import CALM_RPS, HOSTS, SETTINGS, SLOW_RPS, DrivenHAProxy
 from tests.support.real_haproxy import (
     backend,

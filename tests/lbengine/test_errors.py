@@ -18,14 +18,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.balancer import Server, Snapshot
-from lbengine.decision.rates import Rates
-from lbengine.errors import WINDOW_S, Count, ErrorWindow, failing
-from slackwater.cli.main import cli
-from slackwater.messages import Cycle
+from slackwater.controller.cli.main import cli
+from slackwater.core.messages import Cycle
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.balancer import Server, Snapshot
+from slackwater.lbengine.decision.rates import Rates
+from slackwater.lbengine.errors import WINDOW_S, Count, ErrorWindow, failing
 from slackwater.views.pool import pool_view
+from slackwater_lab.played_verdict import verdict
 from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 from tests.support.real_processes import free_port

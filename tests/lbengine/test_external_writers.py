@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.table import check
-from lbengine.balancer import Server
-from lbengine.engine import Engine
-from slackwater.config import LbengineSettings
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.config import LbengineSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.table import check
+from slackwater.lbengine.balancer import Server
+from slackwater.lbengine.engine import Engine
+from slackwater_lab.played_verdict import verdict
 from tests.support.real_agent import Agent
 from tests.support.real_haproxy import (
     RealHAProxy,

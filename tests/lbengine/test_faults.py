@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
-from lbengine.baseline import Baseline, BaselineStore
-from lbengine.engine import Engine
-from lbengine.restore import restore
-from slackwater.config import ControllerSettings, LbengineSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import State
+from slackwater.core.config import ControllerSettings, LbengineSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import State
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
+from slackwater.lbengine.baseline import Baseline, BaselineStore
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.restore import restore
+from slackwater_lab.played_verdict import verdict
 from tests.support.power_cut import Cutter, Disk, PowerCut
 from tests.support.real_haproxy import (
     RealHAProxy,

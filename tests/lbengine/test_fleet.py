@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.fleet import ASK_AGAIN_S, Fleet, haproxy_of
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.balancer import BalancerError, BalancerUnreachable
-from lbengine.engine import Engine
-from lbengine.leadership.lock import LockError
-from slackwater.cli.main import cli
-from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import State
+from slackwater.controller.cli.main import cli
+from slackwater.core.config import ConfigError, LbengineSettings, PoolSettings, parse
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import State
+from slackwater.lbengine.backends.haproxy.fleet import ASK_AGAIN_S, Fleet, haproxy_of
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.leadership.lock import LockError
+from slackwater_lab.played_verdict import verdict
 from tests.support.pool_lock import pool_lock
 from tests.support.real_haproxy import (
     RealHAProxy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbengine.outcome.forecast import after_ms, now_ms
+from slackwater.lbengine.outcome.forecast import after_ms, now_ms
 
 P95_MS = {"s1": 40.0, "s2": 5.0}
 CAPACITY = {"s1": 100.0, "s2": 200.0}

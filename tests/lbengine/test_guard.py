@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.baseline import Baseline
-from lbengine.decision import guard
-from lbengine.decision.decide import Decisions
-from lbengine.decision.position import Position
-from lbengine.decision.split import LAWS
-from lbengine.overrides.overrides import Pin
-from lbengine.overrides.temporary import TemporaryOverride
-from slackwater.messages import State
+from slackwater.core.messages import State
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision import guard
+from slackwater.lbengine.decision.decide import Decisions
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.split import LAWS
+from slackwater.lbengine.overrides.overrides import Pin
+from slackwater.lbengine.overrides.temporary import TemporaryOverride
 from tests.support.examples import examples
 from tests.support.pool_shown import decided, server, snapshot, verdict
 

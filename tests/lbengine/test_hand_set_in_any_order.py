@@ -10,15 +10,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.balancer import Balancer, Server, Snapshot
-from lbengine.engine import Engine
-from lbengine.restore import restore
-from slackwater.config import ControllerSettings, LbengineSettings
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import State
+from slackwater.core.config import ControllerSettings, LbengineSettings
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import State
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.balancer import Balancer, Server, Snapshot
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.restore import restore
+from slackwater_lab.played_verdict import verdict
 from tests.support.examples import examples
 
 HOSTS = ("host1", "host2", "host3")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.ipvs.settings import IpvsPool
-from lbengine.balancer import Balancer, Server, Snapshot
-from lbengine.engine import Engine
-from lbengine.restore import restore
-from slackwater.config import ControllerSettings, LbengineSettings
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Mode
+from slackwater.core.config import ControllerSettings, LbengineSettings
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Mode
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.balancer import Balancer, Server, Snapshot
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.restore import restore
 from tests.support.engine_site import DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 

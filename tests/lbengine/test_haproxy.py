@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.answers import parse
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.replies import Replies
-from lbengine.balancer import BalancerError, BalancerUnreachable
+from slackwater.lbengine.backends.haproxy.answers import parse
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.replies import Replies
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, tcp_to, until, web_servers
 from tests.support.real_processes import free_port
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lbengine.backends.haproxy.configuration import UNKNOWN, lines_of, rows_of, sections, words
+from slackwater.lbengine.backends.haproxy.configuration import UNKNOWN, lines_of, rows_of, sections, words
 from tests.support.real_haproxy import haproxy_program, needs_haproxy
 
 PARTS = st.sampled_from(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.hooks import AT_ONCE, WAITING, Hooks
-from slackwater.messages import Change, State, Verdict
+from slackwater.core.messages import Change, State, Verdict
+from slackwater.lbengine.hooks import AT_ONCE, WAITING, Hooks
 from tests.support.real_processes import is_alive
 
 

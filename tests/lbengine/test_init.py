@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lbengine.backends.haproxy.site import Configuration, StatsSocket, SurveyError, read_configuration
-from lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey, access_of, find_socket
-from lbengine.haproxy_init.first_settings import Wishes, choose, lines_for, settings_text
-from slackwater.bus import nats_server
-from slackwater.cli.main import cli
-from slackwater.config import load, parse
+from slackwater.controller.cli.main import cli
+from slackwater.controller.haproxy_init.first_settings import Wishes, choose, lines_for, settings_text
+from slackwater.core.bus import nats_server
+from slackwater.core.config import load, parse
+from slackwater.lbengine.backends.haproxy.site import Configuration, StatsSocket, SurveyError, read_configuration
+from slackwater.lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey, access_of, find_socket
 from tests.support.certificates import certificates
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lbengine.haproxy_init.bus_address import own_address
-from slackwater.bus import nats_server
-from slackwater.bus.authority import CERTIFICATE_DAYS, AuthorityError, Files, ensure
-from slackwater.bus.bus import Bus
-from slackwater.cli.main import cli
-from slackwater.config import load
+from slackwater.controller.cli.main import cli
+from slackwater.controller.haproxy_init.bus_address import own_address
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.authority import CERTIFICATE_DAYS, AuthorityError, Files, ensure
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import load
+from slackwater.web.users import Users
 from tests.support.nats_process import as_node
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.real_processes import free_address
-from web.users import Users
 
 NOW = datetime.datetime(2026, 11, 28, tzinfo=datetime.UTC)
 LOGIN = "slackwater web user add NAME --role operator"

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lbengine.backends.haproxy.configuration import started as haproxies
-from lbengine.backends.haproxy.fleet import haproxy_of
-from lbengine.backends.haproxy.preflight import check
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.haproxy.site import spoken
-from lbengine.balancer import BalancerError
-from slackwater.bus import nats_server
-from slackwater.cli.main import cli
-from slackwater.config import LbengineSettings, load
+from slackwater.controller.cli.main import cli
+from slackwater.core.bus import nats_server
+from slackwater.core.config import LbengineSettings, load
+from slackwater.lbengine.backends.haproxy.configuration import started as haproxies
+from slackwater.lbengine.backends.haproxy.fleet import haproxy_of
+from slackwater.lbengine.backends.haproxy.preflight import check
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.haproxy.site import spoken
+from slackwater.lbengine.balancer import BalancerError
 from tests.support.asked_haproxy import asked, started
 from tests.support.certificates import certificates
 from tests.support.placed_case import placed_case
@@ -382,11 +382,11 @@ def test_a_server_that_was_added_at_runtime_without_a_weight_is_named(tmp_path: 
 @with_case("several-config-files")
 def test_the_files_are_those_that_haproxy_was_started_with(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a word of where they are, when only one HAProxy runs."""
-    monkeypatch.setattr("lbengine.haproxy_init.command.USUAL_CONFIGURATION", case.folder / "none.cfg")
+    monkeypatch.setattr("slackwater.controller.haproxy_init.command.USUAL_CONFIGURATION", case.folder / "none.cfg")
     case.words = case.words[2:]
     with case.running("haproxy", case.folder / "second.cfg"):
         (ours,) = [one for one in haproxies() if str(case.folder / "haproxy.cfg") in one.files]
-        monkeypatch.setattr("lbengine.haproxy_init.command.started", lambda: [ours])
+        monkeypatch.setattr("slackwater.controller.haproxy_init.command.started", lambda: [ours])
         found = case.init()
         assert found["haproxy"]["found_by"] == f"from {case.folder}/haproxy.cfg:2"
         assert [one["name"] for one in found["haproxy"]["backends"]] == ["web", "api"]
@@ -404,7 +404,9 @@ def test_the_files_are_those_that_haproxy_was_started_with(case: Case, monkeypat
 def test_a_file_without_sections_is_no_crash(
     tmp_path: Path, text: bytes, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbengine.backends.haproxy.survey.find_socket.__defaults__", ((str(tmp_path / "none"),),))
+    monkeypatch.setattr(
+        "slackwater.lbengine.backends.haproxy.survey.find_socket.__defaults__", ((str(tmp_path / "none"),),)
+    )
     (tmp_path / "haproxy.cfg").write_bytes(text)
     assert says in Case(tmp_path, tmp_path).said()
 

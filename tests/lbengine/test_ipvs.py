@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from lbengine.backends.ipvs import schedulers
-from lbengine.backends.ipvs.ipvs import Lvs, Result, run_here, server_name
-from lbengine.backends.ipvs.preflight import check
-from lbengine.backends.ipvs.settings import IpvsPool
-from lbengine.balancer import BalancerError, BalancerUnreachable
+from slackwater.lbengine.backends.ipvs import schedulers
+from slackwater.lbengine.backends.ipvs.ipvs import Lvs, Result, run_here, server_name
+from slackwater.lbengine.backends.ipvs.preflight import check
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
 from tests.support.ipvs_guest import IpvsGuest, needs_ipvs
 
 WEB = "-t 10.9.9.9:80"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.ipvs.ipvs import Lvs
-from lbengine.backends.ipvs.settings import IpvsPool
-from lbengine.engine import Engine
-from slackwater.config import LbengineSettings
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import State
+from slackwater.core.config import LbengineSettings
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import State
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.ipvs.ipvs import Lvs
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.engine import Engine
+from slackwater_lab.played_verdict import verdict
 from tests.support.ipvs_guest import IpvsGuest, needs_ipvs
 
 SERVICE = "-t 10.9.9.9:80"

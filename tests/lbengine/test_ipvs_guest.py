@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.guest import READY_WITHIN_S, Guest, GuestSettings, GuestSilent
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.guest import READY_WITHIN_S, Guest, GuestSettings, GuestSilent
+from slackwater_lab.cluster.paths import LabError
 from tests.support.ipvs_guest import INIT, IpvsGuest, booted, needs_ipvs
 
 pytestmark = needs_ipvs

@@ -40,11 +40,12 @@ class Controller:
         )
 
     def cli(self, words: str) -> tuple[int, str]:
-        return self.guest.sh(f"{self.python} -m slackwater.cli.main {words} --config {self.config}")
+        return self.guest.sh(f"{self.python} -m slackwater.controller.cli.main {words} --config {self.config}")
 
     def serve(self) -> None:
         self.guest.ok(
-            f"{self.python} -m slackwater.cli.main serve --config {self.config} >/run/serve.log 2>&1 & disown"
+            f"{self.python} -m slackwater.controller.cli.main serve --config {self.config} "
+            f">/run/serve.log 2>&1 & disown"
         )
         self._until("grep -q running: /run/serve.log")
 

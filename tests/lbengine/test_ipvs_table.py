@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbengine.backends.ipvs.table import (
+from slackwater.lbengine.backends.ipvs.table import (
     Destination,
     Entry,
     Service,

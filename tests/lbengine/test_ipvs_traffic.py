@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from lbengine.backends.ipvs import schedulers
-from lbengine.backends.ipvs.preflight import check
-from lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.backends.ipvs import schedulers
+from slackwater.lbengine.backends.ipvs.preflight import check
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
 from tests.support.ipvs_guest import SCHEDULERS as SHIPPED
 from tests.support.ipvs_guest import needs_ipvs
 from tests.support.ipvs_site import IpvsSite

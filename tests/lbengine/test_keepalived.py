@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.ipvs.ipvs import Lvs
-from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
-from lbengine.backends.keepalived.preflight import check, claim
-from lbengine.backends.keepalived.settings import KeepalivedPool
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
+from slackwater.lbengine.backends.ipvs.ipvs import Lvs
+from slackwater.lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
+from slackwater.lbengine.backends.keepalived.preflight import check, claim
+from slackwater.lbengine.backends.keepalived.settings import KeepalivedPool
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
 from tests.support.ipvs_guest import needs_ipvs
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_haproxy import until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lbengine.backends.ipvs.table import Service
-from lbengine.backends.keepalived.conf import (
+from slackwater.lbengine.backends.ipvs.table import Service
+from slackwater.lbengine.backends.keepalived.conf import (
     ConfigurationError,
     RealServer,
     TrackFile,

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lbengine.backends.ipvs.ipvs import Result
-from lbengine.backends.keepalived.conf import (
+from slackwater.lbengine.backends.ipvs.ipvs import Result
+from slackwater.lbengine.backends.keepalived.conf import (
     ConfigurationError,
     RealServer,
     gather,
     statements,
     virtual_servers,
 )
-from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles
-from lbengine.backends.keepalived.preflight import check
-from lbengine.backends.keepalived.settings import KeepalivedPool
-from lbengine.balancer import BalancerError
+from slackwater.lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles
+from slackwater.lbengine.backends.keepalived.preflight import check
+from slackwater.lbengine.backends.keepalived.settings import KeepalivedPool
+from slackwater.lbengine.balancer import BalancerError
 from tests.support.paths import ROOT
 from tests.support.placed_case import placed_case
 

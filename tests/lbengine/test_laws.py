@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from lbengine.laws.laws import ice, optimal
+from slackwater.lbengine.laws.laws import ice, optimal
 
 capacities = st.lists(st.floats(20.0, 1000.0), min_size=1, max_size=8)
 thresholds = st.floats(0.5, 1.0)

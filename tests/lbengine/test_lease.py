@@ -11,15 +11,15 @@ from typing import Literal
 import msgspec
 import pytest
 
-from lbengine.backends.haproxy import backend as haproxy
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.ipvs import backend as ipvs
-from lbengine.backends.ipvs.settings import IpvsPool
-from lbengine.backends.keepalived.settings import KeepalivedPool
-from lbengine.baseline import Baseline
-from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
-from lbengine.overrides.overrides import Pause
-from slackwater.bus.bus import BusError
+from slackwater.core.bus.bus import BusError
+from slackwater.lbengine.backends.haproxy import backend as haproxy
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.ipvs import backend as ipvs
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.backends.keepalived.settings import KeepalivedPool
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
+from slackwater.lbengine.overrides.overrides import Pause
 from tests.support.played_lease_store import Clock, Store, owners
 
 

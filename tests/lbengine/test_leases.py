@@ -11,18 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.baseline import Baseline
-from lbengine.engine import Engine
-from lbengine.engine_thread import EngineThread
-from lbengine.leadership.lease import LEASE_S, RENEW_S
-from lbengine.leadership.leases import Leases
-from lbengine.leadership.ownership import Ownership
-from lbengine.overrides.overrides import Pause
-from slackwater.bus.bus import BusError
-from slackwater.config import LbengineSettings
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.bus.bus import BusError
+from slackwater.core.config import LbengineSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.engine_thread import EngineThread
+from slackwater.lbengine.leadership.lease import LEASE_S, RENEW_S
+from slackwater.lbengine.leadership.leases import Leases
+from slackwater.lbengine.leadership.ownership import Ownership
+from slackwater.lbengine.overrides.overrides import Pause
+from slackwater_lab.played_verdict import verdict
 from tests.support.played_lease_store import Clock, Store, owners
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.bus.bus import Bus
+from slackwater.core.bus.bus import Bus
 from tests.support.lbengine_site import Detector, LbengineProcess, story, until
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers
 
@@ -34,7 +34,7 @@ def site(tmp_path: Path) -> Iterator[LbengineProcess]:
 
 
 def as_the_unit_does(site: LbengineProcess) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slackwater.cli.main", "restore", "--all", "--unless-driven"]
+    command = [sys.executable, "-m", "slackwater.controller.cli.main", "restore", "--all", "--unless-driven"]
     return subprocess.run([*command, "--config", str(site.config)], capture_output=True, text=True, timeout=60)
 
 

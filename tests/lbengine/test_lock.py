@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.ipvs.settings import IpvsPool
-from lbengine.backends.keepalived.settings import KeepalivedPool
-from lbengine.backends.table import targets_of
-from lbengine.leadership import lock
-from lbengine.leadership.lock import LockError, PoolLocks, lock_folder
-from slackwater.config import PoolSettings
+from slackwater.core.config import PoolSettings
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool
+from slackwater.lbengine.backends.keepalived.settings import KeepalivedPool
+from slackwater.lbengine.backends.table import targets_of
+from slackwater.lbengine.leadership import lock
+from slackwater.lbengine.leadership.lock import LockError, PoolLocks, lock_folder
 from tests.support.pool_lock import pool_lock
 
 HOLD = """
 import sys
 from pathlib import Path
-from lbengine.leadership.lock import PoolLocks
-from lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.leadership.lock import PoolLocks
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 locks = PoolLocks(Path(sys.argv[2]))
 locks.take([HAProxyPool(name="web", backend="web", socket=sys.argv[1])])
 print("held", flush=True)

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.backends.haproxy.answers import parse
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.replies import MOST_BYTES, Replies
-from lbengine.balancer import BalancerError, BalancerUnreachable, Server
-from lbengine.engine import Engine
-from lbengine.preflight import check_servers
-from lbengine.restore import LeftOutError, restore
-from slackwater import messages
-from slackwater.config import ControllerSettings
-from slackwater.messages import Cycle
+from slackwater.core import messages
+from slackwater.core.config import ControllerSettings
+from slackwater.core.messages import Cycle
+from slackwater.lbengine.backends.haproxy.answers import parse
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.replies import MOST_BYTES, Replies
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Server
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.preflight import check_servers
+from slackwater.lbengine.restore import LeftOutError, restore
 from tests.support.engine_site import HOSTS, SETTINGS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.overrides.overrides import CommandError
-from slackwater.control import Request
-from slackwater.messages import Ask, Change, Cycle
+from slackwater.core.control import Request
+from slackwater.core.messages import Ask, Change, Cycle
+from slackwater.lbengine.overrides.overrides import CommandError
 from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 

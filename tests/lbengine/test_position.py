@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.decision.position import (
+from slackwater.lbengine.decision.position import (
     DWELL_S,
     MOST_TRIALS,
     TRIAL_AFTER_S,

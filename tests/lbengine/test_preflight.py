@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.table import check
-from lbengine.balancer import BalancerError
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.table import check
+from slackwater.lbengine.balancer import BalancerError
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers
 
 SETTINGS = LbengineSettings(socket_timeout_s=20.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lbengine.balancer import Server, Snapshot
-from lbengine.decision.rates import Rates
+from slackwater.lbengine.balancer import Server, Snapshot
+from slackwater.lbengine.decision.rates import Rates
 
 
 def snapshot(requests: int, counts: Literal["requests", "connections"], third_weight: int = 0) -> Snapshot:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lbengine.decision import room
+from slackwater.lbengine.decision import room
 
 pools = st.lists(
     st.tuples(st.integers(0, 256), st.sampled_from([20.0, 60.0, 300.0]) | st.floats(1.0, 1000.0), st.booleans()),

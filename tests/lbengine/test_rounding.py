@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbengine.laws.rounding import closest, grain
+from slackwater.lbengine.laws.rounding import closest, grain
 
 
 def off(kept_weight: int, kept_rate: float, rates: list[float], weights: tuple[int, ...] | list[int]) -> float:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.bus.bus import Bus
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cycle
+from slackwater.core.bus.bus import Bus
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Cycle
 from tests.support.lbengine_site import IN_TIME_S, Detector, LbengineProcess, ask, story, until
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lbengine.decision import guard, room
-from lbengine.decision.loads import Load, capacities
-from lbengine.decision.split import LAWS, Share, split
+from slackwater.lbengine.decision import guard, room
+from slackwater.lbengine.decision.loads import Load, capacities
+from slackwater.lbengine.decision.split import LAWS, Share, split
 from tests.support.examples import examples
 from tests.support.pool_shown import snapshot
 

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from lbengine.baseline import Baseline
-from lbengine.decision.position import Position
-from lbengine.decision.state import Phase, PoolState, PoolView
-from lbengine.decision.step import Actions, step, without
-from slackwater.config import LbengineSettings
+from slackwater.core.config import LbengineSettings
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.state import Phase, PoolState, PoolView
+from slackwater.lbengine.decision.step import Actions, step, without
 from tests.support.pool_shown import POOL, server, snapshot, verdict
 
 NAMES = ("host1", "host2", "host3")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.bus.bus import Bus
+from slackwater.core.bus.bus import Bus
 from tests.support.lbengine_site import Detector, LbengineProcess, story, until
 from tests.support.nats_cluster import Cluster
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slackwater.control import Request
+from slackwater.core.control import Request
 from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.load import Demand
-from lab.cluster.paths import BIN, program
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.balancer import BalancerUnreachable
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.balancer import BalancerUnreachable
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.paths import BIN, program
 from tests.support import real_haproxy
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, until
 from tests.support.real_processes import free_port

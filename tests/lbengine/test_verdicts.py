@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lbengine.verdicts import OTHERS_AFTER_S, LatestVerdicts, age_s
-from slackwater.messages import State, Verdict
+from slackwater.core.messages import State, Verdict
+from slackwater.lbengine.verdicts import OTHERS_AFTER_S, LatestVerdicts, age_s
 from tests.support.pool_shown import verdict
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slackwater.bus import nats_server
+from slackwater.core.bus import nats_server
 from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.nats_identities import ACCOUNT, OPERATOR, USER, Identity, credentials
 from tests.support.real_processes import free_address
@@ -82,7 +82,8 @@ def test_the_monitor_comes_in_with_its_key_and_its_certificate(tmp_path: Path, i
     (tmp_path / "nats.conf").write_text(f"listen: {listen}\nhttp: {status}\n{users}\n{tls}, verify: true }}\n")
     config = tmp_path / "node.toml"
     config.write_text(
-        f'node = "web-2"\nperiod_s = 0.05\n[pace]\nby_event = false\n[bus]\nurl = "tls://{listen}"\n{access.format(tmp_path)}\n'
+        f'node = "web-2"\nperiod_s = 0.05\n[pace]\nby_event = false\n[bus]\nurl = "tls://{listen}"\n'
+        f"{access.format(tmp_path)}\n"
         f'tls_ca = "{tmp_path}/ca.pem"\ntls_cert = "{tmp_path}/node.pem"\ntls_key = "{tmp_path}/node.key"\n'
         '[sniffer]\ninterface = ""\n[canary]\nenabled = false\n[metrics]\nlisten = ""\n'
     )

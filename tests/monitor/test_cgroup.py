@@ -12,10 +12,10 @@ from pathlib import Path
 import nats
 import pytest
 
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.paths import LabError
-from slackwater.bus import nats_server
-from slackwater.messages import Sample, decode
+from slackwater.core.bus import nats_server
+from slackwater.core.messages import Sample, decode
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.paths import LabError
 from tests.support.real_processes import free_address
 from tests.support.sniffer_traffic import program, wait_for
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from slackwater.bus import nats_server
-from slackwater.bus.config import WSENGINE, Node, Tls, config_text, users
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.config import WSENGINE, Node, Tls, config_text, users
 from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.real_processes import free_address
 from tests.support.real_wsengine import wait_for

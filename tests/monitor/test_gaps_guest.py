@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.guest import Guest, GuestSettings, missing
+from slackwater_lab.cluster.guest import Guest, GuestSettings, missing
 from tests.support.paths import ROOT
 
 # A guest boots and is watched for 20 s.

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater import __version__
-from slackwater.bus import config as bus_config
-from slackwater.config import parse
+from slackwater.core.bus import config as bus_config
+from slackwater.core.config import parse
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from tests.support.ansible_files import ANSIBLE, COLLECTION, accepted_systems, installed_collection, module, rendered
 from tests.support.nats_identities import USER, Identity
 from tests.support.paths import ROOT

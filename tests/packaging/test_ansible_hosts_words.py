@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from slackwater.bus import config as bus_config
-from slackwater.config import ConfigError
-from slackwater.messages import MAX_NAME, NAME_PATTERN
+from slackwater.core.bus import config as bus_config
+from slackwater.core.config import ConfigError
+from slackwater.core.messages import MAX_NAME, NAME_PATTERN
 from tests.support.ansible_files import ANSIBLE, installed_collection, module, rendered
 from tests.support.nats_identities import ACCOUNT, USER, Identity
 

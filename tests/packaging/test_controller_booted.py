@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from slackwater.web.memory import FIRST_TO_GO, MOST_BYTES
 from tests.support import balancer_guest, systemd_guest
 from tests.support.balancer_guest import CONFIG, UNIT, Balancer
-from web.memory import FIRST_TO_GO, MOST_BYTES
 
 pytestmark = [
     pytest.mark.slow,

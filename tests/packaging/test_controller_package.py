@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.cli.commands import SERVICES
-from slackwater.cli.main import COMMANDS, HIDDEN, NEEDS
+from slackwater.controller.cli.commands import SERVICES
+from slackwater.controller.cli.main import ADDED, COMMANDS, HIDDEN, NEEDS
 from tests.support.built_packages import build, packaging_module, unpacked
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
@@ -35,9 +35,9 @@ CALLS = """
 import pathlib, tempfile
 from types import SimpleNamespace
 import numpy, skops.io
-from detector.classify.tree import SHIPPED, load
-from detector.tail.regressors import Forest, Svm
-from detector.train.scores import rate_interval, share_interval
+from slackwater.detector.classify.tree import SHIPPED, load
+from slackwater.detector.tail.regressors import Forest, Svm
+from slackwater.detector.train.scores import rate_interval, share_interval
 from sklearn import metrics
 from sklearn.tree import DecisionTreeClassifier
 
@@ -61,7 +61,7 @@ print("all there")
 """Calls what our code calls of scikit-learn, scipy and skops."""
 WALK = """
 import json, click
-from slackwater.cli.main import COMMANDS, HIDDEN, cli
+from slackwater.controller.cli.main import COMMANDS, HIDDEN, cli
 
 def walk(command, words):
     yield words
@@ -113,10 +113,8 @@ def place_of(module: str, under: Path) -> Path | None:
 
 def reached() -> tuple[set[str], set[str]]:
     """Our modules that commands without the lab may import, and the other packages that those import."""
-    waiting = ["slackwater.cli.main", *SERVICES.values()]
-    waiting += [
-        entry[0].partition(":")[0] for name, entry in (COMMANDS | HIDDEN).items() if "lab" not in NEEDS.get(name, ())
-    ]
+    waiting = ["slackwater.controller.cli.main", *SERVICES.values()]
+    waiting += [entry[0].partition(":")[0] for name, entry in (COMMANDS | HIDDEN).items() if entry[0] != ADDED]
     ours: set[str] = set()
     others: set[str] = set()
     while waiting:
@@ -136,11 +134,14 @@ def reached() -> tuple[set[str], set[str]]:
 
 def test_every_module_that_may_be_imported_is_in_the_package(site_packages: Path) -> None:
     ours, _ = reached()
-    assert {"slackwater.supervise.serve", "retune.service", "web.service", "detector.train.commands"} <= ours, (
-        "the walk sees too little"
-    )
+    assert {
+        "slackwater.controller.supervise.serve",
+        "slackwater.retune.service",
+        "slackwater.web.service",
+        "slackwater.controller.cli.detector_commands",
+    } <= ours, "the walk sees too little"
     assert sorted(module for module in ours if place_of(module, site_packages) is None) == []
-    assert not (site_packages / "lab").exists()
+    assert [place.name for place in site_packages.iterdir()] == ["slackwater"]
 
 
 def test_every_other_package_that_may_be_imported_is_pinned() -> None:
@@ -155,10 +156,9 @@ def test_every_other_package_that_may_be_imported_is_pinned() -> None:
         assert names & pinned, f"{package} is imported, and pyproject.toml has none of {names}"
 
 
-def test_the_wheel_has_the_same_files_and_the_lab(site_packages: Path, tmp_path: Path) -> None:
+def test_the_wheel_has_the_same_files(site_packages: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(site_packages, copy)
-    shutil.copytree(ROOT / "lab", copy / "lab", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     made = tmp_path / "wheel"
@@ -167,30 +167,22 @@ def test_the_wheel_has_the_same_files_and_the_lab(site_packages: Path, tmp_path:
     (wheel,) = made.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         inside = {name for name in opened.namelist() if ".dist-info/" not in name}
-        metadata = next(opened.read(name).decode() for name in opened.namelist() if name.endswith("/METADATA"))
-    assert {name for name in inside if not name.startswith("lab/")} == files(site_packages)
-    assert {"retune/knowledge.toml", "detector/models/start.skops", "lab/apps/events/index.php"} <= inside
-    assert "detector/recordings/try.jsonl.xz" in inside
-    assert re.search(r'^Requires-Dist: pyarrow==\S+ *; extra == "lab"$', metadata, re.MULTILINE)
-    assert not re.search(r"^Requires-Dist: (matplotlib|pyarrow)[^;]*$", metadata, re.MULTILINE)
+    assert inside == files(site_packages)
+    data = ("retune/knowledge.toml", "detector/models/start.skops", "detector/recordings/try.jsonl.xz")
+    assert {f"slackwater/{name}" for name in data} <= inside
 
 
 def test_a_recorded_cluster_plays_from_the_package_alone(site_packages: Path) -> None:
     """Without the checkout, the lab and the packages that the lab needs."""
     source = f"import sys; sys.path.insert(0, {str(site_packages)!r})\n"
     source += f"sys.modules.update(dict.fromkeys({NEEDS['lab']!r}))\n"
-    source += "from slackwater.cli.main import cli; import slackwater; print(slackwater.__file__)\n"
+    source += "from slackwater.controller.cli.main import cli; import slackwater; print(slackwater.__file__)\n"
     source += "cli(['try', '--no-page', '--json', '--speed', '1000'])"
     done = run(sys.executable, "-I", "-c", source)
     assert done.returncode == 0, done.stderr
     place, *told = done.stdout.splitlines()
     assert Path(place).is_relative_to(site_packages)
     assert "would_change" in {json.loads(line)["event"] for line in told}
-
-
-def test_the_settings_of_linters_and_types_name_the_same_packages() -> None:
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    assert set(packaging_module("build").python_packages()) <= set(found["mypy"]["files"])
 
 
 def test_what_is_left_out_is_found_by_name(tmp_path: Path) -> None:
@@ -283,7 +275,7 @@ def test_every_subcommand_says_what_it_does(root: Path) -> None:
         done = run(*slackwater, name)
         assert done.returncode == 1
         assert done.stderr.count("\n") == 1
-        assert "pip install '.[lab]' in a checkout of Slackwater" in done.stderr
+        assert "pip install . ./lab in a checkout of Slackwater" in done.stderr
 
 
 class PackagedSite(Site):

@@ -93,9 +93,9 @@ def test_the_controller_s_package_is_a_virtual_environment_and_has_the_same_byte
     home = root / "opt/slackwater"
     assert (home / "bin/python").readlink() == Path("/usr/bin/python3.11")
     site = home / "lib/python3.11/site-packages"
-    assert (site / "slackwater/cli/__pycache__/main.cpython-311.pyc").exists()
-    assert (site / "detector/models/start.skops").exists()
-    assert (site / "web/templates").is_dir()
+    assert (site / "slackwater/controller/cli/__pycache__/main.cpython-311.pyc").exists()
+    assert (site / "slackwater/detector/models/start.skops").exists()
+    assert (site / "slackwater/web/templates").is_dir()
     for shell in ("bash-completion/completions/slackwater", "zsh/vendor-completions/_slackwater"):
         assert "_SLACKWATER_COMPLETE" in (root / "usr/share" / shell).read_text()
     assert (root / "usr/share/man/man1/slackwater.1.gz").exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.messages import Order
+from slackwater.core.messages import Order
 from tests.support import rollout_thief
 from tests.support.ansible_files import php_of
 from tests.support.rollout_ansible import Requests, Site

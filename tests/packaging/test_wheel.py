@@ -20,6 +20,7 @@ from tests.support.built_packages import packaging_module
 from tests.support.paths import ROOT
 from tools.systems import DEBIAN_12
 
+DATA = ("web/templates/base.html", "detector/models/start.skops", "retune/knowledge.toml")
 SDIST = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
 
 
@@ -33,9 +34,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
+        if (ROOT / name).exists():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, place / name)
+            shutil.copy(ROOT / name, place / name, follow_symlinks=False)
     return place
 
 
@@ -70,15 +71,26 @@ def test_the_source_distribution_gives_the_same_wheel_as_the_checkout(
     with tarfile.open(sdist) as opened:
         assert f"slackwater-{__version__}/LICENSE" in opened.getnames()
     copy = tmp_path / "copy"
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "build", "*.egg-info"))
+    shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns("dist", "build", "*.egg-info"))
     assert inside(wheel) == inside(wheel_of(copy, tmp_path / "out"))
-    assert {"lab/native/noise.c", "web/templates/base.html", "detector/models/start.skops"} <= inside(wheel)
+    assert {f"slackwater/{name}" for name in DATA} <= inside(wheel)
+    assert {name.partition("/")[0] for name in inside(wheel)} == {"slackwater", f"slackwater-{__version__}.dist-info"}
+
+
+def test_the_lab_is_a_distribution_of_its_own_with_the_same_version(source: Path, tmp_path: Path) -> None:
+    wheel = wheel_of(source / "lab", tmp_path / "out")
+    assert wheel.name == f"slackwater_lab-{__version__}-py3-none-any.whl"
+    assert "slackwater_lab/native/noise.c" in inside(wheel)
+    assert {name.partition("/")[0] for name in inside(wheel)} == {
+        "slackwater_lab",
+        f"slackwater_lab-{__version__}.dist-info",
+    }
 
 
 def test_the_extras_are_those_of_the_project(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         metadata = opened.read(f"slackwater-{__version__}.dist-info/METADATA").decode()
-    assert set(re.findall(r"(?m)^Provides-Extra: (.*)$", metadata)) == {"lab", "otlp", "dev"}
+    assert set(re.findall(r"(?m)^Provides-Extra: (.*)$", metadata)) == {"otlp", "dev"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = re.findall(r"(?m)^Requires-Dist: ([^\s;]+)", metadata)
     wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]

@@ -17,7 +17,7 @@ from tools.reference_docs import contributing
 
 Json = dict[str, Any]
 LISTS: list[Json] = tomllib.loads((ROOT / "tools/adding.toml").read_text(encoding="utf-8"))["list"]
-CODE = ("slackwater", "detector", "lbengine", "retune", "governor", "web", "lab")
+CODE = ("slackwater", "detector", "lbengine", "web", "lab")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the dummies are added to."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in {*CODE, *(edit["file"].partition("/")[0] for each in LISTS for edit in each.get("dummy", []))}:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "*.jsonl"))
+        shutil.copytree(
+            ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "*.jsonl")
+        )
     return folder
 
 
@@ -75,7 +77,11 @@ def test_a_dummy_needs_the_files_of_its_list_and_no_others(each: Json, checkout:
             before[file] = file.read_text() if file.exists() else None
             file.write_text(edited(edit, checkout))
         done = subprocess.run(
-            [sys.executable, "-c", each["proof"]], cwd=checkout, capture_output=True, text=True, env={}
+            [sys.executable, "-c", each["proof"]],
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": str(checkout / "lab")},
         )
         assert done.returncode == 0, done.stderr
         touched = {str(file.relative_to(checkout)) for file, text in before.items() if file.read_text() != text}

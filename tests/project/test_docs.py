@@ -73,7 +73,9 @@ def test_paths_of_the_repository_exist(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     tests = re.findall(r"\b(tests/[\w/]+\.py)", text)
-    modules = [f"{name.replace('.', '/')}.py" for name in re.findall(r"`python -m ((?:lab|tools|tests)[\w.]+)", text)]
+    names = re.findall(r"`python -m ((?:slackwater_lab|tools|tests)[\w.]+)", text)
+    modules = [f"{name.replace('.', '/')}.py" for name in names]
+    modules = [f"lab/{name}" if name.startswith("slackwater_lab/") else name for name in modules]
     missing = [name for name in tests + modules if not (ROOT / name).exists()]
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", text, re.MULTILINE))

@@ -41,6 +41,6 @@ def test_a_decoder_that_raises_something_else_is_found(monkeypatch: pytest.Monke
     def broken(_kind: str, _data: bytes) -> None:
         raise UnicodeDecodeError("utf-8", b"\\xff", 0, 1, "invalid")
 
-    monkeypatch.setattr("slackwater.messages.decode", broken)
+    monkeypatch.setattr("slackwater.core.messages.decode", broken)
     with pytest.raises(UnicodeDecodeError):
         TARGETS["messages"].run(b"{}")

@@ -12,64 +12,73 @@ import pytest
 
 from tests.support.paths import ROOT
 
-PARTS = {"slackwater", "detector", "lbengine", "retune", "governor", "web", "lab"}
-MAY_IMPORT = {
-    "slackwater": {"slackwater"},
-    "detector": {"slackwater", "detector"},
-    "lbengine": {"slackwater", "lbengine"},
-    "retune": {"slackwater", "retune"},
-    "governor": {"slackwater", "detector", "governor"},
-    "web": {"slackwater", "web"},
-    "lab": PARTS,
-}
-STARTS_THE_PARTS = {
-    "slackwater/cli/main.py",
-    "slackwater/cli/commands.py",
-    "slackwater/cli/try_command.py",
-    *(f"slackwater/supervise/{name}.py" for name in ("give_back", "serve", "start")),
-    "slackwater/supervise/trial.py",
-    *(f"slackwater/playback/{name}.py" for name in ("page", "player", "pool", "rounds")),
-}
+LAYERS = (
+    ("slackwater.core",),
+    ("slackwater.orders", "slackwater.detector", "slackwater.lbengine"),
+    ("slackwater.retune", "slackwater.governor", "slackwater.views"),
+    ("slackwater.web",),
+    ("slackwater.controller",),
+    ("slackwater_lab",),
+)
+"""A part imports from those above it here; those of one line don't import from each other."""
+LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
+FOLDERS = {"slackwater": "slackwater", "lab/slackwater_lab": "slackwater_lab"}
+FOLDERS |= {name: f"slackwater.{name}" for name in ("detector", "lbengine", "web")}
+"""Folder -> the name by which it is imported."""
+VERSION = "slackwater.__version__"
+"""All that `slackwater/__init__.py` has."""
+OURS = {"slackwater", "slackwater_lab", "tools", "tests", "fuzz"}
 HELPERS = ("tests.support.", "tests.site.", "tests.chaos.", "tests.simulation.")
-OURS = PARTS | {"tools", "tests", "fuzz"}
 
 
-def imported_modules(source: str, package: str = "") -> Iterator[str]:
-    """The modules that a module imports, anywhere in it; a relative import is of its own package."""
+def imported_modules(source: str) -> Iterator[str]:
+    """The modules that a module imports, anywhere in it, or names in them."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            module = package if node.level else node.module or ""
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            assert not node.level, "a relative import would be a second name of a module"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def imported_parts(source: str, package: str) -> Iterator[str]:
+def part_of(module: str) -> str:
+    """`slackwater.web` of `slackwater.web.users`, and `slackwater_lab` of all in the lab."""
+    return ".".join(module.split(".")[: 2 if module.startswith("slackwater.") else 1])
+
+
+def imported_parts(source: str) -> set[str]:
     """The parts that a module imports, and `tools` and `tests` if it does."""
-    yield from (part for name in imported_modules(source, package) if (part := name.partition(".")[0]) in OURS)
+    names = (name for name in imported_modules(source) if name.partition(".")[0] in OURS and name != VERSION)
+    return {part_of(name) for name in names if name != "slackwater"}
 
 
-def modules() -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for part in PARTS for path in (ROOT / part).rglob("*.py"))
+@cache
+def modules() -> dict[str, Path]:
+    """Module -> its file."""
+    found = {}
+    for folder, name in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            words = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join([name, *words]).removesuffix(".__init__")] = path
+    return found
 
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """File -> the files that it imports, both relative to the checkout."""
-    file_of = {module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in modules()}
+    """Module -> the modules that it imports."""
     found: dict[str, set[str]] = {}
-    for module in modules():
-        package = str(Path(module).parent).replace("/", ".")
-        names = imported_modules((ROOT / module).read_text(), package)
-        files = {file_of.get(name) or file_of.get(name.rpartition(".")[0]) for name in names}
-        found[module] = {file for file in files if file is not None and file != module}
+    for module, path in modules().items():
+        names = imported_modules(path.read_text())
+        targets = {name if name in modules() else name.rpartition(".")[0] for name in names}
+        found[module] = (targets & modules().keys()) - {module}
     return found
 
 
 def folder(module: str) -> str:
-    """Where a file stands; a file that stands directly in its part's folder is a folder of its own here."""
-    parent = str(Path(module).parent)
-    return module if parent in PARTS else parent
+    """Where a module's file stands; one that stands directly in its part's folder is a folder of its own here."""
+    is_package = modules()[module].name == "__init__.py"
+    parent = module if is_package else module.rpartition(".")[0]
+    return module if parent == part_of(module) else parent
 
 
 def circle(graph: Mapping[str, set[str]]) -> list[str]:
@@ -81,15 +90,17 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("module", modules())
-def test_module_imports_only_what_is_upstream(module: str) -> None:
-    package = module.partition("/")[0]
-    allowed = PARTS if module in STARTS_THE_PARTS else MAY_IMPORT[package]
-    wrong = set(imported_parts((ROOT / module).read_text(), package)) - allowed
-    assert not wrong, f"{module} imports {wrong}; {package} may import {sorted(allowed)}"
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_module_imports_only_what_is_below(module: str) -> None:
+    parts = imported_parts(modules()[module].read_text()) - {part_of(module)}
+    if module == "slackwater":
+        assert not parts
+        return
+    height = LAYER[part_of(module)]
+    assert not {part for part in parts if LAYER.get(part, len(LAYERS)) >= height}
 
 
-def test_no_files_import_each_other_not_even_lazily() -> None:
+def test_no_modules_import_each_other_not_even_lazily() -> None:
     assert sum(map(len, imports().values())) > 500, "the search found the imports"
     assert circle(imports()) == []
 
@@ -106,12 +117,18 @@ def test_a_circle_is_found() -> None:
 
 
 def test_the_search_sees_every_way_to_import() -> None:
-    source = "import lab.hosts\nfrom web import x\ndef f():\n    import detector as d\nfrom . import y\nimport numpy\n"
-    assert set(imported_parts(source, "lbengine")) == {"lab", "web", "detector", "lbengine"}
+    source = "import slackwater_lab.hosts\nfrom slackwater import __version__, web\nfrom slackwater.core import bus\n"
+    source += "def f():\n    import slackwater.detector.x as d\nimport slackwater\nimport numpy\n"
+    assert imported_parts(source) == {"slackwater_lab", "slackwater.web", "slackwater.core", "slackwater.detector"}
 
 
-def test_the_modules_that_start_the_parts_are_there() -> None:
-    assert set(modules()) >= STARTS_THE_PARTS
+def test_every_part_has_a_layer_and_every_layer_its_parts() -> None:
+    assert {part_of(module) for module in modules()} - {"slackwater"} == set(LAYER)
+
+
+def test_the_links_lead_to_the_folders_beside_the_package() -> None:
+    links = {path.name: path.readlink() for path in (ROOT / "slackwater").iterdir() if path.is_symlink()}
+    assert links == {name: Path("..", name) for name in ("detector", "lbengine", "web")}
 
 
 def test_no_test_imports_from_another() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import tomllib
 
 import pytest
 from packaging.requirements import Requirement
@@ -27,14 +26,14 @@ click==8.5.1 ; sys_platform == 'linux' \\
 
 @pytest.mark.parametrize("part", lock.LOCKS, ids=lambda part: part.file)
 def test_each_lock_is_in_step_with_its_source(part: lock.Lock) -> None:
-    source = part.source(tomllib.loads((ROOT / "pyproject.toml").read_text()))
+    source = part.source()
     text = (ROOT / part.file).read_text()
-    assert len(source) > (10 if part.product else 1)
+    assert len(source) > (10 if part.projects else 1)
     assert {canonicalize_name(one.name) for one in source if not one.marker or one.marker.evaluate()} <= set(
         lock.pinned(text)
     )
     try:
-        needs = lock.needed(source) if part.product else lock.pinned(text)
+        needs = lock.needed(source) if part.projects else lock.pinned(text)
     except importlib.metadata.PackageNotFoundError as error:
         pytest.skip(f"{error.name} is not installed yet: `make setup`")
     assert list(lock.faults(text, source, needs)) == []

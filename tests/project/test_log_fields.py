@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from slackwater.cli.commands import ForJournald
-from slackwater.messages import GOVERNOR
+from slackwater.controller.cli.commands import ForJournald
+from slackwater.core.messages import GOVERNOR
 from tests.support.paths import ROOT
 
 LOGS = (ROOT / "docs/operations/observability.md").read_text().partition("## Logs")[2]
-PRODUCTION = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
+PRODUCTION = ("slackwater", "detector", "lbengine", "web")
 OF_OTHERS = {"asyncio", "opentelemetry", "waitress.queue"}
 """Names of libraries of which some lines are not shown."""
 

@@ -1,4 +1,5 @@
-"""One module opens, makes and removes files: `slackwater/files.py`, for root with the rights of who has them in hands.
+"""One module opens, makes and removes files: `slackwater/core/files.py`, for root with the rights of who has them in
+hands.
 
 A place that does so itself is within one of its blocks (`as_owner`, `replacing`), or in `ALLOWED` with its reason: what
 it opens is then never in a folder of the service's user.
@@ -14,8 +15,8 @@ import pytest
 from tests.support.code_places import assert_only, in_functions, places, python_files
 from tests.support.paths import ROOT
 
-PACKAGES = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
-ONE = "slackwater/files.py"
+PACKAGES = ("slackwater", "detector", "lbengine", "web")
+ONE = "slackwater/core/files.py"
 OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "touch", "truncate", "mkstemp", "mkdir"}
 OPENS |= {
     "makedirs",
@@ -34,23 +35,26 @@ OPENS |= {"fchmod", "lchmod", "chown", "fchown", "lchown", "scandir", "listdir",
 SIGNALS = {"kill", "killpg", "pidfd_send_signal"}
 BLOCKS = {"as_owner", "replacing"}
 NOT_FILES = {"Journal", "tarfile", "BACKENDS[pool.balancer]", "context().streams"}
-"""What has an `open` of its own; `Journal.open` opens by `slackwater/journal/database.py`."""
+"""What has an `open` of its own; `Journal.open` opens by `slackwater/core/journal/database.py`."""
 
 ALLOWED = {
-    ("slackwater/support/archive.py", "write_private"): "a new file where the caller wants it, which stays root's",
-    ("slackwater/supervise/parts.py", "of"): "a file in memory",
-    ("slackwater/supervise/parts.py", "read_settings"): "a file in memory",
-    ("slackwater/journal/schema.py", "connect"): "within the block of database.py",
-    ("slackwater/journal/schema.py", "force_log"): "within the block of database.py",
-    ("slackwater/journal/database.py", "_begin_anew"): "within the block of `used`",
-    ("slackwater/journal/database.py", "_save"): "within the block of `used`",
-    ("slackwater/journal/database.py", "_held"): "within the block of `used`",
+    (
+        "slackwater/controller/support/archive.py",
+        "write_private",
+    ): "a new file where the caller wants it, which stays root's",
+    ("slackwater/controller/supervise/parts.py", "of"): "a file in memory",
+    ("slackwater/controller/supervise/parts.py", "read_settings"): "a file in memory",
+    ("slackwater/core/journal/schema.py", "connect"): "within the block of database.py",
+    ("slackwater/core/journal/schema.py", "force_log"): "within the block of database.py",
+    ("slackwater/core/journal/database.py", "_begin_anew"): "within the block of `used`",
+    ("slackwater/core/journal/database.py", "_save"): "within the block of `used`",
+    ("slackwater/core/journal/database.py", "_held"): "within the block of `used`",
     ("lbengine/backends/haproxy/configuration.py", "text_of"): "HAProxy's own file; shared with the Ansible modules",
     ("lbengine/backends/haproxy/configuration.py", "_strings"): "of /proc; shared with the Ansible modules",
     ("lbengine/backends/haproxy/measured.py", "read"): "comes with the package",
-    ("slackwater/machine.py", "has_ended"): "signal 0, which is none",
-    ("slackwater/supervise/state_dir.py", "is_alive"): "signal 0, which is none",
-    ("slackwater/supervise/state_dir.py", "send_signal"): "has looked whose process it is",
+    ("slackwater/core/machine.py", "has_ended"): "signal 0, which is none",
+    ("slackwater/core/state_dir.py", "is_alive"): "signal 0, which is none",
+    ("slackwater/core/state_dir.py", "send_signal"): "has looked whose process it is",
     ("lbengine/hooks.py", "_run"): "a child of its own",
     ("web/memory.py", "limit"): "of the process itself, in /proc",
     ("detector/train/calibrate.py", "stopped"): "a child of its own",
@@ -86,7 +90,7 @@ def is_block(node: ast.AST) -> bool:
 
 
 def openings(source: str) -> Iterator[tuple[str, str]]:
-    """The function (or `module`) and the call, of each that is in no block of `slackwater/files.py`."""
+    """The function (or `module`) and the call, of each that is in no block of `slackwater/core/files.py`."""
     for function, call in in_functions(source, is_opening, is_block):
         yield function, ast.unparse(call)
 

@@ -7,17 +7,18 @@ import sys
 
 import pytest
 
-from slackwater.cli.main import NEEDS
+from slackwater.controller.cli.main import NEEDS
 from tests.support.paths import ROOT
 
-PRODUCTION = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
+PRODUCTION = ("slackwater", "detector", "lbengine", "web")
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({NEEDS['lab']!r}))\n"
 """As if these packages were not installed."""
 
 
 def modules() -> list[str]:
     paths = [path.relative_to(ROOT) for part in PRODUCTION for path in sorted((ROOT / part).rglob("*.py"))]
-    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    return [name if name.partition(".")[0] == "slackwater" else f"slackwater.{name}" for name in names]
 
 
 def python(source: str) -> subprocess.CompletedProcess[str]:
@@ -26,35 +27,35 @@ def python(source: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_production_module_can_be_imported_without_them() -> None:
     names = modules()
-    assert {"slackwater.cli.main", "detector.service", "web.service"} <= set(names)
+    assert {"slackwater.controller.cli.main", "slackwater.detector.service", "slackwater.web.service"} <= set(names)
     done = python(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("words", [("lab",), ("lab", "run", "--rounds", "1"), ("record", "--out", "x"), ("calibrate",)])
 def test_a_command_that_needs_them_says_in_one_line_how_to_install_them(words: tuple[str, ...]) -> None:
-    done = python(f"from slackwater.cli.main import cli; cli({list(words)!r})")
+    done = python(f"from slackwater.controller.cli.main import cli; cli({list(words)!r})")
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: `slackwater {words[0]}` needs ")
-    assert "pip install '.[lab]' in a checkout of Slackwater" in done.stderr
+    assert "pip install . ./lab in a checkout of Slackwater" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["compare", "plan"])
 def test_the_governor_works_without_its_simulated_machines(command: str) -> None:
-    assert python("from slackwater.cli.main import cli; cli(['governor', 'run', '--help'])").returncode == 0
-    listed = python("from slackwater.cli.main import cli; cli(['governor', '--help'])")
+    assert python("from slackwater.controller.cli.main import cli; cli(['governor', 'run', '--help'])").returncode == 0
+    listed = python("from slackwater.controller.cli.main import cli; cli(['governor', '--help'])")
     assert listed.returncode == 0
     assert "run" in listed.stdout
     assert command not in listed.stdout
-    done = python(f"from slackwater.cli.main import cli; cli(['governor', {command!r}])")
+    done = python(f"from slackwater.controller.cli.main import cli; cli(['governor', {command!r}])")
     assert done.returncode == 1
-    needs = "pip install '.[lab]' in a checkout of Slackwater\n"
-    assert done.stderr == f"error: `slackwater governor {command}` needs lab: {needs}"
+    needs = "pip install . ./lab in a checkout of Slackwater\n"
+    assert done.stderr == f"error: `slackwater governor {command}` needs slackwater-lab: {needs}"
 
 
 def test_reading_a_recording_without_them_is_one_line_too() -> None:
     recording = ROOT / "requirements.txt"
-    done = python(f"from slackwater.cli.main import cli; cli(['detector', 'evaluate', {str(recording)!r}])")
+    done = python(f"from slackwater.controller.cli.main import cli; cli(['detector', 'evaluate', {str(recording)!r}])")
     assert done.returncode == 1
-    assert done.stderr == "error: this needs pyarrow: pip install '.[lab]' in a checkout of Slackwater\n"
+    assert done.stderr == "error: this needs pyarrow: pip install . ./lab in a checkout of Slackwater\n"

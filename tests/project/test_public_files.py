@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from slackwater.cli.main import cli
+from slackwater.controller.cli.main import cli
 from tests.support.paths import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))

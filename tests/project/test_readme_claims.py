@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 def test_the_readme_has_both_counts_of_false_episodes_as_their_sources_have_them() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"(?m)^\| false episodes \|(.*)$", readme)
-    explain = [sys.executable, "-m", "slackwater.cli.main", "detector", "explain", "--json"]
+    explain = [sys.executable, "-m", "slackwater.controller.cli.main", "detector", "explain", "--json"]
     done = subprocess.run(explain, cwd=ROOT, capture_output=True, text=True, check=True)
     scores = json.loads(done.stdout)["scores"]["tree"]
     low, high = scores["false_episodes_per_node_day_interval"]

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.cli.main import COMMANDS
-from slackwater.config import load
+from slackwater.controller.cli.main import COMMANDS
+from slackwater.core.config import load
 from tests.support.live_cluster import live_cluster
 from tests.support.nats_process import as_node
 from tests.support.paths import PROGRAMS, ROOT

@@ -19,7 +19,7 @@ import pytest
 from tests.support.code_places import assert_only, in_functions, places, python_files
 from tests.support.paths import ROOT
 
-PACKAGES = ("slackwater", "detector", "lbengine", "retune", "governor", "web", "lab")
+PACKAGES = ("slackwater", "detector", "lbengine", "web", "lab")
 CRATES = ("messages", "node", "sniffer", "monitor", "wsengine")
 SENTENCES = {
     "why",
@@ -56,10 +56,10 @@ MATCHES = {"match", "search", "fullmatch", "findall", "finditer", "sub", "subn",
 SAME_TEXT = {"strip", "lower", "upper", "casefold", "format"}
 
 ALLOWED = {
-    ("slackwater/config/reading.py", "parse"): "tomllib's error names the line in its text only",
-    ("slackwater/config/reading.py", "_located"): "msgspec's error names the field in its text only",
+    ("slackwater/core/config/reading.py", "parse"): "tomllib's error names the line in its text only",
+    ("slackwater/core/config/reading.py", "_located"): "msgspec's error names the field in its text only",
     ("slackwater/views/why.py", "as_text"): "a reason that was just printed is not printed twice",
-    ("slackwater/bus/bus.py", "on_error"): "the client library's trouble is told once",
+    ("slackwater/core/bus/bus.py", "on_error"): "the client library's trouble is told once",
     ("lbengine/backends/ipvs/ipvs.py", "in_words"): "ipvsadm says what is wrong in words only",
     ("sniffer/src/capture/live.rs", "explain"): "libpcap says what is wrong in words only",
 }

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from detector.recordings.recording import read
-from retune.cpu_starvation import CALM_ANYWAY_S, CpuStarvation
-from slackwater.config import RetuneSettings
-from slackwater.messages import Sample
-from slackwater.messages.sample import Cpu, Sched, Traffic
+from slackwater.core.config import RetuneSettings
+from slackwater.core.messages import Sample
+from slackwater.core.messages.sample import Cpu, Sched, Traffic
+from slackwater.detector.recordings.recording import read
+from slackwater.retune.cpu_starvation import CALM_ANYWAY_S, CpuStarvation
 from tests.support.paths import RECORDINGS
 from tests.support.seeds import seeds
 from tests.support.synthetic_guest import APACHE_PHP_FPM, QUICK_PAGES, Guests, Shape, Steal

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retune.best_values import BestValues, band
-from retune.cpu_starvation import FULL, CpuStarvation, is_starved, stretch_of
-from retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
-from retune.stage import Affected, Stage, has_room
-from slackwater.config import ConfigError, RetuneSettings, parse
-from slackwater.config.node_changes import Knob
-from slackwater.messages import Cpu, KnobState, Sample, Sched
+from slackwater.core.config import ConfigError, RetuneSettings, parse
+from slackwater.core.config.node_changes import Knob
+from slackwater.core.messages import Cpu, KnobState, Sample, Sched
+from slackwater.retune.best_values import BestValues, band
+from slackwater.retune.cpu_starvation import FULL, CpuStarvation, is_starved, stretch_of
+from slackwater.retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
+from slackwater.retune.stage import Affected, Stage, has_room
 from tests.support.paths import ROOT
 
 TIMING = RetuneSettings(long_after_s=30.0, no_room_after_s=5.0, leave_after_s=10.0)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from retune import knowledge
-from retune.best_values import BestValues
-from retune.node import BY
-from retune.pool import Pool
-from slackwater.config import RetuneSettings
-from slackwater.messages import Cycle, Knobs, KnobState, Message, Mode, Order, State, Verdict
+from slackwater.core.config import RetuneSettings
+from slackwater.core.messages import Cycle, Knobs, KnobState, Message, Mode, Order, State, Verdict
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import REACHES_S, SILENT_S, BusAccess, NotNow
 from slackwater.orders.signing import Signer
+from slackwater.retune import knowledge
+from slackwater.retune.best_values import BestValues
+from slackwater.retune.node import BY
+from slackwater.retune.pool import Pool
 from tests.support.played_retune import FREQUENCY, NODES, PlayedCluster, play
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act")

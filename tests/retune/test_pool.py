@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retune.drain import drain_and_apply
-from slackwater.messages import Change, ChangeCause
+from slackwater.core.messages import Change, ChangeCause
 from slackwater.orders.access import NotNow
+from slackwater.retune.drain import drain_and_apply
 from tests.support.played_retune import CHILDREN, FREQUENCY, NODES, PlayedCluster, Story, play
 
 

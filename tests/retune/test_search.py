@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retune.search import BETTER, MOST_TRIES, Climb, Range, begin, next_try, record
+from slackwater.retune.search import BETTER, MOST_TRIES, Climb, Range, begin, next_try, record
 
 Surface = Callable[[Mapping[str, int]], float]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from retune.best_values import BestValues
-from slackwater.messages import Change
+from slackwater.core.messages import Change
 from slackwater.orders.knobs import RELEASE
+from slackwater.retune.best_values import BestValues
 from tests.support.played_retune import CHILDREN, NODES, Story, play
 
 

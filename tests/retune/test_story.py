@@ -19,24 +19,24 @@ from typing import Any
 
 import pytest
 
-from lab.cluster.bus import POOL, SITE
-from lab.cluster.controller import Controller
-from lab.cluster.hosts import Host
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.load import Demand
-from lab.cluster.paths import LAB_DIR, program
-from lab.cluster.retunable import KEY_FILE, WSENGINE, make_keys, start_wsengine, start_wsengines
-from lab.cluster.traces import traces
-from lbengine.backends.haproxy.settings import HAProxyPool
-from retune.drain import drain_and_apply
-from retune.node import BY
-from slackwater.bus.bus import Bus
-from slackwater.journal.journal import Journal
-from slackwater.machine import controller_id
-from slackwater.messages import Change, Cycle
+from slackwater.core.bus.bus import Bus
+from slackwater.core.journal.journal import Journal
+from slackwater.core.machine import controller_id
+from slackwater.core.messages import Change, Cycle
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import BusAccess
 from slackwater.orders.knobs import Value
 from slackwater.orders.signing import Signer
+from slackwater.retune.drain import drain_and_apply
+from slackwater.retune.node import BY
+from slackwater_lab.cluster.bus import POOL, SITE
+from slackwater_lab.cluster.controller import Controller
+from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.paths import LAB_DIR, program
+from slackwater_lab.cluster.retunable import KEY_FILE, WSENGINE, make_keys, start_wsengine, start_wsengines
+from slackwater_lab.cluster.traces import traces
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.steady_load import SteadyLoad
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
 from tests.simulation.world import Process, World
 
 BASELINE = 100

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.engine import Engine
-from lbengine.engine_thread import EngineThread
-from lbengine.hooks import Hooks
-from lbengine.service import Driver, drive
-from slackwater import machine
-from slackwater.bus.bus import Bus
-from slackwater.config import LbengineSettings
-from slackwater.messages import Message
+from slackwater.core import machine
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import LbengineSettings
+from slackwater.core.messages import Message
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.engine import Engine
+from slackwater.lbengine.engine_thread import EngineThread
+from slackwater.lbengine.hooks import Hooks
+from slackwater.lbengine.service import Driver, drive
 from tests.simulation.balancer import Connection, HAProxy
 from tests.simulation.network import Broker, Link, SimulatedBus
 from tests.simulation.world import Process, World

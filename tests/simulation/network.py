@@ -1,8 +1,8 @@
 """The simulated bus: a broker with a key-value store, and one client for each process.
 
-What is simulated ends at `slackwater.bus.bus`: `SimulatedBus` and `SimulatedBucket` do what `Bus` and `Bucket` do for
-their callers. Messages are delayed, lost, doubled and overtake each other; each client can be cut off in one direction
-or both. What the store did and what its client hears of it can differ, as on a real network.
+What is simulated ends at `slackwater.core.bus.bus`: `SimulatedBus` and `SimulatedBucket` do what `Bus` and `Bucket` do
+for their callers. Messages are delayed, lost, doubled and overtake each other; each client can be cut off in one
+direction or both. What the store did and what its client hears of it can differ, as on a real network.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from slackwater import messages
-from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S, Bus, BusError, subject_of
-from slackwater.messages import Change, Message, Order
+from slackwater.core import messages
+from slackwater.core.bus.bus import STORE_ANSWERS_WITHIN_S, Bus, BusError, subject_of
+from slackwater.core.messages import Change, Message, Order
 from tests.simulation.world import Process, World
 
 Receive = Callable[[str, bytes, dict[str, str]], None]
@@ -117,7 +117,7 @@ async def _ask(broker: Broker, process: Process, link: Link, work: Callable[[], 
 
 
 class SimulatedBucket:
-    """As `slackwater.bus.bus.Bucket`."""
+    """As `slackwater.core.bus.bus.Bucket`."""
 
     def __init__(self, broker: Broker, process: Process, link: Link) -> None:
         self._broker, self._process, self._link = broker, process, link
@@ -141,7 +141,7 @@ class SimulatedBucket:
 
 
 class SimulatedBus(Bus):
-    """As `slackwater.bus.bus.Bus`; `connect` is `SimulatedBus.open`."""
+    """As `slackwater.core.bus.bus.Bus`; `connect` is `SimulatedBus.open`."""
 
     def __init__(self, broker: Broker, process: Process, link: Link) -> None:
         self._broker, self._process, self._link = broker, process, link

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from slackwater import messages
-from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Knobs, KnobState, Order
+from slackwater.core import messages
+from slackwater.core.messages import VERSION, WSENGINE, Change, ChangeCause, Knobs, KnobState, Order
 from slackwater.orders.knobs import FREQUENCY, RELEASE
 from slackwater.orders.signing import HEADER
 from tests.simulation.network import Broker, Link, Subscription

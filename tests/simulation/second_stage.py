@@ -8,18 +8,18 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from retune import knowledge
-from retune.best_values import BestValues
-from retune.node import BY
-from retune.pool import Pool
-from retune.service import STEP_S
-from slackwater.bus.bus import BusError
-from slackwater.config import RetuneSettings
-from slackwater.machine import controller_id
-from slackwater.messages import Message
+from slackwater.core.bus.bus import BusError
+from slackwater.core.config import RetuneSettings
+from slackwater.core.machine import controller_id
+from slackwater.core.messages import Message
 from slackwater.orders.access import BusAccess
 from slackwater.orders.driving import KINDS, drive
 from slackwater.orders.signing import Signer
+from slackwater.retune import knowledge
+from slackwater.retune.best_values import BestValues
+from slackwater.retune.node import BY
+from slackwater.retune.pool import Pool
+from slackwater.retune.service import STEP_S
 from tests.simulation.controllers import POOL
 from tests.simulation.network import Broker, Link, SimulatedBus
 from tests.simulation.world import Process, World

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from lab.played_verdict import verdict
-from lbengine.leadership.lease import LEASE_S, RENEW_S, Record
-from lbengine.service import ASK_AGAIN_S
-from slackwater import messages
-from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S
-from slackwater.messages import Order, State
+from slackwater.core import messages
+from slackwater.core.bus.bus import STORE_ANSWERS_WITHIN_S
+from slackwater.core.messages import Order, State
+from slackwater.lbengine.leadership.lease import LEASE_S, RENEW_S, Record
+from slackwater.lbengine.service import ASK_AGAIN_S
 from slackwater.orders.access import SILENT_S
+from slackwater_lab.played_verdict import verdict
 from tests.simulation.balancer import BASELINE, SERVERS, HAProxy, Write
 from tests.simulation.controllers import SETTINGS, Controller, Machine
 from tests.simulation.network import Broker, Link

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from lbengine.leadership.lease import Lease, Owner, Record
-from lbengine.leadership.leases import Leases
-from slackwater.messages import Cycle, Message
+from slackwater.core.messages import Cycle, Message
+from slackwater.lbengine.leadership.lease import Lease, Owner, Record
+from slackwater.lbengine.leadership.leases import Leases
 from slackwater.orders.access import BusAccess
 from tests.simulation.network import Broker
 from tests.simulation.node import Node

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from lab.cluster.applications import HERE as LAB_APPS
-from lab.cluster.applications import WIKI_PAGES, events_data, give_away, wiki_page
-from lab.cluster.paths import DEBIAN, program
-from lab.cluster.spawn import call
+from slackwater_lab.cluster.applications import HERE as LAB_APPS
+from slackwater_lab.cluster.applications import WIKI_PAGES, events_data, give_away, wiki_page
+from slackwater_lab.cluster.paths import DEBIAN, program
+from slackwater_lab.cluster.spawn import call
 
 CPU_MS = 3.4
 WAIT_MS = 150

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from lab.cluster.paths import LabError
-from slackwater.messages import Change
+from slackwater.core.messages import Change
+from slackwater_lab.cluster.paths import LabError
 from tests.site.machine import Service
 from tests.site.relay import SOCKET, Answer, Relay
 from tests.site.site import BALANCER_ADDRESS, POOL, Site

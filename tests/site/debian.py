@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab.cluster.paths import BIN, DEBIAN, LabError
-from lab.cluster.spawn import call
+from slackwater_lab.cluster.paths import BIN, DEBIAN, LabError
+from slackwater_lab.cluster.spawn import call
 
 MODULES = (
     *("mpm_event", "authn_core", "authz_core", "authz_host", "auth_basic", "access_compat", "authn_file", "authz_user"),

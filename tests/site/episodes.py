@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.cluster.noise import NOISES
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.paths import LabError
 from tests.site import load
 from tests.site.apps import APPS
 from tests.site.controller import Slackwater

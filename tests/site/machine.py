@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.paths import DEBIAN, LabError, system_program
-from lab.cluster.process_use import ProcessUse, process_use
-from lab.cluster.spawn import Program, Running, call, placed, wait_until
-from lab.cluster.traces import start_ticks
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.paths import DEBIAN, LabError, system_program
+from slackwater_lab.cluster.process_use import ProcessUse, process_use
+from slackwater_lab.cluster.spawn import Program, Running, call, placed, wait_until
+from slackwater_lab.cluster.traces import start_ticks
 
 READY_S = 30.0
 END_WITHIN_S = 20.0

@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from lab.cluster import noise as noises
-from lab.cluster.balancer import Snapshot, ask, master_hears, parse_stat
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.paths import LabError, program, system_program
-from lab.cluster.signal_handlers import ended_by_signals, undisturbed
-from lab.cluster.spawn import Program, call, compiled, wait_until
-from lab.cluster.traces import missing as missing_of_lab
+from slackwater_lab.cluster import noise as noises
+from slackwater_lab.cluster.balancer import Snapshot, ask, master_hears, parse_stat
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.paths import LabError, program, system_program
+from slackwater_lab.cluster.signal_handlers import ended_by_signals, undisturbed
+from slackwater_lab.cluster.spawn import Program, call, compiled, wait_until
+from slackwater_lab.cluster.traces import missing as missing_of_lab
 from tests.site import debian, load, relay
 from tests.site.apps import APPS
 from tests.site.machine import END_WITHIN_S, Machine, Service, owner_name, remove_leftovers
@@ -223,7 +223,7 @@ class Site:
         layer = self.folder / "balancer-files"
         debian.add_users(layer)
         debian.add_folders(layer, ("var/lib/haproxy", "etc/slackwater"))
-        python = f"PYTHONPATH={ROOT} exec {sys.executable} -m slackwater.cli.main"
+        python = f"PYTHONPATH={ROOT} exec {sys.executable} -m slackwater.controller.cli.main"
         ours = {"slackwater": f'#!/bin/sh\n{python} "$@"\n', **dict.fromkeys(relay.PROGRAMS, relay.ASKING)}
         debian.add_files(layer, {f"usr/bin/{name}": text for name, text in ours.items()}, executable=True)
         addresses = {web.name: web.address for web in self.webs}

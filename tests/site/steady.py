@@ -22,11 +22,11 @@ from typing import Any
 
 import msgspec
 
-from detector.train.scores import share_interval
-from lab.cluster.commit import commit
-from lab.cluster.noise import NOISES
-from lab.cluster.paths import LabError
-from slackwater.files import replacing
+from slackwater.core.files import replacing
+from slackwater.detector.train.scores import share_interval
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.paths import LabError
 from tests.site.controller import Slackwater
 from tests.site.episodes import BASELINE, Episode, play
 from tests.site.site import Shape, Site

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import LabError
 from tests.site.controller import HAPROXY, STATE_DIR, Slackwater
 from tests.site.site import POOL, Load, Shape, Site, WebServer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.cgroups import Cgroups
 from tests.site.machine import owner_name, owner_runs, remove_leftovers
 from tests.site.site import FOLDER, SHAPES, TOP, Site, missing
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.cluster.noise import NOISES
+from slackwater_lab.cluster.noise import NOISES
 from tests.site import steady
 from tests.site.episodes import Episode, Times
 from tests.site.steady import BALANCES, EACH_SHAPE, RATES, Row, page, plan, read

@@ -17,8 +17,8 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from slackwater.bus.bus import CHANGES_PER_S, Bus, BusError, subject_of, without_password
-from slackwater.messages import Change, Cycle, Sample, Verdict, encode
+from slackwater.core.bus.bus import CHANGES_PER_S, Bus, BusError, subject_of, without_password
+from slackwater.core.messages import Change, Cycle, Sample, Verdict, encode
 from tests.support.nats_process import IN_TIME_S, Server, until
 from tests.support.real_processes import free_address
 

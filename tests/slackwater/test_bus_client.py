@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus, BusError
-from slackwater.bus.client import GuardedClient
-from slackwater.config import BusSettings
-from slackwater.messages import Sample, encode
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.bus.client import GuardedClient
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import Sample, encode
 from tests.support.certificates import certificates
 from tests.support.nats_impostor import greeting, impostor
 from tests.support.nats_process import IN_TIME_S, Server, until
@@ -38,7 +38,7 @@ def settings(folder: Path, url: str, **more: str) -> BusSettings:
 
 
 def test_the_client_library_is_the_one_that_this_was_written_for() -> None:
-    """Another version: read what `slackwater/bus/client.py` takes the place of, and run `tools/fuzz.py`."""
+    """Another version: read what `slackwater/core/bus/client.py` takes the place of, and run `tools/fuzz.py`."""
     assert version("nats-py") == "2.16.0"
 
 
@@ -137,7 +137,7 @@ def test_the_rule_is_kept_by_the_connection_whatever_the_name_leads_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`localhost` of a broken resolver, or a server that another one named."""
-    monkeypatch.setattr("slackwater.bus.client.is_loopback_host", lambda host: host != "127.0.0.1")
+    monkeypatch.setattr("slackwater.core.bus.client.is_loopback_host", lambda host: host != "127.0.0.1")
 
     async def story() -> None:
         async with impostor() as other:

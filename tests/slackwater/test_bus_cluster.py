@@ -12,8 +12,8 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bucket, Bus, BusError, NoStoreError
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bucket, Bus, BusError, NoStoreError
 from tests.support.nats_cluster import ELECTED_WITHIN_S, Cluster
 from tests.support.nats_process import open_server, until
 from tests.support.real_processes import free_address

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 from nats.aio.msg import Msg
 
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus, BusError, subject_of
-from slackwater.bus.config import WSENGINE, Node, config_text, read_nodes
-from slackwater.cli.main import cli
-from slackwater.config import CONTROL, CONTROLLER, BusSettings, ConfigError
-from slackwater.messages import Change, Knobs, Order, Sample, Weight, encode
+from slackwater.controller.cli.main import cli
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus, BusError, subject_of
+from slackwater.core.bus.config import WSENGINE, Node, config_text, read_nodes
+from slackwater.core.config import CONTROL, CONTROLLER, BusSettings, ConfigError
+from slackwater.core.messages import Change, Knobs, Order, Sample, Weight, encode
 from slackwater.orders.signing import Signer
 from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.real_processes import free_address

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lbengine.backends.haproxy import measured
-from lbengine.check_command import unseen
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings
-from slackwater.messages import Sample, decode
+from slackwater.controller.cli.check_command import unseen
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import Sample, decode
+from slackwater.lbengine.backends.haproxy import measured
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.served_site import HOSTS, IN_TIME_S, Site

@@ -12,13 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.restore import RECORD_WITHIN_S
-from slackwater.config import LbengineSettings
-from slackwater.heartbeat import VARIABLE, Heartbeat
-from slackwater.supervise.children import LONGEST_LOOK_S, Child, Death, Limits, how_it_ended, wait_before_start_s
-from slackwater.supervise.outage import Outage
-from slackwater.supervise.parts import OTHERS_SILENT_S, lbengine_silent_s
-from slackwater.supervise.serve import LOOK_EVERY_S
+from slackwater.controller.supervise.children import (
+    LONGEST_LOOK_S,
+    Child,
+    Death,
+    Limits,
+    how_it_ended,
+    wait_before_start_s,
+)
+from slackwater.controller.supervise.outage import Outage
+from slackwater.controller.supervise.parts import OTHERS_SILENT_S, lbengine_silent_s
+from slackwater.controller.supervise.serve import LOOK_EVERY_S
+from slackwater.core.config import LbengineSettings
+from slackwater.core.heartbeat import VARIABLE, Heartbeat
+from slackwater.lbengine.restore import RECORD_WITHIN_S
 from tests.support.freezer import frozen, needs_freezer
 from tests.support.real_processes import is_alive
 
@@ -194,7 +201,7 @@ def test_child_has_its_own_process_group_and_no_blocked_signals() -> None:
 
 def test_children_end_when_the_supervisor_is_killed() -> None:
     program = (
-        "import sys, time\nfrom slackwater.supervise.children import Child\n"
+        "import sys, time\nfrom slackwater.controller.supervise.children import Child\n"
         "child = Child('sleeper', ['sleep', '1000'])\nchild.start()\nprint(child.pid, flush=True)\ntime.sleep(1000)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as supervisor:
@@ -240,7 +247,7 @@ def test_an_lbengine_that_hung_is_overdue_at_once() -> None:
 def worker(clock: Clock, beats: int, **limits: float) -> tuple[Child, int]:
     """A child that reports progress so often at once, and then hangs; and the end of a pipe that says when."""
     program = (
-        "import os, sys, time\nfrom slackwater.heartbeat import Heartbeat\nheartbeat = Heartbeat()\n"
+        "import os, sys, time\nfrom slackwater.core.heartbeat import Heartbeat\nheartbeat = Heartbeat()\n"
         f"for _ in range({beats}): heartbeat.beat()\nos.write(int(sys.argv[1]), b'hangs')\ntime.sleep(1000)"
     )
     reader, writer = os.pipe()

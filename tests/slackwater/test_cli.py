@@ -19,13 +19,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from slackwater import control
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus
-from slackwater.cli.main import COMMANDS, HIDDEN, cli, is_expected
-from slackwater.config import ConfigError
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cycle, ServerState, Verdict
+from slackwater.controller.cli.main import COMMANDS, HIDDEN, cli, is_expected
+from slackwater.core import control
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import ConfigError
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Cycle, ServerState, Verdict
 from tests.support.nats_process import open_server
 from tests.support.real_processes import free_address
 
@@ -101,7 +101,7 @@ def change(identity: str, age_s: float, **fields: Any) -> Change:
 
 def test_help_imports_nothing_heavy() -> None:
     program = (
-        "import sys\nfrom click.testing import CliRunner\nfrom slackwater.cli.main import cli\n"
+        "import sys\nfrom click.testing import CliRunner\nfrom slackwater.controller.cli.main import cli\n"
         "result = CliRunner().invoke(cli, ['--help'])\nassert result.exit_code == 0 and 'status' in result.output\n"
         "heavy = {'numpy', 'sklearn', 'flask', 'nats', 'rich', 'msgspec', 'pyarrow', 'sqlite3'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
@@ -112,7 +112,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_pause_does_not_wait_for_the_detector() -> None:
     heavy = {"numpy", "sklearn", "rich", "flask"}
-    program = f"import sys, slackwater.cli.operator_commands\nsys.exit(bool({heavy} & set(sys.modules)))"
+    program = f"import sys, slackwater.controller.cli.operator_commands\nsys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
@@ -174,7 +174,7 @@ def test_a_fault_of_ours_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_console_command_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "slackwater.cli.main", "status"],
+        [sys.executable, "-m", "slackwater.controller.cli.main", "status"],
         capture_output=True,
         text=True,
         env={**os.environ, "SLACKWATER_CONFIG": str(tmp_path / "none.toml")},
@@ -297,7 +297,7 @@ def test_log_follows_until_interrupted(site: Path) -> None:
             sys.executable,
             "-u",
             "-m",
-            "slackwater.cli.main",
+            "slackwater.controller.cli.main",
             "log",
             "--config",
             str(site),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackwater.complaints import EVERY_S, MOST, Complaints
+from slackwater.core.complaints import EVERY_S, MOST, Complaints
 
 
 def test_each_thing_is_told_once_a_minute() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.ipvs.settings import ServicePool
-from slackwater import config
-from slackwater.config import ConfigError, host_and_port, load, parse
+from slackwater.core import config
+from slackwater.core.config import ConfigError, host_and_port, load, parse
+from slackwater.lbengine.backends.ipvs.settings import ServicePool
 from tests.support.paths import ROOT
 from tests.support.placed_case import CASES
 

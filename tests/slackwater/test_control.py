@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slackwater.control import request_of
+from slackwater.core.control import request_of
 
 
 def test_a_whole_request_is_taken() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater import config
-from slackwater.config import ControllerSettings, parse
-from slackwater.supervise.differences import CONCERNS, PARTS, Difference, compare, given_back
+from slackwater.controller.supervise.differences import CONCERNS, PARTS, Difference, compare, given_back
+from slackwater.core import config
+from slackwater.core.config import ControllerSettings, parse
 
 WEB = '[[pool]]\nname = "web"\nbackend = "be"\nsocket = "/run/a.sock"\n'
 SHOP = '[[pool]]\nname = "shop"\nbackend = "shop"\nsocket = "/run/a.sock"\n'

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.baseline import Baseline, BaselineStore
-from lbengine.leadership import lock
-from slackwater.supervise import last_settings
-from slackwater.supervise.serve import serve
+from slackwater.controller.supervise.serve import serve
+from slackwater.core import last_settings
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.baseline import Baseline, BaselineStore
+from slackwater.lbengine.leadership import lock
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
 from tests.support.real_processes import free_address
 from tests.support.served_site import HOSTS, Site, until, weights

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.files import replace_durably, replacing
+from slackwater.core.files import replace_durably, replacing
 
 
 def test_a_file_is_replaced_at_the_end_of_the_block(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slackwater.messages import ServerCondition, State
+from slackwater.core.messages import ServerCondition, State
 from slackwater.views.headline import exceptions, headline
 from slackwater.views.row import Row
 

@@ -14,8 +14,8 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from slackwater.bus.client import GuardedClient
-from slackwater.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Subscription
+from slackwater.core.bus.client import GuardedClient
+from slackwater.core.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Subscription
 from tests.support.nats_process import Server, until
 
 SENDERS = 200

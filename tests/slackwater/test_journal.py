@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from slackwater import messages
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.journal.service import COMPLAIN_S, Queue, Writer
-from slackwater.journal.steps import STEPS
-from slackwater.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
+from slackwater.core import messages
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
+from slackwater.core.journal.service import COMPLAIN_S, Queue, Writer
+from slackwater.core.journal.steps import STEPS
+from slackwater.core.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 from tests.support.nats_process import open_server
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
@@ -184,7 +184,7 @@ def test_readings_are_means_of_the_last_seconds_by_the_nodes_own_clock(journal: 
 
 def test_two_processes_write_at_the_same_time_and_both_are_kept(path: Path) -> None:
     writer = (
-        "import sys; from slackwater.journal.journal import Journal; from slackwater.messages import Change\n"
+        "import sys; from slackwater.core.journal.journal import Journal; from slackwater.core.messages import Change\n"
         "journal = Journal.open(sys.argv[1], wait_s=60)\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for i in range(100):\n"
@@ -224,7 +224,7 @@ def test_threads_of_one_process_share_a_journal(journal: Journal) -> None:
 
 def test_a_writer_that_is_killed_leaves_a_journal_that_can_be_read_and_written(path: Path) -> None:
     writer = (
-        "import sys; from slackwater.journal.journal import Journal; from slackwater.messages import Change\n"
+        "import sys; from slackwater.core.journal.journal import Journal; from slackwater.core.messages import Change\n"
         "journal = Journal.open(sys.argv[1])\n"
         "for i in range(10**9):\n"
         "    journal.record(*(Change(1, f'{i}-{k}', 'web', i, 'weight', 'host1', 0, 1, 'x' * 500, 'me', True)"
@@ -273,7 +273,7 @@ def test_it_is_in_wal_mode_and_only_changes_wait_for_the_disk(
 def test_what_is_not_forced_yet_is_read_by_others_and_survives_the_death_of_its_writer(path: Path) -> None:
     writer = (
         "import os, signal, sys\n"
-        "from slackwater.journal.journal import Journal; from slackwater.messages import Change\n"
+        "from slackwater.core.journal.journal import Journal; from slackwater.core.messages import Change\n"
         "made = Change(1, 'id1', 'web', 0.0, 'weight', 'host1', 100, 0, 'noise', 'test', True)\n"
         "journal = Journal.open(sys.argv[1])\n"
         "journal.record(made, wait=False)\n"
@@ -492,8 +492,8 @@ def test_the_service_writes_what_goes_over_the_bus_and_flushes_on_sigterm(tmp_pa
         '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/tmp/none"\n'
     )
     code = (
-        "import asyncio, sys, lbengine.backends.table\n"
-        "from slackwater.journal import service; from slackwater.config import parse\n"
+        "import asyncio, sys, slackwater.lbengine.backends.table\n"
+        "from slackwater.core.journal import service; from slackwater.core.config import parse\n"
         "asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
     )
     nats = subprocess.Popen(open_server(bus_folder, address))

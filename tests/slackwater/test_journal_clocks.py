@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.config import JournalSettings
-from slackwater.journal import age
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.journal.receipt import NEAR_S, Receipt
-from slackwater.journal.retention import DAY_S, Keeper
-from slackwater.journal.service import Queue, Writer
-from slackwater.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
+from slackwater.core.config import JournalSettings
+from slackwater.core.journal import age
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.journal.receipt import NEAR_S, Receipt
+from slackwater.core.journal.retention import DAY_S, Keeper
+from slackwater.core.journal.service import Queue, Writer
+from slackwater.core.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
 
 T0 = 1_794_999_600.0
 """The beginning of an hour."""

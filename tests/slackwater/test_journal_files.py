@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.journal.journal import Journal, JournalError
-from slackwater.messages import Change
+from slackwater.core.journal.journal import Journal, JournalError
+from slackwater.core.messages import Change
 
 T0 = 1_795_000_000.0
 CHANGE = (
-    "from slackwater.messages import Change\n"
+    "from slackwater.core.messages import Change\n"
     f"def change(name): return Change(1, name, 'web', {T0}, 'weight', 'host1', 100, 0, 'noise', 'test', True)\n"
 )
 GONE = [("-wal",), ("-shm",), ("-wal", "-shm")]
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 WRITER = f"""
 import sys
-from slackwater.journal.journal import Journal
+from slackwater.core.journal.journal import Journal
 {CHANGE}
 with Journal.open(sys.argv[1]) as journal:
     for line in sys.stdin:
@@ -124,7 +124,7 @@ def test_somebody_who_opened_it_meanwhile_harms_nothing(
 @pytest.mark.parametrize("names", GONE, ids=" ".join)
 def test_the_writer_s_death_afterwards_loses_nothing(path: Path, names: tuple[str, ...]) -> None:
     program = (
-        f"import os, sys\nfrom pathlib import Path\nfrom slackwater.journal.journal import Journal\n{CHANGE}"
+        f"import os, sys\nfrom pathlib import Path\nfrom slackwater.core.journal.journal import Journal\n{CHANGE}"
         "journal = Journal.open(sys.argv[1])\njournal.record(change('before'))\n"
         "for name in sys.argv[2:]: Path(sys.argv[1] + name).unlink()\n"
         "journal.record(change('after'))\nos.kill(os.getpid(), 9)\n"
@@ -157,7 +157,7 @@ def test_it_is_told_while_somebody_still_reads_from_a_deleted_log(path: Path, jo
 
 
 def test_processes_that_write_all_the_time_never_damage_it(path: Path) -> None:
-    program = f"import sys\nfrom slackwater.journal.journal import Journal, JournalError\n{CHANGE}" + (
+    program = f"import sys\nfrom slackwater.core.journal.journal import Journal, JournalError\n{CHANGE}" + (
         "journal = Journal.open(sys.argv[1])\nprint('open', flush=True)\n"
         "for number in range(int(sys.argv[3])):\n"
         "    try: journal.record(change(f'{sys.argv[2]}{number}'), wait=False)\n"

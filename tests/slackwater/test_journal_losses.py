@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.config import JournalSettings
-from slackwater.journal import schema
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.journal.retention import Keeper
-from slackwater.messages import State, Verdict
+from slackwater.core.config import JournalSettings
+from slackwater.core.journal import schema
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.journal.retention import Keeper
+from slackwater.core.messages import State, Verdict
 
 DAY_S = 86400.0
 T0 = 20_774 * DAY_S

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 import msgspec
 import pytest
 
-from slackwater.config import JournalSettings
-from slackwater.journal import schema
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.journal.retention import LEAST_NODE_CHANGES, NODE_CHANGES, Keeper
-from slackwater.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
+from slackwater.core.config import JournalSettings
+from slackwater.core.journal import schema
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.journal.retention import LEAST_NODE_CHANGES, NODE_CHANGES, Keeper
+from slackwater.core.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
 
 T0 = 1_794_999_600.0
 """The beginning of an hour."""
@@ -38,7 +38,7 @@ def cycle(at: float, weight: int) -> Cycle:
 @pytest.fixture(autouse=True)
 def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """However full this machine's own disk is."""
-    monkeypatch.setattr("slackwater.journal.retention.shutil.disk_usage", lambda _: SimpleNamespace(free=10**12))
+    monkeypatch.setattr("slackwater.core.journal.retention.shutil.disk_usage", lambda _: SimpleNamespace(free=10**12))
 
 
 @dataclass

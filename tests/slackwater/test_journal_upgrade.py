@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from slackwater.journal import schema
-from slackwater.journal.journal import Journal
-from slackwater.journal.steps import STEPS
-from slackwater.messages import Cpu, Sample, Traffic
+from slackwater.core.journal import schema
+from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.steps import STEPS
+from slackwater.core.messages import Cpu, Sample, Traffic
 from tests.support.journal_files import FOLDER, ROWS, made, places
 
 T0 = 1_795_000_000.0
 OLD = [pytest.param(place, id=place.stem) for _, place in places()]
 A_STEP_IS_MISSING = (
-    "the journal's columns changed: add a step at the end of slackwater/journal/steps.py that adds the new columns to"
+    "the journal's columns changed: add a step at the end of slackwater/core/journal/steps.py that "
+    "adds the new columns to"
     " `samples` and to `rolled`, rows for it in tests/support/journal_files.py, and run"
     " `python -m tests.support.journal_files`"
 )

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from slackwater.cli.main import cli
+from slackwater.controller.cli.main import cli
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 

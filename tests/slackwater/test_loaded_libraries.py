@@ -53,10 +53,10 @@ def loaded(source: str) -> set[str]:
 @pytest.mark.parametrize(
     "source",
     [
-        "from detector.service import *; choose_model(DetectorSettings())",
-        "import lbengine.service",
-        "import retune.service",
-        "import web.service",
+        "from slackwater.detector.service import *; choose_model(DetectorSettings())",
+        "import slackwater.lbengine.service",
+        "import slackwater.retune.service",
+        "import slackwater.web.service",
     ],
 )
 def test_what_a_child_imports_has_none_of_them_either(source: str) -> None:

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.features import sample_decoder
-from slackwater import messages
-from slackwater.messages import KINDS, MessageError, decode, encode, is_name
+from slackwater.core import messages
+from slackwater.core.messages import KINDS, MessageError, decode, encode, is_name
+from slackwater.detector.features import sample_decoder
 from tests.support.paths import ROOT
 
 EXAMPLES = sorted((ROOT / "schema/examples").glob("*.json"))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.bus import nats_server
-from slackwater.bus.bus import BusError
-from slackwater.bus.config import MAX_PAYLOAD_BYTES
-from slackwater.config import BusSettings, ControllerSettings, is_loopback
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import BusError
+from slackwater.core.bus.config import MAX_PAYLOAD_BYTES
+from slackwater.core.config import BusSettings, ControllerSettings, is_loopback
 from tests.support.real_processes import free_address
 
 

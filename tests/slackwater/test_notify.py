@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from slackwater.supervise.notify import Notify
+from slackwater.controller.supervise.notify import Notify
 
 
 def manager(address: str) -> socket.socket:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.played_verdict import verdict
-from slackwater import messages
-from slackwater.bus.bus import Bus
-from slackwater.bus.config import MAX_PAYLOAD_BYTES
-from slackwater.bus.parts import WholeCycles, payloads
-from slackwater.messages import Cycle, MessageError, ServerState
+from slackwater.core import messages
+from slackwater.core.bus.bus import Bus
+from slackwater.core.bus.config import MAX_PAYLOAD_BYTES
+from slackwater.core.bus.parts import WholeCycles, payloads
+from slackwater.core.messages import Cycle, MessageError, ServerState
+from slackwater_lab.played_verdict import verdict
 from tests.support.nats_process import IN_TIME_S, Server, until
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from detector.features import sample_decoder
-from lbengine.backends.haproxy.haproxy import in_words
-from slackwater.journal.journal import Journal
-from slackwater.messages import KINDS, Change, MessageError, decode, encode, plain_json, plain_text
+from slackwater.core.journal.journal import Journal
+from slackwater.core.messages import KINDS, Change, MessageError, decode, encode, plain_json, plain_text
+from slackwater.detector.features import sample_decoder
+from slackwater.lbengine.backends.haproxy.haproxy import in_words
 from tests.support.paths import ROOT
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\n\t\x7f\x9b31m\u202eevil\u2066\u2028\u200f"

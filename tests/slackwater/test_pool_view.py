@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import (
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import (
     Change,
     Cpu,
     Cycle,

@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
-from slackwater.bus.node_settings import node_text
-from slackwater.bus.ports import Port, parse_port, port_of
+from slackwater.core.bus.node_settings import node_text
+from slackwater.core.bus.ports import Port, parse_port, port_of
 
 
 def test_what_is_spoken_stands_behind_a_port_where_it_is_not_usual_there() -> None:

@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 from nats.aio.client import Client
 
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus, BusError
-from slackwater.bus.config import LIMITS, WSENGINE
-from slackwater.cli.main import cli
-from slackwater.config import CONTROL, CONTROLLER, BusSettings, ControllerSettings, host_and_port, load
-from slackwater.control import Request, send
-from slackwater.messages import Change, Sample, encode
-from slackwater.supervise.state_dir import ServeLock, write_serve
+from slackwater.controller.cli.main import cli
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.bus.config import LIMITS, WSENGINE
+from slackwater.core.config import CONTROL, CONTROLLER, BusSettings, ControllerSettings, host_and_port, load
+from slackwater.core.control import Request, send
+from slackwater.core.messages import Change, Sample, encode
+from slackwater.core.state_dir import ServeLock, write_serve
 from tests.support.certificates import certificates
 from tests.support.nats_process import IN_TIME_S, as_node, until
 from tests.support.paths import ROOT

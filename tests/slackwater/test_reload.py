@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from slackwater.config import load
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.supervise import state_dir
+from slackwater.core import state_dir
+from slackwater.core.config import load
+from slackwater.core.journal.journal import Journal, journal_path
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
 from tests.support.real_processes import free_address, is_alive
 from tests.support.served_site import IN_TIME_S, Site, noise_on_host1, until, weights

@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 from werkzeug.serving import make_server
 
-from slackwater.cli.main import cli
-from slackwater.control import Refused, Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Message
+from slackwater.controller.cli.main import cli
+from slackwater.core.control import Refused, Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Message
+from slackwater.web import create_app
+from slackwater.web.users import Users
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock, story
-from web import create_app
-from web.users import Users
 
 
 @dataclass

@@ -18,15 +18,15 @@ from subprocess import PIPE
 import pytest
 from click.testing import CliRunner, Result
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.keepalived.keepalived import LocalFiles
-from lbengine.baseline import Baseline, BaselineStore
-from slackwater.cli.main import cli
-from slackwater.files import in_hands_of, make_state_dir, replacing
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.supervise import state_dir
-from slackwater.supervise.last_settings import keep
-from slackwater.supervise.state_dir import StateError, send_signal
+from slackwater.controller.cli.main import cli
+from slackwater.core import state_dir
+from slackwater.core.files import in_hands_of, make_state_dir, replacing
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.last_settings import keep
+from slackwater.core.state_dir import StateError, send_signal
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.keepalived.keepalived import LocalFiles
+from slackwater.lbengine.baseline import Baseline, BaselineStore
 from tests.support.other_user import UID, as_user, folder_of_another_user, of_others
 from tests.support.real_processes import free_address
 
@@ -212,7 +212,7 @@ def test_a_command_before_the_first_start_makes_the_folder_closed_to_others(
 def test_the_folder_is_made_for_the_services_user_if_there_is_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slackwater.files.SERVICE_USER", "nobody")
+    monkeypatch.setattr("slackwater.core.files.SERVICE_USER", "nobody")
     made = folder.parent / "made"
     make_state_dir(made)
     assert made.stat().st_uid == 65534
@@ -280,8 +280,8 @@ def test_what_never_ends_in_place_of_a_file_holds_up_nobody(folder: Path, name: 
 AS_ROOT = """
 import os, sys
 from pathlib import Path
-from slackwater.supervise.last_settings import load_or_last
-import lbengine.backends.table
+from slackwater.core.last_settings import load_or_last
+import slackwater.lbengine.backends.table
 settings = load_or_last(Path(sys.argv[1]))
 print(settings.pool[0].backend, os.getresuid(), os.getresgid())
 """
@@ -313,7 +313,7 @@ def test_where_only_the_services_files_know_a_pool_root_is_the_service(folder: P
         listener.settimeout(60)
         where.chmod(0o666)
         BaselineStore(folder, HAProxyPool(name="left", backend="left", socket=str(where))).save({"a": Baseline(9, 9)})
-        command = [sys.executable, "-P", "-m", "slackwater.cli.main", "restore", "--all", "--config"]
+        command = [sys.executable, "-P", "-m", "slackwater.controller.cli.main", "restore", "--all", "--config"]
         with subprocess.Popen([*command, str(folder.parent / "controller.toml")], stderr=subprocess.DEVNULL) as restore:
             connection, _ = listener.accept()
             with connection:

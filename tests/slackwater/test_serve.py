@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.bus import nats_server
-from slackwater.supervise import state_dir
+from slackwater.core import state_dir
+from slackwater.core.bus import nats_server
 from tests.support.freezer import frozen, needs_freezer
 from tests.support.nats_process import open_server
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lbengine.baseline import BaselineStore
-from slackwater.cli.commands import ForJournald, goes_to_journald
-from slackwater.cli.main import cli
-from slackwater.config import load
+from slackwater.controller.cli.commands import ForJournald, goes_to_journald
+from slackwater.controller.cli.main import cli
+from slackwater.core.config import load
+from slackwater.lbengine.baseline import BaselineStore
 
 POOLS = """
 state_dir = "{folder}"

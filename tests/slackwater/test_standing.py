@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from slackwater.messages import State
+from slackwater.core.messages import State
 from slackwater.views.pool import PoolView, Row
 from slackwater.views.standing import SYMBOLS, StandingState, standing
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.supervise import state_dir
-from slackwater.supervise.state_dir import ServeLock, StateError, running_serve
+from slackwater.core import state_dir
+from slackwater.core.state_dir import ServeLock, StateError, running_serve
 
 
 def test_folder_is_made(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_second_serve_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> No
 
 def test_lock_is_held_until_the_children_of_a_killed_serve_are_gone(tmp_path: Path) -> None:
     program = (
-        "import os, subprocess, sys\nfrom pathlib import Path\nfrom slackwater.supervise import state_dir\n"
+        "import os, subprocess, sys\nfrom pathlib import Path\nfrom slackwater.core import state_dir\n"
         "folder = Path(sys.argv[1])\nlock = state_dir.ServeLock(folder)\nlock.acquire()\n"
         "child = subprocess.Popen(['sleep', '1000'], pass_fds=[lock.fd], stdout=subprocess.DEVNULL)\n"
         "state_dir.write_serve(folder, {'children': {'lbengine': child.pid, 'web': None}})\nos.kill(os.getpid(), 9)"
@@ -82,8 +82,8 @@ def test_no_other_user_reads_what_is_made_unless_the_group_was_chosen(
     tmp_path: Path, umask: int, expected: int
 ) -> None:
     program = (
-        "import os, sys\nfrom pathlib import Path\nfrom slackwater.cli.commands import keep_files_private\n"
-        "from slackwater.supervise import state_dir\nos.umask(int(sys.argv[2]))\nkeep_files_private()\n"
+        "import os, sys\nfrom pathlib import Path\nfrom slackwater.controller.cli.commands import keep_files_private\n"
+        "from slackwater.core import state_dir\nos.umask(int(sys.argv[2]))\nkeep_files_private()\n"
         "state_dir.write_serve(state_dir.prepare(sys.argv[1]), {})"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "state"), str(umask)], check=True)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.algorithms import weights_mean
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.static_weights import estimate_ms, first_change
 from slackwater.views.why import Story, episodes
+from slackwater.web.content.episodes import EpisodePage, page
 from tests.support.web_settings import settings_in
-from web.content.episodes import EpisodePage, page
 
 T0 = 1_795_000_000.0
 """The Sample that decided the episode of web1."""

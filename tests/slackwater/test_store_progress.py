@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus, BusError
-from slackwater.config import BusSettings
-from slackwater.supervise.store_progress import ANSWERS_WITHIN_S, StoreProgress
+from slackwater.controller.supervise.store_progress import ANSWERS_WITHIN_S, StoreProgress
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.config import BusSettings
 from tests.support.nats_process import open_server
 from tests.support.real_processes import free_address
 

@@ -17,18 +17,18 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-import lbengine.backends.table  # noqa: F401  (declares the balancers)
-from slackwater.cli.main import cli
-from slackwater.config import describe, load
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change
-from slackwater.support import contents
-from slackwater.support.scrub import REMOVED, SECRET_KEY, Scrubber
+import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers)
+from slackwater.controller.cli.main import cli
+from slackwater.controller.support import contents
+from slackwater.controller.support.scrub import REMOVED, SECRET_KEY, Scrubber
+from slackwater.core.config import describe, load
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change
+from slackwater.web import create_app
+from slackwater.web.http_server import HttpServer
+from slackwater.web.users import Users
 from tests.support.real_processes import free_port
 from tests.support.web_story import T0, Clock, story
-from web import create_app
-from web.http_server import HttpServer
-from web.users import Users
 
 MARKER = "Mark3rThatNobodyMaySee"
 NKEY_SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"

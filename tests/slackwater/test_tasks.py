@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from slackwater import tasks
+from slackwater.core import tasks
 from tests.support.nats_process import until
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slackwater.journal import series
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cycle, ServerState, State, Verdict
+from slackwater.core.journal import series
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Cycle, ServerState, State, Verdict
 from slackwater.views.together import MOST_S, end, leading, together
 from slackwater.views.why import Story, as_text, episodes, story
 

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from detector.recordings import compact
-from detector.recordings.recording import RecordingError
-from lbengine.balancer import BalancerError
-from slackwater.playback.pool import RecordedBalancer
+from slackwater.controller.playback.pool import RecordedBalancer
+from slackwater.detector.recordings import compact
+from slackwater.detector.recordings.recording import RecordingError
+from slackwater.lbengine.balancer import BalancerError
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_port
 
@@ -31,7 +31,7 @@ MOST_BYTES = 1_000_000
 
 def command(*words: str) -> list[str]:
     """Without root's powers, whoever runs the tests; it heeds SIGHUP, also under nohup."""
-    program = ["env", "--default-signal=HUP", sys.executable, "-m", "slackwater.cli.main", "try", *words]
+    program = ["env", "--default-signal=HUP", sys.executable, "-m", "slackwater.controller.cli.main", "try", *words]
     if os.geteuid() != 0:
         return program
     setpriv = shutil.which("setpriv")

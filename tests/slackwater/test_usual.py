@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.config import JournalSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.journal.retention import Keeper
-from slackwater.messages import Cpu, Cycle, Pressure, Sample, Sched, ServerState, Traffic, Verdict
+from slackwater.core.config import JournalSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.journal.retention import Keeper
+from slackwater.core.messages import Cpu, Cycle, Pressure, Sample, Sched, ServerState, Traffic, Verdict
 from slackwater.views.pool import PoolView, pool_view
 from slackwater.views.usual import Usual, as_in_calm
 

@@ -9,12 +9,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from slackwater.cli import week_text
-from slackwater.config import ControllerSettings, parse
-from slackwater.journal import pool_totals
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cpu, Cycle, EpisodeMark, Message, Sample, ServerState, State, Traffic, Verdict
-from slackwater.messages.causes import WeightsMean
+from slackwater.controller.cli import week_text
+from slackwater.core.config import ControllerSettings, parse
+from slackwater.core.journal import pool_totals
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import (
+    Change,
+    Cpu,
+    Cycle,
+    EpisodeMark,
+    Message,
+    Sample,
+    ServerState,
+    State,
+    Traffic,
+    Verdict,
+)
+from slackwater.core.messages.causes import WeightsMean
 from slackwater.views import harm
 from slackwater.views.harm import LEAST_OUTCOMES, MINUTE_S, MOST_SERVER_S, finest_steps, off_by, runs
 from slackwater.views.week import MOST_EPISODES, Week, week

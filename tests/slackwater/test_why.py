@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, ChangeCause, Resource, State, Verdict
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, ChangeCause, Resource, State, Verdict
 from slackwater.views.why import Story, as_text, story
 
 NOW = time.time()
@@ -122,7 +122,7 @@ def test_the_command_shows_it_by_the_name_of_the_node_or_of_its_server(journal: 
     journal.close()
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "slackwater.cli.main", "why", *arguments, "--config", str(config)]
+        command = [sys.executable, "-m", "slackwater.controller.cli.main", "why", *arguments, "--config", str(config)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     assert "weight of host1: 100 → 0" in run("web1")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.guest import Guest
+from slackwater_lab.cluster.guest import Guest
 from tests.support import systemd_guest
 from tests.support.built_packages import build
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings
 from tests.support.clean_root import CleanRoot
 from tests.support.real_haproxy import servers_of, until, web_servers
 from tests.support.synthetic_cluster import PERIOD_S, Cluster

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.compare import measured
-from lab.compare.measured import Block, Measured
-from lab.experiment.policies import POLICIES
-from lab.experiment.recording import Marks, Recorded, Run
+from slackwater_lab.compare import measured
+from slackwater_lab.compare.measured import Block, Measured
+from slackwater_lab.experiment.policies import POLICIES
+from slackwater_lab.experiment.recording import Marks, Recorded, Run
 
 LEVEL_MS = {"static": 60.0, "leastconn": 20.0, "slackwater": 10.0, "oracle": 9.0}
 """Response time of every request while the neighbour is loud."""

@@ -22,10 +22,10 @@ from typing import IO, Any
 
 import msgspec
 
-from detector.recordings.recording import Label, write
-from lab.cluster import qemu
-from lab.cluster.spawn import wait_until
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater.detector.recordings.recording import Label, write
+from slackwater_lab.cluster import qemu
+from slackwater_lab.cluster.spawn import wait_until
 from tests.support.paths import RECORDINGS
 from tests.support.pmu_guest import Guest, command, part, prepare, published, root_archive
 

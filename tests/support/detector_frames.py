@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.features.columns import Columns
-from detector.features.features import Frame
-from detector.features.signals import INDEX, SIGNALS
+from slackwater.detector.features.columns import Columns
+from slackwater.detector.features.features import Frame
+from slackwater.detector.features.signals import INDEX, SIGNALS
 
 
 def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame:
@@ -52,7 +52,7 @@ def columns(
     rps_error_share: float = 0.0,
     steal: float = np.nan,
 ) -> Columns:
-    """The fields of Samples of 0.2 s that `detector.capacity` reads."""
+    """The fields of Samples of 0.2 s that `slackwater.detector.capacity` reads."""
     count, busy = len(rps), np.array(utilisation)
     return {
         "time_unix_s": np.full(count, time_unix_s),

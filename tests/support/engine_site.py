@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.played_verdict import verdict
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.engine import Engine
-from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, State
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, State
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.engine import Engine
+from slackwater_lab.played_verdict import verdict
 from tests.support.real_haproxy import (
     RealHAProxy,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slackwater.config import ControllerSettings, parse
-from slackwater.messages import Cycle, Message, Sample, ServerState, State, Traffic, Verdict
+from slackwater.core.config import ControllerSettings, parse
+from slackwater.core.messages import Cycle, Message, Sample, ServerState, State, Traffic, Verdict
 from tests.support.web_story import T0
 
 POOLS = """

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import guest
-from lab.cluster.guest import Guest, GuestSettings, GuestSilent, quoted
-from lab.cluster.paths import DEBIAN
-from lbengine.backends.ipvs.ipvs import Result
-from lbengine.balancer import BalancerUnreachable
+from slackwater.lbengine.backends.ipvs.ipvs import Result
+from slackwater.lbengine.balancer import BalancerUnreachable
+from slackwater_lab.cluster import guest
+from slackwater_lab.cluster.guest import Guest, GuestSettings, GuestSilent, quoted
+from slackwater_lab.cluster.paths import DEBIAN
 from tests.support.paths import ROOT
 
 GUEST = ROOT / "tests/guest"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from lbengine.backends.ipvs.ipvs import Lvs
+from slackwater.lbengine.backends.ipvs.ipvs import Lvs
 from tests.support.ipvs_guest import GUEST, PYTHON, IpvsGuest
 
 TRAFFIC = f"{PYTHON} -ISE {GUEST / 'traffic.py'}"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from slackwater.journal.schema import APPLICATION_ID
-from slackwater.journal.steps import STEPS
+from slackwater.core.journal.schema import APPLICATION_ID
+from slackwater.core.journal.steps import STEPS
 from tests.support.paths import TESTS
 
 FOLDER = TESTS / "journals"

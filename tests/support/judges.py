@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from detector.classify.tree import SHIPPED, Model, load
-from detector.judge import Judge
+from slackwater.detector.classify.tree import SHIPPED, Model, load
+from slackwater.detector.judge import Judge
 
 
 @cache

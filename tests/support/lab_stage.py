@@ -6,12 +6,12 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.controller import Controller
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand
-from lab.cluster.noise import Noise
-from lab.experiment.steady import at_baseline
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.controller import Controller
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.experiment.steady import at_baseline
 from tests.support.real_lab import eventually
 
 MITIGATED_WITHIN_S = 60.0

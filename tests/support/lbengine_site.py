@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from lab.played_verdict import verdict
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus, BusError
-from slackwater.messages import State
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.messages import State
+from slackwater_lab.played_verdict import verdict
 from tests.support.nats_process import open_server
 from tests.support.real_haproxy import RealHAProxy
 from tests.support.real_processes import free_address
@@ -24,8 +24,8 @@ from tests.support.real_processes import free_address
 HOSTS = ("host1", "host2", "host3")
 RUN = """
 import asyncio, logging, sys
-from lbengine.service import run
-from slackwater.config import load
+from slackwater.lbengine.service import run
+from slackwater.core.config import load
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
 asyncio.run(run(load(sys.argv[1])))
 """

@@ -16,19 +16,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus
-from slackwater.bus.config import Node
-from slackwater.config import load
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.supervise import state_dir
+import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
+from slackwater.core import state_dir
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus
+from slackwater.core.bus.config import Node
+from slackwater.core.config import load
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
 from slackwater.views.pool import PoolView, pool_view
+from slackwater.web.users import Users
 from tests.support.nats_process import as_node
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, web_servers
 from tests.support.real_processes import free_address
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
-from web.users import Users
 
 IN_TIME_S = 90.0
 TOTAL_RPS = 200.0
@@ -81,7 +81,7 @@ class LiveCluster:
 
     def start(self) -> None:
         """Starts everything and waits for calm."""
-        command = [sys.executable, "-m", "slackwater.cli.main", "serve", "--config", str(self.config)]
+        command = [sys.executable, "-m", "slackwater.controller.cli.main", "serve", "--config", str(self.config)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
         until(lambda: (self.state / "serve.json").exists(), "serve.json")

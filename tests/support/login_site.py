@@ -11,10 +11,10 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.security import generate_password_hash
 
-from slackwater.control import Request
+from slackwater.core.control import Request
+from slackwater.web import create_app
+from slackwater.web.users import Users
 from tests.support.web_settings import settings_in
-from web import create_app
-from web.users import Users
 
 T0 = 1_795_000_000.0
 PASSWORD = "correct horse battery"

@@ -7,7 +7,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from slackwater.bus import nats_server
+from slackwater.core.bus import nats_server
 from tests.support.real_lab import eventually
 from tests.support.real_processes import free_address
 

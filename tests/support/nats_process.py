@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slackwater.bus import nats_server
-from slackwater.bus.config import MAX_PAYLOAD_BYTES
-from slackwater.config import BusSettings, ControllerSettings
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.config import MAX_PAYLOAD_BYTES
+from slackwater.core.config import BusSettings, ControllerSettings
 from tests.support.real_processes import free_address
 
 IN_TIME_S = 60.0

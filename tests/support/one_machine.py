@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import CODES, SIGNS, STATES, Signs, StateMachines
-from detector.classify.evidence import QUIET, REFERENCE_S, Evidence
-from detector.explain import episode_reason
-from slackwater.messages import State
+from slackwater.core.messages import State
+from slackwater.detector.classify.episodes import CODES, SIGNS, STATES, Signs, StateMachines
+from slackwater.detector.classify.evidence import QUIET, REFERENCE_S, Evidence
+from slackwater.detector.explain import episode_reason
 
 EVIDENCE = Evidence(calm=(99_950, 50, 100, 10), neighbour=(100, 10, 200, 700))
 """Round figures: a quiet tick says -2.3, a faint one 3.0, a weak one 5.0, a strong one 8.9."""

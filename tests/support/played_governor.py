@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from governor.pool import GovernedPool
-from lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.config import BATCH_RUNNING, GovernorSettings
-from slackwater.messages import (
+from slackwater.core.config import BATCH_RUNNING, GovernorSettings
+from slackwater.core.messages import (
     WSENGINE,
     Change,
     ChangeCause,
@@ -20,7 +18,9 @@ from slackwater.messages import (
     Sample,
     Verdict,
 )
-from slackwater.messages.sample import Cpu, Traffic
+from slackwater.core.messages.sample import Cpu, Traffic
+from slackwater.governor.pool import GovernedPool
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import NotNow
 from slackwater.orders.knobs import RELEASE, Value
 

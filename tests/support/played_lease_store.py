@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 
-from lbengine.leadership.lease import Lease, Record
-from lbengine.leadership.leases import Leases
-from slackwater.bus.bus import BusError
+from slackwater.core.bus.bus import BusError
+from slackwater.lbengine.leadership.lease import Lease, Record
+from slackwater.lbengine.leadership.leases import Leases
 
 
 class Store:

@@ -6,8 +6,8 @@ import asyncio
 import threading
 import time
 
-from slackwater.bus.bus import Bus, BusError
-from slackwater.messages import Sample
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.messages import Sample
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from retune import knowledge
-from retune.best_values import BestValues
-from retune.pool import Pool
-from slackwater.config import RetuneSettings
-from slackwater.messages import Change, ChangeCause, Cycle, Knobs, KnobState, ServerState, State, Verdict
+from slackwater.core.config import RetuneSettings
+from slackwater.core.messages import Change, ChangeCause, Cycle, Knobs, KnobState, ServerState, State, Verdict
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.knobs import RELEASE, Value
+from slackwater.retune import knowledge
+from slackwater.retune.best_values import BestValues
+from slackwater.retune.pool import Pool
 
 NODES = ("web1", "web2", "web3")
 CHILDREN, FREQUENCY = "php_fpm.max_children", "cpu.frequency"

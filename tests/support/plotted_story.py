@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slackwater.messages import Change, Counters, Cpu, Cycle, Message, Sample, Sched, ServerState, Traffic, Verdict
+from slackwater.core.messages import Change, Counters, Cpu, Cycle, Message, Sample, Sched, ServerState, Traffic, Verdict
 from tests.support.web_story import T0
 
 BACK_S = 900

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.qemu import BARE, archive, files_below, run_to_the_end
-from slackwater.messages import Sample, decode
+from slackwater.core.messages import Sample, decode
+from slackwater_lab.cluster.qemu import BARE, archive, files_below, run_to_the_end
 from tests.support.paths import ROOT
 from tools import setup_arm64
 from tools.setup_base import SetupError

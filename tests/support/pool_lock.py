@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbengine.leadership.lock import PoolLocks
-from slackwater.config import PoolSettings
+from slackwater.core.config import PoolSettings
+from slackwater.lbengine.leadership.lock import PoolLocks
 
 
 @contextmanager

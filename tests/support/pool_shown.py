@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.ipvs.schedulers import SCHEDULERS
-from lbengine.balancer import Server, Snapshot
-from lbengine.baseline import Baseline
-from lbengine.decision.decide import Decisions, decide
-from lbengine.decision.position import Position
-from lbengine.decision.rates import Rates
-from lbengine.decision.state import PoolState, PoolView
-from lbengine.errors import Failing
-from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import State, Verdict
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.core.messages import State, Verdict
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.ipvs.schedulers import SCHEDULERS
+from slackwater.lbengine.balancer import Server, Snapshot
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision.decide import Decisions, decide
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.rates import Rates
+from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.errors import Failing
 
 POOL = HAProxyPool(name="web", backend="web", socket="/none", mode="act")
 

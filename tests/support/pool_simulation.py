@@ -9,13 +9,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.baseline import Baseline
-from lbengine.decision.position import Position
-from lbengine.decision.state import PoolState, PoolView
-from lbengine.decision.step import step
-from slackwater.config import LbengineSettings
-from slackwater.messages import State, Verdict
+from slackwater.core.config import LbengineSettings
+from slackwater.core.messages import State, Verdict
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.decision.step import step
 from tests.support.one_machine import OneMachine, Shows
 from tests.support.pool_shown import server, snapshot
 

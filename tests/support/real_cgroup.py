@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.paths import LabError
 from tests.support.real_wsengine import PROGRAM, wait_for
 
 PERIOD_US = 50_000

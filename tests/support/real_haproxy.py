@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from lab.cluster.balancer import listens, master_hears
+from slackwater_lab.cluster.balancer import listens, master_hears
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_port
 

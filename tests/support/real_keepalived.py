@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbengine.backends.keepalived.keepalived import Keepalived, owner
+from slackwater.lbengine.backends.keepalived.keepalived import Keepalived, owner
 from tests.support.ipvs_guest import IpvsGuest
 from tests.support.real_haproxy import until
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.cluster.traces import missing
+from slackwater_lab.cluster.traces import missing
 
 LACKS = missing()
 needs_lab = pytest.mark.skipif(bool(LACKS), reason=f"the lab cannot run here; missing: {'; '.join(LACKS)}")
 
 
 def lab_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "slackwater.cli.main", "lab", *arguments]
+    return [sys.executable, "-m", "slackwater.controller.cli.main", "lab", *arguments]
 
 
 def run_lab(*arguments: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.paths import DEBIAN
-from lab.cluster.webserver import unprivileged_user
+from slackwater_lab.cluster.paths import DEBIAN
+from slackwater_lab.cluster.webserver import unprivileged_user
 from tests.support.real_processes import free_address
 from tests.support.real_wsengine import PROGRAM, Controller, Engine, Nats, make_keys, wait_for
 

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.client import Client
 
-from slackwater import messages
-from slackwater.bus import nats_server
-from slackwater.messages import Change, Order
+from slackwater.core import messages
+from slackwater.core.bus import nats_server
+from slackwater.core.messages import Change, Order
 from slackwater.orders.signing import Signer
 from tests.support.nats_process import open_server
 from tests.support.real_processes import free_address

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 
-from lab.experiment.decisions import Look, Seen
+from slackwater_lab.experiment.decisions import Look, Seen
 from tests.support.paths import TRACES
 
 RECORDED = TRACES / "looks.json"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.messages import Sample
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
+from slackwater.core.messages import Sample
 from tests.support.played_monitors import Monitors
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy
 from tests.support.real_wsengine import wait_for

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from slackwater.bus.bus import Bus
-from slackwater.messages import Order
+from slackwater.core.bus.bus import Bus
+from slackwater.core.messages import Order
 from slackwater.orders.signing import Signer
 from tests.support.rollout_ansible import Site
 from tests.support.rollout_floods import controllers_bus

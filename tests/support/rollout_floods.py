@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slackwater import messages
-from slackwater.config import BusSettings
+from slackwater.core import messages
+from slackwater.core.config import BusSettings
 from tests.support import rollout_thief
 from tests.support.rollout_ansible import Site
 from tests.support.synthetic_cluster import Cluster

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater import messages
+from slackwater.core import messages
 from tests.support import rollout_thief
 from tests.support.rollout_ansible import Site
 from tests.support.rollout_hosts import Hosts

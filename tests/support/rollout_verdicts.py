@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings
-from slackwater.messages import Verdict
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import Verdict
 
 
 async def ages_s(settings: BusSettings, node: str, count: int) -> list[float]:

@@ -17,10 +17,10 @@ from tests.support.real_processes import free_address
 IN_TIME_S = 60.0
 # lbengine answers at once; at the end it writes how many threads serve when it should have ended.
 CODE = """\
-import asyncio, sys, threading, lbengine.backends.table
-from slackwater import control
-from slackwater.config import parse
-from web import service
+import asyncio, sys, threading, slackwater.lbengine.backends.table
+from slackwater.core import control
+from slackwater.core.config import parse
+from slackwater.web import service
 control.send_once = lambda *_: "done"
 asyncio.run(service.run(parse(sys.argv[1], "test")))
 print(sum(thread.name == "waitress" for thread in threading.enumerate()))

@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from slackwater.bus.bus import Bus
-from slackwater.config import BusSettings, load
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Verdict
-from slackwater.supervise import state_dir
+from slackwater.core import state_dir
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import BusSettings, load
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Verdict
 from tests.support.real_haproxy import RealHAProxy
 from tests.support.real_processes import free_address, is_alive
 
@@ -62,7 +62,7 @@ class Site:
         self.listen = free_address()
         self.balancer = balancer
         self.log = folder / "serve.log"
-        self.program = [sys.executable, "-m", "slackwater.cli.main"]
+        self.program = [sys.executable, "-m", "slackwater.controller.cli.main"]
         self.broken = folder / "python" / "broken"
         """Parts named in it end as soon as they are started."""
         self.broken.parent.mkdir()

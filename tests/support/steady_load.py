@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.cluster.load import Demand, Floats, Load
+from slackwater_lab.cluster.load import Demand, Floats, Load
 
 PIECE_S = 10.0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slackwater.messages import (
+from slackwater.core.messages import (
     Canary,
     Counters,
     Cpu,

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
 
 START_UNIX_S = 1_795_000_000.0
 PERIOD_S = 0.2

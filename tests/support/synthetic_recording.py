@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detector.recordings.recording import Label, write
+from slackwater.detector.recordings.recording import Label, write
 from tests.support.synthetic_cluster import START_UNIX_S, Cluster, swing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slackwater.config import ControllerSettings, parse
+from slackwater.core.config import ControllerSettings, parse
 
 
 def settings_in(folder: Path, web: str = "") -> ControllerSettings:

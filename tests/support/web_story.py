@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html.parser
 
-from slackwater.messages import (
+from slackwater.core.messages import (
     Change,
     ChangeCause,
     Cpu,

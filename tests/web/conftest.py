@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.journal.journal import Journal, journal_path
 from tests.support.web_story import Clock, story
 
 

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, settings
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import load_all_checks
 
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cycle, Governed, plain_text
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Cycle, Governed, plain_text
+from slackwater.web import create_app
+from slackwater.web.blueprints.api import described
+from slackwater.web.metric_values import METRICS
+from slackwater.web.users import Users
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, story
-from web import create_app
-from web.blueprints.api import described
-from web.metric_values import METRICS
-from web.users import Users
 
 STATE: list[Users] = []
 load_all_checks()

@@ -15,17 +15,17 @@ import pytest
 from flask import Flask
 from msgspec import structs
 
-from slackwater.config import host_and_port
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic
+from slackwater.core.config import host_and_port
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic
+from slackwater.web import create_app
+from slackwater.web.http_server import HttpServer
+from slackwater.web.users import Users
 from tests.support.chromium import browse, needs_chromium
 from tests.support.fleet_story import settings_in, site
 from tests.support.real_processes import free_address
 from tests.support.web_story import T0, Clock
-from web import create_app
-from web.http_server import HttpServer
-from web.users import Users
 
 PASSWORD = "correct horse battery"
 pytestmark = [

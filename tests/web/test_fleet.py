@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Sample
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Sample
 from slackwater.views.pool import NOTHING
+from slackwater.web import create_app
+from slackwater.web.content import harm
+from slackwater.web.content.fleet import Server, servers_of
+from slackwater.web.fleet import Fleet
+from slackwater.web.reader import Reader
 from tests.support.fleet_story import settings_in, site, verdicts
 from tests.support.web_story import MARKUP, T0, Clock
-from web import create_app
-from web.content import harm
-from web.content.fleet import Server, servers_of
-from web.fleet import Fleet
-from web.reader import Reader
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slackwater.web import create_app
 from tests.support.web_settings import settings_in
-from web import create_app
 
 NAMES = ("localhost", "LOCALHOST:8099", "127.0.0.1", "127.0.0.1:8099", "[::1]", "[::1]:8099", "[0:0::1]:8099")
 FOREIGN = (

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from flask.testing import FlaskClient
 
-from slackwater.journal.journal import Journal, JournalError
-from slackwater.messages import Change, Message, Sample, Verdict
+from slackwater.core.journal.journal import Journal, JournalError
+from slackwater.core.messages import Change, Message, Sample, Verdict
+from slackwater.web import create_app
+from slackwater.web.content.pool import MOST_DRAWN
+from slackwater.web.context import Context
+from slackwater.web.lanes import Lane
+from slackwater.web.memory import FIRST_TO_GO, MOST_BYTES
+from slackwater.web.reader import MOST_VALUES
 from tests.support.paths import ROOT
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock
-from web import create_app
-from web.content.pool import MOST_DRAWN
-from web.context import Context
-from web.lanes import Lane
-from web.memory import FIRST_TO_GO, MOST_BYTES
-from web.reader import MOST_VALUES
 
 NODES = 100
 READ_ANEW = (
@@ -156,7 +156,7 @@ def test_a_read_that_takes_too_long_is_stopped(journal: Journal) -> None:
 
 def test_the_process_has_a_memory_limit_and_is_the_first_to_go() -> None:
     code = (
-        "import web.memory; web.memory.limit()\n"
+        "import slackwater.web.memory; slackwater.web.memory.limit()\n"
         "print(open('/proc/self/oom_score_adj').read().strip())\n"
         "kept = []\n"
         "try:\n"

@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 from flask.testing import FlaskClient
 
-from slackwater.bus.bus import BusError
-from slackwater.control import Refused
+from slackwater.controller.cli.web_commands import web as web_command
+from slackwater.core.bus.bus import BusError
+from slackwater.core.control import Refused
+from slackwater.web import create_app
+from slackwater.web.sessions import EndedSessions
+from slackwater.web.users import Users, UsersError
 from tests.support.login_site import PASSWORD, Site, token_of
 from tests.support.web_settings import settings_in
-from web import create_app
-from web.commands import web as web_command
-from web.sessions import EndedSessions
-from web.users import Users, UsersError
 
 
 def pause(client: FlaskClient, **more: str) -> Any:
@@ -264,7 +264,7 @@ def test_a_copy_of_a_session_ends_with_it(site: Site, tmp_path: Path) -> None:
 
 
 def test_ended_sessions_stay_a_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.sessions.MOST", 3)
+    monkeypatch.setattr("slackwater.web.sessions.MOST", 3)
     ended = EndedSessions(tmp_path)
     for name in "abcd":
         ended.add(name)

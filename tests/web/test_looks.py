@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from flask.testing import FlaskClient
 
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.views.pool import PoolView
 from slackwater.views.row import NOTHING, Row
+from slackwater.web import create_app
+from slackwater.web.content.looks import Badge, badge, of_pool
+from slackwater.web.content.pool import show
 from tests.support.plotted_story import plotted_story
 from tests.support.web_settings import settings_in
 from tests.support.web_story import Clock, Texts
-from web import create_app
-from web.content.looks import Badge, badge, of_pool
-from web.content.pool import show
 
 CALM = Row("web1", "web1", "up", "calm", 1.0, 100, 100, 100, 80.0, 0.5, 0.5, 4.0, 8.0, 0.4, "")
 

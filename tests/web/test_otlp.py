@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slackwater.config import ControllerSettings, OtlpSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Verdict
-from slackwater.otlp_collector import Collector, OtlpError, headers_in
-from slackwater.supervise import state_dir
+from slackwater.core import state_dir
+from slackwater.core.config import ControllerSettings, OtlpSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Verdict
+from slackwater.core.otlp_collector import Collector, OtlpError, headers_in
+from slackwater.web import create_app
+from slackwater.web.otlp import sender
+from slackwater.web.otlp.convert import MOST_CHANGES
+from slackwater.web.otlp.sender import Sender
+from slackwater.web.reader import Reader
 from tests.support.otlp_receiver import Receiver, receiver
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
@@ -23,11 +28,6 @@ from tests.support.real_processes import free_address
 from tests.support.served_site import Site, until
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock, story
-from web import create_app
-from web.otlp import sender
-from web.otlp.convert import MOST_CHANGES
-from web.otlp.sender import Sender
-from web.reader import Reader
 
 END = T0 + 5.0
 
@@ -224,8 +224,9 @@ def test_a_headers_file_or_an_authority_that_is_not_there_is_named(tmp_path: Pat
 def test_without_its_packages_the_setting_is_refused_with_the_command_that_installs_them() -> None:
     source = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from slackwater.config import OtlpSettings\nfrom slackwater.otlp_collector import Collector, OtlpError\n"
-        "import web.otlp.service\n"
+        "from slackwater.core.config import OtlpSettings\n"
+        "from slackwater.core.otlp_collector import Collector, OtlpError\n"
+        "import slackwater.web.otlp.service\n"
         "try: Collector.of(OtlpSettings(endpoint='http://127.0.0.1:1'))\nexcept OtlpError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True)

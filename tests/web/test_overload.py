@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.web.http_server import MAX_REQUEST_BYTES, MOST_CONNECTIONS, THREADS, HttpServer
+from slackwater.web.reader import Reader
 from tests.support.served_dashboard import IN_TIME_S, Dashboard, served
 from tests.support.web_settings import settings_in
-from web.http_server import MAX_REQUEST_BYTES, MOST_CONNECTIONS, THREADS, HttpServer
-from web.reader import Reader
 
 ANSWER_BYTES = 24 << 20
 """More than the system's buffers take, and than waitress keeps for a client by itself."""
@@ -99,8 +99,8 @@ def test_checks_do_not_wait_for_one_that_waits_for_the_disk(tmp_path: Path) -> N
 
 def test_answers_that_nobody_reads_are_dropped_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server as it is, with less room."""
-    monkeypatch.setattr("web.http_server.MOST_UNREAD_BYTES", 3 * ANSWER_BYTES)
-    monkeypatch.setattr("web.http_server.BEAT_EVERY_S", 0.05)
+    monkeypatch.setattr("slackwater.web.http_server.MOST_UNREAD_BYTES", 3 * ANSWER_BYTES)
+    monkeypatch.setattr("slackwater.web.http_server.BEAT_EVERY_S", 0.05)
     asked = threading.Semaphore(0)
 
     def application(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
@@ -136,8 +136,8 @@ def test_a_connection_that_was_given_up_is_closed_though_much_is_unread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """waitress marks it, and then waits until the client reads."""
-    monkeypatch.setattr("web.http_server.SILENT_S", 0)
-    monkeypatch.setattr("web.http_server.BEAT_EVERY_S", 0.05)
+    monkeypatch.setattr("slackwater.web.http_server.SILENT_S", 0)
+    monkeypatch.setattr("slackwater.web.http_server.BEAT_EVERY_S", 0.05)
     monkeypatch.setattr("waitress.adjustments.Adjustments.cleanup_interval", 0)
 
     def application(_: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from flask.testing import FlaskClient
 
-from slackwater.config import load
-from slackwater.journal.journal import Journal
-from slackwater.messages import GOVERNOR, Change, Cycle, Governed, Message, Sample, Verdict, WeightsMean
-from slackwater.supervise import state_dir
+from slackwater.core import state_dir
+from slackwater.core.config import load
+from slackwater.core.journal.journal import Journal
+from slackwater.core.messages import GOVERNOR, Change, Cycle, Governed, Message, Sample, Verdict, WeightsMean
+from slackwater.web import create_app
+from slackwater.web.content.model import model_page
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
-from web import create_app
-from web.content.model import model_page
 
 SINCE_MS = round((T0 - 42) * 1000)
 EPISODE = f"/pools/web/episodes/web1/{SINCE_MS}"
@@ -94,7 +94,7 @@ def test_the_detectors_page_draws_the_tree_and_shows_what_is_absent(
     tree = [{"asks": "run delay", "limit": 2.8, "below": 1, "above": 2}]
     tree += [{"says": "calm", "ratio": -4.5}, {"says": "interference", "ratio": 8.0}]
     page = model_page({"name": "start", "trained": "2026-11-21", "trees": {"cgroup": tree}, "scores": {}, "data": []})
-    monkeypatch.setattr("web.content.model.Models.get", lambda _: page)
+    monkeypatch.setattr("slackwater.web.content.model.Models.get", lambda _: page)
     sample = Sample(1, "web1", "web", T0, "boot", 99, 0.2, absent={"counters": f"no PMU {MARKUP}"})
     journal.record(sample, Verdict(1, "web1", "web", T0, "interference", T0 - 42, 0.8, ["x"], "m", resource="cache"))
     shown = client.get("/detector").text

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from werkzeug.serving import make_server
 
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.web import create_app
+from slackwater.web.users import Users
 from tests.support.chromium import browse, needs_chromium
 from tests.support.plotted_story import plotted_story
 from tests.support.web_settings import settings_in
 from tests.support.web_story import Clock
-from web import create_app
-from web.users import Users
 
 PASSWORD = "correct horse battery"
 pytestmark = [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slackwater.web.proxies import SECRET_HEADER, network_of
 from tests.support.login_site import Site, wrong_logins
-from web.proxies import SECRET_HEADER, network_of
 
 SECRET = "a secret of the proxy's"
 NAMED = {"X-Remote-User": "anna"}

@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import load_all_checks
 
-from slackwater.journal.journal import Journal, journal_path
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.web import create_app
+from slackwater.web.blueprints.api import described
+from slackwater.web.users import Users
 from tests.support.served_dashboard import Dashboard, served
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, story
-from web import create_app
-from web.blueprints.api import described
-from web.users import Users
 
 PASSWORD = "correct horse battery"
 with tempfile.TemporaryDirectory() as made_here:

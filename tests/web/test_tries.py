@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
+from slackwater.web import create_app
+from slackwater.web.lanes import BusyError, Lane
+from slackwater.web.logins import KNOWN_ADDRESSES, PLACES, WAITING, Client, Logins, Tries
+from slackwater.web.users import User, Users
 from tests.support.login_site import PASSWORD, Site, token_of, wrong_logins
-from web import create_app
-from web.lanes import BusyError, Lane
-from web.logins import KNOWN_ADDRESSES, PLACES, WAITING, Client, Logins, Tries
-from web.users import User, Users
 
 IN_TIME_S = 60.0
 COOKIE = "slackwater-known"

@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from slackwater.config import ControllerSettings, parse
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import (
+from slackwater.core.config import ControllerSettings, parse
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import (
     Sample,
 )
 from slackwater.views.pool import NOTHING
 from slackwater.views.row import clock as local
+from slackwater.web import create_app
+from slackwater.web.reader import Reader
+from slackwater.web.streams import MAX_STREAMS
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
-from web import create_app
-from web.reader import Reader
-from web.streams import MAX_STREAMS
 
 IN_TIME_S = 60.0
 
@@ -301,7 +301,7 @@ def test_too_many_viewers_are_refused_and_a_place_becomes_free(client: FlaskClie
 
 
 class Served:
-    """`web.service.run` in a process of its own."""
+    """`slackwater.web.service.run` in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
         address = free_address()
@@ -311,8 +311,8 @@ class Served:
             f'[web]\nlisten = "{address}"\n'
         )
         code = (
-            "import asyncio, sys, lbengine.backends.table\n"
-            "from slackwater.config import parse; from web import service\n"
+            "import asyncio, sys, slackwater.lbengine.backends.table\n"
+            "from slackwater.core.config import parse; from slackwater.web import service\n"
             "try: asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
             "except service.WebError as error: sys.exit(str(error))\n"
         )

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change
+from slackwater.web import create_app
+from slackwater.web.users import Role, Users
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
-from web import create_app
-from web.users import Role, Users
 
 PASSWORD = "correct horse battery"
 SINCE_MS = round((T0 - 42) * 1000)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from werkzeug.serving import make_server
 
-from slackwater.control import Request
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change
+from slackwater.core.control import Request
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change
+from slackwater.web import create_app
+from slackwater.web.users import Users
 from tests.support.chromium import browse, needs_chromium
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock, story
-from web import create_app
-from web.users import Users
 
 PASSWORD = "correct horse battery"
 pytestmark = [

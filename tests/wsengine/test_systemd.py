@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.cluster.guest import Guest
+from slackwater_lab.cluster.guest import Guest
 from tests.support import systemd_guest
 
 pytestmark = [

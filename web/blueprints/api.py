@@ -9,18 +9,18 @@ from contextlib import contextmanager
 import msgspec
 from flask import Blueprint, Response, abort, request
 
-from slackwater.messages import Change, is_server_name
+from slackwater.core.messages import Change, is_server_name
 from slackwater.views import week as views
 from slackwater.views import why
 from slackwater.views.answers import Changes, Done, NodeStory, Pools
 from slackwater.views.pool import PoolView
 from slackwater.views.week import DAYS, WEEK_DAYS, Week
-from web.blueprints.controls import send
-from web.content import audit, episodes
-from web.content.harm import RANGES, HarmMap
-from web.context import as_json, context, operators_only, pool_settings
-from web.openapi import FINEST_S, NAME, Api, number_parameter, query_parameter, text_parameter
-from web.reader import MOST_BYTES, PLOT_S, Plots
+from slackwater.web.blueprints.controls import send
+from slackwater.web.content import audit, episodes
+from slackwater.web.content.harm import RANGES, HarmMap
+from slackwater.web.context import as_json, context, operators_only, pool_settings
+from slackwater.web.openapi import FINEST_S, NAME, Api, number_parameter, query_parameter, text_parameter
+from slackwater.web.reader import MOST_BYTES, PLOT_S, Plots
 
 MAX_UNIX_S = 4e9
 LONGEST_S = 400 * 86400.0

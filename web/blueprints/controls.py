@@ -13,11 +13,11 @@ from flask import Blueprint, abort, flash, redirect, render_template, request, u
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as BaseResponse
 
-from slackwater.bus.bus import BusError
-from slackwater.control import Refused, Request, request_of
-from web.access import path_on_this_site
-from web.content.episodes import find
-from web.context import context, operators_only, pool_settings
+from slackwater.core.bus.bus import BusError
+from slackwater.core.control import Refused, Request, request_of
+from slackwater.web.access import path_on_this_site
+from slackwater.web.content.episodes import find
+from slackwater.web.context import context, operators_only, pool_settings
 
 log = logging.getLogger("slackwater.web")
 CONFIRM = {

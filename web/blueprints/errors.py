@@ -7,11 +7,11 @@ from flask import Blueprint, Response, current_app, g, render_template, request
 from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.wrappers import Response as BaseResponse
 
-from slackwater.journal.journal import JournalError
+from slackwater.core.journal.journal import JournalError
 from slackwater.views.answers import Error
-from web.access import FOR_PROGRAMS, Who
-from web.lanes import RETRY_S, BusyError
-from web.users import UsersError
+from slackwater.web.access import FOR_PROGRAMS, Who
+from slackwater.web.lanes import RETRY_S, BusyError
+from slackwater.web.users import UsersError
 
 errors = Blueprint("errors", __name__)
 
@@ -47,7 +47,7 @@ def busy(error: BusyError) -> BaseResponse:
 
 @errors.app_errorhandler(MemoryError)
 def no_room(_: MemoryError) -> BaseResponse:
-    """The process reached its limit (`web.memory`); what it had taken for this request is free again."""
+    """The process reached its limit (`slackwater.web.memory`); what it had taken for this request is free again."""
     current_app.logger.error("the page %s needs more memory than the dashboard may take", request.path)
     return _say(Response(status=503), 503, "Too much", "This takes more memory than the dashboard has; ask for less.")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from flask import Blueprint, abort, render_template, request, url_for
 
-from web.content import harm as harms
-from web.content.fleet import GROUPS, SORTS, FilterError, arrange, filter_of
-from web.context import context
+from slackwater.web.content import harm as harms
+from slackwater.web.content.fleet import GROUPS, SORTS, FilterError, arrange, filter_of
+from slackwater.web.context import context
 
 fleet = Blueprint("fleet", __name__)
 

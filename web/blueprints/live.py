@@ -7,8 +7,8 @@ from functools import partial
 
 from flask import Blueprint, Response, abort, request
 
-from web.context import context, pool_settings
-from web.streams import MAX_STREAMS
+from slackwater.web.context import context, pool_settings
+from slackwater.web.streams import MAX_STREAMS
 
 live = Blueprint("live", __name__)
 

@@ -1,4 +1,4 @@
-"""Logging in and out. What is counted, and what may be tried at the same time: `web.logins`."""
+"""Logging in and out. What is counted, and what may be tried at the same time: `slackwater.web.logins`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from flask import Blueprint, Response, redirect, render_template, request, session, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from web.access import path_on_this_site
-from web.context import context
-from web.lanes import RETRY_S, BusyError
+from slackwater.web.access import path_on_this_site
+from slackwater.web.context import context
+from slackwater.web.lanes import RETRY_S, BusyError
 
 log = logging.getLogger("slackwater.web")
 

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from web.context import context
-from web.metric_values import METRICS, is_counter, values
-from web.reader import Reader
+from slackwater.web.context import context
+from slackwater.web.metric_values import METRICS, is_counter, values
+from slackwater.web.reader import Reader
 
 metrics = Blueprint("metrics", __name__)
 

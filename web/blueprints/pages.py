@@ -10,18 +10,18 @@ from urllib.parse import urlencode
 import msgspec
 from flask import Blueprint, abort, render_template, request, url_for
 
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
 from slackwater.views import week as weeks
 from slackwater.views.change_lines import change_lines
 from slackwater.views.harm import TIMES_CALM, UNKNOWN
 from slackwater.views.pool import SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.why import MARKS
-from web.blueprints.controls import PINS_MIN
-from web.content import audit, episodes
-from web.content import governor as governors
-from web.content.pool import episode_url, number
-from web.content.settings import settings_page
-from web.context import context, pool_settings
+from slackwater.web.blueprints.controls import PINS_MIN
+from slackwater.web.content import audit, episodes
+from slackwater.web.content import governor as governors
+from slackwater.web.content.pool import episode_url, number
+from slackwater.web.content.settings import settings_page
+from slackwater.web.context import context, pool_settings
 
 RANGES = {"5min": (300.0, 1.0), "1h": (3600.0, 10.0), "6h": (21600.0, 60.0), "1d": (86400.0, 120.0)}
 RANGES |= {"7d": (7 * 86400.0, 3600.0), "90d": (90 * 86400.0, 7200.0)}
@@ -208,8 +208,8 @@ def settings() -> str:
 
 
 def _grafana(url: str, page: episodes.EpisodePage) -> str:
-    """The time around an episode in Grafana (https://grafana.com/docs/grafana/latest/dashboards/share-dashboards-panels/);
-    empty without one."""
+    """The time around an episode in Grafana
+    (https://grafana.com/docs/grafana/latest/dashboards/share-dashboards-panels/); empty without one."""
     since_ms, until_ms = round(page.plot_since_unix_s * 1000), round(page.plot_until_unix_s * 1000)
     return f"{url}?{urlencode({'from': since_ms, 'to': until_ms, 'var-pool': page.pool})}" if url else ""
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from slackwater.journal.journal import Journal
-from slackwater.messages import Change
+from slackwater.core.journal.journal import Journal
+from slackwater.core.messages import Change
 
 ON_A_PAGE = 100
 MAX_CHANGES = 10_000

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal.journal import Journal, NodeSeries, PoolSeries
-from slackwater.journal.pool_totals import fitting_step_s
-from slackwater.messages import Change
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.journal.journal import Journal, NodeSeries, PoolSeries
+from slackwater.core.journal.pool_totals import fitting_step_s
+from slackwater.core.messages import Change
 from slackwater.views import static_weights
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import NOTHING, SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.why import Marked, Story, episodes, with_changes
-from web.content.pool import MOST_DRAWN, episode_url, number, percent
+from slackwater.web.content.pool import MOST_DRAWN, episode_url, number, percent
 
 AROUND_S = 60.0
 """The time shown before and after."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from slackwater.config import PoolSettings
-from slackwater.messages import TAKES_REQUESTS
+from slackwater.core.config import PoolSettings
+from slackwater.core.messages import TAKES_REQUESTS
 from slackwater.views.pool import PoolView
 from slackwater.views.row import NOTHING, Row, duration, milliseconds
-from web.content.harm import RANGES, ServerHarm
-from web.content.looks import NAMES, URGENCY, Look, badge
-from web.content.pool import number, percent
+from slackwater.web.content.harm import RANGES, ServerHarm
+from slackwater.web.content.looks import NAMES, URGENCY, Look, badge
+from slackwater.web.content.pool import number, percent
 
 GROUPS = {"none": "", "pool": "pool", "zone": "zone", "type": "machine_type"}
 """What the rows may be grouped by, and the field that has it."""

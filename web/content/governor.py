@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slackwater.config import ControllerSettings
-from slackwater.journal.journal import Journal
-from slackwater.messages import GOVERNOR, Governed
+from slackwater.core.config import ControllerSettings
+from slackwater.core.journal.journal import Journal
+from slackwater.core.messages import GOVERNOR, Governed
+from slackwater.governor.lines import FRESH_S
 from slackwater.views.change_lines import ChangeLine, change_lines
-from slackwater.views.governed import FRESH_S
 from slackwater.views.pool import NOTHING, duration, milliseconds
 
 SHOWN = 30

@@ -7,10 +7,10 @@ from heapq import nlargest
 
 import msgspec
 
-from slackwater.config import PoolSettings
-from slackwater.journal.journal import Journal, Losses
+from slackwater.core.config import PoolSettings
+from slackwater.core.journal.journal import Journal, Losses
 from slackwater.views.pool import NOTHING, duration
-from web.content.pool import episode_path, percent
+from slackwater.web.content.pool import episode_path, percent
 
 RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 900.0), "7d": (7 * 86400.0, 7200.0), "90d": (90 * 86400.0, 86400.0)}
 """Seconds of a heat map, and of one cell."""

@@ -63,7 +63,7 @@ class Models:
             return self._read
 
     def _ask(self) -> ModelPage:
-        command = [sys.executable, "-P", "-m", "slackwater.cli.main", "detector", "explain", "--json"]
+        command = [sys.executable, "-P", "-m", "slackwater.controller.cli.main", "detector", "explain", "--json"]
         command += ["--model", self._which] if self._which else []
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=READ_WITHIN_S, check=False)

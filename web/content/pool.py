@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from slackwater.config import PoolSettings
-from slackwater.messages import Change, State
+from slackwater.core.config import PoolSettings
+from slackwater.core.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.pool import PoolView
 from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, duration, listed, milliseconds
 from slackwater.views.week import WeekEpisode
 from slackwater.views.why import Story
-from web.content.looks import Look, badge, of_pool
+from slackwater.web.content.looks import Look, badge, of_pool
 
 FEW = 12
 """The overview shows all servers of a pool up to this number, beyond it only those that are not calm or reduced."""

@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from slackwater import config
-from slackwater.bus.bus import without_password
-from slackwater.config import ConfigError, ControllerSettings
-from slackwater.config.toml_lines import KeyPath, key_lines
-from slackwater.files import bytes_of
-from slackwater.supervise import state_dir
+from slackwater.core import config, state_dir
+from slackwater.core.bus.bus import without_password
+from slackwater.core.config import ConfigError, ControllerSettings
+from slackwater.core.config.toml_lines import KeyPath, key_lines
+from slackwater.core.files import bytes_of
 
 
 class ShownSetting(msgspec.Struct):

@@ -22,9 +22,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from slackwater import __version__
-from slackwater.messages import Change
+from slackwater.core.messages import Change
 from slackwater.views.why import Story
-from web.metric_values import METRICS, Value, is_counter
+from slackwater.web.metric_values import METRICS, Value, is_counter
 
 SCOPE = InstrumentationScope("slackwater", __version__)
 MOST_CHANGES = 1000

@@ -7,15 +7,15 @@ import logging
 import socket
 from pathlib import Path
 
-from slackwater.bus.bus import without_password
-from slackwater.config import PoolSettings
-from slackwater.files import bytes_of, write_whole
-from slackwater.journal.journal import Journal, JournalError
-from slackwater.otlp_collector import Collector
+from slackwater.core.bus.bus import without_password
+from slackwater.core.config import PoolSettings
+from slackwater.core.files import bytes_of, write_whole
+from slackwater.core.journal.journal import Journal, JournalError
+from slackwater.core.otlp_collector import Collector
 from slackwater.views.why import AFTER_S, Story, episodes, with_changes
-from web.metric_values import values
-from web.otlp.convert import metrics_data, resource_of, spans_of
-from web.reader import Reader
+from slackwater.web.metric_values import values
+from slackwater.web.otlp.convert import metrics_data, resource_of, spans_of
+from slackwater.web.reader import Reader
 
 log = logging.getLogger("slackwater.otlp")
 

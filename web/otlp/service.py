@@ -7,12 +7,12 @@ import contextlib
 import logging
 import time
 
-from slackwater.bus.bus import without_password
-from slackwater.config import ControllerSettings
-from slackwater.heartbeat import Heartbeat
-from slackwater.otlp_collector import Collector
-from slackwater.stopping import stop_event
-from web.reader import Reader
+from slackwater.core.bus.bus import without_password
+from slackwater.core.config import ControllerSettings
+from slackwater.core.heartbeat import Heartbeat
+from slackwater.core.otlp_collector import Collector
+from slackwater.core.stopping import stop_event
+from slackwater.web.reader import Reader
 
 log = logging.getLogger("slackwater.otlp")
 
@@ -22,7 +22,7 @@ LOOK_EVERY_S = 1.0
 async def run(settings: ControllerSettings) -> None:
     """Sends every `otlp.every_s` until SIGTERM or SIGINT. Raises OtlpError at the start."""
     collector = Collector.of(settings.otlp)
-    from web.otlp.sender import Sender  # needs packages that the Collector found
+    from slackwater.web.otlp.sender import Sender  # needs packages that the Collector found
 
     stop = stop_event()
     sender = Sender(Reader(settings), collector)

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from lab.ablate.options import FILE, check
-from lab.cells import append, side_by_side, until
-from lab.cluster.terminal import console
-from lab.options import json_option, progress, write_json
+from slackwater_lab.ablate.options import FILE, check
+from slackwater_lab.cells import append, side_by_side, until
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.options import json_option, progress, write_json
 
 if TYPE_CHECKING:
-    from detector.classify.tree import Model
-    from lab.ablate.data import Key, Line
-    from lab.ablate.summary import Row
+    from slackwater.detector.classify.tree import Model
+    from slackwater_lab.ablate.data import Key, Line
+    from slackwater_lab.ablate.summary import Row
 
 BALANCES = ("leastconn", "random", "roundrobin")
 
 
 def _play(model: Model, code: str, commit: str | None, machine: str, left: tuple[Key, tuple[str, ...]]) -> Line:
-    from lab.ablate.data import Line
-    from lab.ablate.mechanisms import named
-    from lab.ablate.play import cpu_s, play
+    from slackwater_lab.ablate.data import Line
+    from slackwater_lab.ablate.mechanisms import named
+    from slackwater_lab.ablate.play import cpu_s, play
 
     key, names = left
     began_s = cpu_s()
@@ -87,15 +87,15 @@ def ablate(
     code or the simulator are left out, and played again. The decision code has no switches for this: what is off is
     replaced from outside, by name.
     """
-    from detector.service import choose_model
-    from lab.ablate import data as files
-    from lab.ablate import page
-    from lab.ablate.mechanisms import MECHANISMS
-    from lab.ablate.summary import summary
-    from lab.cluster import machine
-    from lab.cluster.commit import commit
-    from lab.compare.measured import machine_of
-    from slackwater.config import DetectorSettings
+    from slackwater.core.config import DetectorSettings
+    from slackwater.detector.service import choose_model
+    from slackwater_lab.ablate import data as files
+    from slackwater_lab.ablate import page
+    from slackwater_lab.ablate.mechanisms import MECHANISMS
+    from slackwater_lab.ablate.summary import summary
+    from slackwater_lab.cluster import machine
+    from slackwater_lab.cluster.commit import commit
+    from slackwater_lab.compare.measured import machine_of
 
     check(names, MECHANISMS, data, needs_data=replay or place is not None, lines="scenarios that are played")
     if replay and place is None:
@@ -136,7 +136,7 @@ def _under(balances: frozenset[str]) -> str:
 
 
 def _show(balances: Mapping[str, Sequence[Row]]) -> None:
-    from lab.ablate.page import shown
+    from slackwater_lab.ablate.page import shown
 
     for balance, rows in balances.items():
         title = f"{balance}: {rows[0].scenarios} scenarios; ratios of geometric means"

@@ -10,14 +10,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from lab import cells
-from lab.ablate.mechanisms import EVERYTHING, named
-from lab.ablate.play import Figures
-from lab.cluster.paths import ROOT
+from slackwater_lab import cells
+from slackwater_lab.ablate.mechanisms import EVERYTHING, named
+from slackwater_lab.ablate.play import Figures
+from slackwater_lab.cluster.paths import ROOT
 
 FORMAT = 1
 CODE = (
-    *("detector", "lab/sim", "lab/ablate/instead.py", "lab/ablate/mechanisms.py", "lab/ablate/play.py"),
+    *(
+        "detector",
+        "lab/slackwater_lab/sim",
+        "lab/slackwater_lab/ablate/instead.py",
+        "lab/slackwater_lab/ablate/mechanisms.py",
+        "lab/slackwater_lab/ablate/play.py",
+    ),
     *("lbengine/decision", "lbengine/laws", *(f"lbengine/{one}.py" for one in ("balancer", "baseline", "errors"))),
 )
 """What the figures depend on. Those of other contents of it are of another program."""

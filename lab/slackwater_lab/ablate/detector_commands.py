@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from lab.ablate.options import FILE, check
-from lab.cells import append, side_by_side, until
-from lab.cluster.terminal import console
-from lab.options import json_option, progress, write_json
+from slackwater_lab.ablate.options import FILE, check
+from slackwater_lab.cells import append, side_by_side, until
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.options import json_option, progress, write_json
 
 if TYPE_CHECKING:
-    from detector.classify.tree import Model
-    from lab.ablate.recordings import Judged, Row
+    from slackwater.detector.classify.tree import Model
+    from slackwater_lab.ablate.recordings import Judged, Row
 
 
 def _judge(model: Model, code: str, commit: str | None, machine: str, left: tuple[Path, str]) -> Judged:
-    from lab.ablate.recordings import judge
+    from slackwater_lab.ablate.recordings import judge
 
     path, name = left
     return judge(path, name, model, code, commit, machine)
@@ -56,14 +56,14 @@ def ablate_detector(
     PLACE is a recording or a folder of them. The tree is the shipped one: it was trained with everything. With --data
     it can be stopped at any time, and the same command goes on.
     """
-    from detector.service import choose_model
-    from lab.ablate import detector_page as page
-    from lab.ablate import recordings
-    from lab.ablate.detector_mechanisms import DETECTOR
-    from lab.cluster import machine
-    from lab.cluster.commit import commit
-    from lab.compare.measured import machine_of
-    from slackwater.config import DetectorSettings
+    from slackwater.core.config import DetectorSettings
+    from slackwater.detector.service import choose_model
+    from slackwater_lab.ablate import detector_page as page
+    from slackwater_lab.ablate import recordings
+    from slackwater_lab.ablate.detector_mechanisms import DETECTOR
+    from slackwater_lab.cluster import machine
+    from slackwater_lab.cluster.commit import commit
+    from slackwater_lab.compare.measured import machine_of
 
     check(names, DETECTOR, data, needs_data=replay or place is not None, lines="recordings that are judged")
     files = [file for one in places for file in (sorted(one.rglob("*.parquet")) if one.is_dir() else [one])]
@@ -89,7 +89,7 @@ def ablate_detector(
 
 
 def _show(rows: Sequence[Row]) -> None:
-    from lab.ablate.detector_page import cells
+    from slackwater_lab.ablate.detector_page import cells
 
     columns = ("off", "missed", "delay s", "p95", "to everything", "began again", "false", "back s", "Brier", "lines")
     table = Table(*columns, box=None)

@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from detector.classify import rules
-from detector.classify.episodes import Signs
-from detector.classify.evidence import CalmSums
-from detector.features.baseline import Reference
-from detector.features.columns import Bools, Floats, Ints, Table
-from detector.features.features import CAUSES, Features, Frame
-from detector.features.history import SampleRows, SampleWindows
-from detector.features.routes import RouteTimes
-from detector.features.signals import INDEX, SIGNALS
-from lab.ablate.mechanisms import Mechanism
-from lab.ablate.seams import Seam, as_it_came
+from slackwater.detector.classify import rules
+from slackwater.detector.classify.episodes import Signs
+from slackwater.detector.classify.evidence import CalmSums
+from slackwater.detector.features.baseline import Reference
+from slackwater.detector.features.columns import Bools, Floats, Ints, Table
+from slackwater.detector.features.features import CAUSES, Features, Frame
+from slackwater.detector.features.history import SampleRows, SampleWindows
+from slackwater.detector.features.routes import RouteTimes
+from slackwater.detector.features.signals import INDEX, SIGNALS
+from slackwater_lab.ablate.mechanisms import Mechanism
+from slackwater_lab.ablate.seams import Seam, as_it_came
 
 _EVIDENCE = [signal for signal in SIGNALS if signal.scale < math.inf]
 _signs, _add = rules._signs, SampleWindows.add
-CLASSIFY, FEATURES = "detector.classify.", "detector.features."
+CLASSIFY, FEATURES = "slackwater.detector.classify.", "slackwater.detector.features."
 ANYTHING = 1e-6
 """A sum of evidence that any Sample which looks so reaches."""
 WHATEVER = 1e9
@@ -74,7 +74,9 @@ def _without(signals: Sequence[str]) -> Callable[[SampleWindows, Ints, Table, Bo
 
 def _signals(name: str, words: str, signals: Sequence[str]) -> Mechanism:
     return Mechanism(
-        name, f"{words} is never known", (Seam("detector.features.history:SampleWindows.add", _without(signals)),)
+        name,
+        f"{words} is never known",
+        (Seam("slackwater.detector.features.history:SampleWindows.add", _without(signals)),),
     )
 
 
@@ -107,7 +109,7 @@ DETECTOR: dict[str, Mechanism] = {
             "routes",
             "response times are not compared route by route",
             (Seam(f"{FEATURES}routes:RouteTimes.ratio", _no_ratio),),
-            goes=("detector.features.routes",),
+            goes=("slackwater.detector.features.routes",),
         ),
         Mechanism(
             "baseline-per-load",

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.ablate.page import TEMPLATES, shown
-from lab.ablate.recordings import Judged, Row, rows
+from slackwater_lab.ablate.page import TEMPLATES, shown
+from slackwater_lab.ablate.recordings import Judged, Row, rows
 
 
 def cells(row: Row) -> list[str]:

@@ -1,4 +1,4 @@
-"""What stands in for parts of the decision while a mechanism is off (`lab.ablate.mechanisms`)."""
+"""What stands in for parts of the decision while a mechanism is off (`slackwater_lab.ablate.mechanisms`)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from lbengine.balancer import Snapshot
-from lbengine.decision import position as places
-from lbengine.decision import split
-from lbengine.decision.calm import Calm
-from lbengine.decision.loads import Load
-from lbengine.decision.position import Position
-from lbengine.decision.room import Room
-from lbengine.decision.split import Share
+from slackwater.lbengine.balancer import Snapshot
+from slackwater.lbengine.decision import position as places
+from slackwater.lbengine.decision import split
+from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.loads import Load
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.room import Room
+from slackwater.lbengine.decision.split import Share
 
 
 def what_is_left(

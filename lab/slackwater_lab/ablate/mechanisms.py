@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.ablate import instead
-from lab.ablate.seams import Seam, as_it_came
-from lbengine.decision import split
+from slackwater.lbengine.decision import split
+from slackwater_lab.ablate import instead
+from slackwater_lab.ablate.seams import Seam, as_it_came
 
 EVERYTHING = "everything"
 BALANCES = {"leastconn": "leastconn", "random": "random2", "roundrobin": "roundrobin"}
 """HAProxy's word -> the simulator's."""
 CONCURRENCY = frozenset({"leastconn"})
-DECISION = "lbengine.decision."
+DECISION = "slackwater.lbengine.decision."
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,19 @@ MECHANISMS: dict[str, Mechanism] = {
             "rounding",
             "weights are rounded one by one",
             (Seam(f"{SPLIT}closest", instead.one_by_one),),
-            goes=("lbengine.laws.rounding",),
+            goes=("slackwater.lbengine.laws.rounding",),
         ),
         Mechanism(
             "law",
             "no law: a slow server keeps what is left of its capacity",
             (Seam(f"{SPLIT}_by_law", instead.what_is_left),),
-            goes=("lbengine.laws.laws", "lbengine.laws.rounding"),
+            goes=("slackwater.lbengine.laws.laws", "slackwater.lbengine.laws.rounding"),
         ),
         Mechanism(
             "drain",
             "no law: slow servers are drained, as many as the guard allows",
             (Seam(f"{SPLIT}_by_law", instead.drained),),
-            goes=("lbengine.laws.laws", "lbengine.laws.rounding"),
+            goes=("slackwater.lbengine.laws.laws", "slackwater.lbengine.laws.rounding"),
         ),
         Mechanism(
             "law-ice",
@@ -125,14 +125,14 @@ MECHANISMS: dict[str, Mechanism] = {
             "alike",
             "that all are slow alike is believed, whatever the balancer counts",
             (_ALIKE,),
-            goes=("lbengine.decision.alike", "lbengine.decision.calm"),
+            goes=("slackwater.lbengine.decision.alike", "slackwater.lbengine.decision.calm"),
             guards=_LIES,
         ),
         Mechanism(
             "belief",
             "the balancer's own counts change nothing of what is believed of a server",
             (_BELIEF,),
-            goes=("lbengine.decision.belief", f"{DECISION}calm:Calm.speed"),
+            goes=("slackwater.lbengine.decision.belief", f"{DECISION}calm:Calm.speed"),
             guards=_LIES,
         ),
         Mechanism(

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.ablate.data import CODE, Line, of_one_state
-from lab.ablate.mechanisms import MECHANISMS
-from lab.ablate.summary import BRINGS, ENOUGH, HARMS, LITTLE, UNSURE, WORSE, summary
-from lab.cells import templates
-from lab.compare.statistics import Estimate
+from slackwater_lab.ablate.data import CODE, Line, of_one_state
+from slackwater_lab.ablate.mechanisms import MECHANISMS
+from slackwater_lab.ablate.summary import BRINGS, ENOUGH, HARMS, LITTLE, UNSURE, WORSE, summary
+from slackwater_lab.cells import templates
+from slackwater_lab.compare.statistics import Estimate
 
-TEMPLATES = templates("lab.ablate")
+TEMPLATES = templates("slackwater_lab.ablate")
 
 
 def page(found: Sequence[Line], data: str, place: str) -> str:

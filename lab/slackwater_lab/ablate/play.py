@@ -18,14 +18,14 @@ from dataclasses import replace
 
 import msgspec
 
-from detector.classify.tree import Model
-from lab.ablate.mechanisms import BALANCES, Mechanism
-from lab.ablate.seams import Seam, off
-from lab.sim import drawn
-from lab.sim.requests import Simulation
-from lbengine.decision.state import PoolState, PoolView
-from lbengine.decision.step import Actions, step
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.detector.classify.tree import Model
+from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.decision.step import Actions, step
+from slackwater_lab.ablate.mechanisms import BALANCES, Mechanism
+from slackwater_lab.ablate.seams import Seam, off
+from slackwater_lab.sim import drawn
+from slackwater_lab.sim.requests import Simulation
 
 POLICY = "slackwater"
 DIGITS = 4
@@ -135,7 +135,7 @@ def play(seed: int, number: int, balance: str, mechanisms: Sequence[Mechanism], 
     alone = figures(Simulation(setup, "static", None))
     beside = Beside(mechanisms)
     try:
-        with off([Seam("lab.sim.control:step", beside)]):
+        with off([Seam("slackwater_lab.sim.control:step", beside)]):
             ours = figures(Simulation(setup, POLICY, model))
         if beside.answer is not None:
             beside.end(ours)

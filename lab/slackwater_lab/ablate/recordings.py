@@ -11,22 +11,22 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from detector.classify.tree import Model
-from detector.recordings.recording import Recording
-from detector.recordings.recording import read as read_recording
-from detector.train import scores
-from detector.train.training import judged
-from lab import cells
-from lab.ablate.data import digest_of
-from lab.ablate.detector_mechanisms import DETECTOR
-from lab.ablate.mechanisms import EVERYTHING
-from lab.ablate.play import cpu_s
-from lab.ablate.seams import lines_of, off
-from lab.compare.statistics import Estimate, ratio
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.recordings.recording import Recording
+from slackwater.detector.recordings.recording import read as read_recording
+from slackwater.detector.train import scores
+from slackwater.detector.train.training import judged
+from slackwater_lab import cells
+from slackwater_lab.ablate.data import digest_of
+from slackwater_lab.ablate.detector_mechanisms import DETECTOR
+from slackwater_lab.ablate.mechanisms import EVERYTHING
+from slackwater_lab.ablate.play import cpu_s
+from slackwater_lab.ablate.seams import lines_of, off
+from slackwater_lab.compare.statistics import Estimate, ratio
 
 FORMAT = 1
-CODE = ("detector", "lab/ablate/detector_mechanisms.py", "lab/ablate/recordings.py")
+CODE = ("detector", "lab/slackwater_lab/ablate/detector_mechanisms.py", "lab/slackwater_lab/ablate/recordings.py")
 
 
 class Judged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

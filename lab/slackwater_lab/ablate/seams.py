@@ -21,7 +21,8 @@ class SeamError(ValueError):
 
 @dataclass(frozen=True)
 class Seam:
-    """`place`: module and name, as `lbengine.decision.calm:Calm.speed`; `instead`: what stands there meanwhile."""
+    """`place`: module and name, as `slackwater.lbengine.decision.calm:Calm.speed`; `instead`: what stands there
+    meanwhile."""
 
     place: str
     instead: Any
@@ -85,7 +86,8 @@ def off(seams: Sequence[Seam]) -> Iterator[None]:
 
 
 def lines_of(code: Sequence[str]) -> int:
-    """Lines of these modules (`lbengine.decision.alike`) and functions (`lbengine.decision.position:tried`)."""
+    """Lines of these modules (`slackwater.lbengine.decision.alike`) and functions
+    (`slackwater.lbengine.decision.position:tried`)."""
     return sum(map(_lines, code))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.ablate.data import Line
-from lab.ablate.mechanisms import BALANCES, EVERYTHING, MECHANISMS
-from lab.ablate.play import Figures
-from lab.ablate.seams import lines_of
-from lab.compare.statistics import Estimate, geometric_mean
+from slackwater_lab.ablate.data import Line
+from slackwater_lab.ablate.mechanisms import BALANCES, EVERYTHING, MECHANISMS
+from slackwater_lab.ablate.play import Figures
+from slackwater_lab.ablate.seams import lines_of
+from slackwater_lab.compare.statistics import Estimate, geometric_mean
 
 WORTH = 1.02
 """A mechanism is worth its code where response times are so many times as long without it, or longer."""

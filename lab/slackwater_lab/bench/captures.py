@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.harness import BenchError, program, wait_for
-from lab.bench.stage import Stage, oha
+from slackwater_lab.bench.harness import BenchError, program, wait_for
+from slackwater_lab.bench.stage import Stage, oha
 
 HEAD = 24
 RECORD = struct.Struct("<IIII")

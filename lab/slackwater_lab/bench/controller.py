@@ -21,12 +21,12 @@ from pathlib import Path
 
 import nats
 
-from lab.bench.detector import bodies
-from lab.bench.harness import BenchError, Report, run, scratch, wait_for
-from lab.bench.lbengine import haproxy
-from lab.cluster.process_use import ProcessUse, process_use
-from slackwater.bus import nats_server
-from slackwater.supervise.state_dir import read_serve
+from slackwater.core.bus import nats_server
+from slackwater.core.state_dir import read_serve
+from slackwater_lab.bench.detector import bodies
+from slackwater_lab.bench.harness import BenchError, Report, run, scratch, wait_for
+from slackwater_lab.bench.lbengine import haproxy
+from slackwater_lab.cluster.process_use import ProcessUse, process_use
 
 START_WITHIN_S = 60.0
 BUSY = 0.4
@@ -81,7 +81,7 @@ async def talk(url: str, nodes: int, per_second: float) -> None:
 def serve(config: Path, folder: Path, code: Path | None, stack: contextlib.ExitStack) -> dict[str, int]:
     """Starts a controller; gives the pids of its processes by name, once all of them work."""
     path = {"PYTHONPATH": str(code.resolve())} if code else {}
-    command = [sys.executable, "-P", "-m", "slackwater.cli.main", "serve", "--config", str(config)]
+    command = [sys.executable, "-P", "-m", "slackwater.controller.cli.main", "serve", "--config", str(config)]
     log = stack.enter_context((folder / "serve.log").open("wb"))
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=os.environ | path)
     stack.callback(process.wait)

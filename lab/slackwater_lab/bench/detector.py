@@ -22,18 +22,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from detector.baseline_checkpoint import BaselineCheckpoint
-from detector.classify import tree
-from detector.features import sample_decoder
-from detector.features.columns import row_of
-from detector.judge import Judge
-from detector.service import spare_the_collector
-from lab.bench import harness
-from lab.bench.harness import Report, spread
-from lab.cluster.paths import ROOT
-from lab.cluster.process_use import process_use
-from slackwater import messages
-from slackwater.config import DetectorSettings
+from slackwater.core import messages
+from slackwater.core.config import DetectorSettings
+from slackwater.detector.baseline_checkpoint import BaselineCheckpoint
+from slackwater.detector.classify import tree
+from slackwater.detector.features import sample_decoder
+from slackwater.detector.features.columns import row_of
+from slackwater.detector.judge import Judge
+from slackwater.detector.service import spare_the_collector
+from slackwater_lab.bench import harness
+from slackwater_lab.bench.harness import Report, spread
+from slackwater_lab.cluster.paths import ROOT
+from slackwater_lab.cluster.process_use import process_use
 
 TEMPLATE = ROOT / "schema/examples/sample-full.json"
 VARIANTS = 32

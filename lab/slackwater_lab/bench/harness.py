@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.commit import commit
-from lab.cluster.machine import cpu_model
-from lab.cluster.paths import BIN, ROOT
-from lab.cluster.signal_handlers import handlers
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.machine import cpu_model
+from slackwater_lab.cluster.paths import BIN, ROOT
+from slackwater_lab.cluster.signal_handlers import handlers
 
 Option = tuple[type, Any, str]
 """Type, default, help text; of type bool: a flag."""
@@ -100,7 +100,7 @@ def run(
     write = {"--write": (Path, None, "also write the report into this document")}
     asked = options(doc, {**table, **write}).parse_args()
     report = Report()
-    command = shlex.join(["python", "-m", f"lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", f"slackwater_lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     report.add(f"# {title}\n")
     report.add(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; commit {commit() or 'unknown'}; `{command}`.\n")
     report.add(f"Machine: {machine()}.\n")

@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab import played_verdict
-from lab.bench.harness import BenchError, Report, background, measure, program, run, scratch, wait_for
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.balancer import BalancerError
-from lbengine.engine import Engine
-from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus
-from slackwater.config import LbengineSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cpu, Sample, State, Traffic, Verdict
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import LbengineSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Change, Cpu, Sample, State, Traffic, Verdict
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.balancer import BalancerError
+from slackwater.lbengine.engine import Engine
+from slackwater_lab import played_verdict
+from slackwater_lab.bench.harness import BenchError, Report, background, measure, program, run, scratch, wait_for
 
 START_WITHIN_S = 10.0
 HEARD_WITHIN_S = 30.0
@@ -210,7 +210,7 @@ def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], li
         port = str(probe.getsockname()[1])
     listen = f"127.0.0.1:{port}"
     config = folder / "controller.toml"
-    run = [sys.executable, "-m", "slackwater.cli.main", "run"]
+    run = [sys.executable, "-m", "slackwater.controller.cli.main", "run"]
     with contextlib.ExitStack() as stack:
         admin_socket = stack.enter_context(haproxy(folder, servers, "roundrobin"))
         config.write_text(

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lab.bench.harness import BenchError, Report, program, run, scratch, spread, wait_for
-from lab.bench.stage import SERVER_ADDRESS, Running, Stage, oha, stage, start_server
-from lab.cluster.paths import DEBIAN
+from slackwater_lab.bench.harness import BenchError, Report, program, run, scratch, spread, wait_for
+from slackwater_lab.bench.stage import SERVER_ADDRESS, Running, Stage, oha, stage, start_server
+from slackwater_lab.cluster.paths import DEBIAN
 
 PERIOD_S = 0.2
 WARM_UP_S = 3.0
@@ -333,7 +333,7 @@ def median_between(values: list[float]) -> tuple[float, float, float]:
 def go_alone() -> None:
     """Starts anew as the first process of a PID namespace."""
     if os.geteuid() == 0 and os.getpid() != 1:
-        words = [sys.executable, "-m", "lab.bench.monitor", *sys.argv[1:]]
+        words = [sys.executable, "-m", "slackwater_lab.bench.monitor", *sys.argv[1:]]
         command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words]
         os.execvp(command[0], command)
 

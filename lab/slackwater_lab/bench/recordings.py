@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import options, table
+from slackwater_lab.bench.harness import options, table
 
 OVERHEAD_S = 60.0
 """What each recording takes beside its own length: laying out the lab, starting virtual machines, measuring its

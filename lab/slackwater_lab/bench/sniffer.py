@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.bench.captures import CaptureFile, doubled, make, part
-from lab.bench.harness import BenchError, Report, Usage, measure, peak_mib, program, run, scratch, spread
-from lab.bench.stage import Stage, oha, pin, stage, start_server
+from slackwater_lab.bench.captures import CaptureFile, doubled, make, part
+from slackwater_lab.bench.harness import BenchError, Report, Usage, measure, peak_mib, program, run, scratch, spread
+from slackwater_lab.bench.stage import Stage, oha, pin, stage, start_server
 
 TSHARK_PACKETS = 100_000
 REPLAY_PPS = 400_000
@@ -116,7 +116,8 @@ def replay(report: Report, made: Stage, file: CaptureFile, rounds: int, seconds:
         seen.append(float(count))
         costs.append(usage.cpu_s / count * 1e6)
     report.add(
-        f"\n## Live: replay on a veth pair\n\n`lab/bench/packet_sender.py wire0 FILE --packets {packets} --pps "
+        f"\n## Live: replay on a veth pair\n\n"
+        f"`lab/slackwater_lab/bench/packet_sender.py wire0 FILE --packets {packets} --pps "
         f"{REPLAY_PPS}` with the keep-alive capture on one core, `slackwater-sniffer live --buffer-mib 64` on another; "
         f"{rounds} rounds. The kernel copies packets into the sniffer's ring in the sender's time.\n"
     )

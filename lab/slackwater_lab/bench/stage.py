@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.bench.harness import BenchError, Usage, program, wait_for
-from lab.cluster.paths import DEBIAN
-from lab.cluster.webserver import unprivileged_user
+from slackwater_lab.bench.harness import BenchError, Usage, program, wait_for
+from slackwater_lab.cluster.paths import DEBIAN
+from slackwater_lab.cluster.webserver import unprivileged_user
 
 SERVER_ADDRESS = "10.231.7.1"
 CLIENT_ADDRESS = "10.231.7.2"

@@ -21,14 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.bench.harness import BenchError, Report, background, program, run, scratch, spread, wait_for
-from lab.cluster.paths import ROOT
-from lab.cluster.process_use import process_use
-from slackwater.config import JournalSettings
-from slackwater.journal import schema
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.journal.retention import Keeper
-from slackwater.messages import (
+from slackwater.core.config import JournalSettings
+from slackwater.core.journal import schema
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.journal.retention import Keeper
+from slackwater.core.messages import (
     Change,
     Counters,
     Cpu,
@@ -41,7 +38,10 @@ from slackwater.messages import (
     Traffic,
     Verdict,
 )
-from web.content.harm import RANGES
+from slackwater.web.content.harm import RANGES
+from slackwater_lab.bench.harness import BenchError, Report, background, program, run, scratch, spread, wait_for
+from slackwater_lab.cluster.paths import ROOT
+from slackwater_lab.cluster.process_use import process_use
 
 DRAWN_MS = 300
 """The goal for all servers on one page, and for the week."""
@@ -192,7 +192,7 @@ def web_server(folder: Path, port: int) -> Iterator[int]:
         f'state_dir = "{folder}"\n[web]\nlisten = "127.0.0.1:{port}"\n[[pool]]\nname = "web"\nbackend = "web"\n'
         'socket = "/s"\ntarget_p95_ms = 50.0\n'
     )
-    command = [sys.executable, "-m", "slackwater.cli.main", "run", "web", "--config", str(config)]
+    command = [sys.executable, "-m", "slackwater.controller.cli.main", "run", "web", "--config", str(config)]
 
     def answers() -> bool:
         try:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.terminal import console
-from lab.disturb.timetable import DISTURBANCES
-from lab.options import cluster_options, json_option, progress, write_json
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.disturb.timetable import DISTURBANCES
+from slackwater_lab.options import cluster_options, json_option, progress, write_json
 
 if TYPE_CHECKING:
-    from lab.calm.data import Minute
+    from slackwater_lab.calm.data import Minute
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FEW = 10
@@ -84,12 +84,12 @@ def calm(
 
     More than 10 hosts have small web servers: an Apache with one process and two php-fpm children.
     """
-    from lab.calm import data as files
-    from lab.calm import page
-    from lab.calm.plan import CalmPlan
-    from lab.calm.run import Calm, series_of
-    from lab.calm.summary import of_one_state, summary
-    from lab.cells import append
+    from slackwater_lab.calm import data as files
+    from slackwater_lab.calm import page
+    from slackwater_lab.calm.plan import CalmPlan
+    from slackwater_lab.calm.run import Calm, series_of
+    from slackwater_lab.calm.summary import of_one_state, summary
+    from slackwater_lab.cells import append
 
     if data is None and (replay or place):
         raise click.UsageError("--data is missing: the file with the minutes that are measured")
@@ -128,7 +128,7 @@ def calm(
 
 def _tell(one: Minute) -> None:
     """A line for the minute, and one for each state that began in time that counts."""
-    from lab.calm.data import NOTHING
+    from slackwater_lab.calm.data import NOTHING
 
     progress(
         f"minute {one.minute}: {sum(one.node_s.values()) / 3600:.2f} node-hours count,"
@@ -144,7 +144,7 @@ def _tell(one: Minute) -> None:
 
 
 def _show(found: Sequence[Minute]) -> None:
-    from lab.calm.summary import reached, summary
+    from slackwater_lab.calm.summary import reached, summary
 
     total = summary(found)
     table = Table("beside what", "times", "node-days", "episodes", "a node-day", "95% interval", box=None)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lab.calm.data import NOTHING, Began
-from lab.calm.machine_load import SliceLoad
-from slackwater.messages import State, Verdict
+from slackwater.core.messages import State, Verdict
+from slackwater_lab.calm.data import NOTHING, Began
+from slackwater_lab.calm.machine_load import SliceLoad
 
 FRESH_S = 2.0
 """A node is judged as long as its last Verdict is at most so old; there is one a second at least."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lab import cells
+from slackwater_lab import cells
 
 FORMAT = 1
 NOTHING = "nothing"

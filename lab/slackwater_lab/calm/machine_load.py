@@ -11,10 +11,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.hosts import TOP
-from lab.cluster.lab import Lab
-from lab.cluster.paths import LAB_DIR, LabError, system_program
-from lab.cluster.spawn import Program, placed
+from slackwater_lab.cluster.hosts import TOP
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import LAB_DIR, LabError, system_program
+from slackwater_lab.cluster.spawn import Program, placed
 
 SLICE_S = 10.0
 """A slice counts or not as a whole."""

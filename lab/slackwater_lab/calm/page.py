@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.calm import summary
-from lab.calm.data import Minute
-from lab.calm.machine_load import RULE
-from lab.calm.plan import LEVELS_S, PLACES_PER_HOUR
-from lab.cells import templates
-from lab.cluster.commit import DECISION_CODE
-from lab.compare.measured import machine_of
-from lab.disturb import swing
-from lab.disturb.timetable import DISTURBANCE_S, DISTURBANCES
-from lab.disturb.turn import AFTER_S
+from slackwater_lab.calm import summary
+from slackwater_lab.calm.data import Minute
+from slackwater_lab.calm.machine_load import RULE
+from slackwater_lab.calm.plan import LEVELS_S, PLACES_PER_HOUR
+from slackwater_lab.cells import templates
+from slackwater_lab.cluster.commit import DECISION_CODE
+from slackwater_lab.compare.measured import machine_of
+from slackwater_lab.disturb import swing
+from slackwater_lab.disturb.timetable import DISTURBANCE_S, DISTURBANCES
+from slackwater_lab.disturb.turn import AFTER_S
 
-TEMPLATES = templates("lab.calm")
+TEMPLATES = templates("slackwater_lab.calm")
 
 
 def page(found: Sequence[Minute], data: str, place: str) -> str:

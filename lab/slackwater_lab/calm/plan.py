@@ -9,9 +9,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.cluster.hosts import Host
-from lab.disturb import swing
-from lab.disturb.timetable import (
+from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.disturb import swing
+from slackwater_lab.disturb.timetable import (
     CLOCK_STEPS_S,
     DISTURBANCE_S,
     FLASH_CROWD,
@@ -19,7 +19,7 @@ from lab.disturb.timetable import (
     Disturbance,
     with_loads,
 )
-from lab.experiment.recording import ExperimentError
+from slackwater_lab.experiment.recording import ExperimentError
 
 MINUTE_S = 60.0
 PLACES = 2

@@ -11,25 +11,25 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from detector.recordings.recording import Label, write
-from lab.calm import data
-from lab.calm.count import States, Tally
-from lab.calm.data import NOTHING, Minute, Series
-from lab.calm.machine_load import SLICE_S, MachineLoad
-from lab.calm.plan import MINUTE_S, CalmPlan, touched
-from lab.cluster import machine
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.commit import commit, decision_commit
-from lab.cluster.controller import Controller
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.paths import LabError
-from lab.compare.measured import MACHINE, PROGRAMS
-from lab.disturb import swing
-from lab.disturb.disturb import DISTURBERS, DisturbableCluster
-from lab.disturb.timetable import Disturbance
-from lab.disturb.turn import AFTER_S, Turn
-from lab.experiment.steady import capacity_rps
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.detector.recordings.recording import Label, write
+from slackwater_lab.calm import data
+from slackwater_lab.calm.count import States, Tally
+from slackwater_lab.calm.data import NOTHING, Minute, Series
+from slackwater_lab.calm.machine_load import SLICE_S, MachineLoad
+from slackwater_lab.calm.plan import MINUTE_S, CalmPlan, touched
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.commit import commit, decision_commit
+from slackwater_lab.cluster.controller import Controller
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.compare.measured import MACHINE, PROGRAMS
+from slackwater_lab.disturb import swing
+from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
+from slackwater_lab.disturb.timetable import Disturbance
+from slackwater_lab.disturb.turn import AFTER_S, Turn
+from slackwater_lab.experiment.steady import capacity_rps
 
 WARM_UP_S = 30.0
 """Before the first minute: each node gets a calm baseline."""

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from detector.train.scores import rate_interval
-from lab.calm.data import NOTHING, Began, Minute
+from slackwater.detector.train.scores import rate_interval
+from slackwater_lab.calm.data import NOTHING, Began, Minute
 
 DAY_S = 86_400.0
 GOAL_PER_NODE_DAY = 1.0

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.hosts import Host, events_socket
-from lab.cluster.paths import DEBIAN, LabError, debian_places, program
-from lab.cluster.spawn import call
-from lab.cluster.webserver import php_ini, unprivileged_user
+from slackwater_lab.cluster.hosts import Host, events_socket
+from slackwater_lab.cluster.paths import DEBIAN, LabError, debian_places, program
+from slackwater_lab.cluster.spawn import call
+from slackwater_lab.cluster.webserver import php_ini, unprivileged_user
 
 HERE = Path(__file__).resolve().parent.parent / "apps"
 HOT_FUNCTION = HERE.parent.parent / "wsengine/examples/hot_function.php"

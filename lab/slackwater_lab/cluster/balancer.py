@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.hosts import POOL, Host
-from lab.cluster.paths import LabError
-from lab.cluster.spawn import Program, call, wait_until
+from slackwater_lab.cluster.hosts import POOL, Host
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.spawn import Program, call, wait_until
 
 BASE_WEIGHT = 100
 BALANCES = {

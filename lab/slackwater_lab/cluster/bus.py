@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.x509.oid import NameOID
 
-from lab.cluster.hosts import BRIDGE_ADDRESS, Host
-from lab.cluster.hosts import POOL as POOL
-from lab.cluster.paths import LAB_DIR
-from slackwater.bus import nats_server
-from slackwater.bus.config import WSENGINE, Node
-from slackwater.config import BusSettings, ControllerSettings
-from slackwater.files import write_secret
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.config import WSENGINE, Node
+from slackwater.core.config import BusSettings, ControllerSettings
+from slackwater.core.files import write_secret
+from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from slackwater_lab.cluster.hosts import POOL as POOL
+from slackwater_lab.cluster.paths import LAB_DIR
 
 STATE_DIR = LAB_DIR / "slackwater"
 AUTHORITY_FILE = LAB_DIR / "bus-authority.pem"

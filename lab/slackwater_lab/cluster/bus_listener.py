@@ -8,9 +8,9 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from lab.cluster import bus
-from lab.cluster.paths import LabError
-from slackwater.bus.bus import Bus
+from slackwater.core.bus.bus import Bus
+from slackwater_lab.cluster import bus
+from slackwater_lab.cluster.paths import LabError
 
 
 class BusListener:

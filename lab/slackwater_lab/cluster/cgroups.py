@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.paths import LabError
 
 PERIOD_S = 0.05
 """CFS bandwidth period unless said otherwise; the kernel's default is twice as long (docs/decisions/0003)."""

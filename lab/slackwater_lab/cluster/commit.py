@@ -6,7 +6,7 @@ import functools
 import subprocess
 from pathlib import Path
 
-from lab.cluster.paths import ROOT
+from slackwater_lab.cluster.paths import ROOT
 
 WAIT_S = 10.0
 DECISION_CODE = ("monitor", "sniffer", "detector", "lbengine")

@@ -12,19 +12,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lab.cluster import bus, steal_shim
-from lab.cluster.balancer import free_port, pools_of
-from lab.cluster.bus import STATE_DIR
-from lab.cluster.hosts import BRIDGE_ADDRESS, Host
-from lab.cluster.lab import Lab
-from lab.cluster.machines import HostKind, VirtualMachine
-from lab.cluster.paths import BIN, LAB_DIR, LabError, program
-from lab.cluster.spawn import Program, Running, wait_until
-from lab.cluster.steal_shim import StealShim
-from slackwater.config import Law
-from slackwater.journal.journal import Journal, JournalError
-from slackwater.messages import Mode, Verdict
-from slackwater.supervise.state_dir import read_serve
+from slackwater.core.config import Law
+from slackwater.core.journal.journal import Journal, JournalError
+from slackwater.core.messages import Mode, Verdict
+from slackwater.core.state_dir import read_serve
+from slackwater_lab.cluster import bus, steal_shim
+from slackwater_lab.cluster.balancer import free_port, pools_of
+from slackwater_lab.cluster.bus import STATE_DIR
+from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.machines import HostKind, VirtualMachine
+from slackwater_lab.cluster.paths import BIN, LAB_DIR, LabError, program
+from slackwater_lab.cluster.spawn import Program, Running, wait_until
+from slackwater_lab.cluster.steal_shim import StealShim
 
 CONTROLLER_FILE = LAB_DIR / "controller.toml"
 JOURNAL_FILE = STATE_DIR / "journal.sqlite"

@@ -1,7 +1,7 @@
 """A cpuset for a host of the lab, which has none of its own: so that its web server's cores can be set.
 
-On version 1 it is a tree beside those of `lab.cluster.cgroups`, and what runs in the host's cgroup is moved into it. On
-version 2 it is the same cgroup.
+On version 1 it is a tree beside those of `slackwater_lab.cluster.cgroups`, and what runs in the host's cgroup is moved
+into it. On version 2 it is the same cgroup.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.paths import LabError
 
 V1 = Path("/sys/fs/cgroup/cpuset")
 EMPTY_WITHIN_S = 5.0

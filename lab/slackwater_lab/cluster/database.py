@@ -1,6 +1,6 @@
 """A shared service that each request asks before it is answered: quick, or slow for all, as it is set.
 
-    python -m lab.cluster.database ADDRESS PORT
+    python -m slackwater_lab.cluster.database ADDRESS PORT
 
 A line `delay POOL SECONDS` sets how long it thinks from then on when that pool asks; any other line is the name of who
 asks, and gets `ok` after that time.

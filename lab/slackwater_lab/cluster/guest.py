@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster import qemu
-from lab.cluster.paths import DEBIAN, LabError
+from slackwater_lab.cluster import qemu
+from slackwater_lab.cluster.paths import DEBIAN, LabError
 
 INIT_SCRIPT = Path(__file__).resolve().parent.parent / "native/guest-init.sh"
 VIRTIOFSD = shutil.which("virtiofsd")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.paths import LAB_DIR, PREFIX, LabError, system_program
-from lab.cluster.spawn import call, placed
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.paths import LAB_DIR, PREFIX, LabError, system_program
+from slackwater_lab.cluster.spawn import call, placed
 
 TOP = "slackwater-lab"
 """The lab's cgroup."""

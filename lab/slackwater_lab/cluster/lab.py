@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lab.cluster import noise as noises
-from lab.cluster import stress
-from lab.cluster.applications import APPLICATIONS
-from lab.cluster.balancer import Balancer
-from lab.cluster.cgroups import PERIOD_S, Cgroups
-from lab.cluster.hosts import (
+from slackwater_lab.cluster import noise as noises
+from slackwater_lab.cluster import stress
+from slackwater_lab.cluster.applications import APPLICATIONS
+from slackwater_lab.cluster.balancer import Balancer
+from slackwater_lab.cluster.cgroups import PERIOD_S, Cgroups
+from slackwater_lab.cluster.hosts import (
     ASIDE,
     FRONT,
     MOST,
@@ -35,14 +35,14 @@ from lab.cluster.hosts import (
     make_cgroups,
     make_network,
 )
-from lab.cluster.load import Demand, Load
-from lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
-from lab.cluster.paths import LAB_DIR, LabError, program
-from lab.cluster.signal_handlers import ended_by_signals, undisturbed
-from lab.cluster.spawn import Running, call, compiled, placed, wait_until
-from lab.cluster.steal_shim import StealShim
-from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
-from lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
+from slackwater_lab.cluster.load import Demand, Load
+from slackwater_lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
+from slackwater_lab.cluster.paths import LAB_DIR, LabError, program
+from slackwater_lab.cluster.signal_handlers import ended_by_signals, undisturbed
+from slackwater_lab.cluster.spawn import Running, call, compiled, placed, wait_until
+from slackwater_lab.cluster.steal_shim import StealShim
+from slackwater_lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
+from slackwater_lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
 READY_S = 60.0
 Taken = TypeVar("Taken", bound=Running)
@@ -70,7 +70,7 @@ class LabSettings:
     retunable: bool = False
     """Each host has a wsengine's ways in: drop-in files and status pages."""
     mpm: str = "event"
-    """How Apache works on requests: a word of `lab.cluster.webserver.MPMS`."""
+    """How Apache works on requests: a word of `slackwater_lab.cluster.webserver.MPMS`."""
     kind: HostKind = "cgroup"
     """`vm`: each host is a virtual machine with a kernel of its own."""
     hides_steal: bool = True

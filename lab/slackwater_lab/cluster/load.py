@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.cluster.background import Background
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.background import Background
+from slackwater_lab.cluster.paths import LabError
 
 Floats = NDArray[np.float64]
 TIMEOUT_S = 30.0

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.lab import Lab
-from lab.cluster.noise import last_level_cache_mib
-from lab.cluster.paths import program
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.noise import last_level_cache_mib
+from slackwater_lab.cluster.paths import program
 
 
 def version_of(name: str, *arguments: str) -> str:

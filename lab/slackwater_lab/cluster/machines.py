@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from lab.cluster import qemu
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.guest import Guest, GuestSettings
-from lab.cluster.hosts import NETWORK_BITS, Host
-from lab.cluster.paths import LabError, system_program
-from lab.cluster.process_use import ProcessUse, parse
-from lab.cluster.spawn import Program, Running, placed, wait_until
+from slackwater_lab.cluster import qemu
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.guest import Guest, GuestSettings
+from slackwater_lab.cluster.hosts import NETWORK_BITS, Host
+from slackwater_lab.cluster.paths import LabError, system_program
+from slackwater_lab.cluster.process_use import ProcessUse, parse
+from slackwater_lab.cluster.spawn import Program, Running, placed, wait_until
 
 HostKind = Literal["cgroup", "vm"]
 MEMORY_MIB = 768

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.paths import LabError
 
 READY_S = 30.0
 LEFT_WITHIN_S = 2.0

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / ".build"
 BIN = BUILD / "bin"
 DEBIAN = BUILD / "debian"

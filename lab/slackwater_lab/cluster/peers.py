@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.balancer import free_port
-from lab.cluster.lab import Lab
-from lab.cluster.paths import LAB_DIR, program
-from lab.cluster.spawn import Program
+from slackwater_lab.cluster.balancer import free_port
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import LAB_DIR, program
+from slackwater_lab.cluster.spawn import Program
 
 PORT = 18090
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.paths import BUILD, DEBIAN, LabError
+from slackwater_lab.cluster.paths import BUILD, DEBIAN, LabError
 
 QEMU = shutil.which("qemu-system-x86_64")
 BUSYBOX = DEBIAN / "bin/busybox"

@@ -8,11 +8,11 @@ import shutil
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lab.cluster import bus
-from lab.cluster.hosts import Host, events_socket
-from lab.cluster.lab import Lab
-from lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
-from lab.cluster.spawn import Running
+from slackwater_lab.cluster import bus
+from slackwater_lab.cluster.hosts import Host, events_socket
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
+from slackwater_lab.cluster.spawn import Running
 
 WSENGINE = "slackwater-wsengine"
 NICE = -10

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.paths import LabError, system_program
-from lab.cluster.process_use import ProcessUse, process_use
+from slackwater_lab.cluster.paths import LabError, system_program
+from slackwater_lab.cluster.process_use import ProcessUse, process_use
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 
@@ -37,7 +37,7 @@ def call(argv: Sequence[str]) -> str:
 
 
 def compiled(name: str, folder: Path) -> str:
-    """Compiles a program of `lab/native` into a folder; gives its path."""
+    """Compiles a program of `lab/slackwater_lab/native` into a folder; gives its path."""
     target = folder / name
     call([system_program("cc"), "-O2", "-pthread", "-o", str(target), str(NATIVE / f"{name}.c")])
     return str(target)

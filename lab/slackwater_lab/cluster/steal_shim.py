@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from lab.cluster import bus
-from lab.cluster.hosts import BRIDGE_ADDRESS
-from lab.cluster.paths import LabError
-from slackwater.bus.bus import Bus, BusError
-from slackwater.config import BusSettings
-from slackwater.messages import Sample
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import Sample
+from slackwater_lab.cluster import bus
+from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS
+from slackwater_lab.cluster.paths import LabError
 
 LISTEN = f"{BRIDGE_ADDRESS}:14223"
 SECTION = f'[bus]\nurl = "nats://{LISTEN}"\n'

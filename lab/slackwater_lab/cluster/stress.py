@@ -1,4 +1,5 @@
-"""Noise by stress-ng, Debian's package: its stressors as neighbours, beside the lab's own (`lab/cluster/noise.py`).
+"""Noise by stress-ng, Debian's package: its stressors as neighbours, beside the lab's own
+(`lab/slackwater_lab/cluster/noise.py`).
 
 stress-ng takes a while to begin. It does so aside; when all its workers are at work they join the neighbour's cgroup
 together, so that the onset is an instant here too. It knows no share of time, so it is always on in full, and its files
@@ -14,8 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError, program, system_program
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import LabError, program, system_program
 
 READY_S = 30.0
 JOIN_ROUNDS = 100

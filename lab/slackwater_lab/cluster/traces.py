@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.hosts import TOP, network_traces, remove_network
-from lab.cluster.paths import (
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.cluster.hosts import TOP, network_traces, remove_network
+from slackwater_lab.cluster.paths import (
     LAB_DIR,
     LOCK_FILE,
     PROGRAMS,
@@ -25,7 +25,7 @@ from lab.cluster.paths import (
     program,
     system_program,
 )
-from lab.cluster.spawn import call
+from slackwater_lab.cluster.spawn import call
 
 END_WITHIN_S = 60.0
 STATE_FILE = LAB_DIR / "state.json"

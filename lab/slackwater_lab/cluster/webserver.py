@@ -7,8 +7,8 @@ import os
 import pwd
 from pathlib import Path
 
-from lab.cluster.hosts import Host
-from lab.cluster.paths import DEBIAN, LabError, debian_places
+from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.cluster.paths import DEBIAN, LabError, debian_places
 
 MODULES = ("authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
 MPMS = {

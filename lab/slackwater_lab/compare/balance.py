@@ -7,11 +7,11 @@ import math
 import statistics as plain
 from collections.abc import Mapping, Sequence
 
-from lab.cells import templates
-from lab.compare import statistics
-from lab.compare.drawn import Played
-from lab.experiment.recording import ExperimentError
-from lbengine.backends.haproxy.measured import Measured, Measurement, Ratio, Response
+from slackwater.lbengine.backends.haproxy.measured import Measured, Measurement, Ratio, Response
+from slackwater_lab.cells import templates
+from slackwater_lab.compare import statistics
+from slackwater_lab.compare.drawn import Played
+from slackwater_lab.experiment.recording import ExperimentError
 
 ALONE = {"roundrobin": "static", "leastconn": "leastconn", "random": "random2"}
 """HAProxy's name -> the player without Slackwater."""
@@ -64,7 +64,7 @@ def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
 
 def page(found: Measurement) -> str:
     """The page of these figures, in Markdown."""
-    return templates("lab.compare").get_template("balance.md.jinja").render(found=found, shown=_shown)
+    return templates("slackwater_lab.compare").get_template("balance.md.jinja").render(found=found, shown=_shown)
 
 
 def _shown(ratio: Ratio) -> str:

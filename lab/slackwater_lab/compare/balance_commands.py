@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from lab.cells import until
-from lab.options import json_option, progress, write_json
+from slackwater_lab.cells import until
+from slackwater_lab.options import json_option, progress, write_json
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -36,10 +36,10 @@ def balance(
     same command goes on where it was interrupted. To renew what is shipped: --page docs/results/balance.md --data
     lbengine/backends/haproxy/measured.json.
     """
-    from detector.service import choose_model
-    from lab.compare import balance as compared
-    from lab.compare import drawn
-    from slackwater.config import DetectorSettings
+    from slackwater.core.config import DetectorSettings
+    from slackwater.detector.service import choose_model
+    from slackwater_lab.compare import balance as compared
+    from slackwater_lab.compare import drawn
 
     model = choose_model(DetectorSettings(model=""))
     played = drawn.run(folder, seed, scenarios, compared.PLAYERS, model, progress, until(minutes))

@@ -14,22 +14,22 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lab.cells import append
-from lab.cluster import machine
-from lab.cluster.commit import commit, decision_commit
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.load import Demand
-from lab.cluster.machines import HostKind
-from lab.cluster.paths import LabError
-from lab.compare import results
-from lab.compare.measured import MACHINE, PROGRAMS, Block, Measured, machine_of
-from lab.experiment.drawn import named
-from lab.experiment.measures import TIMES
-from lab.experiment.policies import POLICIES
-from lab.experiment.recording import ExperimentError, Run
-from lab.experiment.run import one_run
-from lab.experiment.scenarios import AFTER_S, CALM_S, SCENARIOS, Scenario
-from lab.experiment.steady import capacity_rps
+from slackwater_lab.cells import append
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.commit import commit, decision_commit
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.machines import HostKind
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.compare import results
+from slackwater_lab.compare.measured import MACHINE, PROGRAMS, Block, Measured, machine_of
+from slackwater_lab.experiment.drawn import named
+from slackwater_lab.experiment.measures import TIMES
+from slackwater_lab.experiment.policies import POLICIES
+from slackwater_lab.experiment.recording import ExperimentError, Run
+from slackwater_lab.experiment.run import one_run
+from slackwater_lab.experiment.scenarios import AFTER_S, CALM_S, SCENARIOS, Scenario
+from slackwater_lab.experiment.steady import capacity_rps
 
 AROUND_S = 24.0
 """Of a run, besides calm, disturbance and calm again: warm-up, settling, programs that start and end."""

@@ -9,11 +9,11 @@ from typing import Any
 import click
 from rich.table import Table
 
-from lab.cells import until
-from lab.cluster.lab import LabSettings
-from lab.cluster.terminal import console
-from lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
-from lab.options import hosts_options, json_option, progress, write_json
+from slackwater_lab.cells import until
+from slackwater_lab.cluster.lab import LabSettings
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
+from slackwater_lab.options import hosts_options, json_option, progress, write_json
 
 DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
 DATA = "runs.jsonl"
@@ -49,8 +49,8 @@ def compare(
     A block is one round of one scenario, its policies in random order. Each run is a line of FOLDER/runs.jsonl at once,
     and the same command goes on where it was interrupted. Needs root, except with --replay.
     """
-    from lab.compare import blocks, measured, results
-    from lab.experiment.drawn import names
+    from slackwater_lab.compare import blocks, measured, results
+    from slackwater_lab.experiment.drawn import names
 
     if listed:
         _show_tables()
@@ -105,8 +105,8 @@ def tables(found: Sequence[dict[str, Any]]) -> list[Table]:
 
 
 def _show_tables() -> None:
-    from lab.experiment.policies import POLICIES
-    from lab.experiment.scenarios import ELSEWHERE, SCENARIOS
+    from slackwater_lab.experiment.policies import POLICIES
+    from slackwater_lab.experiment.scenarios import ELSEWHERE, SCENARIOS
 
     table = Table("scenario", "what", box=None)
     for name, scenario in SCENARIOS.items():

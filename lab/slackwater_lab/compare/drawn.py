@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
-from detector.classify.tree import Model
-from lab import cells
-from lab.cluster.commit import commit
-from lab.compare.tables import WORSE, WORST
-from lab.experiment.recording import ExperimentError
-from lab.sim import drawn
-from lab.sim.drawn import REFERENCE
+from slackwater.detector.classify.tree import Model
+from slackwater_lab import cells
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.compare.tables import WORSE, WORST
+from slackwater_lab.experiment.recording import ExperimentError
+from slackwater_lab.sim import drawn
+from slackwater_lab.sim.drawn import REFERENCE
 
 FORMAT = 1
 DATA = "scenarios.jsonl"
@@ -34,7 +34,7 @@ class Played(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     number: int
     commit: str | None
     setup: dict[str, Any]
-    """As `lab.sim.setup.Setup`."""
+    """As `slackwater_lab.sim.setup.Setup`."""
     players: dict[str, dict[str, Any]]
     """What users felt, by player."""
 

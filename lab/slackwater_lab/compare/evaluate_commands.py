@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from lab.cells import until
-from lab.cluster.lab import LabSettings
-from lab.cluster.machines import HostKind
-from lab.cluster.terminal import console
-from lab.options import DEFAULT_QUOTA_CORES, HostsParam, progress
+from slackwater_lab.cells import until
+from slackwater_lab.cluster.lab import LabSettings
+from slackwater_lab.cluster.machines import HostKind
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.options import DEFAULT_QUOTA_CORES, HostsParam, progress
 
 if TYPE_CHECKING:
-    from lab.compare.blocks import Piece
-    from lab.compare.measured import Measured
+    from slackwater_lab.compare.blocks import Piece
+    from slackwater_lab.compare.measured import Measured
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -51,7 +51,7 @@ def evaluate(
     A block is one round of one scenario with all its variants in random order. The same command goes on where it was;
     with other variants it goes on in the same blocks. Needs root and a quiet machine, except with --plan and --replay.
     """
-    from lab.compare import blocks, evaluation, evaluation_page, measured
+    from slackwater_lab.compare import blocks, evaluation, evaluation_page, measured
 
     if page is None and not planned:
         raise click.UsageError("--page is missing: the page to write")
@@ -74,7 +74,7 @@ def evaluate(
 
 
 def _show(pieces: Sequence[Piece], found: Sequence[Measured]) -> None:
-    from lab.compare.blocks import about_s
+    from slackwater_lab.compare.blocks import about_s
 
     table = Table("scenario", "rounds", "runs", "about min", title="left", box=None)
     whole_s = 0.0

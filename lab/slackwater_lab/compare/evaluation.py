@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lab.compare import goals
-from lab.compare.blocks import Question
-from lab.experiment.scenarios import SCENARIOS
+from slackwater_lab.compare import goals
+from slackwater_lab.compare.blocks import Question
+from slackwater_lab.experiment.scenarios import SCENARIOS
 
 EVERYWHERE = ("leastconn", "slackwater-lc", "nginx-least-time", "outlier")
 """What the goals of all scenarios are about: ours, `leastconn` without anything of ours, and the best peers."""

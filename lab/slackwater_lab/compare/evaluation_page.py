@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.cells import templates
-from lab.cluster.commit import DECISION_CODE
-from lab.compare import goals
-from lab.compare.evaluation import VARIANTS
-from lab.compare.measured import Measured, as_runs, machine_of
-from lab.experiment.scenarios import SCENARIOS
+from slackwater_lab.cells import templates
+from slackwater_lab.cluster.commit import DECISION_CODE
+from slackwater_lab.compare import goals
+from slackwater_lab.compare.evaluation import VARIANTS
+from slackwater_lab.compare.measured import Measured, as_runs, machine_of
+from slackwater_lab.experiment.scenarios import SCENARIOS
 
 SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("mean_ms", "mean ms", "{:.1f}".format),
@@ -31,7 +31,7 @@ def page(found: Sequence[Measured], data: str, place: str) -> str:
     """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
     command = ["slackwater", "lab", "evaluate", "--out", OUT, "--data", data, "--page", place]
     return (
-        templates("lab.compare")
+        templates("slackwater_lab.compare")
         .get_template("evaluation.md.jinja")
         .render(
             command=shlex.join(command),

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab.compare import statistics
-from lab.compare.results import of
-from lab.compare.statistics import Estimate
-from lab.experiment.scenarios import SCENARIOS
+from slackwater_lab.compare import statistics
+from slackwater_lab.compare.results import of
+from slackwater_lab.compare.statistics import Estimate
+from slackwater_lab.experiment.scenarios import SCENARIOS
 
 ROUNDS = 5
 """The goals are of so many rounds; fewer decide nothing."""

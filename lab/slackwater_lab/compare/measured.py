@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lab import cells
-from lab.cluster.machines import HostKind
+from slackwater_lab import cells
+from slackwater_lab.cluster.machines import HostKind
 
 FORMAT = 1
 MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
@@ -34,14 +34,14 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     balance: str
     """The balance algorithm that the variant is based on."""
     variant: str
-    """A name of `lab.experiment.policies`."""
+    """A name of `slackwater_lab.experiment.policies`."""
     round: int
     seed: int
     """Of the order of the block's runs."""
     capacity_rps: float
     rate_rps: float
     calm: dict[str, float | None]
-    """Figures of `lab.experiment.measures` before the first neighbour."""
+    """Figures of `slackwater_lab.experiment.measures` before the first neighbour."""
     loud: dict[str, float | None]
     """The same from the first neighbour to the last, and `answers_s`, `detected_s`."""
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lab.cluster.hosts import hosts
-from lab.compare.measured import Measured, as_runs
-from lab.compare.statistics import Estimate, change, median
-from lab.experiment import latency
-from lab.experiment.drawn import named
-from lab.experiment.measures import TIMES, figures
-from lab.experiment.recording import Recorded
+from slackwater_lab.cluster.hosts import hosts
+from slackwater_lab.compare.measured import Measured, as_runs
+from slackwater_lab.compare.statistics import Estimate, change, median
+from slackwater_lab.experiment import latency
+from slackwater_lab.experiment.drawn import named
+from slackwater_lab.experiment.measures import TIMES, figures
+from slackwater_lab.experiment.recording import Recorded
 
 MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s")
 

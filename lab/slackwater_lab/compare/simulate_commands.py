@@ -13,12 +13,12 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
-from lab.cells import until
-from lab.cluster.terminal import console
-from lab.options import json_option, progress, write_json
+from slackwater_lab.cells import until
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.options import json_option, progress, write_json
 
 if TYPE_CHECKING:
-    from detector.classify.tree import Model
+    from slackwater.detector.classify.tree import Model
 
 MANY = 50
 """Up to so many servers every request is simulated, above it every decision cycle."""
@@ -131,11 +131,11 @@ def simulate(
     --random plays each drawn scenario under every balancer, Slackwater and the oracles, or those of --player, on all
     cores, and shows all of them against leastconn. The same command goes on where it was interrupted.
     """
-    from detector.service import choose_model
-    from lab.cluster.commit import commit
-    from lab.sim import cycles, requests
-    from lab.sim.setup import Setup
-    from slackwater.config import DetectorSettings
+    from slackwater.core.config import DetectorSettings
+    from slackwater.detector.service import choose_model
+    from slackwater_lab.cluster.commit import commit
+    from slackwater_lab.sim import cycles, requests
+    from slackwater_lab.sim.setup import Setup
 
     judge_by = choose_model(DetectorSettings())
     if drawn is not None:
@@ -190,8 +190,8 @@ def _drawn(
     model: Model,
     json_file: str | None,
 ) -> None:
-    from lab.compare import drawn
-    from lab.sim.drawn import REFERENCE
+    from slackwater_lab.compare import drawn
+    from slackwater_lab.sim.drawn import REFERENCE
 
     context = click.get_current_context()
     for name in context.params.keys() - OF_DRAWN:

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from lab.cluster import database
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.controller import start_monitor
-from lab.cluster.hosts import BRIDGE_ADDRESS, Host
-from lab.cluster.lab import Lab
-from lab.cluster.paths import DEBIAN, LAB_DIR, ROOT, program, system_program
-from lab.cluster.spawn import Program, Running, call, placed, wait_until
-from lab.cluster.webserver import php_ini
+from slackwater_lab.cluster import database
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.controller import start_monitor
+from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import DEBIAN, LAB_DIR, ROOT, program, system_program
+from slackwater_lab.cluster.spawn import Program, Running, call, placed, wait_until
+from slackwater_lab.cluster.webserver import php_ini
 
 DATABASE_PORT = 14306
 DEARER = 0.3
@@ -91,11 +91,9 @@ class DisturbableCluster:
         call([system_program("cc"), "-O2", "-shared", "-fPIC", "-o", str(self._shim), str(CLOCK_SOURCE), "-lm"])
         self.clocks = {host.name: Clock(LAB_DIR / f"{host.name}.clock") for host in lab.hosts}
         self.monitors: dict[str, Running] = {}
-        argv = [sys.executable, "-m", "lab.cluster.database", BRIDGE_ADDRESS, str(DATABASE_PORT)]
-        root = str(ROOT)
-        service = lab.add(
-            Program.start("the shared service", lab.in_front(argv), LAB_DIR / "database.log", {"PYTHONPATH": root})
-        )
+        argv = [sys.executable, "-m", "slackwater_lab.cluster.database", BRIDGE_ADDRESS, str(DATABASE_PORT)]
+        path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'lab'}"}
+        service = lab.add(Program.start("the shared service", lab.in_front(argv), LAB_DIR / "database.log", path))
         wait_until(self._answers, "the shared service", READY_S, watch=[service])
         for host in lab.hosts:
             ini = host.folder / "php.ini"
@@ -230,7 +228,8 @@ def _own_backup(site: DisturbableCluster, host: Host | None, _size: float) -> It
     site.end_backup(job)
 
 
-# Some of them take a while to begin and to end: `lab.disturb.turn` has them done in a thread, while the load goes on.
+# Some of them take a while to begin and to end: `slackwater_lab.disturb.turn` has them done in a thread, while the load
+# goes on.
 DISTURBERS: Mapping[str, Callable[[DisturbableCluster, Host | None, float], AbstractContextManager[None]]] = {
     "deploy": _deploy,
     "slow_database": _slow_database,

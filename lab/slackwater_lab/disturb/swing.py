@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand, Load
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand, Load
 
 LOW, HIGH = 0.2, 0.7
 """Shares of the pool's capacity between which it swings."""

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.disturb import swing
-from lab.experiment.scenarios import Neighbour
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.disturb import swing
+from slackwater_lab.experiment.scenarios import Neighbour
 
 FIRST_CALM_S = 12.0
 NOISE_S = (3.2, 5.0)

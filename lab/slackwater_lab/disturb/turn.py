@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 
-from detector.recordings.recording import Label
-from lab.cluster.background import Background
-from lab.cluster.hosts import Host
-from lab.cluster.paths import LabError
-from lab.disturb.disturb import DISTURBERS, DisturbableCluster
-from lab.disturb.timetable import Disturbance
+from slackwater.detector.recordings.recording import Label
+from slackwater_lab.cluster.background import Background
+from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
+from slackwater_lab.disturb.timetable import Disturbance
 
 AFTER_S = 3.0
 """So much longer than the disturbance lasts its label: caches warm up, queues drain."""

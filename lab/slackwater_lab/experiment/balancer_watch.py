@@ -6,9 +6,9 @@ import bisect
 import itertools
 from collections.abc import Callable, Sequence
 
-from lab.cluster.background import Background
-from lab.cluster.balancer import Snapshot
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.background import Background
+from slackwater_lab.cluster.balancer import Snapshot
+from slackwater_lab.cluster.paths import LabError
 
 PERIOD_S = 0.05
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lab.cluster.bus import STATE_DIR
-from lab.cluster.lab import Lab
-from lab.cluster.process_use import ProcessUse, process_use
-from slackwater.supervise.state_dir import read_serve
+from slackwater.core.state_dir import read_serve
+from slackwater_lab.cluster.bus import STATE_DIR
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.process_use import ProcessUse, process_use
 
 PROGRAMS = {
     "slackwater-monitor of ": "monitor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from lab.cluster.hosts import Host
+from slackwater_lab.cluster.hosts import Host
 
 
 class CpuShare:

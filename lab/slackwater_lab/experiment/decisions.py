@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.decision.guard import limit
-from lbengine.decision.room import in_flight
-from lbengine.laws.laws import optimal
-from slackwater.messages import Verdict
+from slackwater.core.messages import Verdict
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.decision.guard import limit
+from slackwater.lbengine.decision.room import in_flight
+from slackwater.lbengine.laws.laws import optimal
 
 INTERVAL_S = 1.0
 """Peers look once a second; Envoy's `interval` is 10 s and the usual agent-inter 2 s, which would be to our favour."""
@@ -149,7 +149,8 @@ class Outlier:
 @dataclass(frozen=True)
 class Oracle:
     """Knows the noise, the load and what each server can do: it drains noisy servers at the onset as long as the others
-    can carry everything, and else splits the load for the least mean response time (`lbengine.laws.laws.optimal`).
+    can carry everything, and else splits the load for the least mean response time
+    (`slackwater.lbengine.laws.laws.optimal`).
 
     On `leastconn` a weight says how many requests a server should hold, by Little's law r·T, and r/(μ - r) under
     processor sharing.

@@ -6,7 +6,7 @@ import random
 import re
 from dataclasses import replace
 
-from lab.experiment.scenarios import SCENARIOS, Neighbour, Scenario
+from slackwater_lab.experiment.scenarios import SCENARIOS, Neighbour, Scenario
 
 HOSTS = 3
 SECONDS = 20.0

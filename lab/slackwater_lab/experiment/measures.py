@@ -6,7 +6,7 @@ from typing import Protocol, TypedDict
 
 import numpy as np
 
-from detector.features.columns import Floats, Ints
+from slackwater.detector.features.columns import Floats, Ints
 
 TIMES = ("second_means_median_ms", "mean_ms", "p50_ms", "p95_ms", "p99_ms")
 """The first is ICE's: the median over the seconds of each second's mean response time. In a closed loop the median over

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.cluster.hosts import Host
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.paths import LabError
 
 RAMP_S = 0.7
 LOOK_S = 2.0

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from lab.cluster.lab import Lab
-from lab.cluster.peers import PEERS
-from lab.experiment.decisions import AgentCheck, Outlier
-from lab.experiment.policy_runners import AgentRunner, OracleRunner, PeerRunner, PolicyRunner, SampleRunner
-from lab.experiment.policy_runners import SlackwaterRunner as Slackwater
-from lab.experiment.retuning import TwoStageRunner, WebServerRunner
-from lab.experiment.scenarios import Scenario
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.peers import PEERS
+from slackwater_lab.experiment.decisions import AgentCheck, Outlier
+from slackwater_lab.experiment.policy_runners import AgentRunner, OracleRunner, PeerRunner, PolicyRunner, SampleRunner
+from slackwater_lab.experiment.policy_runners import SlackwaterRunner as Slackwater
+from slackwater_lab.experiment.retuning import TwoStageRunner, WebServerRunner
+from slackwater_lab.experiment.scenarios import Scenario
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,20 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.bus import forget
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import Controller, start_bus, start_monitors
-from lab.cluster.lab import Lab
-from lab.cluster.paths import LabError
-from lab.cluster.peers import start
-from lab.cluster.spawn import wait_until
-from lab.experiment.agents import Agents
-from lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
-from lab.experiment.scenarios import Scenario
-from lab.experiment.steady import set_weights, stop_programs
-from slackwater.config import Law
-from slackwater.messages import WSENGINE, Change, Mode, Sample, Verdict
+from slackwater.core.config import Law
+from slackwater.core.messages import WSENGINE, Change, Mode, Sample, Verdict
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.bus import forget
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.controller import Controller, start_bus, start_monitors
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.peers import start
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.experiment.agents import Agents
+from slackwater_lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
+from slackwater_lab.experiment.scenarios import Scenario
+from slackwater_lab.experiment.steady import set_weights, stop_programs
 
 READY_S = 15.0
 MONITOR = "slackwater-monitor of "

@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from detector.features.columns import Floats, Ints
-from slackwater.files import replacing
+from slackwater.core.files import replacing
+from slackwater.detector.features.columns import Floats, Ints
 
 KEY = b"slackwater-compare"
 RUNS = "runs"

@@ -10,21 +10,21 @@ import time
 import uuid
 from collections.abc import Mapping
 
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.bus import POOL, SITE, forget
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import CONTROLLER_FILE, Controller
-from lab.cluster.lab import Lab
-from lab.cluster.paths import LabError
-from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
-from lab.cluster.spawn import wait_until
-from lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
-from lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner
-from lab.experiment.steady import stop_programs
-from slackwater.bus.bus import Bus
-from slackwater.config import Law
-from slackwater.messages import VERSION, WSENGINE, Change, Mode, Order, Verdict
+from slackwater.core.bus.bus import Bus
+from slackwater.core.config import Law
+from slackwater.core.messages import VERSION, WSENGINE, Change, Mode, Order, Verdict
 from slackwater.orders.signing import Signer
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.bus import POOL, SITE, forget
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.controller import CONTROLLER_FILE, Controller
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
+from slackwater_lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner
+from slackwater_lab.experiment.steady import stop_programs
 
 NAME = "wsengine-only"
 PROGRAM_OF = "slackwater-wsengine of "

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from detector.recordings.recording import Label
-from detector.recordings.recording import write as write_samples
-from lab.cluster.balancer import BASE_WEIGHT, Snapshot
-from lab.cluster.commit import commit
-from lab.cluster.hosts import NEIGHBOUR_WEIGHT
-from lab.cluster.lab import Lab, PreparedNoise
-from lab.cluster.load import Demand, joined
-from lab.cluster.noise import Noise
-from lab.experiment import cost, recording
-from lab.experiment.balancer_watch import BalancerWatch
-from lab.experiment.cpu_share import CpuShare
-from lab.experiment.neighbour_share import Aim, aim
-from lab.experiment.policies import POLICIES
-from lab.experiment.policy_runners import PolicyRunner
-from lab.experiment.recording import Marks, Recorded, Run
-from lab.experiment.scenarios import Neighbour, Scenario
-from lab.experiment.steady import LOOK_S, SETTLE_S, WARM_UP_S, at_baseline, set_weights, wait_for
-from slackwater.messages import Sample, Verdict
+from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.recordings.recording import Label
+from slackwater.detector.recordings.recording import write as write_samples
+from slackwater_lab.cluster.balancer import BASE_WEIGHT, Snapshot
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.hosts import NEIGHBOUR_WEIGHT
+from slackwater_lab.cluster.lab import Lab, PreparedNoise
+from slackwater_lab.cluster.load import Demand, joined
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.experiment import cost, recording
+from slackwater_lab.experiment.balancer_watch import BalancerWatch
+from slackwater_lab.experiment.cpu_share import CpuShare
+from slackwater_lab.experiment.neighbour_share import Aim, aim
+from slackwater_lab.experiment.policies import POLICIES
+from slackwater_lab.experiment.policy_runners import PolicyRunner
+from slackwater_lab.experiment.recording import Marks, Recorded, Run
+from slackwater_lab.experiment.scenarios import Neighbour, Scenario
+from slackwater_lab.experiment.steady import LOOK_S, SETTLE_S, WARM_UP_S, at_baseline, set_weights, wait_for
 
 MARGIN_S = 3.0
 PREPARED_S = 15.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
 
 KIND = "llcprobe"
 """The paper's LLCProbe, unless a scenario says otherwise."""
@@ -27,8 +27,8 @@ class Neighbour:
     intensity: float = 1.0
     lost: float | None = 0.5
     """Share of the host's capacity that it takes: a half, as one neighbour as large as the server does; more, as
-    several neighbours do. The lab finds the weight for it, and verifies it (lab.experiment.neighbour_share). None: as
-    much as it happens to take, where a device is flooded."""
+    several neighbours do. The lab finds the weight for it, and verifies it (slackwater_lab.experiment.neighbour_share).
+    None: as much as it happens to take, where a device is flooded."""
     server_weight: int = BASE_WEIGHT
     """The balancer's weight for the server meanwhile, where a recording moves it."""
 

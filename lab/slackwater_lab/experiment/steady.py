@@ -6,12 +6,12 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from lab.cluster.applications import APPLICATIONS
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.load import Demand, Load, Stream
-from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError
+from slackwater_lab.cluster.applications import APPLICATIONS
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.load import Demand, Load, Stream
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import LabError
 
 SETTLE_S = 3.0
 """Load that is not counted before a phase: connections are opened, caches filled."""

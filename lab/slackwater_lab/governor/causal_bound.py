@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import optimize, stats
 
-from lab.governor.queues import Floats
+from slackwater_lab.governor.queues import Floats
 
 LEVELS = 400
 """Of the noise, each as likely as the others."""

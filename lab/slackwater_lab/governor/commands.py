@@ -9,13 +9,13 @@ import click
 import msgspec
 from rich.table import Table
 
-from governor.power import CURVES, DEFAULT, hardware
-from lab.cluster.terminal import console
-from lab.governor import core_switch, estimators, heimdall_table, hurry_up, neighbours, pareto
-from lab.governor.figures import COLUMNS, Figure, cells
-from lab.governor.plan import POLICIES, Service, Step
-from lab.governor.plan import plan as plan_of
-from lab.options import json_option, progress, write_json
+from slackwater.governor.power import CURVES, DEFAULT, hardware
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.governor import core_switch, estimators, heimdall_table, hurry_up, neighbours, pareto
+from slackwater_lab.governor.figures import COLUMNS, Figure, cells
+from slackwater_lab.governor.plan import POLICIES, Service, Step
+from slackwater_lab.governor.plan import plan as plan_of
+from slackwater_lab.options import json_option, progress, write_json
 
 Compare = Callable[[Sequence[int], str, Callable[[str], None]], list[Figure]]
 TABLES: dict[str, Compare] = {

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from governor.policies.core_switch import CoreSwitch
-from governor.policies.slackwater import Slackwater
-from governor.power import hardware
-from governor.types import Configuration, Hardware, Observation, Policy
-from lab.governor.figures import Figure, one_by_one
-from lab.governor.fluid import FluidServer
+from slackwater.governor.policies.core_switch import CoreSwitch
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.power import hardware
+from slackwater.governor.types import Configuration, Hardware, Observation, Policy
+from slackwater_lab.governor.figures import Figure, one_by_one
+from slackwater_lab.governor.fluid import FluidServer
 
 TARGET_MS = 1.5
 RPS_OF_A_CORE = 105e3

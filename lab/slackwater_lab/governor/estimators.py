@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from detector.tail.data import Rows
-from detector.tail.estimator import paae, r2
-from detector.tail.regressors import Forest
-from detector.tail.table import Table
-from governor.policies.heimdall_rl import LEAST_MS
-from governor.types import Hardware
-from lab.governor.figures import Figure, one_by_one
-from lab.governor.heimdall import STEP_S, TARGET_MS, machine
-from lab.governor.heimdall_table import PROFILE_STEP_S, with_clocks
-from lab.governor.profile import profile
+from slackwater.detector.tail.data import Rows
+from slackwater.detector.tail.estimator import paae, r2
+from slackwater.detector.tail.regressors import Forest
+from slackwater.detector.tail.table import Table
+from slackwater.governor.policies.heimdall_rl import LEAST_MS
+from slackwater.governor.types import Hardware
+from slackwater_lab.governor.figures import Figure, one_by_one
+from slackwater_lab.governor.heimdall import STEP_S, TARGET_MS, machine
+from slackwater_lab.governor.heimdall_table import PROFILE_STEP_S, with_clocks
+from slackwater_lab.governor.profile import profile
 
 COUNTS = (4, 12, 32, 51)
 SHARES = (0.2, 0.4, 0.5, 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab.compare.statistics import median
+from slackwater_lab.compare.statistics import median
 
 
 def one_by_one(seeds: Sequence[int], what: str, progress: Callable[[str], None]) -> Iterator[int]:

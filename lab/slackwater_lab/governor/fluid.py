@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from governor.types import Configuration, Hardware
-from lab.governor.queues import erlang_c, mmc_wait_quantile_s, mmc_wait_s
+from slackwater.governor.types import Configuration, Hardware
+from slackwater_lab.governor.queues import erlang_c, mmc_wait_quantile_s, mmc_wait_s
 
 NEARLY_FULL = 0.9999
 

@@ -20,9 +20,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from governor.power import STATIC_OF_PEAK, hardware
-from governor.types import Action, Configuration, Hardware, Observation, Policy
-from lab.governor.queues import Floats, PinnedQueues
+from slackwater.governor.power import STATIC_OF_PEAK, hardware
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, Policy
+from slackwater_lab.governor.queues import Floats, PinnedQueues
 
 TARGET_MS = 1.1
 MOST_RPS = 31_350.0

@@ -8,23 +8,23 @@ from itertools import pairwise
 
 import numpy as np
 
-from detector.tail.data import Rows
-from detector.tail.regressors import Forest, Svm
-from detector.tail.table import Table
-from governor.policies.heimdall import Heimdall
-from governor.policies.heimdall_rl import LEAST_MS, HeimdallRl
-from governor.policies.heracles import Heracles
-from governor.policies.hipster import Hipster
-from governor.policies.linux import Linux
-from governor.policies.parties import Parties
-from governor.policies.pegasus import Pegasus
-from governor.policies.slackwater import Slackwater
-from governor.policies.static import Static
-from governor.types import Hardware, Policy
-from lab.governor.figures import Figure, one_by_one
-from lab.governor.heimdall import MOST_RPS, STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
-from lab.governor.profile import profile
-from lab.governor.queues import Floats
+from slackwater.detector.tail.data import Rows
+from slackwater.detector.tail.regressors import Forest, Svm
+from slackwater.detector.tail.table import Table
+from slackwater.governor.policies.heimdall import Heimdall
+from slackwater.governor.policies.heimdall_rl import LEAST_MS, HeimdallRl
+from slackwater.governor.policies.heracles import Heracles
+from slackwater.governor.policies.hipster import Hipster
+from slackwater.governor.policies.linux import Linux
+from slackwater.governor.policies.parties import Parties
+from slackwater.governor.policies.pegasus import Pegasus
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.policies.static import Static
+from slackwater.governor.types import Hardware, Policy
+from slackwater_lab.governor.figures import Figure, one_by_one
+from slackwater_lab.governor.heimdall import MOST_RPS, STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
+from slackwater_lab.governor.profile import profile
+from slackwater_lab.governor.queues import Floats
 
 PROFILE_STEP_S = 20
 """The thesis holds each load step for 50 s; its own Figure 4.6 shows that 40% of the data are as good."""

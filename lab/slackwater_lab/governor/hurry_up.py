@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from governor.policies.hurry_up import FIRST_PERIOD_S, FIRST_THRESHOLD_S, HurryUp
-from governor.policies.linux import Linux
-from governor.policies.slackwater import Slackwater
-from governor.policies.static import Static
-from governor.power import hardware
-from governor.types import Configuration, Hardware, Policy
-from lab.governor.figures import Figure, one_by_one
-from lab.governor.search import Request, Run, SearchServer, run
+from slackwater.governor.policies.hurry_up import FIRST_PERIOD_S, FIRST_THRESHOLD_S, HurryUp
+from slackwater.governor.policies.linux import Linux
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.policies.static import Static
+from slackwater.governor.power import hardware
+from slackwater.governor.types import Configuration, Hardware, Policy
+from slackwater_lab.governor.figures import Figure, one_by_one
+from slackwater_lab.governor.search import Request, Run, SearchServer, run
 
 TARGET_S = 1.0
 CORES, SHARDS, CLIENTS = 12, 5, 4

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from governor.policies.slackwater import Slackwater
-from lab.governor import heimdall_table
-from lab.governor.figures import Figure, one_by_one
-from lab.governor.heimdall import STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
-from lab.governor.heimdall_table import Row
-from lab.governor.queues import Floats
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater_lab.governor import heimdall_table
+from slackwater_lab.governor.figures import Figure, one_by_one
+from slackwater_lab.governor.heimdall import STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
+from slackwater_lab.governor.heimdall_table import Row
+from slackwater_lab.governor.queues import Floats
 
 LOAD = 0.6
 """Share of Heimdall's load: with all of it not even all cores at the highest clock would meet the target beside the

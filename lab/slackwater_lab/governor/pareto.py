@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from governor.policies.pareto import Pareto, batch_ladder, inferred_ladder
-from governor.policies.slackwater import Slackwater
-from governor.power import hardware
-from governor.types import Action, Configuration, Hardware, Observation, Policy
-from lab.governor.causal_bound import least_cost, noisy
-from lab.governor.figures import Figure, one_by_one
-from lab.governor.fluid import FluidServer
-from lab.governor.queues import Floats
+from slackwater.governor.policies.pareto import Pareto, batch_ladder, inferred_ladder
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.power import hardware
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, Policy
+from slackwater_lab.governor.causal_bound import least_cost, noisy
+from slackwater_lab.governor.figures import Figure, one_by_one
+from slackwater_lab.governor.fluid import FluidServer
+from slackwater_lab.governor.queues import Floats
 
 TARGET_MS = 0.5
 """Of the 99th percentile: the paper's value is lost; this is that of its group's other papers."""

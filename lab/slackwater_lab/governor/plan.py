@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from governor.policies.heracles import Heracles
-from governor.policies.linux import Linux
-from governor.policies.parties import Parties
-from governor.policies.pegasus import Pegasus
-from governor.policies.slackwater import Slackwater
-from governor.policies.static import Static
-from governor.types import Action, Hardware, Observation, Policy
-from lab.governor.queues import Floats, PinnedQueues
+from slackwater.governor.policies.heracles import Heracles
+from slackwater.governor.policies.linux import Linux
+from slackwater.governor.policies.parties import Parties
+from slackwater.governor.policies.pegasus import Pegasus
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.policies.static import Static
+from slackwater.governor.types import Action, Hardware, Observation, Policy
+from slackwater_lab.governor.queues import Floats, PinnedQueues
 
 
 class Service(msgspec.Struct, frozen=True):

@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from detector.tail.data import Rows
-from governor.policies.heimdall import rows
-from governor.types import Hardware, whole
-from lab.governor.heimdall import Server, machine, trace
+from slackwater.detector.tail.data import Rows
+from slackwater.governor.policies.heimdall import rows
+from slackwater.governor.types import Hardware, whole
+from slackwater_lab.governor.heimdall import Server, machine, trace
 
 SEED = 1000
 """None of a comparison's."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from governor.types import Action, Hardware, HotEvent, Observation, Policy
-from lab.governor.queues import Floats
+from slackwater.governor.types import Action, Hardware, HotEvent, Observation, Policy
+from slackwater_lab.governor.queues import Floats
 
 Request = tuple[float, float]
 """When the client sends its next request at the earliest, and the work of each task of this one; both in s, the work at

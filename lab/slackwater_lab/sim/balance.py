@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
-from detector.features.columns import Floats, Ints
-from lab.sim import two_choices
-from lab.sim.two_choices import Alike
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater_lab.sim import two_choices
+from slackwater_lab.sim.two_choices import Alike
 
 FULLEST = 0.98
 """Highest utilisation for which a queue's stationary length is computed; what is beyond gathers as backlog."""
@@ -77,8 +77,8 @@ def leastconn(weights: Ints, capacity: Floats, total_rps: float) -> tuple[Floats
 
 
 def random2(weights: Ints, capacity: Floats, total_rps: float) -> tuple[Floats, Floats]:
-    """Of two servers drawn by weight the one with fewer requests for its weight, as `lab/sim/two_choices.py`
-    computes it. Servers of like capacity and weight are taken together.
+    """Of two servers drawn by weight the one with fewer requests for its weight, as
+    `lab/slackwater_lab/sim/two_choices.py` computes it. Servers of like capacity and weight are taken together.
     """
     used = np.flatnonzero(weights > 0)
     keys = np.stack([_graded(capacity[used]), weights[used]], axis=1)

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detector.classify.tree import SHIPPED, Model, load
-from detector.features.columns import Floats, Ints
-from detector.judge import Judge
-from lab.sim.balancers.table import BALANCERS
-from lab.sim.signals import POOL
-from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.balancer import Server, Snapshot
-from lbengine.baseline import Baseline
-from lbengine.decision.position import Position
-from lbengine.decision.state import PoolState, PoolView
-from lbengine.decision.step import step
-from lbengine.verdicts import LatestVerdicts
-from slackwater.config import DetectorSettings, LbengineSettings, PoolSettings
-from slackwater.messages import Sample, Verdict
+from slackwater.core.config import DetectorSettings, LbengineSettings, PoolSettings
+from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.classify.tree import SHIPPED, Model, load
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater.detector.judge import Judge
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.balancer import Server, Snapshot
+from slackwater.lbengine.baseline import Baseline
+from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.decision.step import step
+from slackwater.lbengine.verdicts import LatestVerdicts
+from slackwater_lab.sim.balancers.table import BALANCERS
+from slackwater_lab.sim.signals import POOL
 
 BASE_WEIGHT = 100
 

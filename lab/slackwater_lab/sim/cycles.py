@@ -2,7 +2,7 @@
 server cannot serve gathers as backlog. Vectorised over servers: made for 10 to 10,000 of them.
 
 What it leaves out: the seconds that a queue takes to fill or empty, and that response times under processor sharing
-scatter a little more than the exponential that is taken for each server. `lab.sim.requests` has both.
+scatter a little more than the exponential that is taken for each server. `slackwater_lab.sim.requests` has both.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaincinv, ndtr
 
-from detector.classify.tree import Model
-from detector.features.columns import Floats, Ints
-from lab.sim import signals
-from lab.sim.balance import SPLITS, alone
-from lab.sim.driver import Driver
-from lab.sim.episodes import Timeline
-from lab.sim.outcome import Outcome, Score
-from lab.sim.setup import Setup, SimulationError
-from lab.sim.tally import Mixture
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater_lab.sim import signals
+from slackwater_lab.sim.balance import SPLITS, alone
+from slackwater_lab.sim.driver import Driver
+from slackwater_lab.sim.episodes import Timeline
+from slackwater_lab.sim.outcome import Outcome, Score
+from slackwater_lab.sim.setup import Setup, SimulationError
+from slackwater_lab.sim.tally import Mixture
 
 TIMEOUT_S = 30.0
 """Requests that would wait longer in a full server fail."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from detector.classify.tree import Model
-from lab.sim.balancers.table import BALANCERS
-from lab.sim.requests import Simulation
-from lab.sim.setup import Setup
-from lab.sim.tally import Felt, felt_of
+from slackwater.detector.classify.tree import Model
+from slackwater_lab.sim.balancers.table import BALANCERS
+from slackwater_lab.sim.requests import Simulation
+from slackwater_lab.sim.setup import Setup
+from slackwater_lab.sim.tally import Felt, felt_of
 
 SECONDS = 15.0
 WARM_UP_S = 12.0

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detector.classify.tree import Model
-from detector.features.columns import Floats, Ints
-from lab.sim.balancers.table import BALANCERS
-from lab.sim.control import BASE_WEIGHT, Balancing, Costs, Detecting, pool_settings
-from lab.sim.outcome import Score
-from lab.sim.setup import LAWS, Setup, SimulationError
-from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.decision.room import in_flight
-from lbengine.laws import laws as law
-from slackwater.config import LbengineSettings
-from slackwater.messages import Sample
+from slackwater.core.config import LbengineSettings
+from slackwater.core.messages import Sample
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.decision.room import in_flight
+from slackwater.lbengine.laws import laws as law
+from slackwater_lab.sim.balancers.table import BALANCERS
+from slackwater_lab.sim.control import BASE_WEIGHT, Balancing, Costs, Detecting, pool_settings
+from slackwater_lab.sim.outcome import Score
+from slackwater_lab.sim.setup import LAWS, Setup, SimulationError
 
 DRAIN_BELOW = 0.95
 """The oracle drains noisy servers as long as the others stay below this share of their capacity."""

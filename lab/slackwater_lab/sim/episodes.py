@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Floats
+from slackwater.detector.features.columns import Floats
 
 
 @dataclass(frozen=True)

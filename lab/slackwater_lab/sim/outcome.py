@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from detector.features.columns import Floats
-from lab.sim.control import BASE_WEIGHT, Turns
-from lab.sim.episodes import Episode
-from lab.sim.setup import Setup
-from lab.sim.tally import Felt
+from slackwater.detector.features.columns import Floats
+from slackwater_lab.sim.control import BASE_WEIGHT, Turns
+from slackwater_lab.sim.episodes import Episode
+from slackwater_lab.sim.setup import Setup
+from slackwater_lab.sim.tally import Felt
 
 SETTLE_S = 5.0
 """So long after its neighbour came or went a weight may still be on its way."""

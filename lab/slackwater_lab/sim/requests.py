@@ -1,6 +1,6 @@
 """The request-level model: every request, event by event. For small pools (tens of servers); exact processor sharing.
 
-The detector and lbengine run on Samples made from what the servers did; see `lab.sim.driver`.
+The detector and lbengine run on Samples made from what the servers did; see `slackwater_lab.sim.driver`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from detector.classify.tree import Model
-from detector.features.columns import Floats
-from lab.sim import signals
-from lab.sim.balancers.table import BALANCERS
-from lab.sim.driver import Driver
-from lab.sim.episodes import Timeline
-from lab.sim.outcome import Outcome, Score
-from lab.sim.server import Processors, Server, processors_of
-from lab.sim.setup import Setup
-from lab.sim.tally import felt_of
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.features.columns import Floats
+from slackwater_lab.sim import signals
+from slackwater_lab.sim.balancers.table import BALANCERS
+from slackwater_lab.sim.driver import Driver
+from slackwater_lab.sim.episodes import Timeline
+from slackwater_lab.sim.outcome import Outcome, Score
+from slackwater_lab.sim.server import Processors, Server, processors_of
+from slackwater_lab.sim.setup import Setup
+from slackwater_lab.sim.tally import felt_of
 
 DECIDE_S = 0.1
 """The detector looks for Samples, and lbengine decides, every so often."""

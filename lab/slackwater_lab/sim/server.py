@@ -6,7 +6,7 @@ says when each is finished: the classic virtual time of processor sharing.
 With a CPU quota it is a cgroup under the kernel's CPU bandwidth control (Documentation/scheduler/sched-bwc.rst): it
 runs at the speed of whole processors until the quota of the period is spent, by the web server and its neighbour
 together, and then not at all until the next period. It is kept on as many processors as its quota begins, its neighbour
-with it, as the lab's hosts are (`lab.cluster.hosts.Host.pin`); other servers may be kept on the same ones
+with it, as the lab's hosts are (`slackwater_lab.cluster.hosts.Host.pin`); other servers may be kept on the same ones
 (`Processors`).
 """
 
@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from lab.cluster.cgroups import PERIOD_S
+from slackwater_lab.cluster.cgroups import PERIOD_S
 
 NEVER = math.inf
 DUST = 1e-12

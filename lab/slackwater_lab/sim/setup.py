@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Floats
-from lab.sim import episodes
-from lab.sim.balancers.table import BALANCERS
-from lab.sim.episodes import Episode
-from lab.sim.server import processors_of
+from slackwater.detector.features.columns import Floats
+from slackwater_lab.sim import episodes
+from slackwater_lab.sim.balancers.table import BALANCERS
+from slackwater_lab.sim.episodes import Episode
+from slackwater_lab.sim.server import processors_of
 
 POLICIES = ("static", "slackwater", "ice", "oracle", "oracle-split")
 """`ice` is Slackwater's detector with ICE's threshold law; `oracle` knows what is taken, and when; so does

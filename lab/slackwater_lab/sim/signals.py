@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from detector.features.columns import Bools, Floats
-from slackwater.messages import VERSION, Canary, Cpu, Sample, Sched, Traffic
+from slackwater.core.messages import VERSION, Canary, Cpu, Sample, Sched, Traffic
+from slackwater.detector.features.columns import Bools, Floats
 
 POOL = "simulated"
 LOUD_SHARE = 1 / 3

@@ -8,7 +8,7 @@ from typing import TypedDict
 import numpy as np
 from scipy.optimize import brentq
 
-from detector.features.columns import Floats
+from slackwater.detector.features.columns import Floats
 
 GRID_PER_E = 100
 """Steps of the histogram of mean response times, per factor e: 1% each."""

@@ -1,4 +1,4 @@
-"""Records hosts in known states, and measures what each can then carry: the truth for `detector.capacity`.
+"""Records hosts in known states, and measures what each can then carry: the truth for `slackwater.detector.capacity`.
 
 A state is a pool's load and a neighbour's share of one host's CPU. The truth is how many requests per second that host
 answers to a closed loop that asks it directly while the neighbour goes on. The Samples of the states are kept, those of
@@ -17,18 +17,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from detector.recordings.recording import Label, Recording, write
-from lab.cluster import machine
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import start_bus, start_monitors
-from lab.cluster.hosts import Host
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand, Load
-from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError
-from lab.cluster.spawn import wait_until
-from lab.experiment.steady import SETTLE_S, stay
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater.detector.recordings.recording import Label, Recording, write
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.controller import start_bus, start_monitors
+from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand, Load
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.experiment.steady import SETTLE_S, stay
 
 READY_S = 15.0
 CLIENTS = 8

@@ -10,15 +10,15 @@ from typing import Any
 import click
 from rich.table import Table
 
-from detector.classify import tree
-from detector.recordings.recording import RecordingError
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.noise import NOISES
-from lab.cluster.stress import STRESSORS
-from lab.cluster.terminal import console
-from lab.options import cluster_options, json_option, progress, write_json
-from lab.stories import capacity as story
-from lab.stories import capacity_errors
+from slackwater.detector.classify import tree
+from slackwater.detector.recordings.recording import RecordingError
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.stress import STRESSORS
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.options import cluster_options, json_option, progress, write_json
+from slackwater_lab.stories import capacity as story
+from slackwater_lab.stories import capacity_errors
 
 LOADS = (0.2, 0.4, 0.6, 0.8)
 TAKEN = (0.25, 0.5, 0.7, 0.85)

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from detector.classify.tree import Model
-from detector.judge import Judge
-from detector.recordings.recording import Recording, RecordingError, read
-from detector.train.replay import batches
-from lab.stories.capacity import State
-from slackwater.config import DetectorSettings
-from slackwater.messages import Verdict
+from slackwater.core.config import DetectorSettings
+from slackwater.core.messages import Verdict
+from slackwater.detector.classify.tree import Model
+from slackwater.detector.judge import Judge
+from slackwater.detector.recordings.recording import Recording, RecordingError, read
+from slackwater.detector.train.replay import batches
+from slackwater_lab.stories.capacity import State
 
 COLUMNS = ("load", "taken", "measured", "estimated", "lost", "estimated lost", "error", "within one s.e.")
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 
 from rich.table import Table
 
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.bus import POOL
-from lab.cluster.controller import Controller
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand, Load
-from lab.cluster.noise import Noise
-from lab.cluster.terminal import console
-from lab.experiment.balancer_watch import BalancerWatch, first_at, first_reduction, share
-from lab.experiment.measures import Figures, figures
-from lab.experiment.steady import (
+from slackwater.core.journal.journal import JournalError
+from slackwater.core.messages import Change
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.bus import POOL
+from slackwater_lab.cluster.controller import Controller
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand, Load
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.experiment.balancer_watch import BalancerWatch, first_at, first_reduction, share
+from slackwater_lab.experiment.measures import Figures, figures
+from slackwater_lab.experiment.steady import (
     SETTLE_S,
     WARM_UP_S,
     at_baseline,
@@ -27,9 +29,7 @@ from lab.experiment.steady import (
     stay,
     wait_for,
 )
-from lab.stories.one_policy import RESTORE_WAIT_S
-from slackwater.journal.journal import JournalError
-from slackwater.messages import Change
+from slackwater_lab.stories.one_policy import RESTORE_WAIT_S
 
 KIND, INTENSITY = "llcprobe", 1.0
 BETWEEN_S = 15.0

@@ -18,21 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from lab.cluster import machine
-from lab.cluster.background import Background
-from lab.cluster.bus import POOL
-from lab.cluster.commit import commit
-from lab.cluster.controller import CONTROLLER_FILE, Controller
-from lab.cluster.cpusets import Cpuset
-from lab.cluster.hosts import Host
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand, Floats, Requests
-from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
-from lab.cluster.spawn import wait_until
-from lab.experiment.measures import figures
-from lab.experiment.steady import SETTLE_S, WARM_UP_S, capacity_rps
-from slackwater.config import NODE_POLICIES
-from slackwater.messages import GOVERNOR, WSENGINE, Change, Governed, Mode
+from slackwater.core.config import NODE_POLICIES
+from slackwater.core.messages import GOVERNOR, WSENGINE, Change, Governed, Mode
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.background import Background
+from slackwater_lab.cluster.bus import POOL
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.controller import CONTROLLER_FILE, Controller
+from slackwater_lab.cluster.cpusets import Cpuset
+from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand, Floats, Requests
+from slackwater_lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.experiment.measures import figures
+from slackwater_lab.experiment.steady import SETTLE_S, WARM_UP_S, capacity_rps
 
 HOSTS = 2
 QUOTA_CORES = 1.2

@@ -6,11 +6,11 @@ from typing import get_args
 
 import click
 
-from lab.cluster.lab import Lab, LabSettings
-from lab.options import json_option, progress, write_json
-from lab.stories import governed
-from lab.stories.governed import GovernorTest
-from slackwater.config.node_changes import GovernorPolicy
+from slackwater.core.config.node_changes import GovernorPolicy
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.options import json_option, progress, write_json
+from slackwater_lab.stories import governed
+from slackwater_lab.stories.governed import GovernorTest
 
 
 @click.command("governor", epilog="Example: slackwater lab governor --seconds 40 --json governor.json")

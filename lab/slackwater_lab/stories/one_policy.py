@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab.cluster import machine
-from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand
-from lab.experiment.balancer_watch import first_at, first_reduction, share
-from lab.experiment.measures import figures
-from lab.experiment.recording import Run
-from lab.experiment.run import MARGIN_S, Outcome, aims_of, one_run
-from lab.experiment.scenarios import Neighbour, Scenario
-from lab.experiment.steady import CALIBRATION_S, SETTLE_S, capacity_rps, served_rps, shown
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.experiment.balancer_watch import first_at, first_reduction, share
+from slackwater_lab.experiment.measures import figures
+from slackwater_lab.experiment.recording import Run
+from slackwater_lab.experiment.run import MARGIN_S, Outcome, aims_of, one_run
+from slackwater_lab.experiment.scenarios import Neighbour, Scenario
+from slackwater_lab.experiment.steady import CALIBRATION_S, SETTLE_S, capacity_rps, served_rps, shown
 
 RESTORE_WAIT_S = 20.0
 """How long after the load the weights may take to be the baseline again."""

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from lab.cluster import machine
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.commit import commit
-from lab.cluster.controller import start_bus, start_monitors
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand
-from lab.cluster.paths import program
-from lab.cluster.spawn import wait_until
-from lab.compare import statistics as rounds
-from lab.experiment.cost import between, look
-from lab.experiment.policy_runners import MONITOR, READY_S
-from lab.experiment.steady import WARM_UP_S, capacity_rps, stay, stop_programs
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.controller import start_bus, start_monitors
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.paths import program
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.compare import statistics as rounds
+from slackwater_lab.experiment.cost import between, look
+from slackwater_lab.experiment.policy_runners import MONITOR, READY_S
+from slackwater_lab.experiment.steady import WARM_UP_S, capacity_rps, stay, stop_programs
 
 WITHOUT = "without"
 WITH = "with monitors"

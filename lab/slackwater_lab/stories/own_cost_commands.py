@@ -7,10 +7,10 @@ from dataclasses import replace
 import click
 from rich.table import Table
 
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.terminal import console
-from lab.options import app_option, hosts_options, json_option, progress, write_json
-from lab.stories import own_cost as story
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.options import app_option, hosts_options, json_option, progress, write_json
+from slackwater_lab.stories import own_cost as story
 
 
 @click.command(epilog="Example: slackwater lab cost --load 0.8 --rounds 5 --off canary --off traffic --json cost.json")

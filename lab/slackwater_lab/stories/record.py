@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from detector.recordings.recording import Label, write
-from lab.cluster import machine
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import start_bus, start_monitors
-from lab.cluster.lab import Lab
-from lab.cluster.spawn import wait_until
-from lab.disturb import swing
-from lab.disturb.disturb import DISTURBERS, DisturbableCluster
-from lab.disturb.timetable import Disturbance, Timetable
-from lab.disturb.turn import Turn
-from lab.experiment.run import Neighbours
-from lab.experiment.steady import capacity_rps
+from slackwater.detector.recordings.recording import Label, write
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.controller import start_bus, start_monitors
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.disturb import swing
+from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
+from slackwater_lab.disturb.timetable import Disturbance, Timetable
+from slackwater_lab.disturb.turn import Turn
+from slackwater_lab.experiment.run import Neighbours
+from slackwater_lab.experiment.steady import capacity_rps
 
 READY_S = 15.0
 

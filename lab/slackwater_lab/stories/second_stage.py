@@ -15,17 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lab.cluster import machine
-from lab.cluster.bus import POOL, STATE_DIR
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand, Stream
-from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError
-from lab.cluster.retunable import make_keys, start_wsengines
-from lab.experiment.measures import Figures, figures
-from lab.experiment.retuning import RetuningController
-from lab.experiment.steady import WARM_UP_S, at_baseline, shown, stay, wait_for
-from slackwater.messages import PUT_BACK
+from slackwater.core.messages import PUT_BACK
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.bus import POOL, STATE_DIR
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand, Stream
+from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.retunable import make_keys, start_wsengines
+from slackwater_lab.experiment.measures import Figures, figures
+from slackwater_lab.experiment.retuning import RetuningController
+from slackwater_lab.experiment.steady import WARM_UP_S, at_baseline, shown, stay, wait_for
 
 CALM_CHILDREN = 2
 CHILDREN = "php_fpm.max_children"

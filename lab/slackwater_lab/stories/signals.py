@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lab.cluster import machine
-from lab.cluster.bus_listener import BusListener
-from lab.cluster.commit import commit
-from lab.cluster.controller import start_bus, start_monitors
-from lab.cluster.lab import Lab
-from lab.cluster.load import Demand
-from lab.cluster.spawn import wait_until
-from lab.experiment.neighbour_share import aim
-from lab.experiment.steady import SETTLE_S, capacity_rps, stay
-from slackwater.messages import Sample
+from slackwater.core.messages import Sample
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.bus_listener import BusListener
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.controller import start_bus, start_monitors
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.experiment.neighbour_share import aim
+from slackwater_lab.experiment.steady import SETTLE_S, capacity_rps, stay
 
 READY_S = 120.0
 MARGIN_S = 3.0

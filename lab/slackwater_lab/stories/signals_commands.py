@@ -7,13 +7,13 @@ from dataclasses import replace
 import click
 from rich.table import Table
 
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.noise import NOISES
-from lab.cluster.stress import STRESSORS
-from lab.cluster.terminal import console
-from lab.experiment.steady import shown
-from lab.options import cluster_options, json_option, progress, write_json
-from lab.stories import signals as story
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.stress import STRESSORS
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.experiment.steady import shown
+from slackwater_lab.options import cluster_options, json_option, progress, write_json
+from slackwater_lab.stories import signals as story
 
 CHANGED = 1.15
 """A ratio so far from 1, either way, is worth a row of the printed table; the JSON has all."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from lbengine.balancer import Balancer, BalancerError, Server, Snapshot
+from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 
 PATIENCE_S = 5.0
 """A weight that HAProxy does not show after this time was lost. It is two rounds of the default `agent-inter`."""

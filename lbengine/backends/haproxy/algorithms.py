@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slackwater.messages import WeightsMean
+from slackwater.core.messages import WeightsMean
 
 
 @dataclass(frozen=True)

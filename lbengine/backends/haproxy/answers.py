@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder, Server, Snapshot
-from slackwater.messages import MAX_NAME, ServerCondition, is_server_name
+from slackwater.core.messages import MAX_NAME, ServerCondition, is_server_name
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder, Server, Snapshot
 
 MAINTENANCE = 0x01 | 0x02 | 0x20
 DRAINED = 0x08 | 0x10

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.haproxy import measured
-from lbengine.backends.haproxy.agent_check import AgentCheck
-from lbengine.backends.haproxy.fleet import haproxy_of
-from lbengine.backends.haproxy.preflight import check
-from lbengine.backends.haproxy.settings import TCP, HAProxyPool
-from lbengine.backends.haproxy.site import Configuration
-from lbengine.backends.haproxy.survey import access_of
-from lbengine.balancer import Backend, Balancer, Snapshot, Target
-from slackwater.config import PoolSettings
-from slackwater.machine import kernel_id
+from slackwater.core.config import PoolSettings
+from slackwater.core.machine import kernel_id
+from slackwater.lbengine.backends.haproxy import measured
+from slackwater.lbengine.backends.haproxy.agent_check import AgentCheck
+from slackwater.lbengine.backends.haproxy.fleet import haproxy_of
+from slackwater.lbengine.backends.haproxy.preflight import check
+from slackwater.lbengine.backends.haproxy.settings import TCP, HAProxyPool
+from slackwater.lbengine.backends.haproxy.site import Configuration
+from slackwater.lbengine.backends.haproxy.survey import access_of
+from slackwater.lbengine.balancer import Backend, Balancer, Snapshot, Target
 
 
 def _open(pool: HAProxyPool, timeout_s: float) -> Balancer:

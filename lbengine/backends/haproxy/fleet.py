@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
 
 ASK_AGAIN_S = 2.0
 """Time after which a member that does not answer is asked again. Each time costs a timeout."""

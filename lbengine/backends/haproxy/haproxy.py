@@ -11,12 +11,12 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from lbengine.backends.haproxy.answers import backend_id, facts_of, is_of, parse, states
-from lbengine.backends.haproxy.replies import Replies
-from lbengine.backends.haproxy.settings import TCP
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
-from slackwater.config import host_and_port
-from slackwater.messages import is_name, is_server_name, plain_text
+from slackwater.core.config import host_and_port
+from slackwater.core.messages import is_name, is_server_name, plain_text
+from slackwater.lbengine.backends.haproxy.answers import backend_id, facts_of, is_of, parse, states
+from slackwater.lbengine.backends.haproxy.replies import Replies
+from slackwater.lbengine.backends.haproxy.settings import TCP
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 
 MOST_BYTES = 8000
 """Longest line that is sent: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.haproxy.algorithms import CONFIGURED
+from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
 
 FILE = Path(__file__).with_name("measured.json")
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from lbengine.backends.haproxy.algorithms import ALGORITHMS
-from lbengine.backends.haproxy.answers import facts_of
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.settings import TCP, HAProxyPool
-from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
-from lbengine.preflight import FINE_BASELINE, NOTHING_SET, check_servers, names
-from slackwater.config import LbengineSettings
+from slackwater.core.config import LbengineSettings
+from slackwater.lbengine.backends.haproxy.algorithms import ALGORITHMS
+from slackwater.lbengine.backends.haproxy.answers import facts_of
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.settings import TCP, HAProxyPool
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
+from slackwater.lbengine.preflight import FINE_BASELINE, NOTHING_SET, check_servers, names
 
 OWN_WEIGHT = 1
 NOBODY = "slackwater.asks.for.the.level"

@@ -3,7 +3,7 @@ are limited."""
 
 from __future__ import annotations
 
-from lbengine.balancer import BalancerUnreachable
+from slackwater.lbengine.balancer import BalancerUnreachable
 
 PROMPT = b"> "
 """It stands before each answer in the interactive mode."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from slackwater.config import ADDRESS_PATTERN, PoolSettings
-from slackwater.messages import Name
+from slackwater.core.config import ADDRESS_PATTERN, PoolSettings
+from slackwater.core.messages import Name
 
 TCP = "tcp://"
 """Prefix of an admin socket on a TCP address."""

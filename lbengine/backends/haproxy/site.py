@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lbengine.backends.haproxy.configuration import (
+from slackwater.lbengine.backends.haproxy.configuration import (
     in_folder,
     is_known,
     lines_of,

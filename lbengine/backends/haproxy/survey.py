@@ -16,16 +16,16 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.haproxy.answers import MOST_DIGITS, facts_of, is_backend, placeholder
-from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.preflight import check, of_several
-from lbengine.backends.haproxy.settings import HAProxyPool
-from lbengine.backends.haproxy.site import Configuration, SurveyError, find_in, socket_named, spoken
-from lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder
-from slackwater.config import LbengineSettings
-from slackwater.files import SERVICE_USER
-from slackwater.messages import is_name
-from slackwater.service_user import SYSTEMD, groups_of_unit
+from slackwater.core.config import LbengineSettings
+from slackwater.core.files import SERVICE_USER
+from slackwater.core.messages import is_name
+from slackwater.core.service_user import SYSTEMD, groups_of_unit
+from slackwater.lbengine.backends.haproxy.answers import MOST_DIGITS, facts_of, is_backend, placeholder
+from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.preflight import check, of_several
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.haproxy.site import Configuration, SurveyError, find_in, socket_named, spoken
+from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder
 
 USUAL_SOCKETS = (
     "/run/haproxy/admin.sock",

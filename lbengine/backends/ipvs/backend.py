@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lbengine.backends.ipvs.ipvs import Lvs, run_here
-from lbengine.backends.ipvs.preflight import check
-from lbengine.backends.ipvs.settings import IpvsPool, ServicePool
-from lbengine.balancer import Backend, Target
-from slackwater.config import LbengineSettings
-from slackwater.machine import kernel_id
+from slackwater.core.config import LbengineSettings
+from slackwater.core.machine import kernel_id
+from slackwater.lbengine.backends.ipvs.ipvs import Lvs, run_here
+from slackwater.lbengine.backends.ipvs.preflight import check
+from slackwater.lbengine.backends.ipvs.settings import IpvsPool, ServicePool
+from slackwater.lbengine.balancer import Backend, Target
 
 NETWORK = Path("/proc/self/ns/net")
 """Each network namespace has a table of its own."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from lbengine.backends.ipvs.schedulers import SCHEDULERS
-from lbengine.backends.ipvs.table import (
+from slackwater.core.messages import ServerCondition
+from slackwater.lbengine.backends.ipvs.schedulers import SCHEDULERS
+from slackwater.lbengine.backends.ipvs.table import (
     Entry,
     Service,
     TableError,
@@ -26,8 +27,7 @@ from lbengine.backends.ipvs.table import (
     parse_service_connections,
     parse_thresholds,
 )
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
-from slackwater.messages import ServerCondition
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
 
 HIGHEST_WEIGHT = 65535
 QUIESCENT = "/proc/sys/net/ipv4/vs/expire_quiescent_template"

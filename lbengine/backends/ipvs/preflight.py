@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lbengine.backends.ipvs import schedulers
-from lbengine.backends.ipvs.ipvs import Lvs, LvsSnapshot
-from lbengine.balancer import BalancerError
-from lbengine.laws.rounding import grain
-from lbengine.preflight import NOTHING_SET, check_servers, names
-from slackwater.config import PoolSettings
+from slackwater.core.config import PoolSettings
+from slackwater.lbengine.backends.ipvs import schedulers
+from slackwater.lbengine.backends.ipvs.ipvs import Lvs, LvsSnapshot
+from slackwater.lbengine.balancer import BalancerError
+from slackwater.lbengine.laws.rounding import grain
+from slackwater.lbengine.preflight import NOTHING_SET, check_servers, names
 
 SHORT_RUNS = 40
 """With weights of more steps than this `wrr` serves a lowered server in long runs: no connection for a while, then its

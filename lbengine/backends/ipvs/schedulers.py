@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slackwater.messages import WeightsMean
+from slackwater.core.messages import WeightsMean
 
 SH_BUCKETS = 256
 """Size of `sh`'s table (IP_VS_SH_TAB_SIZE)."""

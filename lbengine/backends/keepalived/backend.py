@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lbengine.backends.ipvs.backend import targets
-from lbengine.backends.ipvs.ipvs import run_here
-from lbengine.backends.ipvs.settings import ServicePool
-from lbengine.backends.ipvs.table import Service
-from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles
-from lbengine.backends.keepalived.preflight import check, claim
-from lbengine.backends.keepalived.settings import KeepalivedPool
-from lbengine.balancer import Backend
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.core.config import LbengineSettings, PoolSettings
+from slackwater.lbengine.backends.ipvs.backend import targets
+from slackwater.lbengine.backends.ipvs.ipvs import run_here
+from slackwater.lbengine.backends.ipvs.settings import ServicePool
+from slackwater.lbengine.backends.ipvs.table import Service
+from slackwater.lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles
+from slackwater.lbengine.backends.keepalived.preflight import check, claim
+from slackwater.lbengine.backends.keepalived.settings import KeepalivedPool
+from slackwater.lbengine.balancer import Backend
 
 
 def _open(pool: KeepalivedPool, timeout_s: float) -> Keepalived:

@@ -12,8 +12,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lbengine.backends.ipvs.table import Service
-from lbengine.backends.keepalived.lines import ConfigurationError, Line, Texts, gather, lines_of, without_comment
+from slackwater.lbengine.backends.ipvs.table import Service
+from slackwater.lbengine.backends.keepalived.lines import (
+    ConfigurationError,
+    Line,
+    Texts,
+    gather,
+    lines_of,
+    without_comment,
+)
 
 __all__ = ["ConfigurationError", "Texts", "gather", "virtual_servers"]
 DEEPEST_BLOCK = 50

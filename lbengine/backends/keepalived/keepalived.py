@@ -16,9 +16,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from lbengine.backends.ipvs.ipvs import HIGHEST_WEIGHT, Lvs, LvsServer, LvsSnapshot, Run, check_bounds, server_name
-from lbengine.backends.ipvs.table import Service
-from lbengine.backends.keepalived.conf import (
+from slackwater.core.files import bytes_of, write_whole
+from slackwater.lbengine.backends.ipvs.ipvs import (
+    HIGHEST_WEIGHT,
+    Lvs,
+    LvsServer,
+    LvsSnapshot,
+    Run,
+    check_bounds,
+    server_name,
+)
+from slackwater.lbengine.backends.ipvs.table import Service
+from slackwater.lbengine.backends.keepalived.conf import (
     ConfigurationError,
     RealServer,
     Texts,
@@ -27,8 +36,7 @@ from lbengine.backends.keepalived.conf import (
     gather,
     virtual_servers,
 )
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
-from slackwater.files import bytes_of, write_whole
+from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
 
 PID_FILES = ("/run/keepalived.pid", "/run/keepalived/keepalived.pid")
 DEFAULT_CONFIGURATION = "/etc/keepalived/keepalived.conf"

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from lbengine.backends.ipvs.preflight import check_service
-from lbengine.backends.ipvs.table import Service
-from lbengine.backends.keepalived.keepalived import Files, Keepalived, own_file, owned_by
-from lbengine.balancer import BalancerError
-from lbengine.preflight import NOTHING_SET
-from slackwater.config import PoolSettings
+from slackwater.core.config import PoolSettings
+from slackwater.lbengine.backends.ipvs.preflight import check_service
+from slackwater.lbengine.backends.ipvs.table import Service
+from slackwater.lbengine.backends.keepalived.keepalived import Files, Keepalived, own_file, owned_by
+from slackwater.lbengine.balancer import BalancerError
+from slackwater.lbengine.preflight import NOTHING_SET
 
 GONE_AFTER_A_BOOT = ("/run/", "/dev/shm/")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lbengine.backends.ipvs.settings import ServicePool
+from slackwater.lbengine.backends.ipvs.settings import ServicePool
 
 
 class KeepalivedPool(ServicePool, frozen=True, kw_only=True, tag_field="balancer", tag="keepalived"):

@@ -10,14 +10,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from slackwater.bus import nats_server
-from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users
-from slackwater.bus.node_settings import node_text
-from slackwater.bus.ports import Port, parse_port
-from slackwater.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
-from slackwater.files import text_of, write_secret
-from slackwater.options import config_option, json_option, tell
-from slackwater.supervise.state_dir import read_serve, running_serve, send_signal
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users
+from slackwater.core.bus.node_settings import node_text
+from slackwater.core.bus.ports import Port, parse_port
+from slackwater.core.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
+from slackwater.core.files import text_of, write_secret
+from slackwater.core.options import config_option, json_option, tell
+from slackwater.core.state_dir import read_serve, running_serve, send_signal
 
 
 def an_address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:

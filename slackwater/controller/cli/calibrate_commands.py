@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from detector.recordings.recording import read
-from detector.train import calibrate as calibrating
-from detector.train.calibrate import CalibrationError, Limits, NoiseSchedule
-from detector.train.commands import describe, progress, write_report
-from detector.train.training import train_model
-from slackwater.config import ControllerSettings, load
-from slackwater.files import bytes_of, write_whole
-from slackwater.options import config_option, pool_option
-from slackwater.stopping import on_stop
+from slackwater.controller.cli.detector_commands import describe, progress, write_report
+from slackwater.core.config import ControllerSettings, load
+from slackwater.core.files import bytes_of, write_whole
+from slackwater.core.options import config_option, pool_option
+from slackwater.core.stopping import on_stop
+from slackwater.detector.recordings.recording import read
+from slackwater.detector.train import calibrate as calibrating
+from slackwater.detector.train.calibrate import CalibrationError, Limits, NoiseSchedule
+from slackwater.detector.train.training import train_model
 
 EXAMPLE = "ssh {node} stress-ng --cpu 2 --cpu-load {percent} --timeout {seconds}s"
 MODEL = "model.skops"

@@ -12,15 +12,15 @@ from typing import Literal
 import click
 import msgspec
 
-from lbengine.backends.table import advice, balancer_of, check, lacks
-from lbengine.balancer import BalancerError, Snapshot
-from slackwater.bus import nats_server
-from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.messages import Cycle, Sample
-from slackwater.options import config_option, seconds_of
-from slackwater.supervise.last_settings import load_or_last
-from slackwater.supervise.state_dir import read_serve, running_serve
+from slackwater.core.bus import nats_server
+from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings, load
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
+from slackwater.core.last_settings import load_or_last
+from slackwater.core.messages import Cycle, Sample
+from slackwater.core.options import config_option, seconds_of
+from slackwater.core.state_dir import read_serve, running_serve
+from slackwater.lbengine.backends.table import advice, balancer_of, check, lacks
+from slackwater.lbengine.balancer import BalancerError, Snapshot
 from slackwater.views.headline import fails
 
 HEARD_WITHIN_S = 5.0

@@ -17,15 +17,15 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 import msgspec
 
-from slackwater.config import ControllerSettings
-from slackwater.files import text_of
-from slackwater.messages import plain_json
-from slackwater.options import Command, config_option
-from slackwater.supervise.last_settings import load_or_last
+from slackwater.core.config import ControllerSettings
+from slackwater.core.files import text_of
+from slackwater.core.last_settings import load_or_last
+from slackwater.core.messages import plain_json
+from slackwater.core.options import Command, config_option
 
 if TYPE_CHECKING:
-    from slackwater.journal.journal import Journal
-    from slackwater.messages import Change
+    from slackwater.core.journal.journal import Journal
+    from slackwater.core.messages import Change
     from slackwater.views.pool import PoolView
     from slackwater.views.week import Week
     from slackwater.views.why import Story
@@ -76,13 +76,13 @@ class LocalClient:
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:
-        from slackwater.journal.journal import Journal, journal_path
+        from slackwater.core.journal.journal import Journal, journal_path
 
         with Journal.open(journal_path(self._settings.state_dir), read_only=True) as journal:
             yield journal
 
     def views(self, pool: str | None) -> list[PoolView]:
-        from slackwater.config import look_at
+        from slackwater.core.config import look_at
         from slackwater.views.pool import pool_view, without_controller
 
         pools = [self._settings.the_pool(pool)] if pool else self._settings.pool
@@ -98,7 +98,7 @@ class LocalClient:
 
     def _is_dead(self) -> bool:
         """Whether it is sure that no controller runs here."""
-        from slackwater.supervise.state_dir import is_surely_not_served
+        from slackwater.core.state_dir import is_surely_not_served
 
         return is_surely_not_served(self._settings.state_dir)
 
@@ -130,8 +130,8 @@ class LocalClient:
         return self._settings.the_pool(pool).name
 
     def send(self, pool: str | None, **fields: Any) -> str:
-        from slackwater.bus.bus import BusError
-        from slackwater.control import Request, send_once
+        from slackwater.core.bus.bus import BusError
+        from slackwater.core.control import Request, send_once
 
         of = self._settings.the_pool(pool)
         request = Request(by=login_name(), **fields)

@@ -1,4 +1,4 @@
-"""The core's subcommands; `slackwater/cli/main.py` has the table of all."""
+"""The core's subcommands; `slackwater/controller/cli/main.py` has the table of all."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any
 import click
 import msgspec
 
-from slackwater.cli.clients import login_name
-from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
-from slackwater.messages import Change, plain_text
-from slackwater.options import all_pools_option, config_option, json_option, pool_option, tell, why_option
-from slackwater.stopping import on_stop
-from slackwater.supervise.last_settings import load_or_last
-from slackwater.supervise.parts import read_settings
+from slackwater.controller.cli.clients import login_name
+from slackwater.controller.supervise.parts import read_settings
+from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings, load
+from slackwater.core.last_settings import load_or_last
+from slackwater.core.messages import Change, plain_text
+from slackwater.core.options import all_pools_option, config_option, json_option, pool_option, tell, why_option
+from slackwater.core.stopping import on_stop
 
 settings_fd_option = click.option(
     "--settings-fd", type=int, hidden=True, help="Descriptor of the settings in force, from `serve`."
 )
 SERVICES = {
-    "journal": "slackwater.journal.service",
-    "detector": "detector.service",
-    "lbengine": "lbengine.service",
-    "retune": "retune.service",
-    "governor": "governor.service",
-    "web": "web.service",
-    "otlp": "web.otlp.service",
+    "journal": "slackwater.core.journal.service",
+    "detector": "slackwater.detector.service",
+    "lbengine": "slackwater.lbengine.service",
+    "retune": "slackwater.retune.service",
+    "governor": "slackwater.governor.service",
+    "web": "slackwater.web.service",
+    "otlp": "slackwater.web.otlp.service",
 }
 """What `serve` runs; each module has `async def run(settings)`."""
 
@@ -55,7 +55,7 @@ def serve(config_path: Path) -> None:
     `slackwater reload` does. The exit status is 1 if it cannot start, or if the baseline weights could not be
     confirmed at the end.
     """
-    from slackwater.supervise import serve as supervisor
+    from slackwater.controller.supervise import serve as supervisor
 
     log_to_stderr()
     keep_files_private()
@@ -85,7 +85,7 @@ def try_settings(
     config_path: Path, settings_fd: int | None, parts: tuple[str, ...], pools: tuple[str, ...], listen: str
 ) -> None:
     """Examine settings as far as that is possible without running them, for `serve`'s reload."""
-    from slackwater.supervise import trial
+    from slackwater.controller.supervise import trial
 
     log_to_stderr()
     settings = load(config_path) if settings_fd is None else read_settings(settings_fd, config_path)
@@ -170,10 +170,10 @@ def restore(
     Stop `slackwater serve` first, or pause the pools: it would lower weights again. `--all` also finds pools that are
     not in the configuration any more, and needs none when it cannot be read.
     """
-    from lbengine.restore import stored_elsewhere
-    from slackwater.service_user import become_owner_of
-    from slackwater.supervise.give_back import settings_for_restore
-    from slackwater.supervise.state_dir import running_serve
+    from slackwater.controller.supervise.give_back import settings_for_restore
+    from slackwater.core.service_user import become_owner_of
+    from slackwater.core.state_dir import running_serve
+    from slackwater.lbengine.restore import stored_elsewhere
 
     if every and pool_name:
         raise click.UsageError("--all and --pool exclude each other.")
@@ -213,11 +213,11 @@ class Restored(msgspec.Struct):
 
 
 def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str, unless_driven: bool) -> Restored:
-    from lbengine.balancer import BalancerError
-    from lbengine.baseline import BaselineError
-    from lbengine.leadership.another import left_to_another
-    from lbengine.restore import LeftOutError, has_stored
-    from lbengine.restore import restore as set_baseline
+    from slackwater.lbengine.balancer import BalancerError
+    from slackwater.lbengine.baseline import BaselineError
+    from slackwater.lbengine.leadership.another import left_to_another
+    from slackwater.lbengine.restore import LeftOutError, has_stored
+    from slackwater.lbengine.restore import restore as set_baseline
 
     kept: list[str] = []
     if unless_driven and has_stored(settings, pool) and (who := left_to_another(settings, pool)):

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from detector.classify import tree
-from detector.estimator import TERMS
-from detector.recordings.recording import RecordingError, read
-from detector.train import reliability
-from detector.train.report import page, reliability_plot
-from detector.train.scores import SURE
-from detector.train.training import Progress, TrainingError, track, train_model
-from slackwater.files import write_whole
+from slackwater.core.files import write_whole
+from slackwater.detector.classify import tree
+from slackwater.detector.estimator import TERMS
+from slackwater.detector.recordings.recording import RecordingError, read
+from slackwater.detector.train import reliability
+from slackwater.detector.train.report import page, reliability_plot
+from slackwater.detector.train.scores import SURE
+from slackwater.detector.train.training import Progress, TrainingError, track, train_model
 
 
 def _files(data: Iterable[Path]) -> list[Path]:
@@ -95,7 +95,7 @@ def evaluate(data: tuple[Path, ...], which: str, plot: Path | None, as_json: boo
 
     Example: slackwater detector evaluate fresh/ --model model.skops --plot reliability.svg
     """
-    from detector.train import evaluate as evaluating
+    from slackwater.detector.train import evaluate as evaluating
 
     try:
         model = tree.load(tree.path_of(which))
@@ -120,8 +120,8 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
 
     Example: slackwater detector tail recordings/ --json
     """
-    from detector.tail.curves import TooFewRows, compare
-    from detector.tail.data import rows_of
+    from slackwater.detector.tail.curves import TooFewRows, compare
+    from slackwater.detector.tail.data import rows_of
 
     try:
         estimators = compare(rows_of([read(file) for file in _files(data)]))
@@ -148,8 +148,8 @@ def count_evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
 
     Example: slackwater detector evidence recordings/ --json
     """
-    from detector.train.levels import calm_sums, evidence
-    from detector.train.training import show
+    from slackwater.detector.train.levels import calm_sums, evidence
+    from slackwater.detector.train.training import show
 
     try:
         model = tree.load(tree.path_of(which))

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 from pathlib import Path
 from typing import get_args
 
 import click
 import msgspec
 
-from governor.types import GovernorError
-from slackwater.config import load
-from slackwater.config.node_changes import GovernorPolicy
-from slackwater.extras import installed_by
-from slackwater.options import config_option, pool_option, seconds_of
+from slackwater.controller.cli.added import place_of
+from slackwater.core.config import load
+from slackwater.core.config.node_changes import GovernorPolicy
+from slackwater.core.extras import installed_by
+from slackwater.core.options import config_option, pool_option, seconds_of
+from slackwater.governor.types import GovernorError
 
-OF_THE_LAB = {"compare": "lab.governor.commands:compare", "plan": "lab.governor.commands:plan"}
-"""Commands on simulated machines, which a production install does not have."""
+OF_THE_LAB = ("compare", "plan")
+"""Commands on simulated machines, which `slackwater-lab` adds."""
 
 
 class Group(click.Group):
     """Imports the lab's commands when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        there = OF_THE_LAB if importlib.util.find_spec("lab") is not None else {}
+        there = [name for name in OF_THE_LAB if place_of(f"governor.{name}") is not None]
         return sorted([*super().list_commands(ctx), *there])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = OF_THE_LAB.get(cmd_name)
-        if place is None:
+        if cmd_name not in OF_THE_LAB:
             return super().get_command(ctx, cmd_name)
-        if importlib.util.find_spec("lab") is None:
-            raise GovernorError(f"`slackwater governor {cmd_name}` needs lab: {installed_by('lab')}")
+        place = place_of(f"governor.{cmd_name}")
+        if place is None:
+            raise GovernorError(f"`slackwater governor {cmd_name}` needs slackwater-lab: {installed_by('lab')}")
         module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
@@ -65,7 +65,7 @@ def run(
     With --act it sets cores and clocks through the nodes' wsengines, in pools that act, and puts them back at the end.
     Without, it records what it would set. `governor.mode` has `serve` do the same; both at once are refused.
     """
-    from governor import service  # it needs what signs Orders
+    from slackwater.governor import service  # it needs what signs Orders
 
     settings = load(config_path)
     pool = settings.the_pool(pool_name) if pool_name or len(settings.pool) == 1 else None

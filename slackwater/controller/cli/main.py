@@ -19,74 +19,110 @@ from typing import IO, Any
 import click
 
 from slackwater import __version__
-from slackwater.extras import installed_by
+from slackwater.controller.cli.added import place_of
+from slackwater.core.extras import installed_by
 
+ADDED = ""
+"""In the place of a command that another distribution adds (`added.py`)."""
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Try it": {
         "try": (
-            "slackwater.cli.try_command:try_recording",
+            "slackwater.controller.cli.try_command:try_recording",
             "Play a recorded cluster: what would have been done, and why.",
         ),
     },
     "Stop it": {
-        "pause": ("slackwater.cli.operator_commands:pause", "Set the baseline weights; change nothing until `resume`."),
-        "restore": ("slackwater.cli.commands:restore", "Set the baseline weights without a running controller."),
-        "resume": ("slackwater.cli.operator_commands:resume", "Balance again after `pause`."),
+        "pause": (
+            "slackwater.controller.cli.operator_commands:pause",
+            "Set the baseline weights; change nothing until `resume`.",
+        ),
+        "restore": (
+            "slackwater.controller.cli.commands:restore",
+            "Set the baseline weights without a running controller.",
+        ),
+        "resume": ("slackwater.controller.cli.operator_commands:resume", "Balance again after `pause`."),
     },
     "Look": {
-        "status": ("slackwater.cli.status_commands:status", "Show each server's state, weight and load."),
-        "log": ("slackwater.cli.status_commands:log", "Show what was changed, and why."),
-        "why": ("slackwater.cli.status_commands:why", "Show a node's last episode and what was done about it."),
-        "week": ("slackwater.cli.status_commands:week", "Show what it did, or would have done, and the harm avoided."),
+        "status": ("slackwater.controller.cli.status_commands:status", "Show each server's state, weight and load."),
+        "log": ("slackwater.controller.cli.status_commands:log", "Show what was changed, and why."),
+        "why": (
+            "slackwater.controller.cli.status_commands:why",
+            "Show a node's last episode and what was done about it.",
+        ),
+        "week": (
+            "slackwater.controller.cli.status_commands:week",
+            "Show what it did, or would have done, and the harm avoided.",
+        ),
         "support-bundle": (
-            "slackwater.cli.support_command:support_bundle",
+            "slackwater.controller.cli.support_command:support_bundle",
             "Write one archive for a bug report, with secrets removed.",
         ),
     },
     "Override": {
-        "mode": ("slackwater.cli.operator_commands:mode", "Switch a pool to observe or act."),
-        "pin": ("slackwater.cli.operator_commands:pin", "Hold a server at a weight for a time."),
-        "unpin": ("slackwater.cli.operator_commands:unpin", "End a pin before its time."),
+        "mode": ("slackwater.controller.cli.operator_commands:mode", "Switch a pool to observe or act."),
+        "pin": ("slackwater.controller.cli.operator_commands:pin", "Hold a server at a weight for a time."),
+        "unpin": ("slackwater.controller.cli.operator_commands:unpin", "End a pin before its time."),
         "end-episode": (
-            "slackwater.cli.operator_commands:end_episode",
+            "slackwater.controller.cli.operator_commands:end_episode",
             "Treat a node as calm until its episode is over.",
         ),
         "mark-episode": (
-            "slackwater.cli.operator_commands:mark_episode",
+            "slackwater.controller.cli.operator_commands:mark_episode",
             "Record what an episode was: a neighbour, a deploy, a false alarm.",
         ),
         "ask-samples": (
-            "slackwater.cli.operator_commands:ask_samples",
+            "slackwater.controller.cli.operator_commands:ask_samples",
             "Have a node's monitor send Samples often, for a time.",
         ),
-        "ack": ("slackwater.cli.operator_commands:acknowledge", "Acknowledge a node's episode in the log."),
+        "ack": ("slackwater.controller.cli.operator_commands:acknowledge", "Acknowledge a node's episode in the log."),
     },
     "Run and configure": {
-        "serve": ("slackwater.cli.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
+        "serve": (
+            "slackwater.controller.cli.commands:serve",
+            "Run the controller: detector, lbengine, journal and dashboard.",
+        ),
         "init": (
-            "lbengine.haproxy_init.command:init",
+            "slackwater.controller.haproxy_init.command:init",
             "Write the first configuration, beside a running HAProxy.",
         ),
-        "check": ("lbengine.check_command:check_controller", "Look for what is missing, and name the remedy."),
-        "reload": ("slackwater.cli.reload_command:reload", "Apply a changed configuration without a restart."),
-        "config": ("slackwater.cli.commands:config", "Check a controller's configuration."),
-        "web": ("web.commands:web", "Manage logins to the dashboard, and programs' tokens."),
-        "bus": ("slackwater.cli.bus_commands:bus", "Write the configuration of your own nats-server, with users."),
+        "check": (
+            "slackwater.controller.cli.check_command:check_controller",
+            "Look for what is missing, and name the remedy.",
+        ),
+        "reload": (
+            "slackwater.controller.cli.reload_command:reload",
+            "Apply a changed configuration without a restart.",
+        ),
+        "config": ("slackwater.controller.cli.commands:config", "Check a controller's configuration."),
+        "web": ("slackwater.controller.cli.web_commands:web", "Manage logins to the dashboard, and programs' tokens."),
+        "bus": (
+            "slackwater.controller.cli.bus_commands:bus",
+            "Write the configuration of your own nats-server, with users.",
+        ),
     },
     "Detector and laboratory": {
-        "detector": ("detector.train.commands:detector", "Show the detector's model as text, and its scores."),
+        "detector": (
+            "slackwater.controller.cli.detector_commands:detector",
+            "Show the detector's model as text, and its scores.",
+        ),
         "calibrate": (
-            "detector.train.calibrate_commands:calibrate",
+            "slackwater.controller.cli.calibrate_commands:calibrate",
             "Train a model on noise made on your own nodes.",
         ),
-        "record": ("detector.train.record_commands:record", "Record a live pool's Samples, for `train`."),
-        "mark": ("detector.train.record_commands:mark", "Label what is being done to a node, for recordings."),
-        "train": ("detector.train.commands:train", "Build the detector's model from labelled recordings."),
+        "record": ("slackwater.controller.cli.record_commands:record", "Record a live pool's Samples, for `train`."),
+        "mark": (
+            "slackwater.controller.cli.record_commands:mark",
+            "Label what is being done to a node, for recordings.",
+        ),
+        "train": (
+            "slackwater.controller.cli.detector_commands:train",
+            "Build the detector's model from labelled recordings.",
+        ),
         "governor": (
-            "governor.commands:governor",
+            "slackwater.controller.cli.governor_commands:governor",
             "Cores and clocks for a response-time target: what a policy would set, here or on simulated machines.",
         ),
-        "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
+        "lab": (ADDED, "A small cluster on this machine, with noise: demo, experiments, recordings."),
     },
 }
 """Heading of the overview -> command -> where it is, and its line."""
@@ -95,16 +131,16 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "record": ("pyarrow",),
     "train": ("matplotlib", "pyarrow"),
     "calibrate": ("matplotlib", "pyarrow"),
-    "lab": ("lab", "matplotlib", "pyarrow"),
+    "lab": ("slackwater_lab", "matplotlib", "pyarrow"),
 }
-"""What these commands import beyond a production install: packages of the optional extra `lab`."""
+"""What these commands import beyond a production install: `slackwater-lab`, and packages that it brings."""
 HIDDEN = {
-    "run": ("slackwater.cli.commands:run", "One child of `serve`."),
-    "try-settings": ("slackwater.cli.commands:try_settings", "Examine settings for `serve`'s reload."),
+    "run": ("slackwater.controller.cli.commands:run", "One child of `serve`."),
+    "try-settings": ("slackwater.controller.cli.commands:try_settings", "Examine settings for `serve`'s reload."),
 }
 TRACEBACK = "SLACKWATER_TRACEBACK"
 """Environment: where it is set, an error that nobody expected shows its traceback."""
-OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "governor", "web", "lab"}
+OUR_PACKAGES = {"slackwater", "slackwater_lab"}
 
 
 class Failure(click.ClickException):
@@ -164,8 +200,13 @@ class LazyGroup(click.Group):
             return None
         if missing := [one for one in NEEDS.get(cmd_name, ()) if importlib.util.find_spec(one) is None]:
             return incomplete(cmd_name, missing)
-        importlib.import_module("lbengine.backends.table")  # declares the balancers that a configuration can name
-        module, _, attribute = entry[0].partition(":")
+        importlib.import_module(
+            "slackwater.lbengine.backends.table"
+        )  # declares the balancers that a configuration can name
+        place = place_of(cmd_name) if entry[0] == ADDED else entry[0]
+        if place is None:
+            return incomplete(cmd_name, ["slackwater-lab"])
+        module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command

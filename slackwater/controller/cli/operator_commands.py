@@ -7,10 +7,10 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from slackwater.cli.clients import ClientError, ControllerClient, client_options
-from slackwater.cli.status_commands import no_episode
-from slackwater.messages import EpisodeMark
-from slackwater.options import (
+from slackwater.controller.cli.clients import ClientError, ControllerClient, client_options
+from slackwater.controller.cli.status_commands import no_episode
+from slackwater.core.messages import EpisodeMark
+from slackwater.core.options import (
     Command,
     all_pools_option,
     at_option,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from detector.recordings import live, marks
-from slackwater.config import load
-from slackwater.messages import Sample
-from slackwater.options import config_option, json_option, pool_option, tell
-from slackwater.stopping import stop_event
+from slackwater.core.config import load
+from slackwater.core.messages import Sample
+from slackwater.core.options import config_option, json_option, pool_option, tell
+from slackwater.core.stopping import stop_event
+from slackwater.detector.recordings import live, marks
 
 
 @click.command(epilog="Example: slackwater record --out monday.parquet --seconds 3600 --about 'shop, after the sale'")

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from slackwater.messages import plain_text
-from slackwater.options import config_option
-from slackwater.supervise.last_settings import state_dirs_of
-from slackwater.supervise.reload import Outcome
-from slackwater.supervise.state_dir import is_alive, read_serve, running_serve, send_signal
+from slackwater.controller.supervise.reload import Outcome
+from slackwater.core.last_settings import state_dirs_of
+from slackwater.core.messages import plain_text
+from slackwater.core.options import config_option
+from slackwater.core.state_dir import is_alive, read_serve, running_serve, send_signal
 
 ANSWERS_WITHIN_S = 300.0
 LOOK_EVERY_S = 0.1

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slackwater.cli.clients import ControllerClient, client_options
-from slackwater.options import at_option, pool_option, seconds_of
+from slackwater.controller.cli.clients import ControllerClient, client_options
+from slackwater.core.options import at_option, pool_option, seconds_of
 
 if TYPE_CHECKING:
-    from slackwater.messages import Change
+    from slackwater.core.messages import Change
 
 GOVERNOR_LOOK_BACK_S, GOVERNOR_LOOKS_AT, GOVERNOR_SHOWS = 3600.0, 1000, 6
 """Of `why`: Changes of this time, at most so many of them, and so many decisions of the governor."""
@@ -29,7 +29,7 @@ def status(client: ControllerClient, pool_name: str | None, as_json: bool, watch
 
     Old data is marked STALE; the exit status is 0 all the same. It is 1 if there is no journal.
     """
-    from slackwater.cli import tables
+    from slackwater.controller.cli import tables
 
     if as_json and watch:
         raise click.UsageError("--json and --watch exclude each other.")
@@ -61,7 +61,7 @@ def log(
 
     A line with `would` is from observe mode: it was decided but not done.
     """
-    from slackwater.cli import tables
+    from slackwater.controller.cli import tables
 
     since_unix_s = None if since_s is None else time.time() - since_s
     write = tables.change_as_json if as_json else tables.change_as_line
@@ -105,8 +105,8 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
     """
     import msgspec
 
-    from slackwater.cli import tables
-    from slackwater.messages import GOVERNOR
+    from slackwater.controller.cli import tables
+    from slackwater.core.messages import GOVERNOR
     from slackwater.views import why as stories
 
     pool, episode = client.story(pool_name, node, at_unix_s)
@@ -140,7 +140,7 @@ def week(client: ControllerClient, pool_name: str | None, days: int, as_json: bo
     """
     import msgspec
 
-    from slackwater.cli import week_text
+    from slackwater.controller.cli import week_text
 
     found = client.week(pool_name, days)
     if as_json:

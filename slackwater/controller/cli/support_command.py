@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slackwater.options import config_option
+from slackwater.core.options import config_option
 
 
 @click.command(name="support-bundle", epilog="Example: slackwater support-bundle --out /tmp/bundle.tar.gz")
@@ -35,10 +35,10 @@ def support_bundle(config_path: Path, out: Path | None, max_mb: float, since: st
     """
     import msgspec
 
-    from slackwater.cli.main import COMMANDS
-    from slackwater.support.archive import Bundle, write_private
-    from slackwater.support.contents import gather, site_of
-    from slackwater.support.scrub import Scrubber
+    from slackwater.controller.cli.main import COMMANDS
+    from slackwater.controller.support.archive import Bundle, write_private
+    from slackwater.controller.support.contents import gather, site_of
+    from slackwater.controller.support.scrub import Scrubber
 
     name = time.strftime("slackwater-support-%Y%m%d-%H%M%S")
     path = out or Path(f"{name}.tar.gz")

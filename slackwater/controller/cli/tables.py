@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from slackwater import messages
-from slackwater.messages import Change, State
+from slackwater.core import messages
+from slackwater.core.messages import Change, State
 from slackwater.views.pool import PoolView, describe_change
 from slackwater.views.reasons import expected, of_change
 from slackwater.views.row import CONDITIONS, SYMBOLS, WORDS, Row, duration

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from slackwater.playback.events import Event
+    from slackwater.controller.playback.events import Event
 
 SPEED = 1.0
 INSTALL = "docs/operations/install.md"
@@ -72,11 +72,11 @@ def _play(
     """Plays until the recording is over, again and again unless `once`, and with a page until a signal."""
     import msgspec
 
-    from detector.recordings import compact
-    from slackwater.config import ControllerSettings
-    from slackwater.playback.clock import Clock, Pace
-    from slackwater.playback.events import Again, End, Next, Page, Plays, lines
-    from slackwater.playback.pool import RecordedPool
+    from slackwater.controller.playback.clock import Clock, Pace
+    from slackwater.controller.playback.events import Again, End, Next, Page, Plays, lines
+    from slackwater.controller.playback.pool import RecordedPool
+    from slackwater.core.config import ControllerSettings
+    from slackwater.detector.recordings import compact
 
     def tell(event: Event) -> None:
         for line in [msgspec.json.encode(event).decode()] if as_json else lines(event):
@@ -88,14 +88,14 @@ def _play(
     clock = Clock(recording.received_unix_s[0])
     plays = Plays(seconds=recording.seconds, speed=speed, again=not once, stays=not no_page)
     if not no_page:
-        from slackwater.journal.journal import Journal, journal_path
-        from slackwater.playback import page
+        from slackwater.controller.playback import page
+        from slackwater.core.journal.journal import Journal, journal_path
 
         Journal.open(journal_path(folder), clock=clock).close()
         tell(Page(url=parts.enter_context(page.serving(settings, page.free_port(port), clock, plays))))
     tell(plays)
 
-    from slackwater.playback.rounds import rounds  # takes a second: the page's address stands there by then
+    from slackwater.controller.playback.rounds import rounds  # takes a second: the page's address stands there by then
 
     pace = Pace(speed)
     for event in rounds(recording, kinds, settings, clock, pace.wait, again=not once):
@@ -111,7 +111,7 @@ def _play(
 
 
 def _next_steps() -> list[str]:
-    from slackwater.cli.main import COMMANDS
+    from slackwater.controller.cli.main import COMMANDS
 
     first = [
         f"{command}    {what}"

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import click
 
-from slackwater.config import load
-from slackwater.options import config_option, json_option, tell
-from web.users import Users
+from slackwater.core.config import load
+from slackwater.core.options import config_option, json_option, tell
+from slackwater.web.users import Users
 
 role_option = click.option(
     "--role",

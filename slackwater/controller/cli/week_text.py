@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from slackwater.cli.tables import console
+from slackwater.controller.cli.tables import console
 from slackwater.views.harm import UNKNOWN
 from slackwater.views.pool import SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.week import Acting, PoolWeek, Totals, Week, WeekEpisode

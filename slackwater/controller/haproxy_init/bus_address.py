@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from lbengine.haproxy_init.first_settings import Wishes
-from slackwater.bus import authority
-from slackwater.bus.authority import Files, Write
-from slackwater.config import ADDRESS_PATTERN, ControllerSettings, host_and_port, is_loopback
+from slackwater.controller.haproxy_init.first_settings import Wishes
+from slackwater.core.bus import authority
+from slackwater.core.bus.authority import Files, Write
+from slackwater.core.config import ADDRESS_PATTERN, ControllerSettings, host_and_port, is_loopback
 
 ANY_PORT = 9
 """Nothing is sent to it: the kernel only chooses a route."""

@@ -11,18 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from lbengine.backends.haproxy.algorithms import CONFIGURED
-from lbengine.backends.haproxy.configuration import started
-from lbengine.backends.haproxy.site import Configuration, read_configuration
-from lbengine.backends.haproxy.survey import (
-    FoundBackend,
-    FoundServer,
-    Survey,
-    find_socket,
-    survey,
-)
-from lbengine.haproxy_init.bus_address import make_certificate, own_address, with_certificate
-from lbengine.haproxy_init.first_settings import (
+from slackwater.controller.haproxy_init.bus_address import make_certificate, own_address, with_certificate
+from slackwater.controller.haproxy_init.first_settings import (
     LeftOut,
     NewPool,
     Wishes,
@@ -32,13 +22,23 @@ from lbengine.haproxy_init.first_settings import (
     reached_from_outside,
     settings_text,
 )
-from lbengine.preflight import MOST_NAMES
-from slackwater.bus import nats_server
-from slackwater.bus.config import Node, parse_nodes
-from slackwater.config import ControllerSettings, is_loopback, parse
-from slackwater.files import PRIVATE, SERVICE_USER, exists, in_hands_of, replacing
-from slackwater.options import DEFAULT_CONFIG, config_option
-from slackwater.supervise.state_dir import running_serve
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.config import Node, parse_nodes
+from slackwater.core.config import ControllerSettings, is_loopback, parse
+from slackwater.core.files import PRIVATE, SERVICE_USER, exists, in_hands_of, replacing
+from slackwater.core.options import DEFAULT_CONFIG, config_option
+from slackwater.core.state_dir import running_serve
+from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
+from slackwater.lbengine.backends.haproxy.configuration import started
+from slackwater.lbengine.backends.haproxy.site import Configuration, read_configuration
+from slackwater.lbengine.backends.haproxy.survey import (
+    FoundBackend,
+    FoundServer,
+    Survey,
+    find_socket,
+    survey,
+)
+from slackwater.lbengine.preflight import MOST_NAMES
 
 ASK_WITHIN_S = 3.0
 USUAL_CONFIGURATION = Path("/etc/haproxy/haproxy.cfg")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey
-from slackwater.bus.node_settings import AUTHORITY, GROUP, PASSWORD, SETTINGS, toml_text
-from slackwater.bus.ports import port_of
-from slackwater.messages import is_name, is_server_name
+from slackwater.core.bus.node_settings import AUTHORITY, GROUP, PASSWORD, SETTINGS, toml_text
+from slackwater.core.bus.ports import port_of
+from slackwater.core.messages import is_name, is_server_name
+from slackwater.lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey
 
 
 class NewNode(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from slackwater.messages import Change, Resource, State
+from slackwater.core.messages import Change, Resource, State
 from slackwater.views.change_lines import change_lines
 from slackwater.views.pool import WORDS, duration, milliseconds
 

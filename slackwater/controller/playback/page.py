@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import msgspec
 
-from slackwater.config import ControllerSettings
-from slackwater.control import Refused, Request
-from slackwater.playback.clock import Clock
-from slackwater.playback.events import Plays
-from web import create_app
-from web.http_server import HttpServer
+from slackwater.controller.playback.clock import Clock
+from slackwater.controller.playback.events import Plays
+from slackwater.core.config import ControllerSettings
+from slackwater.core.control import Refused, Request
+from slackwater.web import create_app
+from slackwater.web.http_server import HttpServer
 
 HOST = "127.0.0.1"
 PORT = 8099

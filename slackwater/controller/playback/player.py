@@ -10,19 +10,19 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from detector.classify.tree import SHIPPED, load
-from detector.judge import Judge
-from detector.recordings.recording import Recording
-from detector.train.replay import batches
-from detector.train.scores import score
-from lbengine.engine import Engine
-from slackwater.config import ControllerSettings
-from slackwater.journal.journal import Journal, journal_path
-from slackwater.journal.receipt import Receipt
-from slackwater.messages import Change, Message, State, Verdict
-from slackwater.playback.clock import Clock
-from slackwater.playback.events import End, Episode, EpisodeEnd, Event, Noise, Opened, WouldChange
-from slackwater.playback.pool import BALANCE, RecordedBalancer
+from slackwater.controller.playback.clock import Clock
+from slackwater.controller.playback.events import End, Episode, EpisodeEnd, Event, Noise, Opened, WouldChange
+from slackwater.controller.playback.pool import BALANCE, RecordedBalancer
+from slackwater.core.config import ControllerSettings
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.journal.receipt import Receipt
+from slackwater.core.messages import Change, Message, State, Verdict
+from slackwater.detector.classify.tree import SHIPPED, load
+from slackwater.detector.judge import Judge
+from slackwater.detector.recordings.recording import Recording
+from slackwater.detector.train.replay import batches
+from slackwater.detector.train.scores import score
+from slackwater.lbengine.engine import Engine
 from slackwater.views.why import SLOW
 
 FLUSH_S = 0.5
@@ -110,7 +110,7 @@ class Player:
         self._flushed_s = now_s
 
     def _cycle(self, now_s: float, wait: Callable[[float], None]) -> Iterator[Event]:
-        """One turn of the engine, as `lbengine.service` takes it."""
+        """One turn of the engine, as `slackwater.lbengine.service` takes it."""
         self._go_to(now_s, wait)
         self._engine.cycle(now_s)
         while self._engine.outbox:

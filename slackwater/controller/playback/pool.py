@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.balancer import Balancer, BalancerError, Server, Snapshot
-from slackwater.config import PoolSettings
-from slackwater.messages import Sample
+from slackwater.core.config import PoolSettings
+from slackwater.core.messages import Sample
+from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 
 BALANCE = "roundrobin"
 WEIGHT = 100

@@ -8,12 +8,12 @@ from itertools import count
 
 import msgspec
 
-from detector.recordings.recording import Recording
-from slackwater.config import ControllerSettings
-from slackwater.journal.retention import Keeper
-from slackwater.playback.clock import Clock
-from slackwater.playback.events import Again, End, Event, Opened
-from slackwater.playback.player import Player
+from slackwater.controller.playback.clock import Clock
+from slackwater.controller.playback.events import Again, End, Event, Opened
+from slackwater.controller.playback.player import Player
+from slackwater.core.config import ControllerSettings
+from slackwater.core.journal.retention import Keeper
+from slackwater.detector.recordings.recording import Recording
 
 KEEPS_MB = 100.0
 """Of the journal, however long it is played: the oldest Samples go."""

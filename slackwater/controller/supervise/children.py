@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slackwater import heartbeat
-from slackwater.supervise.progress import Pipe, Progress
+from slackwater.controller.supervise.progress import Pipe, Progress
+from slackwater.core import heartbeat
 
 log = logging.getLogger("slackwater.serve")
 
@@ -72,7 +72,7 @@ class Limits:
 class Child:
     """One process that is to run for ever. `clock` gives seconds that never go back.
 
-    It reports progress over a pipe (`slackwater.heartbeat`), unless `progress` observes it in another manner.
+    It reports progress over a pipe (`slackwater.core.heartbeat`), unless `progress` observes it in another manner.
     """
 
     def __init__(

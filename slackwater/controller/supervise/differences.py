@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from slackwater.bus.bus import without_password
-from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.core.bus.bus import without_password
+from slackwater.core.config import ControllerSettings, PoolSettings
 
 PARTS = ("journal", "detector", "lbengine", "retune", "governor", "web", "otlp")
 """The parts that read the settings, in the order in which they are started and replaced."""

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from slackwater.config import ConfigError, ControllerSettings, PoolSettings
-from slackwater.files import in_hands_of
-from slackwater.messages import Change
-from slackwater.supervise import last_settings, state_dir
-from slackwater.supervise.start import take_free
+from slackwater.controller.supervise.start import take_free
+from slackwater.core import last_settings, state_dir
+from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings
+from slackwater.core.files import in_hands_of
+from slackwater.core.messages import Change
 
 log = logging.getLogger("slackwater.serve")
 
@@ -50,8 +50,8 @@ def _give_back(settings: ControllerSettings, pools: Collection[PoolSettings], wh
 
 
 def _give_back_one(settings: ControllerSettings, pool: PoolSettings, why: str) -> GivenBack:
-    from lbengine.leadership.another import left_to_another
-    from lbengine.restore import LeftOutError, has_stored, restore
+    from slackwater.lbengine.leadership.another import left_to_another
+    from slackwater.lbengine.restore import LeftOutError, has_stored, restore
 
     left_out = ""
     try:
@@ -101,8 +101,8 @@ def after_failed_start(config: Path) -> None:
 
 
 def _after_failed_start(settings: ControllerSettings) -> None:
-    from lbengine.leadership.lock import PoolLocks, lock_folder
-    from lbengine.restore import stored_elsewhere
+    from slackwater.lbengine.leadership.lock import PoolLocks, lock_folder
+    from slackwater.lbengine.restore import stored_elsewhere
 
     folder = Path(settings.state_dir)
     if (serving := state_dir.running_serve(settings.state_dir)) and state_dir.is_alive(serving):
@@ -120,7 +120,7 @@ def _after_failed_start(settings: ControllerSettings) -> None:
 def settings_for_restore(config: Path) -> ControllerSettings:
     """Those in the file, or that were accepted last; where neither is known, settings without pools of the folder
     where stored baselines are. Raises ConfigError when there is none."""
-    from lbengine.baseline import stored_in
+    from slackwater.lbengine.baseline import stored_in
 
     try:
         return last_settings.load_or_last(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackwater.supervise.children import Death
+from slackwater.controller.supervise.children import Death
 
 
 class Outage:

@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from slackwater.config import ControllerSettings, LbengineSettings, parse
-from slackwater.supervise.children import Limits
-from slackwater.supervise.differences import GOVERNOR, LBENGINE, OTLP, PARTS, RETUNE, WEB
+from slackwater.controller.supervise.children import Limits
+from slackwater.controller.supervise.differences import GOVERNOR, LBENGINE, OTLP, PARTS, RETUNE, WEB
+from slackwater.core.config import ControllerSettings, LbengineSettings, parse
 
 START_WITHIN_S = 300.0
 """Until a part's first progress: the first start after an update may convert a large journal."""
@@ -61,7 +61,7 @@ class SettingsInForce:
 
     def command(self, *words: str) -> list[str]:
         """A command of ours that reads these settings; it needs `fd`."""
-        ours = [sys.executable, "-P", "-m", "slackwater.cli.main", *words]
+        ours = [sys.executable, "-P", "-m", "slackwater.controller.cli.main", *words]
         return [*ours, "--config", str(self.path), "--settings-fd", str(self.fd)]
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ class Progress(Protocol):
 
 
 class Pipe:
-    """Reports of the child itself, by `slackwater.heartbeat.Heartbeat`."""
+    """Reports of the child itself, by `slackwater.core.heartbeat.Heartbeat`."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -16,9 +16,9 @@ from typing import IO, Protocol
 
 import msgspec
 
-from slackwater.config import ConfigError, PoolSettings, read
-from slackwater.supervise.differences import Difference, compare, given_back
-from slackwater.supervise.parts import SettingsInForce, names_of
+from slackwater.controller.supervise.differences import Difference, compare, given_back
+from slackwater.controller.supervise.parts import SettingsInForce, names_of
+from slackwater.core.config import ConfigError, PoolSettings, read
 
 log = logging.getLogger("slackwater.reload")
 

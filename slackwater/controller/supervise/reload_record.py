@@ -9,10 +9,10 @@ import uuid
 
 import msgspec
 
-from slackwater.config import ControllerSettings
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.messages import VERSION, Change
-from slackwater.supervise.reload import Outcome
+from slackwater.controller.supervise.reload import Outcome
+from slackwater.core.config import ControllerSettings
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
+from slackwater.core.messages import VERSION, Change
 
 log = logging.getLogger("slackwater.reload")
 

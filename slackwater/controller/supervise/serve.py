@@ -16,20 +16,21 @@ from typing import Any
 
 import msgspec
 
-from slackwater.bus import nats_server
-from slackwater.bus.bus import without_password
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.stopping import HAND_OVER
-from slackwater.supervise import last_settings, reload_record, state_dir
-from slackwater.supervise.children import Child, Death, Limits
-from slackwater.supervise.differences import LBENGINE, PARTS
-from slackwater.supervise.give_back import after_failed_start, set_baseline
-from slackwater.supervise.notify import Notify
-from slackwater.supervise.outage import Outage
-from slackwater.supervise.parts import OTHERS_SILENT_S, START_WITHIN_S, SettingsInForce, limits_of, names_of
-from slackwater.supervise.reload import Outcome, ReloadRefused, reload
-from slackwater.supervise.start import Start, prepare
-from slackwater.supervise.store_progress import StoreProgress
+from slackwater.controller.supervise import reload_record
+from slackwater.controller.supervise.children import Child, Death, Limits
+from slackwater.controller.supervise.differences import LBENGINE, PARTS
+from slackwater.controller.supervise.give_back import after_failed_start, set_baseline
+from slackwater.controller.supervise.notify import Notify
+from slackwater.controller.supervise.outage import Outage
+from slackwater.controller.supervise.parts import OTHERS_SILENT_S, START_WITHIN_S, SettingsInForce, limits_of, names_of
+from slackwater.controller.supervise.reload import Outcome, ReloadRefused, reload
+from slackwater.controller.supervise.start import Start, prepare
+from slackwater.controller.supervise.store_progress import StoreProgress
+from slackwater.core import last_settings, state_dir
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.bus import without_password
+from slackwater.core.config import ControllerSettings, PoolSettings
+from slackwater.core.stopping import HAND_OVER
 
 log = logging.getLogger("slackwater.serve")
 
@@ -119,7 +120,7 @@ class Supervisor:
         return 0 if confirmed else 1
 
     def _start(self) -> None:
-        from lbengine.leadership.ownership import BUCKET
+        from slackwater.lbengine.leadership.ownership import BUCKET
 
         settings = self._settings
         # What a crash has left lowered goes back within a lease too, if no lbengine comes up.
@@ -237,7 +238,7 @@ class Supervisor:
     def switch(
         self, to: SettingsInForce, parts: Collection[str], give_back: Collection[PoolSettings], within_s: float | None
     ) -> Iterator[None]:
-        """As in `slackwater.supervise.reload.Site`."""
+        """As in `slackwater.controller.supervise.reload.Site`."""
         self.in_force = to
         self._outage.lease_s = self._settings.lbengine.lease_s
         due = {name: pool for name, pool in self._give_back.items() if pool not in self._settings.pool}
@@ -287,7 +288,7 @@ class Supervisor:
 
     def _give_weights_back(self, *, strict: bool) -> None:
         """Sets the baseline weights of pools that nobody drives any more; `strict`: raises ReloadRefused."""
-        from lbengine.moved import keep_apart
+        from slackwater.lbengine.moved import keep_apart
 
         failed = set_baseline(self._settings, self._give_back.values(), "the settings changed")
         self._give_back = {pool.name: pool for pool in failed}

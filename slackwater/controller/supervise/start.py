@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater import __version__
-from slackwater.config import ControllerSettings, PoolSettings, read
-from slackwater.supervise import state_dir
-from slackwater.supervise.parts import SettingsInForce
+from slackwater.controller.supervise.parts import SettingsInForce
+from slackwater.core import state_dir
+from slackwater.core.config import ControllerSettings, PoolSettings, read
 
 if TYPE_CHECKING:
-    from lbengine.leadership.lock import PoolLocks
+    from slackwater.lbengine.leadership.lock import PoolLocks
 
 log = logging.getLogger("slackwater.serve")
 
@@ -35,8 +35,8 @@ class Start:
 
 def prepare(config: Path, held: contextlib.ExitStack) -> Start:
     """Takes the locks for as long as `held` is open. Raises what is wrong with the settings, or who has a lock."""
-    from lbengine.leadership.lock import PoolLocks, lock_folder
-    from lbengine.restore import stored_elsewhere
+    from slackwater.lbengine.leadership.lock import PoolLocks, lock_folder
+    from slackwater.lbengine.restore import stored_elsewhere
 
     in_force = SettingsInForce.of(read(config), config.absolute())
     settings = in_force.settings
@@ -56,7 +56,7 @@ def prepare(config: Path, held: contextlib.ExitStack) -> Start:
 def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]:
     """The pools of these that no other process drives; from now on none will, where there is a place for the locks. The
     others are logged."""
-    from lbengine.leadership.lock import HeldError, LockError
+    from slackwater.lbengine.leadership.lock import HeldError, LockError
 
     ours = []
     for pool in pools:
@@ -75,8 +75,8 @@ def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]
 def _look_at_balancers(settings: ControllerSettings) -> None:
     """All at once. One that is away is waited for, as later too; raises BalancerError for one that answers and cannot
     be driven with these settings."""
-    from lbengine.backends.table import check
-    from lbengine.balancer import BalancerUnreachable
+    from slackwater.lbengine.backends.table import check
+    from slackwater.lbengine.balancer import BalancerUnreachable
 
     def look(pool: PoolSettings) -> list[str]:
         try:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from slackwater.bus.bus import Bus, BusError
-from slackwater.config import BusSettings
+from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.config import BusSettings
 
 ASK_EVERY_S = 1.0
 ANSWERS_WITHIN_S = 3.0

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from slackwater.bus import nats_server
-from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.supervise.differences import DETECTOR, GOVERNOR, OTLP, RETUNE
+from slackwater.controller.supervise.differences import DETECTOR, GOVERNOR, OTLP, RETUNE
+from slackwater.core.bus import nats_server
+from slackwater.core.config import ControllerSettings, PoolSettings
 
 log = logging.getLogger("slackwater.reload")
 
@@ -29,11 +29,11 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
         if pool.name in pools:
             _try_pool(settings, pool)
     if DETECTOR in parts:
-        from detector.service import choose_model
+        from slackwater.detector.service import choose_model
 
         choose_model(settings.detector)
     if RETUNE in parts and settings.retune.mode != "off":
-        from retune import knowledge
+        from slackwater.retune import knowledge
 
         knowledge.load(settings.retune.knowledge)
     gives_orders = {RETUNE: settings.retune.mode == "act", GOVERNOR: settings.governor.mode == "act"}
@@ -42,7 +42,7 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
 
         Signer.load(Path(settings.retune.order_key))
     if OTLP in parts and settings.otlp.endpoint:
-        from slackwater.otlp_collector import Collector
+        from slackwater.core.otlp_collector import Collector
 
         Collector.of(settings.otlp)
     if listen and (problem := nats_server.why_not_free(listen)):
@@ -50,7 +50,7 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
 
 
 def _try_pool(settings: ControllerSettings, pool: PoolSettings) -> None:
-    from lbengine.backends.table import check
+    from slackwater.lbengine.backends.table import check
 
     for warning in check(pool, settings.lbengine, settings.state_dir):
         log.warning("%s", warning)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.messages import plain_text
-from slackwater.support.scrub import Scrubber
+from slackwater.controller.support.scrub import Scrubber
+from slackwater.core.messages import plain_text
 
 RESERVED_BYTES = 24_000
 """For the list of contents, and for the archive's own structure."""

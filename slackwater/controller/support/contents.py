@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 
 from slackwater import __version__
-from slackwater.config import ConfigError, ControllerSettings, describe, load
-from slackwater.files import bytes_of
-from slackwater.support.archive import Bundle
-from slackwater.support.journal_rows import rows
-from slackwater.support.reading import NotRead, listing, output, read_inside
+from slackwater.controller.support.archive import Bundle
+from slackwater.controller.support.journal_rows import rows
+from slackwater.controller.support.reading import NotRead, listing, output, read_inside
+from slackwater.core.config import ConfigError, ControllerSettings, describe, load
+from slackwater.core.files import bytes_of
 
 UNITS = ("slackwater-controller", "slackwater-broker", "slackwater-monitor", "slackwater-wsengine", "haproxy")
 LOGS_OF = UNITS[:4]
@@ -123,7 +123,7 @@ def versions(_: Site) -> Iterator[Text]:
 def checks(site: Site) -> Iterator[Text]:
     """`slackwater check`, and on a node `slackwater-monitor check`."""
     if site.has_check:
-        command = (sys.executable, "-P", "-m", "slackwater.cli.main", "check", "--config", str(site.config))
+        command = (sys.executable, "-P", "-m", "slackwater.controller.cli.main", "check", "--config", str(site.config))
         yield "check.txt", output(*command)
     else:
         raise NotRead("this version has no `slackwater check`")

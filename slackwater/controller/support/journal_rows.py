@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater import messages
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.messages import Change
-from slackwater.support.reading import NotRead
-from slackwater.support.scrub import REMOVED
+from slackwater.controller.support.reading import NotRead
+from slackwater.controller.support.scrub import REMOVED
+from slackwater.core import messages
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
+from slackwater.core.messages import Change
 from slackwater.views.why import episodes
 
 MOST_CHANGES = 10_000

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from errno import ELOOP, ENOTDIR
 from pathlib import Path
 
-from slackwater.files import as_owner
+from slackwater.core.files import as_owner
 
 MOST_BYTES = 20_000_000
 """Of one file or one program's output: the newest."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from slackwater.files import as_owner
+from slackwater.core.files import as_owner
 
 MOST_SECRET_BYTES = 1_000_000
 REMOVED = "[removed]"

@@ -7,10 +7,10 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from slackwater.bus.client import Rules
-from slackwater.config import BusSettings
-from slackwater.files import secret_of
-from slackwater.messages import is_name
+from slackwater.core.bus.client import Rules
+from slackwater.core.config import BusSettings
+from slackwater.core.files import secret_of
+from slackwater.core.messages import is_name
 
 
 class BusError(Exception):

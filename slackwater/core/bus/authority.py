@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from slackwater.files import bytes_of
+from slackwater.core.files import bytes_of
 
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 825
 RENEW_DAYS = 30

@@ -26,16 +26,16 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
-from slackwater import messages, tasks
-from slackwater.bus.access import BusError as BusError
-from slackwater.bus.access import inbox_of, login_of, rules_of
-from slackwater.bus.access import without_password as without_password
-from slackwater.bus.client import GuardedClient
-from slackwater.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
-from slackwater.bus.parts import WholeCycles, payloads
-from slackwater.complaints import Complaints
-from slackwater.config import BusSettings
-from slackwater.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine, plain_text
+from slackwater.core import messages, tasks
+from slackwater.core.bus.access import BusError as BusError
+from slackwater.core.bus.access import inbox_of, login_of, rules_of
+from slackwater.core.bus.access import without_password as without_password
+from slackwater.core.bus.client import GuardedClient
+from slackwater.core.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
+from slackwater.core.bus.parts import WholeCycles, payloads
+from slackwater.core.complaints import Complaints
+from slackwater.core.config import BusSettings
+from slackwater.core.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine, plain_text
 
 log = logging.getLogger("slackwater.bus")
 
@@ -241,8 +241,8 @@ class Bus:
     ) -> None:
         """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out.
 
-        Messages from nodes are limited by `slackwater.bus.intake`. `decode` replaces `messages.decode` for a reader
-        that needs less of a message; it raises MessageError.
+        Messages from nodes are limited by `slackwater.core.bus.intake`. `decode` replaces `messages.decode` for a
+        reader that needs less of a message; it raises MessageError.
         """
         then: Callable[[Any], None] = WholeCycles(handle) if kind == "cycle" else handle
         has_node = kind == "change" or "node" in KINDS[kind].__struct_fields__

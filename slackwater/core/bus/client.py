@@ -27,9 +27,9 @@ from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 
-from slackwater.bus.wire import END, Frame, Info, ProtocolError, Reader, info_of
-from slackwater.config import ADDRESS_PATTERN, is_loopback_host
-from slackwater.messages import plain_text
+from slackwater.core.bus.wire import END, Frame, Info, ProtocolError, Reader, info_of
+from slackwater.core.config import ADDRESS_PATTERN, is_loopback_host
+from slackwater.core.messages import plain_text
 
 INBOX = b"_INBOX."
 """Where answers go. Nobody but the controller and its broker may publish there."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slackwater.config import CONTROL, CONTROLLER, ConfigError, is_loopback
-from slackwater.files import exists, make_private, text_of, write_secret
-from slackwater.messages import NAME_PATTERN
+from slackwater.core.config import CONTROL, CONTROLLER, ConfigError, is_loopback
+from slackwater.core.files import exists, make_private, text_of, write_secret
+from slackwater.core.messages import NAME_PATTERN
 
 WSENGINE = "wsengine:"
 """Prefix of the user of a node's wsengine: it has its own password, which the monitor does not know."""

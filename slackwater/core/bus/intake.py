@@ -20,8 +20,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from slackwater import tasks
-from slackwater.bus.client import size_of
+from slackwater.core import tasks
+from slackwater.core.bus.client import size_of
 
 log = logging.getLogger("slackwater.bus")
 

@@ -14,10 +14,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slackwater.bus.bus import BusError
-from slackwater.bus.config import Node, Tls, config_text, parse_nodes, passwords_in, users
-from slackwater.config import ControllerSettings, host_and_port
-from slackwater.files import bytes_of, exists, make_private, make_state_dir, open_file, remove, text_of, write_secret
+from slackwater.core.bus.bus import BusError
+from slackwater.core.bus.config import Node, Tls, config_text, parse_nodes, passwords_in, users
+from slackwater.core.config import ControllerSettings, host_and_port
+from slackwater.core.files import (
+    bytes_of,
+    exists,
+    make_private,
+    make_state_dir,
+    open_file,
+    remove,
+    text_of,
+    write_secret,
+)
 
 START_WITHIN_S = 30.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from slackwater.bus.ports import Port
+from slackwater.core.bus.ports import Port
 
 PASSWORD = "/etc/slackwater/bus.password"
 AUTHORITY = "/etc/slackwater/authority.pem"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from slackwater import messages
-from slackwater.messages import Cycle, Message, MessageError, ServerState
+from slackwater.core import messages
+from slackwater.core.messages import Cycle, Message, MessageError, ServerState
 
 MOST_PARTS = 10_000
 """Of a Cycle, of any size."""

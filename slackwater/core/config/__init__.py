@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slackwater.config.balancers import ShownServer, declare, kind_of, look_at, place_in_words
-from slackwater.config.description import describe
-from slackwater.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback, is_loopback_host
-from slackwater.config.node_changes import (
+from slackwater.core.config.balancers import ShownServer, declare, kind_of, look_at, place_in_words
+from slackwater.core.config.description import describe
+from slackwater.core.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback, is_loopback_host
+from slackwater.core.config.node_changes import (
     BATCH_CORES,
     BATCH_RUNNING,
     NODE_POLICIES,
@@ -13,8 +13,8 @@ from slackwater.config.node_changes import (
     GovernorSettings,
     RetuneSettings,
 )
-from slackwater.config.reading import load, parse, read
-from slackwater.config.settings import (
+from slackwater.core.config.reading import load, parse, read
+from slackwater.core.config.settings import (
     CONTROL,
     CONTROLLER,
     BusSettings,

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import FieldInfo
 
-from slackwater.config.kinds import PATTERNS_IN_WORDS
-from slackwater.config.settings import ControllerSettings, PoolSettings
-from slackwater.messages import ServerCondition
+from slackwater.core.config.kinds import PATTERNS_IN_WORDS
+from slackwater.core.config.settings import ControllerSettings, PoolSettings
+from slackwater.core.messages import ServerCondition
 
 DEFAULT = "haproxy"
 """The balancer of a pool that names none."""
@@ -55,7 +55,7 @@ def controller_settings() -> type[ControllerSettings]:
 
 @cache
 def _with_pools(kinds: tuple[type[PoolSettings], ...]) -> type[ControllerSettings]:
-    assert kinds, "no balancer is declared: lbengine.backends.table was not imported"
+    assert kinds, "no balancer is declared: slackwater.lbengine.backends.table was not imported"
     pools = Annotated[list[Union[kinds]], Meta(min_length=1)]  # type: ignore[valid-type]  # noqa: UP007
     made = msgspec.defstruct(
         "ControllerSettings",

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import FieldInfo
 
-from slackwater.config.balancers import BALANCERS, DEFAULT, default_of, describe_choice, own_settings
-from slackwater.config.kinds import Settings
-from slackwater.config.settings import ControllerSettings, PoolSettings
+from slackwater.core.config.balancers import BALANCERS, DEFAULT, default_of, describe_choice, own_settings
+from slackwater.core.config.kinds import Settings
+from slackwater.core.config.settings import ControllerSettings, PoolSettings
 
 
 def hints(struct: type[Settings]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages import NAME_PATTERN, SERVER_PATTERN
+from slackwater.core.messages import NAME_PATTERN, SERVER_PATTERN
 
 
 class ConfigError(Exception):

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from slackwater.config.kinds import Positive, Settings
-from slackwater.messages.fields import Share
+from slackwater.core.config.kinds import Positive, Settings
+from slackwater.core.messages.fields import Share
 
 GovernorPolicy = Literal[
     "slackwater",

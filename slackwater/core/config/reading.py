@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from slackwater.config.balancers import (
+from slackwater.core.config.balancers import (
     BALANCERS,
     controller_settings,
     kind_of,
@@ -21,11 +21,11 @@ from slackwater.config.balancers import (
     quoted,
     use_defaults,
 )
-from slackwater.config.description import hints, struct_of
-from slackwater.config.kinds import ConfigError
-from slackwater.config.settings import ControllerSettings, PoolSettings
-from slackwater.config.toml_lines import KeyPath, dotted, key_lines, line_of
-from slackwater.files import bytes_of
+from slackwater.core.config.description import hints, struct_of
+from slackwater.core.config.kinds import ConfigError
+from slackwater.core.config.settings import ControllerSettings, PoolSettings
+from slackwater.core.config.toml_lines import KeyPath, dotted, key_lines, line_of
+from slackwater.core.files import bytes_of
 
 log = logging.getLogger("slackwater.config")
 

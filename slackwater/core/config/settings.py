@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from slackwater.config.kinds import (
+from slackwater.core.config.kinds import (
     HEADER_PATTERN,
     URL_PATTERN,
     WEB_URL_PATTERN,
@@ -24,8 +24,8 @@ from slackwater.config.kinds import (
     is_loopback,
     is_loopback_host,
 )
-from slackwater.config.node_changes import GovernorSettings, RetuneSettings
-from slackwater.messages import Mode, Name, ServerName
+from slackwater.core.config.node_changes import GovernorSettings, RetuneSettings
+from slackwater.core.messages import Mode, Name, ServerName
 
 Law = Literal["optimal", "ice"]
 CONTROLLER = "slackwater-controller"
@@ -98,7 +98,7 @@ class BusSettings(Settings, frozen=True):
 
 
 class PoolSettings(Settings, frozen=True):
-    """What is set of every pool. Each balancer adds its own (`slackwater/config/balancers.py`)."""
+    """What is set of every pool. Each balancer adds its own (`slackwater/core/config/balancers.py`)."""
 
     title: ClassVar[str] = ""
     """The balancer's name in texts."""

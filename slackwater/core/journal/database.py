@@ -16,9 +16,9 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from slackwater.files import as_owner
-from slackwater.journal import schema
-from slackwater.journal.schema import JournalError
+from slackwater.core.files import as_owner
+from slackwater.core.journal import schema
+from slackwater.core.journal.schema import JournalError
 
 log = logging.getLogger("slackwater.journal")
 

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from slackwater import messages
-from slackwater.journal import schema
-from slackwater.journal.change_rows import Chosen, read_changes
-from slackwater.journal.database import Database
-from slackwater.journal.losses import Losses, read_losses
-from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
-from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history, read_states
-from slackwater.messages import WSENGINE, Change, Cycle, Governed, Knobs, Message, Sample, Verdict, plain_json
+from slackwater.core import messages
+from slackwater.core.journal import schema
+from slackwater.core.journal.change_rows import Chosen, read_changes
+from slackwater.core.journal.database import Database
+from slackwater.core.journal.losses import Losses, read_losses
+from slackwater.core.journal.schema import SAMPLE_COLUMNS, JournalError, failure
+from slackwater.core.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history, read_states
+from slackwater.core.messages import WSENGINE, Change, Cycle, Governed, Knobs, Message, Sample, Verdict, plain_json
 
 __all__ = ["Journal", "JournalError", "Losses", "NodeSeries", "PoolSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -325,7 +325,8 @@ class Journal:
         return self.path.stat().st_size
 
     def keeping(self, work: Callable[[sqlite3.Connection], None], verb: str) -> None:
-        """Runs `work` in one transaction (for `slackwater.journal.retention`); node ids may have gone afterwards."""
+        """Runs `work` in one transaction (for `slackwater.core.journal.retention`); node ids may have gone
+        afterwards."""
         with self._transaction(verb) as database:
             work(database)
             self._node_ids.clear()

@@ -10,8 +10,8 @@ import sqlite3
 
 import msgspec
 
-from slackwater.journal import schema
-from slackwater.journal.series import steps
+from slackwater.core.journal import schema
+from slackwater.core.journal.series import steps
 
 
 class Losses(msgspec.Struct):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from slackwater.journal import schema
-from slackwater.journal.journal import Journal
-from slackwater.journal.series import values_a_step
-from slackwater.messages import State
+from slackwater.core.journal import schema
+from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.series import values_a_step
+from slackwater.core.messages import State
 
 Requests = tuple[float, float | None, float | None, float | None]
 """Of a server in a step: requests per second, and the p50, p95 and p99 of their response times in ms."""

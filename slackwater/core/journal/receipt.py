@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from slackwater.messages import WSENGINE, Change, Knobs, Message, Verdict
+from slackwater.core.messages import WSENGINE, Change, Knobs, Message, Verdict
 
 NEAR_S = 60.0
 M = TypeVar("M", bound=Message)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from msgspec.structs import astuple
 
-from slackwater.config import JournalSettings
-from slackwater.journal import age, schema
-from slackwater.journal.journal import Journal
+from slackwater.core.config import JournalSettings
+from slackwater.core.journal import age, schema
+from slackwater.core.journal.journal import Journal
 
 log = logging.getLogger("slackwater.journal")
 
@@ -71,7 +71,7 @@ TIERS = (
 class Keeper:
     """Keeps one journal. `wall` gives this machine's wall time, `elapsed` seconds that no clock step changes.
 
-    What is old is decided by the journal's own age (`slackwater.journal.age`), never by the wall clock alone.
+    What is old is decided by the journal's own age (`slackwater.core.journal.age`), never by the wall clock alone.
     """
 
     def __init__(

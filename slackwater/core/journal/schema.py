@@ -1,6 +1,7 @@
 """Opens the journal's file; the statements that write and read its tables.
 
-The tables are made by the steps in `slackwater.journal.steps`; a file of a newer version than ours is refused in words.
+The tables are made by the steps in `slackwater.core.journal.steps`; a file of a newer version than ours is refused in
+words.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from slackwater.files import exists, force_folder, make_state_dir
-from slackwater.journal.steps import STEPS
+from slackwater.core.files import exists, force_folder, make_state_dir
+from slackwater.core.journal.steps import STEPS
 
 APPLICATION_ID = 0x534C574B
 """`SLWK`: distinguishes our files from other SQLite files (https://sqlite.org/pragma.html#pragma_application_id)."""
@@ -122,7 +123,7 @@ ROLL_STATES = (
 ANY_DAY = "SELECT 1 FROM rolled_states LIMIT 1"
 _OUTSIDE = "(time_unix_s < :since OR time_unix_s >= :until)"
 SEGMENTS = "SELECT begin_age_s, end_age_s, begin_unix_s FROM clock ORDER BY rowid"
-"""Of the clock: `slackwater.journal.age.Segment`."""
+"""Of the clock: `slackwater.core.journal.age.Segment`."""
 PRUNE_STATES = "DELETE FROM states WHERE last_unix_s < :since OR since_unix_s >= :until"
 PRUNE_DAYS = "DELETE FROM rolled_states WHERE time_unix_s < :since OR time_unix_s >= :until"
 PRUNE_LATEST = "DELETE FROM latest WHERE kind <> 'cycle' AND (received_unix_s < :since OR received_unix_s >= :until)"

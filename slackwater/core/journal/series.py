@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from slackwater.journal import schema
-from slackwater.messages import Resource, State, plain_json
+from slackwater.core.journal import schema
+from slackwater.core.messages import Resource, State, plain_json
 
 WEIGHT_HOLDS_S = 15.0
 """A weight that was written counts for this long at most."""

@@ -12,16 +12,16 @@ import logging
 import time
 from collections.abc import Callable
 
-from slackwater import messages
-from slackwater.bus.bus import Bus, subject_of
-from slackwater.complaints import Complaints
-from slackwater.config import ControllerSettings
-from slackwater.heartbeat import Heartbeat
-from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.journal.receipt import Receipt
-from slackwater.journal.retention import Keeper
-from slackwater.messages import WSENGINE, Change, Message
-from slackwater.stopping import stop_event
+from slackwater.core import messages
+from slackwater.core.bus.bus import Bus, subject_of
+from slackwater.core.complaints import Complaints
+from slackwater.core.config import ControllerSettings
+from slackwater.core.heartbeat import Heartbeat
+from slackwater.core.journal.journal import Journal, JournalError, journal_path
+from slackwater.core.journal.receipt import Receipt
+from slackwater.core.journal.retention import Keeper
+from slackwater.core.messages import WSENGINE, Change, Message
+from slackwater.core.stopping import stop_event
 
 log = logging.getLogger("slackwater.journal")
 

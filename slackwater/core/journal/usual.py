@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from slackwater.journal import schema
-from slackwater.journal.journal import Journal
+from slackwater.core.journal import schema
+from slackwater.core.journal.journal import Journal
 
 SIGNALS = ("rps", "rt_p95_ms", "run_delay_per_cpu_s", "steal", "pressure_io", "pressure_memory", "cpi")
 Row = Mapping[str, float | None]

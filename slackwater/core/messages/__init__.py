@@ -10,8 +10,8 @@ from typing import TypeGuard
 
 import msgspec
 
-from slackwater.messages.balancing import LONGEST_ASK_S, Ask, Cycle, ServerState, Weight
-from slackwater.messages.causes import (
+from slackwater.core.messages.balancing import LONGEST_ASK_S, Ask, Cycle, ServerState, Weight
+from slackwater.core.messages.causes import (
     PUT_BACK,
     TAKES_REQUESTS,
     ChangeCause,
@@ -24,8 +24,8 @@ from slackwater.messages.causes import (
     State,
     WeightsMean,
 )
-from slackwater.messages.change import GOVERNOR, PARTS, WSENGINE, Change, is_of_wsengine
-from slackwater.messages.fields import (
+from slackwater.core.messages.change import GOVERNOR, PARTS, WSENGINE, Change, is_of_wsengine
+from slackwater.core.messages.fields import (
     MAX_NAME,
     NAME_PATTERN,
     SERVER_PATTERN,
@@ -38,10 +38,10 @@ from slackwater.messages.fields import (
     is_server_name,
     shortened,
 )
-from slackwater.messages.governed import Governed
-from slackwater.messages.knobs import Knobs, KnobState, Order
-from slackwater.messages.plain_text import plain_json, plain_text
-from slackwater.messages.sample import (
+from slackwater.core.messages.governed import Governed
+from slackwater.core.messages.knobs import Knobs, KnobState, Order
+from slackwater.core.messages.plain_text import plain_json, plain_text
+from slackwater.core.messages.sample import (
     Canary,
     Counters,
     Cpu,
@@ -55,7 +55,7 @@ from slackwater.messages.sample import (
     Sched,
     Traffic,
 )
-from slackwater.messages.verdict import Verdict
+from slackwater.core.messages.verdict import Verdict
 
 Message = Sample | Verdict | Order | Weight | Ask | Change | Cycle | Knobs | Governed
 KINDS: dict[str, type[Message]] = {

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages.causes import CycleOutage, DecisionCause, Mode, ServerCondition, WeightsMean
-from slackwater.messages.fields import MOST, Count, Name, NonNegative, ServerName, Share, Version
+from slackwater.core.messages.causes import CycleOutage, DecisionCause, Mode, ServerCondition, WeightsMean
+from slackwater.core.messages.fields import MOST, Count, Name, NonNegative, ServerName, Share, Version
 
 
 class Weight(msgspec.Struct, omit_defaults=True):

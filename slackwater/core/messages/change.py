@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from slackwater.messages.causes import ChangeCause
-from slackwater.messages.fields import Name, NonNegative, Text, UnixTime, Value, Version, Word
+from slackwater.core.messages.causes import ChangeCause
+from slackwater.core.messages.fields import Name, NonNegative, Text, UnixTime, Value, Version, Word
 
 WSENGINE = "wsengine"
 """`Change.by` of a node's wsengine. The bus lets only that node publish such a Change."""

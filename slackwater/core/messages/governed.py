@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from slackwater.messages.causes import Mode
-from slackwater.messages.fields import Count, Name, NonNegative, Share, Text, UnixTime, Version, Word
+from slackwater.core.messages.causes import Mode
+from slackwater.core.messages.fields import Count, Name, NonNegative, Share, Text, UnixTime, Version, Word
 
 
 class Governed(msgspec.Struct, omit_defaults=True):

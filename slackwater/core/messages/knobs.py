@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages.causes import KnobCause
-from slackwater.messages.fields import Integer, Name, Text, UnixTime, Value, Version, Word
+from slackwater.core.messages.causes import KnobCause
+from slackwater.core.messages.fields import Integer, Name, Text, UnixTime, Value, Version, Word
 
 MOST_KNOBS = 64
 MOST_WORDS = 64

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages.causes import AbsenceCause
-from slackwater.messages.fields import Count, Name, NonNegative, Share, Text, UnixTime, Version, Word
+from slackwater.core.messages.causes import AbsenceCause
+from slackwater.core.messages.fields import Count, Name, NonNegative, Share, Text, UnixTime, Version, Word
 
 MOST_ROUTES = 32
 MOST_ABSENT = 256

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from slackwater.messages.causes import Resource, State
-from slackwater.messages.fields import Count, Name, NonNegative, Share, Version
+from slackwater.core.messages.causes import Resource, State
+from slackwater.core.messages.fields import Count, Name, NonNegative, Share, Version
 
 
 class Verdict(msgspec.Struct, omit_defaults=True):

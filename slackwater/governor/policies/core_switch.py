@@ -7,7 +7,7 @@ on the largest of several samples in "a short period": five of 0.1 s here.
 
 from __future__ import annotations
 
-from governor.types import Action, Configuration, Hardware, Observation, whole
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, whole
 
 UP, DOWN_SUM, DOWN_AFTER_S, SAMPLES = 0.95, 1.40, 4.0, 5
 

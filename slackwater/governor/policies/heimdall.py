@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detector.features.columns import Floats
-from detector.tail.data import COLUMNS, Rows
-from detector.tail.estimator import TailEstimator
-from governor.types import Action, Configuration, Hardware, Observation, whole
+from slackwater.detector.features.columns import Floats
+from slackwater.detector.tail.data import COLUMNS, Rows
+from slackwater.detector.tail.estimator import TailEstimator
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, whole
 
 SLACK_SHARE = 0.1
 """Of the target."""

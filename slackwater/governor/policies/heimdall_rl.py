@@ -5,9 +5,9 @@ The thesis evaluates this learner (section 3.2.2) but never schedules with it (s
 
 from __future__ import annotations
 
-from detector.tail.table import Table
-from governor.policies.heimdall import Heimdall, inputs
-from governor.types import Action, Configuration, Hardware, Observation
+from slackwater.detector.tail.table import Table
+from slackwater.governor.policies.heimdall import Heimdall, inputs
+from slackwater.governor.types import Action, Configuration, Hardware, Observation
 
 LEAST_MS = 0.5
 """Lowest estimate (section 4.1.7)."""

@@ -8,7 +8,7 @@ up.
 
 from __future__ import annotations
 
-from governor.types import Action, Configuration, Hardware, Observation, whole
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, whole
 
 MAIN_S, LOOP_S = 15.0, 2.0
 NEAR, FULL_LOAD, MUCH_POWER = 0.8, 0.85, 0.9

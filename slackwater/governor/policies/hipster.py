@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from detector.features.columns import Floats
-from governor.types import Action, Configuration, Hardware, Observation, whole
+from slackwater.detector.features.columns import Floats
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, whole
 
 ALPHA, GAMMA = 0.6, 0.9
 BUCKET = 0.04

@@ -9,7 +9,7 @@ enters.
 
 from __future__ import annotations
 
-from governor.types import Action, Hardware, Observation
+from slackwater.governor.types import Action, Hardware, Observation
 
 PERIOD_S, THRESHOLD_S = 0.05, 0.45
 FIRST_PERIOD_S, FIRST_THRESHOLD_S = 0.01, 0.35

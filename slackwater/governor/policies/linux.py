@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from governor.types import Action, Hardware, Observation, whole
+from slackwater.governor.types import Action, Hardware, Observation, whole
 
 UP_THRESHOLD = 0.95
 """ondemand's with micro-accounting (without it: 0.80)."""

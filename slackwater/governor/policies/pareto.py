@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from governor.types import Action, Configuration, Hardware, Observation, mean, whole
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, mean, whole
 
 UP_DELAY_MS = 0.3
 SHORT = 8 / 32

@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from governor.types import Action, Configuration, Hardware, Observation, mean, whole
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, mean, whole
 
 NEAR, FAR = 0.05, 0.20
 REST = 100

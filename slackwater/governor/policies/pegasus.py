@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from governor.types import Action, Configuration, Hardware, Observation, mean, whole
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, mean, whole
 
 MEAN_S, REST_S = 30.0, 300.0
 STEPS = ((1.35, 10.0), (1.0, 1.07), (0.85, 1.0), (0.60, 0.99), (0.0, 0.97))

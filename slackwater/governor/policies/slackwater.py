@@ -1,7 +1,8 @@
 """`slackwater`: our own. The cheapest configuration whose response time, with a margin for what is not known, meets the
 target.
 
-- A prediction with its uncertainty (`governor.tail_model`), from the work that the service needs per second: busy time
+- A prediction with its uncertainty (`slackwater.governor.tail_model`), from the work that the service needs per second:
+busy time
   times clock. A neighbour that slows the cores down makes the same work longer, so what it takes is demand too.
 - A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets and others are not answered in time
   either, all there is, at once. When more work comes than was planned for (a CUSUM of the difference), a new plan at
@@ -23,8 +24,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from governor.tail_model import HALF_LIFE_S, TailModel
-from governor.types import Action, Configuration, Hardware, Observation, whole
+from slackwater.governor.tail_model import HALF_LIFE_S, TailModel
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, whole
 
 PLAN_S = 1.0
 TOO_OLD = 2.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from governor.types import Action, Configuration, Hardware, Observation, whole
+from slackwater.governor.types import Action, Configuration, Hardware, Observation, whole
 
 
 class Static:

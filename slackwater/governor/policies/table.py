@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from governor.policies.core_switch import CoreSwitch
-from governor.policies.linux import Linux
-from governor.policies.parties import Parties
-from governor.policies.pegasus import Pegasus
-from governor.policies.slackwater import Slackwater
-from governor.policies.static import Static
-from governor.types import Configuration, Hardware, Policy
+from slackwater.governor.policies.core_switch import CoreSwitch
+from slackwater.governor.policies.linux import Linux
+from slackwater.governor.policies.parties import Parties
+from slackwater.governor.policies.pegasus import Pegasus
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.policies.static import Static
+from slackwater.governor.types import Configuration, Hardware, Policy
 
 Make = Callable[[Hardware, float, Sequence[Configuration]], Policy]
 ACTING: dict[str, Make] = {

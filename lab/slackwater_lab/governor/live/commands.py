@@ -8,14 +8,14 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
-from lab.cluster.lab import Lab
-from lab.cluster.paths import LabError
-from lab.cluster.terminal import console
-from lab.governor.live import story
-from lab.governor.live.policies import LIVE
-from lab.governor.live.services import SERVICES
-from lab.governor.live.story import MEASURES, LiveTest
-from lab.options import json_option, progress, write_json
+from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.terminal import console
+from slackwater_lab.governor.live import story
+from slackwater_lab.governor.live.policies import LIVE
+from slackwater_lab.governor.live.services import SERVICES
+from slackwater_lab.governor.live.story import MEASURES, LiveTest
+from slackwater_lab.options import json_option, progress, write_json
 
 
 @click.command(

@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Self
 
-from governor.types import HotEvent
-from lab.cluster.background import Background
+from slackwater.governor.types import HotEvent
+from slackwater_lab.cluster.background import Background
 
 LOOK_S = 0.2
 LINES_BYTES = 4096

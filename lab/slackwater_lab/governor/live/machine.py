@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from governor.types import Action
-from lab.cluster.cgroups import Cgroups
+from slackwater.governor.types import Action
+from slackwater_lab.cluster.cgroups import Cgroups
 
 BATCH_WEIGHT, LEAST_WEIGHT = 100, 1
 

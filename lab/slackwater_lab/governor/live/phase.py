@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from governor.types import Hardware, Observation, Policy, whole
-from lab.cluster.background import Background
-from lab.cluster.cgroups import Cgroups
-from lab.governor.live.hot import HotEvents
-from lab.governor.live.load import Answer, Client, Load, Memcached, Web
-from lab.governor.live.machine import Place, ServingHost, waited_s
-from lab.governor.live.policies import LIVE, machine
-from lab.governor.live.services import SERVICES
+from slackwater.governor.types import Hardware, Observation, Policy, whole
+from slackwater_lab.cluster.background import Background
+from slackwater_lab.cluster.cgroups import Cgroups
+from slackwater_lab.governor.live.hot import HotEvents
+from slackwater_lab.governor.live.load import Answer, Client, Load, Memcached, Web
+from slackwater_lab.governor.live.machine import Place, ServingHost, waited_s
+from slackwater_lab.governor.live.policies import LIVE, machine
+from slackwater_lab.governor.live.services import SERVICES
 
 SWITCH_S = 0.001
 """So long a thread of this process may keep the others waiting."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from governor.levers import NOMINAL_MHZ
-from governor.policies.core_switch import CoreSwitch
-from governor.policies.hurry_up import HurryUp
-from governor.policies.linux import Linux
-from governor.policies.pareto import Pareto, energy_ladder
-from governor.policies.slackwater import Slackwater
-from governor.policies.static import Static
-from governor.power import DEFAULT, hardware
-from governor.types import Hardware, Policy
+from slackwater.governor.levers import NOMINAL_MHZ
+from slackwater.governor.policies.core_switch import CoreSwitch
+from slackwater.governor.policies.hurry_up import HurryUp
+from slackwater.governor.policies.linux import Linux
+from slackwater.governor.policies.pareto import Pareto, energy_ladder
+from slackwater.governor.policies.slackwater import Slackwater
+from slackwater.governor.policies.static import Static
+from slackwater.governor.power import DEFAULT, hardware
+from slackwater.governor.types import Hardware, Policy
 
 CORES = 2
 SHARES = (0.4, 0.6, 0.8, 1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.cluster.applications import APPLICATIONS
-from lab.governor.live.policies import LIVE, NEEDS_EVENTS
+from slackwater_lab.cluster.applications import APPLICATIONS
+from slackwater_lab.governor.live.policies import LIVE, NEEDS_EVENTS
 
 MEMCACHED_PORT = 11211
 SEARCHES = (1, 1, 2, 2, 4, 8, 16, 48)

@@ -14,20 +14,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lab.cluster import machine
-from lab.cluster.commit import commit
-from lab.cluster.cpusets import Cpuset
-from lab.cluster.hosts import Host, events_socket
-from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.machine import version_of
-from lab.cluster.paths import ROOT, LabError, program
-from lab.cluster.spawn import wait_until
-from lab.cluster.webserver import unprivileged_user
-from lab.governor.live.load import Memcached
-from lab.governor.live.machine import Place
-from lab.governor.live.phase import Seen, Task
-from lab.governor.live.policies import CORES, SHARES
-from lab.governor.live.services import MEMCACHED_PORT, SERVICES, Service
+from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.commit import commit
+from slackwater_lab.cluster.cpusets import Cpuset
+from slackwater_lab.cluster.hosts import Host, events_socket
+from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.machine import version_of
+from slackwater_lab.cluster.paths import ROOT, LabError, program
+from slackwater_lab.cluster.spawn import wait_until
+from slackwater_lab.cluster.webserver import unprivileged_user
+from slackwater_lab.governor.live.load import Memcached
+from slackwater_lab.governor.live.machine import Place
+from slackwater_lab.governor.live.phase import Seen, Task
+from slackwater_lab.governor.live.policies import CORES, SHARES
+from slackwater_lab.governor.live.services import MEMCACHED_PORT, SERVICES, Service
 
 WEB_PORT = 80
 READY_S = 30.0
@@ -134,7 +134,7 @@ class Rounds:
             events_socket=str(events_socket(host)) if asked.hot else None,
         )
         self._lab.check()
-        argv = self._lab.in_front([sys.executable, "-m", "lab.governor.live.phase"])
+        argv = self._lab.in_front([sys.executable, "-m", "slackwater_lab.governor.live.phase"])
         within_s = len(LOADS) * step_s + SPARE_S
         try:
             done = subprocess.run(

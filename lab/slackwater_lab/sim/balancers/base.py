@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.features.columns import Ints
+from slackwater.detector.features.columns import Ints
 
 
 class Balancer:

@@ -8,8 +8,8 @@ import bisect
 
 import numpy as np
 
-from detector.features.columns import Ints
-from lab.sim.balancers.base import Balancer
+from slackwater.detector.features.columns import Ints
+from slackwater_lab.sim.balancers.base import Balancer
 
 
 class RoundRobin(Balancer):

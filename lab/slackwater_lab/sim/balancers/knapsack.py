@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import nnls
 
-from detector.features.columns import Floats, Ints
-from lab.sim.balancers.haproxy import RoundRobin
+from slackwater.detector.features.columns import Floats, Ints
+from slackwater_lab.sim.balancers.haproxy import RoundRobin
 
 INTERVAL_S = 1.0
 STEPS = 50

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.features.columns import Ints
-from lab.sim.balancers.base import Balancer
+from slackwater.detector.features.columns import Ints
+from slackwater_lab.sim.balancers.base import Balancer
 
 FAIL_TIMEOUT_S = 10
 """nginx's default."""

@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from detector.features.columns import Ints
-from lab.sim.balancers.base import Balancer
+from slackwater.detector.features.columns import Ints
+from slackwater_lab.sim.balancers.base import Balancer
 
 DECAY_S = 1.0
 PENALTY_S = 1e6

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Ints
-from lab.sim.balancers.base import Balancer
+from slackwater.detector.features.columns import Ints
+from slackwater_lab.sim.balancers.base import Balancer
 
 PROBES = 3
 POOL = 16

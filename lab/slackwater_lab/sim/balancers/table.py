@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lab.sim.balancers.base import Balancer
-from lab.sim.balancers.haproxy import BoundedRandom, LeastConn, Random2, RoundRobin
-from lab.sim.balancers.knapsack import Knapsack
-from lab.sim.balancers.nginx_least_time import NginxLeastTime
-from lab.sim.balancers.peak_ewma import PeakEwma, PeakEwma2
-from lab.sim.balancers.prequal import Prequal, Prequal60
-from lab.sim.balancers.traefik_least_time import TraefikLeastTime
+from slackwater_lab.sim.balancers.base import Balancer
+from slackwater_lab.sim.balancers.haproxy import BoundedRandom, LeastConn, Random2, RoundRobin
+from slackwater_lab.sim.balancers.knapsack import Knapsack
+from slackwater_lab.sim.balancers.nginx_least_time import NginxLeastTime
+from slackwater_lab.sim.balancers.peak_ewma import PeakEwma, PeakEwma2
+from slackwater_lab.sim.balancers.prequal import Prequal, Prequal60
+from slackwater_lab.sim.balancers.traefik_least_time import TraefikLeastTime
 
 BALANCERS: dict[str, type[Balancer]] = {
     "roundrobin": RoundRobin,

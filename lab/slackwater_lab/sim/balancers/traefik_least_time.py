@@ -9,8 +9,8 @@ from collections import deque
 
 import numpy as np
 
-from detector.features.columns import Ints
-from lab.sim.balancers.base import Balancer
+from slackwater.detector.features.columns import Ints
+from slackwater_lab.sim.balancers.base import Balancer
 
 REMEMBERED = 100
 
