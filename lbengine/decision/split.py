@@ -14,7 +14,7 @@ from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.decision import guard, room
 from slackwater.lbengine.decision.loads import Load, capacities
 from slackwater.lbengine.laws import laws as law
-from slackwater.lbengine.laws.rounding import closest, grain
+from slackwater.lbengine.laws.grain import grain
 
 LEAST_IN_FLIGHT = 1.0
 """Where weights share the requests in flight, a server that should hold fewer than this gets weight 0: weights can't
@@ -182,8 +182,8 @@ def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> d
     kept_weight, kept = sum(load.baseline for load, _ in keeping), math.fsum(share for _, share in keeping)
     if kept_weight <= 0 or kept <= 0.0:
         return {load.server: load.baseline for load in loads if load.reduce}
-    most = [load.baseline // step for load, _ in reduced]
-    weights = closest(kept_weight // step, kept, [share for _, share in reduced], most)
+    steps_per_share = kept_weight // step / kept
+    weights = [min(round(share * steps_per_share), load.baseline // step) for load, share in reduced]
     weight_of_kept = {load.server: load.baseline for load, _ in keeping if load.reduce}
     return weight_of_kept | {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
 

@@ -45,10 +45,6 @@ def at_its_capacity(self: Calm, servers: int, capacity_rps: float) -> float:
     return 1.0
 
 
-def one_by_one(kept_weight: int, kept_rate: float, rates: Sequence[float], most: Sequence[int]) -> list[int]:
-    return [min(round(kept_weight * rate / kept_rate), limit) for rate, limit in zip(rates, most, strict=True)]
-
-
 def by_requests(
     loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
 ) -> dict[str, int]:

@@ -57,6 +57,7 @@ MECHANISMS: dict[str, Mechanism] = {
             "the law's split is not raised where the others would be too full",
             (_RAISED,),
             goes=(f"{DECISION}room:give_back",),
+            guards="baselines of 1 to 10, whose steps are coarse",
         ),
         Mechanism("given-back-raised", "neither of the two", (_GIVEN_BACK, _RAISED)),
         Mechanism(
@@ -99,22 +100,16 @@ MECHANISMS: dict[str, Mechanism] = {
             (f"{SPLIT}_by_concurrency",),
         ),
         Mechanism(
-            "rounding",
-            "weights are rounded one by one",
-            (Seam(f"{SPLIT}closest", instead.one_by_one),),
-            goes=("slackwater.lbengine.laws.rounding",),
-        ),
-        Mechanism(
             "law",
             "no law: a slow server keeps what is left of its capacity",
             (Seam(f"{SPLIT}_by_law", instead.what_is_left),),
-            goes=("slackwater.lbengine.laws.laws", "slackwater.lbengine.laws.rounding"),
+            goes=("slackwater.lbengine.laws.laws",),
         ),
         Mechanism(
             "drain",
             "no law: slow servers are drained, as many as the guard allows",
             (Seam(f"{SPLIT}_by_law", instead.drained),),
-            goes=("slackwater.lbengine.laws.laws", "slackwater.lbengine.laws.rounding"),
+            goes=("slackwater.lbengine.laws.laws",),
         ),
         Mechanism(
             "law-ice",

@@ -8,7 +8,7 @@ from slackwater.core.config import PoolSettings
 from slackwater.lbengine.backends.ipvs import schedulers
 from slackwater.lbengine.backends.ipvs.ipvs import Lvs, LvsSnapshot
 from slackwater.lbengine.balancer import BalancerError
-from slackwater.lbengine.laws.rounding import grain
+from slackwater.lbengine.laws.grain import grain
 from slackwater.lbengine.preflight import NOTHING_SET, check_servers, names
 
 SHORT_RUNS = 40
