@@ -1,6 +1,6 @@
 """The table of balancers: each word of the setting `balancer` and the backend that it names.
 
-Importing it declares the balancers' settings to `slackwater.config`.
+Importing it declares the balancers' settings to `slackwater.core.config`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class IpvsGuest(Guest):
             raise BalancerUnreachable(f"{argv[0]}: not found in the guest")
         return Result(int(status), out, errors)
 
-    # lbengine.keepalived.Files, of the guest: its /run and /proc are its own.
+    # slackwater.lbengine.backends.keepalived.keepalived.Files, of the guest: its /run and /proc are its own.
 
     def read(self, path: str) -> str | None:
         # Without a new process where that can be: they are slow here. No shell variable holds a NUL.

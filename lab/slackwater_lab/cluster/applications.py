@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slackwater_lab.cluster.hosts import Host, events_socket
-from slackwater_lab.cluster.paths import DEBIAN, LabError, debian_places, program
+from slackwater_lab.cluster.paths import DEBIAN, ROOT, LabError, debian_places, program
 from slackwater_lab.cluster.spawn import call
 from slackwater_lab.cluster.webserver import php_ini, unprivileged_user
 
 HERE = Path(__file__).resolve().parent.parent / "apps"
-HOT_FUNCTION = HERE.parent.parent / "wsengine/examples/hot_function.php"
+HOT_FUNCTION = ROOT / "wsengine/examples/hot_function.php"
 EVENTS = 400
 KEYWORDS = (1, 1, 1, 2, 2, 4, 8, 16)
 """Of the searches; most are short."""

@@ -61,7 +61,7 @@ class ControllerClient(Protocol):
         """The name of this pool; without a name that of the only one."""
 
     def send(self, pool: str | None, **fields: Any) -> str:
-        """Has lbengine carry out a command (`slackwater.control.Request`); returns its answer, a sentence."""
+        """Has lbengine carry out a command (`slackwater.core.control.Request`); returns its answer, a sentence."""
 
 
 class LocalClient:
