@@ -22,12 +22,14 @@ from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.explain import Reason
 from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
 from slackwater.lbengine.decision.position import Position
-from slackwater.lbengine.decision.room import OVER, Room
+from slackwater.lbengine.decision.room import OVER, Room, least_share
 from slackwater.lbengine.decision.split import Share, split
 from slackwater.lbengine.decision.state import PoolState, PoolView
 
 WATCHED_RPS = 1.0
 """Where nothing else shows whether a neighbour is still there, this many requests a second do."""
+UNLIKELY = 0.05
+"""A server whose neighbour is less likely than this is calm without doubt."""
 WATCHED_SHARE = 0.1
 """The weight of a watched server is at most this share of its baseline."""
 
@@ -239,7 +241,8 @@ def _in_episode(
     after = position.settle(after, target, baseline, now_s, settings.min_change)
     if target >= baseline and before.weight >= baseline:
         return _Move(target, after, Reason("no_gain", verdict, share))
-    return _Move(target, after, Reason("interference", verdict, share if target < baseline else None))
+    follows = share is not None and share.weight == after.weight < baseline
+    return _Move(target, after, Reason("interference", verdict, share if follows else None))
 
 
 def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int) -> int:
@@ -265,8 +268,9 @@ def _back(
         # For the length of a lease after the start a server without a Verdict stays where it is.
         if state.started_s is not None and view.now_s - state.started_s < settings.lease_s:
             return _Move(before.weight, Position(before.weight), Reason("waiting"))
-        panic = admission.panic if view.verdicts else ""
-        return _Move(baseline, there, Reason("panic", panic=panic) if panic else Reason("no_verdict"))
+        if admission.panic:
+            return _Move(baseline, there, Reason("panic", panic=admission.panic))
+        return _Move(baseline, there, Reason("no_verdict"))
     if verdict.state == "unknown" and before.moved_s is not None:
         return _Move(baseline, position.tried(before, baseline, view.now_s, blind=True), Reason("unknown", verdict))
     if admission.panic:
@@ -285,20 +289,29 @@ def _back(
 def _given_back(
     moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], room: Room, now_s: float
 ) -> dict[str, _Move]:
-    """The moves of slow servers that get load back at once, since the others would be too full: up to their targets."""
+    """The moves of slow servers that get load back at once, since the others would be too full: as much as those cannot
+    carry, up to their targets."""
     behind = [name for name in slow if name in moves and moves[name].position.weight < moves[name].target]
     if not behind:
         return {}
-    filled = room.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})
-    if filled <= room.limit():
+    others = {**weights, **{name: move.position.weight for name, move in moves.items()}}
+    filled, most = room.filled(others), room.limit()
+    if filled <= most:
         return {}
+
+    def part(share: float) -> dict[str, int]:
+        """The weights, each this share of the way to its target."""
+        now = {name: moves[name].position.weight for name in behind}
+        return {name: weight + math.ceil(share * (moves[name].target - weight)) for name, weight in now.items()}
+
+    share = least_share(lambda share: room.filled(others | part(share)) <= most - OVER)
     return {
         name: _Move(
             moves[name].target,
-            position.given_back(moves[name].position, moves[name].target, now_s),
-            replace(moves[name].reason, others_filled=filled),
+            position.given_back(moves[name].position, weight, now_s),
+            replace(moves[name].reason, share=None, others_filled=filled),
         )
-        for name in behind
+        for name, weight in part(share).items()
     }
 
 
@@ -341,7 +354,7 @@ def _decision(
     """The decision, with the `maxconn` that the second stage asks for, if any."""
     reason, maxconn = move.reason, None
     cap = view.caps.get(name)
-    if cap is not None and cap.maxconn is not None and reason.cause not in ("pinned", "bounded"):
+    if cap is not None and cap.maxconn is not None and reason.cause not in ("pinned", "bounded", "waiting"):
         maxconn = limits.capped(cap.maxconn, (state.baselines or {})[name].maxconn)
         reason = replace(
             reason,
@@ -359,7 +372,8 @@ def _calm(state: PoolState, view: PoolView, servers: _Servers, loads: Collection
         return None
     if not rates.total_rps:
         return None
-    if any(load.reduce or load.slow or load.weight != load.baseline for load in loads):
+    states = {view.verdicts[load.server].state if load.server in view.verdicts else None for load in loads}
+    if states != {"calm"} or any(load.probability >= UNLIKELY or load.weight != load.baseline for load in loads):
         return None
     held = sum(server.in_flight for server in servers.usable)
     return state.calm.after(view.now_s, held, rates.total_rps)

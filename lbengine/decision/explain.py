@@ -49,8 +49,8 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             return f"{reason.panic}: baseline weights", ("panic",)
         case "measured":
             return _alike(reason.request)
-        case "no_verdict" if reason.verdict is None:
-            return _alike(f"no fresh Verdict for {settings.lease_s:g} s: it keeps its baseline weight")
+        case "no_verdict":
+            return _alike(f"no fresh Verdict for {settings.lease_s:g} s: back to the baseline")
         case "bounded" | "not_drained":
             few = (
                 f"at most {pool.max_mitigated:.0%} of the pool may be drained at a time",
@@ -73,7 +73,7 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             return f"interference: {_seen(reason)}; {stays}", ("interference", stays)
         case "interference":
             return _interference(reason)
-        case "calm":
+        case "calm" | "limited":
             return _alike("calm")
         case "unknown":
             return f"unknown: {_seen(reason)}", ("unknown", _seen(reason))
@@ -97,36 +97,38 @@ def _seen(reason: Reason) -> str:
 def _interference(reason: Reason) -> Words:
     seen = _seen(reason)
     if reason.others_filled is not None:
-        full = f"the others would be {reason.others_filled:.0%} full without it"
+        full = f"the fullest other server would be {reason.others_filled:.0%} full otherwise"
         return f"interference: {seen}; it gets load back, since {full}", ("given back at once", full)
     if reason.share is None:
         stays = "its weight stays until it is proven calm"
         return f"interference: {seen}; {stays}", ("interference", stays)
     severity = reason.verdict.severity if reason.verdict is not None else 0.0
     return (
-        f"interference: {seen}; {_share(reason.share)}",
+        f"interference: {seen}; {_share(reason.share, severity)}",
         ("interference", f"at most {severity:.0%} of capacity lost", seen),
     )
 
 
-def _share(share: Share) -> str:
+def _share(share: Share, severity: float) -> str:
+    kept = "; its weight is higher than that, since no more servers may be drained at a time" if share.is_kept else ""
     if share.basis != "capacities":
-        missing = "the pool's rate" if share.basis == "no_rate" else "no server's capacity"
-        known = f"{missing} is {'not ' if share.basis == 'no_rate' else ''}known"
+        missing = "the pool's rate is not known" if share.basis == "no_rate" else "no server's capacity is known"
         room = ", and what the others' CPU has no room for" if share.for_room else ""
-        return f"{known}, so it keeps the share of its capacity that is left{room}"
-    room = "; its weight is higher, or the others would be too full" if share.for_room else ""
+        return f"{missing}, so it keeps {1.0 - severity:.0%} of its weight{room}{kept}"
+    room = "; its weight is higher than that, since the others would be too full" if share.for_room else ""
     return (
-        f"of {share.total_rps:.0f} requests/s it should answer {share.rps:.0f},"
-        f" since it can answer {share.capacity_rps:.0f} and the others {share.others_rps:.0f}{room}"
+        f"of {share.total_rps:.0f} requests/s it should answer {share.rps:.0f}, since it can surely answer"
+        f" {share.capacity_rps:.0f}, and the servers that keep their weight {share.others_rps:.0f}{room or kept}"
     )
 
 
 def _no_gain(share: Share | None) -> str:
     if share is None:
         return "no other server can take its load"
+    if share.for_room:
+        return "it keeps its weight, since the others have no room for its requests"
     if share.basis == "capacities":
-        return f"it keeps its weight: {_share(share)}"
+        return "it keeps its weight, since the others would not answer its requests sooner"
     return "it keeps its weight, since no loss of capacity is known"
 
 

@@ -14,7 +14,7 @@ CAUTION = 1.0
 estimate that is too high costs more than one that is too low."""
 MOST_CAUTION = 0.5
 """A capacity is lowered by at most this share."""
-LEAST_ERROR, MOST_ERROR = 0.05, 1.0
+LEAST_ERROR, MOST_ERROR = 0.05, 0.9
 """The standard error of a calm server's capacity is between these shares of it."""
 
 

@@ -2,7 +2,7 @@
 
 A weight goes down at once, and back to its baseline at once when the server is proven calm. In between it does not
 rise: the estimates of a drained server are old, so a higher weight from the law is no evidence. Where the others would
-be too full the server gets load back all the same; the headroom decides that.
+be too full the server gets load back all the same; `room` decides that.
 
 A drained server does not show whether some neighbours are still there. When its Verdict has said so for
 `WATCH_AFTER_S`, the server is watched: it gets some requests. When these show nothing either until `TRIAL_AFTER_S`, it

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -92,11 +92,21 @@ def give_back(
 
     if fits(weights):
         return list(weights)
+    share = least_share(lambda share: fits(given_back(share)))
+    above, below = given_back(share), given_back(share - 0.5**STEPS)
+    if fullest(above, capacity, kept, total_rps, by_concurrency) <= limit:
+        return above
+    every = [True] * len(kept)
+    return min((above, below), key=lambda trial: fullest(trial, capacity, every, total_rps, by_concurrency))
+
+
+def least_share(fits: Callable[[float], bool]) -> float:
+    """The least share, 0 to 1 and to within 1/256, that fits; 1 if none does. More never fits worse."""
     low, high = 0.0, 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2.0
-        low, high = (low, middle) if fits(given_back(middle)) else (middle, high)
-    return given_back(high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def left_rps(others_rps: float, own_rps: float, total_rps: float, u_threshold: float) -> float:

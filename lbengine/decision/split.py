@@ -43,6 +43,8 @@ class Share:
     """What the servers that are not reduced can answer together."""
     for_room: bool = False
     """The weight is higher than the law's, or the others would be too full."""
+    is_kept: bool = False
+    """The weight is higher, since no more servers may be drained."""
 
 
 def split(
@@ -56,8 +58,8 @@ def split(
     """The shares of the servers to reduce, by name, for a pool that carries `total_rps` (None: not known).
 
     Under any law they keep enough load that no other server is pushed over `u_threshold`, as far as that can be
-    predicted. At most `most_drained` of them are drained, those with the greatest probable loss. The only server of a
-    pool is never reduced.
+    predicted, or are as full themselves. At most `most_drained` of them are drained, those with the greatest probable
+    loss. The only server of a pool is never reduced.
     """
     if len(loads) < 2 or not any(load.reduce for load in loads):
         return {}
@@ -79,7 +81,7 @@ def _within(shares: Mapping[str, Share], loads: Sequence[Load], most_drained: in
     low.sort(key=lambda load: (load.server not in now, -load.probability * load.severity, load.server))
     free = max(most_drained - len(now - {load.server for load in low}), 0)
     kept = {
-        load.server: replace(shares[load.server], weight=guard.least_weight(load.baseline), for_room=True)
+        load.server: replace(shares[load.server], weight=guard.least_weight(load.baseline), is_kept=True)
         for load in low[free:]
     }
     return {**shares, **kept}

@@ -20,7 +20,7 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "overload": "it has more requests than it can serve and no neighbour is found, so its weight stays",
     "all_slow": "all servers are slow together, so its weight stays",
     "not_shown": "a noisy neighbour was found, but nothing shows it any more, so it has its full weight",
-    "no_gain": "{neighbour}, but the other servers have no room for its requests, so it has its full weight",
+    "no_gain": "{neighbour}, but to move its requests would gain nothing, so it has its full weight",
     "peer_fails": "{neighbour}, but another server fails requests and would get more of them, so its weight stays",
     "tried": "it has its full weight for a moment: only requests show whether its neighbour is still there",
     "panic": "all servers are slow together, so no neighbour is believed and each has its full weight",

@@ -34,7 +34,7 @@ MOST_MARKS = 10_000
 SETS = ("weight", "maxconn", "restore")
 """What is changed about a server's load."""
 UNDONE: dict[State, str] = {
-    "interference": "no other split of the requests was surely better, or its weight was not Slackwater's to set",
+    "interference": "to move its requests would have gained nothing, or its weight was not Slackwater's to set",
     "overload": "its own load fills it, and for load no server is relieved",
     "all_slow": "all servers were slow alike, so none was a better place for requests",
 }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.lbengine.decision import belief
-from slackwater.lbengine.decision.loads import Load
+from slackwater.lbengine.decision.loads import Load, calm_capacity
 
 CALM_RPS = 250.0
 
@@ -83,3 +83,10 @@ def test_whatever_is_counted_and_claimed_the_belief_is_a_number(
     found = belief.believed(load, looks, CALM_RPS, 0.08, 0.0, speed)
     assert 0.0 <= (found.capacity_rps or 0.0) < math.inf
     assert 0.0 <= found.capacity_stderr_rps < math.inf
+
+
+def test_a_capacity_with_an_error_as_large_as_itself_is_no_division_by_zero() -> None:
+    loads = [claimed(125.0), Load("b", 100, 100, capacity_rps=300.0, capacity_stderr_rps=300.0, rps=100.0)]
+    per_weight, error = calm_capacity(loads, [125.0, 300.0])
+    found = belief.believed(loads[0], [1, 2], 100 * per_weight, error, 0.0, 1.0)
+    assert 0.0 < (found.capacity_rps or 0.0) < math.inf

@@ -82,7 +82,7 @@ def test_whatever_is_seen_the_speed_is_within_its_bounds(
     assert 1.0 <= calm.speed(servers, capacity_rps) <= MOST_SPEED
 
 
-@pytest.mark.parametrize("state", ["calm", "interference", "overload"])
+@pytest.mark.parametrize("state", ["calm", "interference", "overload", "all_slow", "unknown"])
 def test_nothing_is_learnt_from_a_pool_that_is_not_calm(state: State) -> None:
     """host1 has this state; each second the servers answer 100 requests each, and hold one."""
     pool = PoolState(

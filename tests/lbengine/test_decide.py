@@ -184,3 +184,11 @@ def test_where_the_others_are_just_too_full_a_slow_server_gets_no_more_than_they
     assert 0 < after.position.weight < 50
     assert after.position.least == after.position.weight
     assert after.short[0] == "given back at once"
+
+
+def test_a_peak_gives_back_no_more_than_the_others_cannot_carry() -> None:
+    """Of 490 requests/s the others can carry 480; at the law's own split the slow server would get more."""
+    before = Position(0, moved_s=NOW_S - 1.0)
+    weights = [turn(before, balance="leastconn", total_rps=rps).position.weight for rps in (460.0, 500.0, 540.0)]
+    assert weights[0] < weights[1] <= weights[2]
+    assert weights[0] == 0

@@ -105,3 +105,9 @@ def test_the_weight_for_a_rate_brings_that_rate(by_concurrency: bool, rate: floa
 def test_nothing_to_keep_is_no_weight() -> None:
     assert room.weight_for(0.0, 300.0, [100], [300.0], 100.0, True) == 0
     assert room.weight_for(9.0, 300.0, [0], [300.0], 100.0, False) == 0
+
+
+def test_with_coarse_weights_a_dead_server_is_not_filled_to_spare_a_full_one() -> None:
+    """All baselines are 1, and the server that keeps its weight is overloaded whatever the others do."""
+    capacity, kept = [100.0, 100.0, 100.0, 52.0, 2.0], [True, True, True, True, False]
+    assert room.give_back([1, 1, 1, 1, 0], [1] * 5, capacity, kept, 345.0, 0.8, False) == [1, 1, 1, 1, 0]

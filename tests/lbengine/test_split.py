@@ -168,7 +168,9 @@ def test_any_pool_gets_weights_within_its_baselines(
 def test_no_law_pushes_the_others_over_the_threshold(
     loads: list[Load], total: float, law: str, u_threshold: float, balance: str
 ) -> None:
-    """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then."""
+    """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then. With
+    coarse weights a step more fills a slow server, or a step less the others."""
+    assume(min(load.baseline for load in loads) >= 20)
     capacity = capacities(loads)
     assume(capacity is not None and any(load.reduce for load in loads))
     assert capacity is not None

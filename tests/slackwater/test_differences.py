@@ -57,7 +57,7 @@ def test_a_pool_that_is_driven_otherwise_gets_its_weights_back_first() -> None:
     assert [pool.name for pool in given_back(both, settings(WEB + lvs))] == ["shop"]
     reads_pools = {"lbengine", "retune", "governor", "web", "otlp"}
     assert differences(WEB + SHOP, WEB + lvs)["pool.shop.balancer"].parts == reads_pools
-    assert given_back(both, settings(WEB + SHOP + 'mode = "act"\nlaw = "tail"\n')) == []
+    assert given_back(both, settings(WEB + SHOP + 'mode = "act"\nlaw = "ice"\n')) == []
 
 
 def test_passwords_are_not_shown() -> None:

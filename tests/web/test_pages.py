@@ -127,17 +127,17 @@ def test_settings_have_their_sources_and_no_secrets(tmp_path: Path, journal: Jou
     config = tmp_path / "controller.toml"
     config.write_text(
         f'state_dir = "{tmp_path}"\n[bus]\nurl = "tls://me:hunter22@n.example:4222"\n'
-        '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\nlaw = "tail"\n'
+        '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\nlaw = "ice"\n'
     )
     settings = load(config)
     state_dir.write_serve(tmp_path, {"config": str(config), "children": {}})
     client = create_app(settings, clock=Clock()).test_client()
     page = text(client.get("/settings").text)
-    assert "law tail controller.toml, line 8" in page
+    assert "law ice controller.toml, line 8" in page
     assert "u_threshold 0.8 default" in page
     assert "hunter22" not in page
     assert "slackwater reload" not in page
-    config.write_text(config.read_text().replace("tail", "ice"))
+    config.write_text(config.read_text().replace("ice", "optimal"))
     assert "slackwater reload" in text(client.get("/settings").text)
 
 

@@ -19,7 +19,8 @@ use crate::command;
 use crate::config::ApacheSettings;
 use crate::drop_in::Server;
 use crate::error::{Error, Result};
-use crate::processes::{children, pid_in_file, send_signal, wait_for};
+use crate::processes::{children, pid_in_file, send_signal};
+use crate::wait::wait_for;
 
 /// A graceful restart is done after this time, or has failed.
 const RESTARTED_WITHIN_S: f64 = 10.0;

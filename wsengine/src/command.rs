@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::processes::wait_for;
+use crate::wait::wait_for;
 
 /// A test or a reload that takes longer than this is ended.
 const WITHIN_S: f64 = 20.0;

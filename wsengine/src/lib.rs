@@ -35,3 +35,4 @@ pub mod php_fpm_config;
 pub mod processes;
 pub mod run;
 pub mod state;
+pub mod wait;

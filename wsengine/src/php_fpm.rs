@@ -16,7 +16,8 @@ use crate::config::PhpFpmSettings;
 use crate::drop_in::Server;
 use crate::error::{Error, Result};
 use crate::php_fpm_config::{READ_ONLY, Sections, expanded, parse_dump, prefix, variables};
-use crate::processes::{children, pid_in_file, processes_titled, send_signal, wait_for};
+use crate::processes::{children, pid_in_file, processes_titled, send_signal};
+use crate::wait::wait_for;
 use crate::{command, files};
 
 /// A reload is done this much after its old children must have ended, or has failed.

@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_node::files::text;
@@ -55,20 +54,6 @@ pub fn children(proc: &Path, parent: u32) -> Vec<(u32, u64)> {
         is_child.then_some((pid, fields.get(19)?.parse().ok()?))
     };
     numbers(proc).into_iter().flatten().filter_map(child).collect()
-}
-
-/// Tries every 20 ms until there is an answer; `None` when there was none within `seconds`.
-pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + Duration::from_secs_f64(seconds);
-    loop {
-        if let Some(found) = answer() {
-            return Some(found);
-        }
-        if Instant::now() >= deadline {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[cfg(test)]

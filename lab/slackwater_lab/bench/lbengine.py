@@ -275,7 +275,7 @@ def bench(report: Report, options: argparse.Namespace) -> None:
         row(f"Verdict to weight shown by HAProxy, {servers} servers, on the bus", shown),
         row(f"Verdict to Change heard, {servers} servers, on the bus", heard),
     ]
-    for law in ("optimal", "tail"):
+    for law in ("optimal", "ice"):
         with scratch() as folder:
             taken = verdict_to_weight(folder, servers, rounds, law)
         rows.append(row(f"Verdict to weight set, {servers} servers, in the engine, law {law}", taken))

@@ -28,7 +28,7 @@ DecisionCause = Literal[
     "bounded",
 ]
 """What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
-no_gain: interference, but no other server can take some of its load. peer_fails: interference, but another
+no_gain: interference, but to move its load would gain nothing. peer_fails: interference, but another
 server fails, and load would be moved to it. tried: it has its baseline weight so that its requests show whether the
 neighbour is there. panic: no Verdict is believed. no_verdict: there is no fresh one. waiting: for the first one.
 measured: it keeps its baseline weight while its values are searched. limited, drained, not_drained: by a request of the

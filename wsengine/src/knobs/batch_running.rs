@@ -11,7 +11,7 @@ use slackwater_node::processes::named;
 
 use super::{Knob, Parts, PlannedValue, Reading, from_json, show, to_json};
 use crate::error::{Error, Result};
-use crate::processes::wait_for;
+use crate::wait::wait_for;
 
 /// The kernel stops processes at their next return to user space; one that waits for a disk comes to it later.
 const STOPS_WITHIN_S: f64 = 2.0;

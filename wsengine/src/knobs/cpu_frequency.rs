@@ -15,7 +15,7 @@ use slackwater_node::list::parse_list;
 
 use super::{Knob, Parts, PlannedValue, Reading, from_json, show, to_json};
 use crate::error::{Error, Result};
-use crate::processes::wait_for;
+use crate::wait::wait_for;
 
 /// Drivers whose scaling_cur_freq is a measurement, which means little on an idle core.
 const MEASURED: &[&str] = &["intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp"];

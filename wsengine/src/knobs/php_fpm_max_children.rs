@@ -7,7 +7,7 @@ use super::{Knob, Parts, PlannedValue, Reading, number, text_of};
 use crate::drop_in::Server as _;
 use crate::error::{Error, Result};
 use crate::php_fpm::{PhpFpm, lines_for};
-use crate::processes::wait_for;
+use crate::wait::wait_for;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {

@@ -9,7 +9,7 @@ use slackwater_messages::Value;
 use super::{Knob, Parts, PlannedValue, Reading, number, show, text_of};
 use crate::config::StreamingSettings;
 use crate::error::{Error, Result};
-use crate::processes::wait_for;
+use crate::wait::wait_for;
 use crate::{command, files};
 
 const PLACE: &str = "{value}";

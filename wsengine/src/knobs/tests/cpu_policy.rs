@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 use crate::apache::Apache;
-use crate::processes::wait_for;
+use crate::wait::wait_for;
 use slackwater_node::fixture::Fixture;
 
 const QUOTA: &str = "cgroup/w/cpu.max";
