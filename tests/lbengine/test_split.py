@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from slackwater.lbengine.decision import guard, room
 from slackwater.lbengine.decision.loads import Load, capacities
 from slackwater.lbengine.decision.split import LAWS, Share, split
+from slackwater.lbengine.laws.grain import grain
 from tests.support.examples import examples
 from tests.support.pool_shown import snapshot
 
@@ -168,9 +170,7 @@ def test_any_pool_gets_weights_within_its_baselines(
 def test_no_law_pushes_the_others_over_the_threshold(
     loads: list[Load], total: float, law: str, u_threshold: float, balance: str
 ) -> None:
-    """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then. With
-    coarse weights a step more fills a slow server, or a step less the others."""
-    assume(min(load.baseline for load in loads) >= 20)
+    """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then."""
     capacity = capacities(loads)
     assume(capacity is not None and any(load.reduce for load in loads))
     assert capacity is not None
@@ -179,12 +179,20 @@ def test_no_law_pushes_the_others_over_the_threshold(
     weights = [found[load.server].weight if load.reduce else load.baseline for load in loads]
     if all(found[load.server].weight == load.baseline for load in loads if load.reduce):
         return
-    kept = [not load.reduce for load in loads]
-    others, slow_ones = (
-        room.fullest(weights, capacity, which, total, balance == "leastconn")
-        for which in (kept, [load.reduce for load in loads])
-    )
-    assert others <= max(u_threshold, total / math.fsum(capacity), slow_ones) + room.OVER + 1e-9
+    by_concurrency = balance == "leastconn"
+
+    def filled(weights: Sequence[int], which: Sequence[bool]) -> float:
+        return room.fullest(weights, capacity, which, total, by_concurrency)
+
+    slow, every = [load.reduce for load in loads], [True] * len(loads)
+    most = max(u_threshold, total / math.fsum(capacity), filled(weights, slow)) + room.OVER + 1e-9
+    if filled(weights, [not reduce for reduce in slow]) > most:
+        step = 1 if balance != "wrr" else grain([load.baseline for load in loads])
+        a_step_more = [
+            min(weight + step, load.baseline) if load.reduce else weight
+            for weight, load in zip(weights, loads, strict=True)
+        ]
+        assert filled(a_step_more, every) >= filled(weights, every) - 1e-9, "the weights are coarse"
 
 
 def test_with_coarse_weights_the_slow_server_keeps_too_much_rather_than_too_little() -> None:
