@@ -19,9 +19,10 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::knobs::{self, show};
-use crate::processes::{send_signal, wait_for};
+use crate::processes::send_signal;
 use crate::run;
 use crate::state::{State, Store};
+use crate::wait::wait_for;
 
 /// Where the package puts the configuration.
 const USUAL_FILE: &str = "/etc/slackwater/wsengine.toml";
