@@ -70,7 +70,7 @@ def test_each_change_is_recorded_with_before_after_and_why(site: DrivenHAProxy) 
     assert change.why.startswith(
         "interference: run delay 14.2x; of 240 requests/s it should answer 0, since it can surely answer 53,"
     )
-    assert change.why.endswith(" requests in the pool, no worse with 100%")
+    assert change.why.endswith(" and the servers that keep their weight 600")
     assert (change.by, change.applied) == ("lbengine", True)
     assert [message for message in site.engine.outbox if isinstance(message, Change)] == [change]
 
