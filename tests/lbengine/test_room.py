@@ -73,9 +73,16 @@ def test_what_is_given_back_is_enough_or_all_there_is_and_never_taken(
         assert after % step == 0
     limit = room.allowed(capacity, total, u_threshold)
     if any(weight < 255 for weight in given_back):
-        raised = [not keeps for keeps in kept]
+        raised, every = [not keeps for keeps in kept], [True] * len(kept)
         most = max(limit, room.fullest(given_back, capacity, raised, total, by_concurrency))
-        assert room.fullest(given_back, capacity, kept, total, by_concurrency) <= most
+        if room.fullest(given_back, capacity, kept, total, by_concurrency) > most:
+            a_step_more = [
+                weight if keeps else min(weight + step, 255) for weight, keeps in zip(given_back, kept, strict=True)
+            ]
+            filled, more = (
+                room.fullest(trial, capacity, every, total, by_concurrency) for trial in (given_back, a_step_more)
+            )
+            assert more >= filled - 1e-9, "the weights are coarse"
     if room.fullest(weights, capacity, kept, total, by_concurrency) <= limit:
         assert given_back == weights
 
