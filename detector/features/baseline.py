@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.detector.features.columns import Bools, Floats, Ints, filled
-from slackwater.detector.features.signals import QUEUES, RESPONDS, SIGNALS, WAITS
+from slackwater.detector.features.signals import OF_REQUESTS, QUEUES, RESPONDS, SIGNALS, WAITS
 from slackwater.detector.slot_arrays import SlotArrays
 
 EDGES: Floats = np.array([0.03, 0.15, 0.30, 0.45, 0.60, 0.75, 0.90])
@@ -59,8 +59,10 @@ _STRETCH[:, :, RESPONDS] = _stretch(1.0 / (1.0 - CENTRES))[:, :, None]
 NONE = -1
 _STANDS_IN: Bools = np.ones((BINS, BINS, len(SIGNALS)), dtype=bool)
 """(bins, bins, signals) whether the second bin may stand in for the first. Beyond 90% a queue has no usual length: what
-was seen there is no measure of how long requests wait at another load."""
+was seen there is no measure of how long requests wait at another load. Without traffic there are the balancer's checks
+alone, which are no measure of what users' requests cost and how long they take."""
 _STANDS_IN[:-1, -1, QUEUES] = False
+_STANDS_IN[1:, 0, OF_REQUESTS] = False
 
 
 def bins_of(load: Floats) -> Ints:

@@ -78,8 +78,7 @@ class Frame(SampleRows):
     excess: Floats
     """As `own_excess`, with the lower of `own` and `peers`; else 1."""
     borrowed: Bools
-    """(M,) whether the node has no baseline of its own yet, or none of how long requests wait at this load. Its peers'
-    stand in where they have one."""
+    """(M,) whether the node has no baseline of its own yet. Its peers' stand in where they have one."""
     bins: Ints
     """(M,) load range of the peak load, whose baseline the tick is compared with."""
     demand: Floats
@@ -206,7 +205,7 @@ class Features(SlotArrays):
         """
         own = self.baselines.reference(slots, bins)
         unknown = np.isnan(own.median) & ~np.isnan(values)
-        borrowed: Bools = np.asarray((unknown & QUEUES).any(axis=1) | np.isnan(own.median).all(axis=1))
+        borrowed: Bools = np.asarray(np.isnan(own.median).all(axis=1))
         if unknown.any():
             lent = self._lent(bins, comparable)
             own = Reference(

@@ -219,6 +219,8 @@ WAITS: Bools = np.array([signal.grows == "wait" for signal in SIGNALS])
 RESPONDS: Bools = np.array([signal.grows == "response" for signal in SIGNALS])
 QUEUES: Bools = WAITS | RESPONDS
 """Signals that the node's own load raises."""
+OF_REQUESTS: Bools = np.array([signal.group in ("users", "cost") for signal in SIGNALS])
+"""Signals of requests themselves: how long they take, and what each costs."""
 SCALES: Floats = np.array([signal.scale for signal in SIGNALS])
 RESPONSES: Ints = np.flatnonzero(RESPONDS)
 """Columns of the response times; the first one that is known is what users feel."""

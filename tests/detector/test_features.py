@@ -224,6 +224,20 @@ def test_an_overload_says_nothing_about_waits_at_another_load() -> None:
     assert baselines.reference(np.array([0]), np.array([6]))[0][0, INDEX["rt_p95"]] < 100.0, "not the nearer overload"
 
 
+def test_the_balancers_checks_are_no_measure_of_what_requests_cost() -> None:
+    """A check took 0.3 ms of CPU time, a request 4 ms: the server was in an episode for as long as it had requests."""
+    baselines = Baselines()
+    baselines.resize(1)
+    for key in ("cpu_per_request", "rt_mean", "cpi"):
+        one_signal(baselines, key, [0.3] * 20, load_bin=0)
+    for load_bin in range(1, 8):
+        median, _, _ = baselines.reference(np.array([0]), np.array([load_bin]))
+        assert np.isnan(median[0, [INDEX["cpu_per_request"], INDEX["rt_mean"]]]).all()
+        assert median[0, INDEX["cpi"]] == pytest.approx(0.3)
+    one_signal(baselines, "cpu_per_request", [4.0] * 20, load_bin=3)
+    assert baselines.reference(np.array([0]), np.array([1]))[0][0, INDEX["cpu_per_request"]] == 4.0
+
+
 def test_a_full_baseline_learns_slowly_so_that_a_creeping_neighbour_is_not_learnt_as_calm() -> None:
     baselines = Baselines()
     baselines.resize(1)
