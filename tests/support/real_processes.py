@@ -15,7 +15,6 @@ _ports: Iterator[int] = iter(())
 _used: list[int] = []
 
 
-
 def is_alive(pid: int) -> bool:
     """Zombies count as gone."""
     try:
