@@ -1,4 +1,4 @@
-"""The request-level model's balancers, request by request."""
+"""The simulator's balancers, request by request."""
 
 from __future__ import annotations
 

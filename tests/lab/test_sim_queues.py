@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from slackwater_lab.cluster.cgroups import PERIOD_S
-from slackwater_lab.sim import balance, cycles
 from slackwater_lab.sim.requests import Dice, Simulation, simulate
 from slackwater_lab.sim.server import Processors, Server, fair
 from slackwater_lab.sim.setup import WARM_UP_S, Setup, SimulationError
-from slackwater_lab.sim.tally import Mixture
 
 ONE = Setup(servers=1, capacity_rps=100.0, load=0.7, children=10**9, noisy=0.0, seconds=600.0, period_s=1.0)
 
@@ -186,8 +184,6 @@ def test_who_comes_to_a_processor_that_a_neighbour_has_waits_for_a_slice_and_nob
     more = mean_of(waiting) - without
     assert 0.5 * 0.4 * 10.0 < more <= 0.4 * 10.0
     assert mean_of(replace(waiting, behind_share=0.25)) - without == pytest.approx(0.25 * more, abs=0.3)
-    besides = simulate(replace(waiting, noisy=0.0, busy_share=0.1), "static", None).felt
-    assert besides["mean_ms"] == pytest.approx(4.0 + 0.1 * 10.0, abs=0.3)
 
 
 def test_servers_on_a_machine_with_room_for_all_are_as_if_each_had_its_own() -> None:
@@ -206,48 +202,3 @@ def test_a_steady_beat_makes_no_queue_and_chance_does() -> None:
     random: Any = simulate(setup, "static", None).felt
     assert even["p95_ms"] == pytest.approx(10.0)
     assert random["p95_ms"] > 1.5 * even["p95_ms"]
-
-
-def test_the_limits_for_many_servers_are_near_what_fifty_do() -> None:
-    setup = Setup(servers=50, load=0.8, noisy=0.0, children=1000, seconds=60.0, capacity_rps=40.0, period_s=1.0)
-    for name in ("leastconn", "random2"):
-        exact = mean_ms(replace(setup, balance=name))
-        limit = cycles.simulate(replace(setup, balance=name, seconds=300.0), "static", None).felt["mean_ms"]
-        assert limit == pytest.approx(exact, rel=0.12), name
-
-
-def test_two_choices_are_as_mitzenmacher_says() -> None:
-    """Alike servers: the share with k requests or more is u^(2^k - 1)."""
-    many, load = 1000, 0.9
-    rates, held = balance.random2(np.full(many, 100), np.full(many, 1.0), load * many)
-    assert rates == pytest.approx(np.full(many, load))
-    assert held[0] == pytest.approx(sum(load ** (2**k - 1) for k in range(1, 12)), rel=5e-3)
-
-
-def test_leastconn_gives_nothing_to_weight_zero_and_all_rates_add_up() -> None:
-    weights, capacity = np.array([100, 0, 1]), np.array([10.0, 10.0, 5.0])
-    rates, busy = balance.leastconn(weights, capacity, 9.0)
-    assert rates[1] == 0.0
-    assert rates.sum() == pytest.approx(9.0)
-    assert busy == pytest.approx(rates / capacity)
-    full, _ = balance.leastconn(weights, capacity, 30.0)
-    assert full == pytest.approx([20.0, 0.0, 10.0]), "beyond the capacity all are filled alike"
-
-
-def test_roundrobin_of_the_two_models_agrees() -> None:
-    """Static weights, one slow server that can just carry its share."""
-    setup = Setup(servers=10, load=0.3, taken=0.5, episode_s=0.0, children=1000, seconds=120.0, capacity_rps=100.0)
-    exact, fluid = simulate(setup, "static", None).felt, cycles.simulate(setup, "static", None).felt
-    assert fluid["mean_ms"] == pytest.approx(exact["mean_ms"], rel=0.05)
-    assert fluid["p95_ms"] == pytest.approx(exact["p95_ms"], rel=0.15)
-
-
-def test_percentiles_of_a_mixture_are_those_of_its_formula() -> None:
-    mixture = Mixture()
-    for _ in range(10):
-        mixture.add(np.array([90.0, 10.0, 0.0]), np.array([0.01, 0.1, 5.0]), 0.0)
-    felt = mixture.felt()
-    assert felt["mean_ms"] == pytest.approx(19.0)
-    at = felt["p99_ms"]
-    assert at is not None
-    assert 0.9 * math.exp(-at / 10.0) + 0.1 * math.exp(-at / 100.0) == pytest.approx(0.01, rel=0.03)

@@ -20,19 +20,18 @@ from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
 from slackwater.lbengine.decision import step
 from slackwater_lab.commands import lab
 from slackwater_lab.compare import simulate_commands
-from slackwater_lab.sim import control, cycles, requests
+from slackwater_lab.sim import control, requests
 from slackwater_lab.sim.balancers.table import BALANCERS
 from slackwater_lab.sim.episodes import Episode, Timeline, coming_and_going
-from slackwater_lab.sim.outcome import Outcome, Score, pace
+from slackwater_lab.sim.outcome import Outcome, Score
 from slackwater_lab.sim.setup import POLICIES, WARM_UP_S, Setup, SimulationError
 from tests.support.judges import shipped
 
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
-BOTH = pytest.mark.parametrize("model", [requests, cycles])
 
 
 def without_costs(outcome: Outcome) -> Outcome:
-    return replace(outcome, cost_ms={}, cpu_s=0.0, cycle_s=[])
+    return replace(outcome, cost_ms={}, cpu_s=0.0)
 
 
 def p99(outcome: Outcome) -> float:
@@ -46,17 +45,17 @@ def test_the_simulation_runs_the_product_itself() -> None:
     assert vars(control)["step"] is step.step
 
 
-@BOTH
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(model) -> None:  # type: ignore[no-untyped-def]
-    first, again = (without_costs(model.simulate(SMALL, "slackwater", shipped())) for _ in range(2))
-    other = without_costs(model.simulate(replace(SMALL, seed=2), "slackwater", shipped()))
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    first, again = (without_costs(requests.simulate(SMALL, "slackwater", shipped())) for _ in range(2))
+    other = without_costs(requests.simulate(replace(SMALL, seed=2), "slackwater", shipped()))
     assert first == again
     assert first.felt != other.felt
 
 
-@BOTH
-def test_slackwater_is_between_static_weights_and_the_oracle(model) -> None:  # type: ignore[no-untyped-def]
-    static, ours, oracle = (model.simulate(SMALL, policy, shipped()) for policy in ("static", "slackwater", "oracle"))
+def test_slackwater_is_between_static_weights_and_the_oracle() -> None:
+    static, ours, oracle = (
+        requests.simulate(SMALL, policy, shipped()) for policy in ("static", "slackwater", "oracle")
+    )
     assert p99(ours) < p99(static) / 2
     assert p99(oracle) <= p99(ours)
     assert static.missed == 1
@@ -173,63 +172,17 @@ def test_the_pools_p95_rises_after_right_changes() -> None:
     assert [rises_twice(replace(busy, seed=seed)) for seed in (1, 2, 3)] == [True] * 3
 
 
-@BOTH
-def test_in_calm_nobody_is_reduced(model) -> None:  # type: ignore[no-untyped-def]
-    calm = model.simulate(replace(SMALL, servers=8, noisy=0.0, seconds=30.0), "slackwater", shipped())
+def test_in_calm_nobody_is_reduced() -> None:
+    calm = requests.simulate(replace(SMALL, servers=8, noisy=0.0, seconds=30.0), "slackwater", shipped())
     assert calm.moves == 0
     assert calm.false_reductions == 0
     assert calm.episodes == 0
 
 
-@BOTH
-def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None:  # type: ignore[no-untyped-def]
-    long = model.simulate(replace(SMALL, seconds=90.0), "slackwater", shipped())
+def test_a_neighbour_that_stays_does_not_make_the_weights_swing() -> None:
+    long = requests.simulate(replace(SMALL, seconds=90.0), "slackwater", shipped())
     # A drained server is asked again now and then, by a trickle and down again: two turns a probe.
     assert long.turns <= 12
-
-
-@pytest.mark.slow
-def test_both_models_show_the_same_of_slackwater() -> None:
-    """20 servers, two of them noisy all the time. What stays of the noise is the first half second, and the trials of
-    the drained servers: the run is long enough for several. One trial that goes on for long shifts a run's mean, so the
-    middle one of three runs counts."""
-    setup = Setup(servers=20, noisy=0.1, episode_s=0.0, capacity_rps=40.0, load=0.4, seconds=90.0)
-    setups = [replace(setup, seed=seed) for seed in (1, 2, 3)]
-    exact, fluid = ([model.simulate(one, "slackwater", shipped()) for one in setups] for model in (requests, cycles))
-    static = cycles.simulate(setup, "static", shipped())
-    for figure in ("p95_ms", "mean_ms"):
-        middle = [statistics.median(run.felt[figure] or 0.0 for run in runs) for runs in (exact, fluid)]
-        assert middle[1] == pytest.approx(middle[0], rel=0.15), figure
-    assert [run.missed for run in (*exact, *fluid)] == [0] * 6
-    for slower, faster in zip(exact, fluid, strict=True):
-        assert faster.detection_s == pytest.approx(slower.detection_s, abs=1.0)
-    assert static.felt["p95_ms"] is not None
-    for run in fluid:
-        assert run.felt["p95_ms"] is not None
-        assert run.felt["p95_ms"] < static.felt["p95_ms"] / 3, "the comparison is of something that matters"
-
-
-def test_late_cycles_are_counted_and_so_is_how_far_behind_they_put_the_next() -> None:
-    assert pace([0.5, 0.9, 1.0], 1.0) == {
-        "cycles": 3, "late": 0, "slowest_s": 1.0, "behind_max_s": 0.0, "behind_end_s": 0.0
-    }  # fmt: skip
-    found = pace([0.5, 1.5, 1.2, 0.6, 0.6], 1.0)
-    assert found is not None
-    assert (found["late"], found["behind_end_s"]) == (2, 0.0)
-    assert found["behind_max_s"] == pytest.approx(0.7)
-    found = pace([0.5, 1.5, 0.8], 1.0)
-    assert found is not None
-    assert found["behind_end_s"] == pytest.approx(0.3)
-    assert pace([], 1.0) is None
-
-
-def test_only_cycles_after_learning_are_counted_and_requests_have_none() -> None:
-    run = cycles.simulate(replace(SMALL, period_s=1.0), "slackwater", shipped())
-    assert len(run.cycle_s) == SMALL.seconds
-    written = run.as_json()
-    assert written["pace"]["cycles"] == SMALL.seconds
-    assert "cycle_s" not in written
-    assert requests.simulate(replace(SMALL, seconds=1.0), "static", shipped()).as_json()["pace"] is None
 
 
 def test_lost_samples_delay_the_answer_but_do_not_prevent_it() -> None:
@@ -239,18 +192,11 @@ def test_lost_samples_delay_the_answer_but_do_not_prevent_it() -> None:
 
 
 def test_several_balancers_each_drain_the_noisy_server() -> None:
-    for model in (requests, cycles):
-        several = model.simulate(replace(SMALL, balancers=3), "slackwater", shipped())
-        assert several.moves >= 3
-        assert several.missed == 0
-        alone = model.simulate(SMALL, "static", shipped())
-        assert p99(several) < p99(alone) / 2
-
-
-def test_balancers_that_know_only_their_own_connections_are_of_the_request_level() -> None:
-    with pytest.raises(SimulationError, match="2 balancers with leastconn: expected roundrobin"):
-        cycles.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", shipped())
-    assert requests.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", shipped()).felt["requests"] > 0
+    several = requests.simulate(replace(SMALL, balancers=3), "slackwater", shipped())
+    assert several.moves >= 3
+    assert several.missed == 0
+    alone = requests.simulate(SMALL, "static", shipped())
+    assert p99(several) < p99(alone) / 2
 
 
 def test_a_closed_loop_has_no_more_requests_in_flight_than_clients() -> None:
@@ -268,8 +214,6 @@ def test_the_command_knows_every_balancer_and_policy() -> None:
 def test_only_weights_of_haproxys_algorithms_are_driven() -> None:
     with pytest.raises(SimulationError, match="slackwater with peak-ewma, which takes no weights: expected roundrobin"):
         requests.simulate(replace(SMALL, balance="peak-ewma"), "slackwater", shipped())
-    with pytest.raises(SimulationError, match="peak-ewma: expected roundrobin or leastconn or random2 in the cycle"):
-        cycles.simulate(replace(SMALL, balance="peak-ewma"), "static", shipped())
 
 
 @pytest.mark.parametrize("balance", sorted(name for name, one in BALANCERS.items() if one.takes_weights))
@@ -328,7 +272,7 @@ def test_the_score_counts_answers_misses_false_alarms_and_turns_apart() -> None:
     for weight, at in ((2, 46.0), (0, 46.5), (10, 47.0)):
         score.moved(0, 0, weight, at)
     score.advance(50.0)
-    found = score.outcome(setup, "x", "cycles", requests.simulate(SMALL, "static", shipped()).felt, {}, 0.0)
+    found = score.outcome(setup, "x", requests.simulate(SMALL, "static", shipped()).felt, {}, 0.0)
     assert found.detection_s == [pytest.approx(0.5)]
     assert found.missed == 1
     assert found.false_reductions == 1
@@ -336,23 +280,11 @@ def test_the_score_counts_answers_misses_false_alarms_and_turns_apart() -> None:
     assert found.moves == 5
 
 
-def test_the_command_prints_json_and_refuses_what_is_not_of_the_model() -> None:
-    arguments = ["simulate", "--servers", "3", "--servers", "60", "--policy", "static", "--seconds", "5", "--json", "-"]
+def test_the_command_prints_json() -> None:
+    arguments = ["simulate", "--servers", "3", "--servers", "4", "--policy", "static", "--seconds", "5", "--json", "-"]
     done = CliRunner().invoke(lab, arguments, catch_exceptions=False)
     found = json.loads(done.stdout)
     runs = found["runs"]
     assert found["command"] == f"slackwater lab {' '.join(arguments)}"
-    assert [(run["setup"]["servers"], run["model"]) for run in runs] == [(3, "requests"), (60, "cycles")]
+    assert [run["setup"]["servers"] for run in runs] == [3, 4]
     assert runs[0]["felt"]["requests"] == pytest.approx(5 * 3 * 250 * 0.5, rel=0.2)
-    refused = CliRunner().invoke(lab, ["simulate", "--servers", "60", "--clients", "5"])
-    assert refused.exit_code == 2
-    assert "clients is of the request-level model" in refused.output
-
-
-@pytest.mark.slow
-def test_ten_thousand_servers_fit() -> None:
-    """That a cycle takes less than a second is printed by the command; here only that it runs."""
-    setup = Setup(servers=10_000, seconds=3.0, period_s=1.0)
-    found = cycles.simulate(replace(setup, noisy=0.0), "slackwater", shipped())
-    assert len(found.cost_ms["detector"]) == WARM_UP_S + 3
-    assert found.moves == 0

@@ -20,11 +20,6 @@ from slackwater_lab.options import json_option, progress, write_json
 if TYPE_CHECKING:
     from slackwater.detector.classify.tree import Model
 
-MANY = 50
-"""Up to so many servers every request is simulated, above it every decision cycle."""
-MANY_MORE = 200
-"""Above so many servers a Sample and a decision come once a second."""
-AUTO = "auto"
 POLICIES = ("static", "slackwater", "ice", "oracle", "oracle-split")
 BALANCES = (
     *("roundrobin", "leastconn", "random2", "bounded-random", "peak-ewma", "peak-ewma-2", "prequal-60", "prequal-84"),
@@ -54,20 +49,13 @@ class Remembering(click.Command):
     cls=Remembering,
     epilog="Example: slackwater lab simulate --servers 10 --servers 100 --noisy 0.1 --noisy 0.3 --json out.json",
 )
-@click.option("--servers", multiple=True, type=click.IntRange(2, 20_000), help="Again for more.  [default: 10]")
+@click.option("--servers", multiple=True, type=click.IntRange(2, 200), help="Again for more.  [default: 10]")
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     type=click.Choice(POLICIES),
     help="Again for more.  [default: static, slackwater, oracle]",
-)
-@click.option(
-    "--model",
-    type=click.Choice([AUTO, "requests", "cycles"]),
-    default=AUTO,
-    show_default=True,
-    help=f"Each request, or each decision; auto: requests up to {MANY} servers.",
 )
 @click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True)
 @click.option("--balancers", multiple=True, type=click.IntRange(1), help="Sharing the servers; again.  [default: 1]")
@@ -78,7 +66,7 @@ class Remembering(click.Command):
 )
 @click.option("--episode", "episode_s", type=float, default=30.0, show_default=True, help="Mean seconds; 0: for ever.")
 @click.option("--seconds", type=float, default=120.0, show_default=True, help="Measured, after 30 s of warm-up.")
-@click.option("--period", "period_s", type=float, help=f"Seconds  [default: 0.2, above {MANY_MORE} servers 1]")
+@click.option("--period", "period_s", type=float, default=0.2, show_default=True, help="Of Samples, in seconds.")
 @click.option("--delay", "delays", multiple=True, type=float, help="Of Samples, in seconds; again.  [default: 0.02]")
 @click.option("--loss", "losses", multiple=True, type=float, help="Share of Samples lost; again.  [default: 0]")
 @click.option(
@@ -109,13 +97,11 @@ class Remembering(click.Command):
 def simulate(
     servers: tuple[int, ...],
     policies: tuple[str, ...],
-    model: str,
     balancers: tuple[int, ...],
     loads: tuple[float, ...],
     noisy: tuple[float, ...],
     delays: tuple[float, ...],
     losses: tuple[float, ...],
-    period_s: float | None,
     json_file: str | None,
     drawn: int | None,
     players: tuple[str, ...],
@@ -123,10 +109,10 @@ def simulate(
     minutes: float | None,
     **given: Any,
 ) -> None:
-    """Run the detector and the laws against a model of 10 to 10,000 servers.
+    """Run the detector and the laws against simulated servers, request by request.
 
-    Options that may be given again are combined: every value of one with every value of the others. What is not of the
-    chosen model is refused. Costs are CPU time of this machine for one decision cycle.
+    Options that may be given again are combined: every value of one with every value of the others. Costs are CPU time
+    of this machine for one decision.
 
     --random plays each drawn scenario under every balancer, Slackwater and the oracles, or those of --player, on all
     cores, and shows all of them against leastconn. The same command goes on where it was interrupted.
@@ -134,7 +120,7 @@ def simulate(
     from slackwater.core.config import DetectorSettings
     from slackwater.detector.service import choose_model
     from slackwater_lab.cluster.commit import commit
-    from slackwater_lab.sim import cycles, requests
+    from slackwater_lab.sim import requests
     from slackwater_lab.sim.setup import Setup
 
     judge_by = choose_model(DetectorSettings())
@@ -150,25 +136,12 @@ def simulate(
     )
     plans = []
     for count, lbs, load, share, delay_s, loss in runs:
-        chosen = ("requests" if count <= MANY else "cycles") if model == AUTO else model
-        only = [name for name in ("clients", "quota_cores") if given[name]] + ["cost_cv2"] * (given["cost_cv2"] != 1.0)
-        if chosen == "cycles" and only:
-            raise click.UsageError(f"{only[0]} is of the request-level model: expected `--model requests` with it")
-        setup = Setup(
-            servers=count,
-            balancers=lbs,
-            load=load,
-            noisy=share,
-            delay_s=delay_s,
-            loss=loss,
-            period_s=period_s or (0.2 if count <= MANY_MORE else 1.0),
-            **given,
-        )
-        plans += [(setup, policy, chosen) for policy in policies or ("static", "slackwater", "oracle")]
+        setup = Setup(servers=count, balancers=lbs, load=load, noisy=share, delay_s=delay_s, loss=loss, **given)
+        plans += [(setup, policy) for policy in policies or ("static", "slackwater", "oracle")]
     outcomes = []
     began = time.monotonic()
-    for number, (setup, policy, chosen) in enumerate(plans, start=1):
-        outcomes.append((cycles if chosen == "cycles" else requests).simulate(setup, policy, judge_by, progress))
+    for number, (setup, policy) in enumerate(plans, start=1):
+        outcomes.append(requests.simulate(setup, policy, judge_by, progress))
         left_s = (time.monotonic() - began) / number * (len(plans) - number)
         progress(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
     found = [one.as_json() for one in outcomes]
@@ -212,7 +185,7 @@ def _drawn(
         console().print(one)
 
 
-RUN = ("run", "model", "policy", "servers", "balancers", "load", "noisy")
+RUN = ("run", "policy", "servers", "balancers", "load", "noisy")
 FELT = ("mean ms", "p50 ms", "p95 ms", "p99 ms", "failed")
 DECIDED = (
     "answered s",
@@ -224,20 +197,19 @@ DECIDED = (
     "lbengine ms",
     "model ms",
     "of a core",
-    "late",
 )
 
 
 def tables(runs: list[dict[str, Any]]) -> list[Table]:
     """What users felt, and how it was decided: a run a row. `answered`: median from an episode's begin to the first
     weight; `back`: median from its end until its server has its full share to stay; `turns/h`: changes of direction
-    per server and hour; the last: median CPU time of a cycle by part, and of the whole run over its simulated time;
-    `late`: cycles that took longer than their period, after learning."""
+    per server and hour; the last: median CPU time of a decision by part, and of the whole run over its simulated time.
+    """
     felt = Table(*RUN, *FELT, title="what users felt", box=None)
     decided = Table("run", "policy", *DECIDED, title="how it was decided", box=None)
     for number, run in enumerate(runs, start=1):
         setup, users, costs = run["setup"], run["felt"], run["cost_ms"]
-        about = [number, run["model"], run["policy"], *(setup[key] for key in RUN[3:])]
+        about = [number, run["policy"], *(setup[key] for key in RUN[2:])]
         times = [_shown(users[key]) for key in ("mean_ms", "p50_ms", "p95_ms", "p99_ms")]
         felt.add_row(*map(str, about), *times, f"{users['failed_share']:.2%}")
         calls = [_shown(run["detection_s"]["p50"], ".2f"), _shown(run["back_s"]["p50"], ".2f")]
@@ -245,7 +217,6 @@ def tables(runs: list[dict[str, Any]]) -> list[Table]:
         calls += [f"{run['turns_per_server_hour']:.1f}"]
         calls += [_shown(costs[part]["p50"], ".2f") for part in ("detector", "lbengine", "model")]
         calls.append(f"{run['core_share']:.0%}")
-        calls.append(f"{run['pace']['late']} of {run['pace']['cycles']}" if run["pace"] else "-")
         decided.add_row(str(number), run["policy"], *map(str, calls))
     return [felt, decided]
 

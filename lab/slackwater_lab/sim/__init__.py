@@ -1,1 +1,1 @@
-"""Models of pools: `requests` goes from request to request (small pools), `cycles` from decision to decision."""
+"""A simulator of small pools, from request to request, with the real detector and lbengine."""

@@ -1,8 +1,7 @@
-"""What sets the weights in a simulation, whichever model makes the servers' Samples."""
+"""What sets the weights in a simulation."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -92,12 +91,10 @@ class Driver:
 
     def cycle(
         self, now_s: float, samples: Sequence[Sample], requests: Sequence[Sequence[int]], in_flight: Sequence[int]
-    ) -> float:
-        """One decision of each balancer. `requests` counts since the start, by balancer and server. Gives the CPU
-        seconds that the decisions took."""
+    ) -> None:
+        """One decision of each balancer. `requests` counts since the start, by balancer and server."""
         if self._detecting is None:
-            return 0.0
-        began = time.thread_time()
+            return
         self._detecting.tick(now_s, samples)
         own = [round(held / self.setup.balancers) for held in in_flight]
         for number, balancing in enumerate(self._balancing):
@@ -106,4 +103,3 @@ class Driver:
                 self.weights[number, server] = weight
                 self._changed.add(number)
                 self._score.moved(number, server, weight, now_s)
-        return time.thread_time() - began

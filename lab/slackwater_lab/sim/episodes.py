@@ -57,8 +57,6 @@ class Timeline:
     def __init__(self, servers: int, episodes: Sequence[Episode]) -> None:
         self.now: Floats = np.zeros(servers)
         """(servers,) share that is taken from each."""
-        self.since_s: Floats = np.full(servers, -np.inf)
-        """(servers,) when that began."""
         begins = [(one.begin_s, one.server, one.taken) for one in episodes]
         ends = [(one.end_s, one.server, 0.0) for one in episodes]
         self._moves = sorted([*begins, *ends], reverse=True)
@@ -67,8 +65,8 @@ class Timeline:
         """Goes on to a time; gives the servers whose share changed on the way."""
         changed = []
         while self._moves and self._moves[-1][0] <= now_s:
-            at, server, taken = self._moves.pop()
-            self.now[server], self.since_s[server] = taken, at
+            _, server, taken = self._moves.pop()
+            self.now[server] = taken
             changed.append(server)
         return changed
 

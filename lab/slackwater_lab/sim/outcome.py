@@ -28,8 +28,6 @@ class Outcome:
 
     setup: Setup
     policy: str
-    model: str
-    """`requests` or `cycles`: which of the two models this comes from."""
     felt: Felt
     detection_s: list[float]
     """Of each episode that was answered: from its begin to the first weight that was lowered for it."""
@@ -46,11 +44,9 @@ class Outcome:
     turns: int
     """Moves in the opposite direction of the server's last one, later than `SETTLE_S` after its neighbour changed."""
     cost_ms: dict[str, list[float]]
-    """CPU time of this machine for each cycle, by part: `detector`, `lbengine`, `model`."""
+    """CPU time of this machine for each decision, by part: `detector`, `lbengine`, `model`."""
     cpu_s: float
     """CPU time of the whole run, warm-up and learning included."""
-    cycle_s: list[float]
-    """CPU time of each cycle after the warm-up, model and decisions together; empty where the model has no cycles."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: times as percentiles, everything else as it is."""
@@ -59,7 +55,6 @@ class Outcome:
         back_s = [one for one in self.back_s if math.isfinite(one)]
         found["back_s"] = _spread(back_s) | {"never": len(self.back_s) - len(back_s)}
         found["cost_ms"] = {part: _spread(times) for part, times in self.cost_ms.items()}
-        found["pace"] = pace(found.pop("cycle_s"), self.setup.period_s)
         found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
         # Below 1 the run would keep up with real time on one core.
         found["core_share"] = self.cpu_s / self.setup.end_s
@@ -71,25 +66,6 @@ def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
         return {"count": 0, "p50": None, "p95": None, "max": None}
     p50, p95 = np.percentile(values, [50, 95]).tolist()
     return {"count": len(values), "p50": p50, "p95": p95, "max": float(max(values))}
-
-
-def pace(cycle_s: Sequence[float], period_s: float) -> dict[str, float | int] | None:
-    """Whether these cycles would keep up with real time on one core: how many took longer than their period, and how
-    far behind that put the ones after, at most and at the end. None without cycles."""
-    if not cycle_s:
-        return None
-    behind_s = most_s = 0.0
-    for took_s in cycle_s:
-        behind_s = max(0.0, behind_s + took_s - period_s)
-        most_s = max(most_s, behind_s)
-    late = sum(took_s > period_s for took_s in cycle_s)
-    return {
-        "cycles": len(cycle_s),
-        "late": late,
-        "slowest_s": max(cycle_s),
-        "behind_max_s": most_s,
-        "behind_end_s": behind_s,
-    }
 
 
 class Score:
@@ -171,17 +147,14 @@ class Score:
         self,
         setup: Setup,
         policy: str,
-        model: str,
         felt: Felt,
         cost_ms: dict[str, list[float]],
         cpu_s: float,
-        cycle_s: Sequence[float] = (),
     ) -> Outcome:
         """At the end; episodes that are still open without an answer count as missed."""
         return Outcome(
             setup=setup,
             policy=policy,
-            model=model,
             felt=felt,
             detection_s=self.detection_s,
             back_s=self.back_s(setup.end_s),
@@ -192,5 +165,4 @@ class Score:
             turns=sum(turns.counted for turns in self._turns),
             cost_ms=cost_ms,
             cpu_s=cpu_s,
-            cycle_s=list(cycle_s),
         )

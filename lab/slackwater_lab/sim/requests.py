@@ -1,4 +1,4 @@
-"""The request-level model: every request, event by event. For small pools (tens of servers); exact processor sharing.
+"""A simulation of every request, event by event. For pools of some tens of servers; exact processor sharing.
 
 The detector and lbengine run on Samples made from what the servers did; see `slackwater_lab.sim.driver`.
 """
@@ -97,7 +97,7 @@ class Simulation:
             beside = self.setup.neighbours_of(number)
             if beside[0] not in found:
                 here = [self.servers[one] for one in beside]
-                found[beside[0]] = Processors(processors_of(self.setup.quota_cores), here, self.setup.busy_share)
+                found[beside[0]] = Processors(processors_of(self.setup.quota_cores), here)
                 found[beside[0]].share()
         return [found[self.setup.neighbours_of(number)[0]] for number in range(self.setup.servers)]
 
@@ -253,7 +253,7 @@ class Simulation:
         asked = [number for number, began_s in enumerate(self._began) if began_s >= self.setup.warm_up_s]
         done = [number for number in asked if number in self._ended]
         ended_s = np.array([self._ended[number] for number in done])
-        took_s = ended_s - np.array([self._began[number] for number in done]) + self.setup.overhead_ms / 1e3
+        took_s = ended_s - np.array([self._began[number] for number in done])
         return ended_s, took_s, len(asked) - len(done)
 
     def waited(self) -> tuple[Floats, Floats, int]:
@@ -262,7 +262,7 @@ class Simulation:
         began_s = np.array(self._began)
         asked = np.flatnonzero(began_s >= self.setup.warm_up_s)
         ended_s = np.array([self._ended.get(number, self.setup.end_s) for number in asked.tolist()])
-        return ended_s, ended_s - began_s[asked] + self.setup.overhead_ms / 1e3, 0
+        return ended_s, ended_s - began_s[asked], 0
 
     def _outcome(self, model_ms: float, cpu_s: float) -> Outcome:
         costs = {
@@ -270,11 +270,11 @@ class Simulation:
             "detector": [1e3 * one for one in self.driver.costs.detector_s],
             "lbengine": [1e3 * one for one in self.driver.costs.lbengine_s],
         }
-        return self.score.outcome(self.setup, self.policy, "requests", felt_of(*self.answered()), costs, cpu_s)
+        return self.score.outcome(self.setup, self.policy, felt_of(*self.answered()), costs, cpu_s)
 
 
 def simulate(
     setup: Setup, policy: str, model: Model | None, progress: Callable[[str], None] = lambda _: None
 ) -> Outcome:
-    """Runs the request-level model."""
+    """Runs one simulation."""
     return Simulation(setup, policy, model).run(progress)

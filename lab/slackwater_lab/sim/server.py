@@ -1,4 +1,4 @@
-"""One server of the request-level model: processor sharing, exact, from event to event.
+"""One simulated server: processor sharing, exact, from event to event.
 
 All requests that it works on progress alike, so one number (`_done`, the work that each has had since the server began)
 says when each is finished: the classic virtual time of processor sharing.
@@ -44,12 +44,11 @@ def fair(wanted: Sequence[float], cores: float, weights: Sequence[float] | None 
 class Processors:
     """Processors that some servers with quotas are kept on, all with equal weights, and their neighbours with them."""
 
-    def __init__(self, count: int, servers: Sequence[Server], busy_share: float = 0.0) -> None:
+    def __init__(self, count: int, servers: Sequence[Server]) -> None:
         self.count = count
         self._servers = servers
-        self._busy_share = busy_share
-        self.taken_share = busy_share
-        """Those that neighbours or other programs have now."""
+        self.taken_share = 0.0
+        """Of the processors: those that neighbours have now."""
 
     def share(self) -> None:
         """Who gets what until something changes; all servers must have come to the present."""
@@ -58,7 +57,7 @@ class Processors:
         for server, cores in zip(self._servers, given, strict=True):
             server.runs_on = server.divided(cores)
             loud_cores += server.runs_on[1]
-        self.taken_share = min(1.0, self._busy_share + loud_cores / self.count)
+        self.taken_share = min(1.0, loud_cores / self.count)
 
 
 class Server:

@@ -41,28 +41,21 @@ class Setup:
     children: int = 4
     """Requests that a server works on at a time; the others wait outside its CPU's queue."""
     cost_cv2: float = 1.0
-    """Of the requests' CPU time: variance over squared mean. 0: all alike, 1: exponential. Request-level only."""
+    """Of the requests' CPU time: variance over squared mean. 0: all alike, 1: exponential."""
     arrivals_cv2: float = 1.0
-    """Of the times between requests in an open loop, likewise. 0: a generator's steady beat, 1: at random.
-    Request-level only."""
+    """Of the times between requests in an open loop, likewise. 0: a generator's steady beat, 1: at random."""
     clients: int = 0
-    """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop.
-    Request-level only."""
+    """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop."""
     quota_cores: float = 0.0
     """The servers are cgroups with this quota of CPU time in each `PERIOD_S`, kept on as many processors as it begins,
-    as the lab's hosts are, and the neighbour spends of the same quota; 0: a neighbour slows a server down evenly.
-    Request-level only."""
+    as the lab's hosts are, and the neighbour spends of the same quota; 0: a neighbour slows a server down evenly."""
     machine_cores: int = 0
     """Processors that the servers are spread over in turn; 0: each has its own. With a quota only."""
     slice_ms: float = 0.0
     """Who comes to a processor and has to wait there waits up to so long: until the scheduler takes it from who has it.
     With `machine_cores` only."""
     behind_share: float = 1.0
-    """Of those who come to a processor that a neighbour or another program has: how many wait. The others go first."""
-    busy_share: float = 0.0
-    """Of the processors: what other programs have all the time. With `machine_cores` only."""
-    overhead_ms: float = 0.0
-    """What every response takes besides: balancer, network, waits without CPU. Request-level only."""
+    """Of those who come to a processor that a neighbour has: how many wait. The others go first."""
     noisy: float = 0.1
     """Share of the servers that are noisy at a time."""
     noisy_servers: tuple[int, ...] = ()
@@ -104,9 +97,7 @@ class Setup:
             ("machine_cores", self.machine_cores % self._processors == 0, f"a multiple of {self._processors}"),
             ("slice_ms", self.slice_ms >= 0, "0 or more"),
             ("behind_share", 0 <= self.behind_share <= 1, "from 0 to 1"),
-            ("busy_share", 0 <= self.busy_share <= 1, "from 0 to 1"),
             ("warm_up_s", self.warm_up_s >= 0, "0 or more"),
-            ("overhead_ms", self.overhead_ms >= 0, "0 or more"),
             ("quota_cores", self.quota_cores >= 0, "0 or more"),
             ("noisy", 0 <= self.noisy <= 1 and (self.episode_s == 0 or self.noisy < 1), "0 to 1, below 1 for episodes"),
             ("noisy_servers", all(0 <= one < self.servers for one in self.noisy_servers), "numbers of servers, from 0"),

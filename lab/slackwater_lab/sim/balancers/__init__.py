@@ -1,1 +1,1 @@
-"""The balancers of the request-level model: which server gets the next request. No clocks, no sockets."""
+"""The balancers of the simulator: which server gets the next request. No clocks, no sockets."""

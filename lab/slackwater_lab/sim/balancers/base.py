@@ -1,4 +1,4 @@
-"""What all balancers of the request-level model have."""
+"""What all balancers of the simulator have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All balancers of the request-level model, by name."""
+"""All balancers of the simulator, by name."""
 
 from __future__ import annotations
 
