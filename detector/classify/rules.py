@@ -59,6 +59,10 @@ class Rules(SlotArrays):
         """(M,) times when these slots' states began, in monotonic seconds."""
         return self._machines.since_s[slots]
 
+    def is_any(self, state: int) -> bool:
+        """Whether any node is in this state (index in `STATES`)."""
+        return bool((self._machines.state == state).any())
+
     def lost(self, slot: int, now_s: float, label_unix_s: float) -> tuple[int, float]:
         """Notes that the node sends no Samples any more; returns its state and when that began (Unix seconds)."""
         self._machines.mark_unknown(slot, now_s, label_unix_s)

@@ -15,7 +15,7 @@ from slackwater.core import messages
 from slackwater.core.messages import Verdict
 from slackwater.detector import judge as judges
 from slackwater.detector.baseline_checkpoint import EVERY_S, NODES_A_STEP, BaselineCheckpoint
-from slackwater.detector.judge import Judge
+from slackwater.detector.judge import LEARN_ANYWAY_S, Judge
 from slackwater.detector.sample_sorter import FORGET_AFTER_S
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
@@ -361,3 +361,31 @@ def test_verdicts_without_reasons_are_the_same_verdicts() -> None:
     explained = verdicts(new_judge())
     assert all(verdict.path for verdict in explained)
     assert verdicts(silent) == [msgspec.structs.replace(verdict, path=[]) for verdict in explained]
+
+
+def dearest_calm_answer_ms(judge: Judge, node: str) -> float:
+    """The highest mean response time that the node's calm baseline holds, at any load."""
+    cells = judge.export_baselines(NOW_UNIX_S)[node]
+    return float(max(max(cell["rt_mean"]) for cell in cells.values() if isinstance(cell, dict) and "rt_mean" in cell))
+
+
+def test_slow_answers_beside_overloaded_peers_are_not_learnt_as_calm() -> None:
+    judge, cluster = new_judge(), Cluster()
+    play(judge, cluster, 10.0)
+    cluster.hosts["host1"].slow_database_ms = 60.0
+    for name in ("host2", "host3"):
+        cluster.hosts[name].rps = 1.2 * CAPACITY_RPS
+    verdicts = play(judge, cluster, 60.0)
+    assert states(verdicts, "host2")["overload"] > 200
+    assert states(verdicts, "host1")["calm"] > 200
+    assert dearest_calm_answer_ms(judge, "host1") < 30.0
+
+
+def test_a_server_that_stays_slow_among_calm_peers_has_a_new_normal_after_a_while() -> None:
+    judge, cluster = new_judge(), Cluster()
+    play(judge, cluster, 20.0)
+    cluster.hosts["host1"].slow_database_ms = 60.0
+    play(judge, cluster, LEARN_ANYWAY_S - 2.0)
+    assert dearest_calm_answer_ms(judge, "host1") < 30.0
+    play(judge, cluster, 60.0)
+    assert dearest_calm_answer_ms(judge, "host1") > 60.0
