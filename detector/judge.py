@@ -216,8 +216,8 @@ class Judge(SlotArrays):
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
         """Teaches the baselines the rows that are calm without doubt; returns which rows these are, (M,).
 
-        A row whose users wait is not: it may look calm only because its peers wait as long. Beside a neighbour in a full
-        pool these are overloaded, and the row would teach the neighbour as calm.
+        A row whose users wait is not: it may look calm only because its peers wait as long. In a full pool a neighbour
+        overloads them too, and the row would teach the neighbour as calm.
         """
         if self.calm_by_label is not None:
             calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
