@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -103,6 +104,28 @@ def side_by_side(
                 reported = now
                 left_s = (now - began) / number * (len(left) - number)
                 progress(f"{done + number} of {total} {unit}; about {left_s / 60:.0f} min left")
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a measurement in pieces is asked for by its command's options."""
+
+    data: Path | None
+    page: Path | None
+    replay: bool
+    """Nothing is measured: only the page is written again."""
+    until_mono_s: float
+
+    def keep(self, line: object) -> None:
+        """Adds a line to the data file, if there is one. Raises OSError."""
+        if self.data is not None:
+            append(self.data, line)
+
+    def write_page(self, page: Callable[[str, str], str]) -> None:
+        """Writes the page, if one was asked for. `page` makes it from the paths of the data file and of the page, which
+        its commands name. Raises OSError."""
+        if self.page is not None:
+            self.page.write_text(page(str(self.data), str(self.page)))
 
 
 def templates(package: str) -> Environment:

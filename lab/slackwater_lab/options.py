@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from slackwater_lab.cells import Pieces, until
 from slackwater_lab.cluster.applications import APPLICATIONS
 from slackwater_lab.cluster.balancer import BALANCES
 from slackwater_lab.cluster.cgroups import PERIOD_S
@@ -145,6 +146,43 @@ def noise_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def pieces_options(lines: str, *, timed: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of a measurement in pieces; the command gets them as `pieces`. `lines`: what a line of its data file
+    is, in words. Without `timed` the command has a --minutes of its own."""
+
+    def with_pieces(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def checked(*, data: Path | None, page: Path | None, replay: bool, **rest: Any) -> Any:
+            if data is None and (replay or page):
+                raise click.UsageError(f"--data is missing: the file with the {lines}")
+            if replay and page is None:
+                raise click.UsageError("--page is missing: the page to write")
+            minutes = rest.pop("minutes") if timed else None
+            return command(pieces=Pieces(data, page, replay, until(minutes)), **rest)
+
+        wrapped: Callable[..., Any] = minutes_option(checked) if timed else checked
+        for option in (
+            click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone."),
+            click.option("--page", type=FILE, help="The page to write."),
+            click.option("--data", type=FILE, help=f"The {lines}, a line each; what it has is not repeated."),
+        ):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return with_pieces
+
+
+minutes_option = click.option(
+    "--minutes", type=click.FloatRange(0.1), help="Stop after so long; the same command goes on."
+)
+jobs_option = click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [default: all processors]")
+out_option = click.option("--out", "folder", type=FOLDER, help="The folder that everything is kept in.")
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

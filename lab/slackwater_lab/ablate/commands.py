@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
-from slackwater_lab.ablate.options import FILE, check
-from slackwater_lab.cells import append, side_by_side, until
+from slackwater_lab.cells import Pieces, side_by_side
 from slackwater_lab.cluster.terminal import console
-from slackwater_lab.options import json_option, progress, write_json
+from slackwater_lab.options import jobs_option, json_option, pieces_options, progress, write_json
 
 if TYPE_CHECKING:
     from slackwater.detector.classify.tree import Model
@@ -61,11 +59,8 @@ def _play(model: Model, code: str, commit: str | None, machine: str, left: tuple
     help="Again for more.  [default: leastconn and random]",
 )
 @click.option("--off", "names", multiple=True, metavar="MECHANISM", help="Only these; again for more.  [default: all]")
-@click.option("--minutes", type=click.FloatRange(0.1), help="End after so long; go on another time.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [default: all processors]")
-@click.option("--data", type=FILE, help="Each scenario is a line here; what it has is not played again.")
-@click.option("--page", "place", type=FILE, help="The page to write.")
-@click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
+@jobs_option
+@pieces_options("scenarios that are played")
 @click.option("--list", "only_list", is_flag=True, help="Only list the mechanisms.")
 @json_option
 def ablate(
@@ -73,11 +68,8 @@ def ablate(
     seeds: tuple[int, ...],
     balances: tuple[str, ...],
     names: tuple[str, ...],
-    minutes: float | None,
     jobs: int | None,
-    data: Path | None,
-    place: Path | None,
-    replay: bool,
+    pieces: Pieces,
     only_list: bool,
     json_file: str | None,
 ) -> None:
@@ -89,41 +81,37 @@ def ablate(
     """
     from slackwater.core.config import DetectorSettings
     from slackwater.detector.service import choose_model
-    from slackwater_lab.ablate import data as files
-    from slackwater_lab.ablate import page
+    from slackwater_lab.ablate import data, page
     from slackwater_lab.ablate.mechanisms import MECHANISMS
+    from slackwater_lab.ablate.seams import refuse_unknown
     from slackwater_lab.ablate.summary import summary
     from slackwater_lab.cluster import machine
     from slackwater_lab.cluster.commit import commit
     from slackwater_lab.compare.measured import machine_of
 
-    check(names, MECHANISMS, data, needs_data=replay or place is not None, lines="scenarios that are played")
-    if replay and place is None:
-        raise click.UsageError("--page is missing: the page to write")
+    refuse_unknown(names, MECHANISMS)
     if only_list:
         for one in MECHANISMS.values():
             click.echo(f"{one.name:26}{one.off}{_under(one.balances)}")
         return
-    found = files.read(data) if data else []
-    code = files.code_digest()
+    found = data.read(pieces.data) if pieces.data else []
+    code = data.code_digest()
     keys = [
-        files.Key(seed, number, balance)
+        data.Key(seed, number, balance)
         for number in range(scenarios)
         for seed in seeds or (77,)
         for balance in balances or BALANCES[:2]
     ]
-    left = [] if replay else files.left(found, code, keys, names)
+    left = [] if pieces.replay else data.left(found, code, keys, names)
     model = choose_model(DetectorSettings(model=""))
     work = partial(_play, model, code, commit(), machine_of(machine.bare()))
     try:
-        for line in side_by_side(work, left, len(keys), "scenarios", progress, until(minutes), jobs):
+        for line in side_by_side(work, left, len(keys), "scenarios", progress, pieces.until_mono_s, jobs):
             found.append(line)
-            if data is not None:
-                append(data, line)
+            pieces.keep(line)
     finally:
-        if data is not None and place is not None:
-            page.write(found, data, place)
-    balances_rows = summary(files.of_one_state(found))
+        pieces.write_page(partial(page.page, found))
+    balances_rows = summary(data.of_one_state(found))
     if json_file:
         as_json = {name: [asdict(row) | {"brings": row.brings} for row in rows] for name, rows in balances_rows.items()}
         write_json({"code": code, "commit": commit(), "balances": as_json}, json_file)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from slackwater_lab.ablate.options import FILE, check
-from slackwater_lab.cells import append, side_by_side, until
+from slackwater_lab.cells import Pieces, side_by_side
 from slackwater_lab.cluster.terminal import console
-from slackwater_lab.options import json_option, progress, write_json
+from slackwater_lab.options import jobs_option, json_option, pieces_options, progress, write_json
 
 if TYPE_CHECKING:
     from slackwater.detector.classify.tree import Model
@@ -35,20 +34,14 @@ def _judge(model: Model, code: str, commit: str | None, machine: str, left: tupl
 )
 @click.argument("places", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="PLACE...")
 @click.option("--off", "names", multiple=True, metavar="MECHANISM", help="Only these; again for more.  [default: all]")
-@click.option("--minutes", type=click.FloatRange(0.1), help="End after so long; go on another time.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [default: all processors]")
-@click.option("--data", type=FILE, help="Each judged recording is a line here; what it has is not judged again.")
-@click.option("--page", "place", type=FILE, help="The page to write.")
-@click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
+@jobs_option
+@pieces_options("recordings that are judged")
 @json_option
 def ablate_detector(
     places: tuple[Path, ...],
     names: tuple[str, ...],
-    minutes: float | None,
     jobs: int | None,
-    data: Path | None,
-    place: Path | None,
-    replay: bool,
+    pieces: Pieces,
     json_file: str | None,
 ) -> None:
     """Judge recordings with each mechanism of the detector off, and show what each brings.
@@ -61,26 +54,25 @@ def ablate_detector(
     from slackwater_lab.ablate import detector_page as page
     from slackwater_lab.ablate import recordings
     from slackwater_lab.ablate.detector_mechanisms import DETECTOR
+    from slackwater_lab.ablate.seams import refuse_unknown
     from slackwater_lab.cluster import machine
     from slackwater_lab.cluster.commit import commit
     from slackwater_lab.compare.measured import machine_of
 
-    check(names, DETECTOR, data, needs_data=replay or place is not None, lines="recordings that are judged")
-    files = [file for one in places for file in (sorted(one.rglob("*.parquet")) if one.is_dir() else [one])]
-    found = recordings.read(data) if data else []
+    refuse_unknown(names, DETECTOR)
+    asked = [file for one in places for file in (sorted(one.rglob("*.parquet")) if one.is_dir() else [one])]
+    found = recordings.read(pieces.data) if pieces.data else []
     code = recordings.code_digest()
-    left = [] if replay else recordings.left(found, code, files, names)
-    total = len(recordings.left((), code, files, names))
+    left = [] if pieces.replay else recordings.left(found, code, asked, names)
+    total = len(recordings.left((), code, asked, names))
     model = choose_model(DetectorSettings(model=""))
     work = partial(_judge, model, code, commit(), machine_of(machine.bare()))
     try:
-        for line in side_by_side(work, left, total, "judged recordings", progress, until(minutes), jobs):
+        for line in side_by_side(work, left, total, "judged recordings", progress, pieces.until_mono_s, jobs):
             found.append(line)
-            if data is not None:
-                append(data, line)
+            pieces.keep(line)
     finally:
-        if data is not None and place is not None:
-            page.write(found, places, data, place)
+        pieces.write_page(partial(page.page, found, list(map(str, places))))
     rows = recordings.rows(found)
     if json_file:
         write_json({"code": code, "commit": commit(), "rows": [asdict(row) for row in rows]}, json_file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from slackwater_lab.ablate.page import TEMPLATES, shown
 from slackwater_lab.ablate.recordings import Judged, Row, rows
@@ -41,11 +40,6 @@ def page(found: Sequence[Judged], places: Sequence[str], data: str, place: str) 
         rows=rows(found),
         cells=cells,
     )
-
-
-def write(found: Sequence[Judged], places: Sequence[Path], data: Path, place: Path) -> None:
-    """Writes the page. Raises OSError."""
-    place.write_text(page(found, [str(one) for one in places], str(data), str(place)))
 
 
 def _text(value: float | None) -> str:

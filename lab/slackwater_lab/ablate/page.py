@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from slackwater_lab.ablate.data import CODE, Line, of_one_state
 from slackwater_lab.ablate.mechanisms import MECHANISMS
@@ -50,8 +49,3 @@ def shown(ratio: Estimate) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.3f}"
     return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-
-
-def write(found: Sequence[Line], data: Path, place: Path) -> None:
-    """Writes the page. Raises OSError."""
-    place.write_text(page(found, str(data), str(place)))

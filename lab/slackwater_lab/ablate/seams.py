@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import click
 
 
 class SeamError(ValueError):
@@ -83,6 +85,12 @@ def off(seams: Sequence[Seam]) -> Iterator[None]:
     finally:
         for owner, name, value in reversed(before):
             setattr(owner, name, value)
+
+
+def refuse_unknown(names: Sequence[str], known: Collection[str]) -> None:
+    """Raises UsageError for the name of a mechanism that there is not."""
+    if unknown := [name for name in names if name not in known]:
+        raise click.UsageError(f"--off {unknown[0]}: expected one of {', '.join(known)}")
 
 
 def lines_of(code: Sequence[str]) -> int:

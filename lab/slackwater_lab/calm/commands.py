@@ -6,21 +6,22 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
+from slackwater_lab.cells import Pieces
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.terminal import console
 from slackwater_lab.disturb.timetable import DISTURBANCES
-from slackwater_lab.options import cluster_options, json_option, progress, write_json
+from slackwater_lab.options import FOLDER, cluster_options, json_option, pieces_options, progress, write_json
 
 if TYPE_CHECKING:
     from slackwater_lab.calm.data import Minute
 
-FILE = click.Path(dir_okay=False, path_type=Path)
 FEW = 10
 """With more hosts than this they are pools of as many, and have small web servers."""
 
@@ -54,14 +55,8 @@ FEW = 10
     show_default=True,
     help="Share of this machine's processors that full load takes; less where the quotas are.",
 )
-@click.option("--data", type=FILE, help="Each minute is a line here; what it has is not repeated.")
-@click.option("--page", "place", type=FILE, help="The page to write.")
-@click.option(
-    "--recordings",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for a recording of each pool, with what was done as labels.",
-)
-@click.option("--replay", is_flag=True, help="Only write the page again, from the data file alone.")
+@pieces_options("minutes that are measured", timed=False)
+@click.option("--recordings", type=FOLDER, help="Folder for a recording of each pool, with what was done as labels.")
 @json_option
 def calm(
     settings: LabSettings,
@@ -71,10 +66,8 @@ def calm(
     disturbances: tuple[str, ...],
     per_hour: int,
     load: float,
-    data: Path | None,
-    place: Path | None,
+    pieces: Pieces,
     recordings: Path | None,
-    replay: bool,
     json_file: str | None,
 ) -> None:
     """Count false episodes while nobody is loud; ends with status 1 when there were any in time that counts.
@@ -84,30 +77,23 @@ def calm(
 
     More than 10 hosts have small web servers: an Apache with one process and two php-fpm children.
     """
-    from slackwater_lab.calm import data as files
-    from slackwater_lab.calm import page
+    from slackwater_lab.calm import data, page
     from slackwater_lab.calm.plan import CalmPlan
     from slackwater_lab.calm.run import Calm, series_of
     from slackwater_lab.calm.summary import of_one_state, summary
-    from slackwater_lab.cells import append
 
-    if data is None and (replay or place):
-        raise click.UsageError("--data is missing: the file with the minutes that are measured")
-    if replay and place is None:
-        raise click.UsageError("--page is missing: the page to write")
     plan = CalmPlan(seed, DISTURBANCES if "all" in disturbances else tuple(dict.fromkeys(disturbances)), per_hour, load)
     settings = replace(settings, pools=pools or math.ceil(settings.hosts / FEW))
     if settings.hosts > FEW:
         settings = replace(settings, mpm="event-small", php_children=2)
-    found = files.read(data) if data else []
+    found = data.read(pieces.data) if pieces.data else []
 
     def keep(one: Minute) -> None:
         found.append(one)
-        if data is not None:
-            append(data, one)
+        pieces.keep(one)
         _tell(one)
 
-    left = [] if replay else files.left(found, series_of(settings, plan), minutes)
+    left = [] if pieces.replay else data.left(found, series_of(settings, plan), minutes)
     try:
         if left:
             if len(left) < minutes:
@@ -115,8 +101,7 @@ def calm(
             with Lab(settings, progress) as cluster:
                 Calm(cluster, plan, progress, keep, recordings).run(left)
     finally:
-        if data is not None and place is not None:
-            page.write(found, data, place)
+        pieces.write_page(partial(page.page, found))
     total = summary(of_one_state(found))
     if json_file:
         write_json(total, json_file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from slackwater_lab.calm import summary
 from slackwater_lab.calm.data import Minute
@@ -79,8 +78,3 @@ def _fleet(one: Minute) -> str:
         f" {one.machine['hypervisor']}; `{one.app}`, `{one.balance}`;"
         f" full load {one.load:.0%} of the processors, {one.capacity_rps:.0f} requests/s"
     )
-
-
-def write(found: Sequence[Minute], data: Path, place: Path) -> None:
-    """Writes the page. Raises OSError."""
-    place.write_text(page(found, str(data), str(place)))

@@ -8,16 +8,14 @@ import click
 import msgspec
 
 from slackwater_lab.cells import until
-from slackwater_lab.options import json_option, progress, write_json
-
-FILE = click.Path(dir_okay=False, path_type=Path)
+from slackwater_lab.options import FILE, FOLDER, json_option, minutes_option, progress, write_json
 
 
 @click.command(epilog="Example: slackwater lab balance --scenarios 100 --seed 7 --out balance --minutes 20")
 @click.option("--scenarios", type=click.IntRange(1), default=100, show_default=True, help="So many are drawn.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same scenarios.")
-@click.option("--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Their folder.")
-@click.option("--minutes", type=click.FloatRange(0.1), help="End after so long; go on another time.")
+@click.option("--out", "folder", required=True, type=FOLDER, help="The folder that everything is kept in.")
+@minutes_option
 @click.option("--page", "page_file", type=FILE, help="Write the page of results.")
 @click.option("--data", "data_file", type=FILE, help="Write the figures that `slackwater check` reads.")
 @json_option

@@ -13,7 +13,7 @@ from slackwater_lab.cells import until
 from slackwater_lab.cluster.lab import LabSettings
 from slackwater_lab.cluster.terminal import console
 from slackwater_lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
-from slackwater_lab.options import hosts_options, json_option, progress, write_json
+from slackwater_lab.options import hosts_options, json_option, minutes_option, out_option, progress, write_json
 
 DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
 DATA = "runs.jsonl"
@@ -25,9 +25,9 @@ DATA = "runs.jsonl"
 @click.option("--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed.")
 @click.option("--rounds", type=click.IntRange(1), help="[default: 5, with --random 1]")
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="Its folder.")
+@out_option
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the order.")
-@click.option("--minutes", type=click.FloatRange(0.1), help="Begin nothing that would end later; go on another time.")
+@minutes_option
 @click.option("--replay", is_flag=True, help="Only make the tables again from what the folder holds.")
 @hosts_options
 @json_option

@@ -6,7 +6,6 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from slackwater_lab.cells import templates
@@ -104,8 +103,3 @@ def _median(values: Sequence[float | None], form: Callable[[float], str]) -> str
         return "-"
     middle, low, high = (form(value) for value in (statistics.median(there), min(there), max(there)))
     return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def write(found: Sequence[Measured], data: Path, place: Path) -> None:
-    """Writes the page. Raises OSError."""
-    place.write_text(page(found, str(data), str(place)))

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from slackwater_lab.cells import until
 from slackwater_lab.cluster.terminal import console
-from slackwater_lab.options import json_option, progress, write_json
+from slackwater_lab.options import json_option, minutes_option, out_option, progress, write_json
 
 if TYPE_CHECKING:
     from slackwater.detector.classify.tree import Model
@@ -90,8 +90,8 @@ class Remembering(click.Command):
     type=click.Choice(PLAYERS),
     help="With --random: who plays beside leastconn; again for more.  [default: all]",
 )
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="With --random: its folder.")
-@click.option("--minutes", type=click.FloatRange(0.1), help="With --random: end after so long; go on another time.")
+@out_option
+@minutes_option
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same run.")
 @json_option
 def simulate(
@@ -115,7 +115,8 @@ def simulate(
     of this machine for one decision.
 
     --random plays each drawn scenario under every balancer, Slackwater and the oracles, or those of --player, on all
-    cores, and shows all of them against leastconn. The same command goes on where it was interrupted.
+    cores, and shows all of them against leastconn. They are kept in the folder of --out, and the same command goes on
+    where it was interrupted.
     """
     from slackwater.core.config import DetectorSettings
     from slackwater.detector.service import choose_model
