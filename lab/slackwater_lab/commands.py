@@ -17,8 +17,8 @@ from slackwater_lab.ablate.commands import ablate
 from slackwater_lab.ablate.detector_commands import ablate_detector
 from slackwater_lab.calm.commands import calm
 from slackwater_lab.cluster.lab import Lab, LabSettings
-from slackwater_lab.cluster.load import Demand
 from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.stress import STRESSORS
 from slackwater_lab.cluster.terminal import console
 from slackwater_lab.cluster.traces import down, is_up, state, traces
 from slackwater_lab.compare.balance_commands import balance
@@ -26,16 +26,14 @@ from slackwater_lab.compare.commands import compare
 from slackwater_lab.compare.evaluate_commands import evaluate
 from slackwater_lab.compare.simulate_commands import simulate
 from slackwater_lab.disturb.timetable import DISTURBANCES, timetable
-from slackwater_lab.experiment.policies import POLICIES
-from slackwater_lab.experiment.steady import default_demand, shown
+from slackwater_lab.experiment.steady import shown
 from slackwater_lab.governor.live.commands import governor_policies
-from slackwater_lab.options import cluster_options, json_option, noise_options, progress, write_json
-from slackwater_lab.stories import one_policy, second_stage
+from slackwater_lab.options import cluster_options, json_option, progress, write_json
+from slackwater_lab.stories import second_stage
 from slackwater_lab.stories.capacity_commands import capacity
 from slackwater_lab.stories.governed_commands import governor
-from slackwater_lab.stories.one_policy import PolicyTest
 from slackwater_lab.stories.own_cost_commands import cost
-from slackwater_lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
+from slackwater_lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, SecondStageTest
 from slackwater_lab.stories.signals_commands import signals
 
 
@@ -82,87 +80,35 @@ def status(as_json: bool) -> None:
         sys.exit(1)
 
 
-@lab.command("run", epilog="Example: slackwater lab run --policy static --balance leastconn --rounds 3 --json out.json")
+@lab.command("second-stage", epilog="Example: slackwater lab second-stage --scenario all-noisy --seconds 12 --rounds 3")
 @cluster_options
-@noise_options
 @click.option(
-    "--scenario",
-    type=click.Choice([*one_policy.SCENARIOS, *second_stage.RETUNED_WITHIN_S]),
-    default="one-noisy",
-    show_default=True,
+    "--scenario", type=click.Choice(list(second_stage.RETUNED_WITHIN_S)), default="all-noisy", show_default=True
 )
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="static", show_default=True)
+@click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--rate", type=click.FloatRange(1), help="Open loop: requests per second  [default: the application's]")
-@click.option("--load", "share", type=click.FloatRange(0.01, 2), help="Open loop: share of the measured capacity.")
-@click.option("--left", type=click.FloatRange(0.01, 2), help="Open loop: share of the capacity beside the neighbours.")
-@click.option("--clients", type=click.IntRange(1), help="Closed loop: number of clients.")
-@click.option(
-    "--knob", "knobs", multiple=True, type=click.Choice(list(KNOBS)), help=f"Second stage  [default: {CHILDREN}]"
-)
-@click.option("--children", type=click.IntRange(1, 32), help=f"Second stage: php-fpm's own  [default: {CALM_CHILDREN}]")
+@click.option("--clients", type=click.IntRange(1), default=48, show_default=True, help="Of the closed loop.")
+@click.option("--knob", "knobs", multiple=True, type=click.Choice(list(KNOBS)), help=f"Again.  [default: {CHILDREN}]")
+@click.option("--children", type=click.IntRange(1, 32), default=CALM_CHILDREN, show_default=True, help="Of php-fpm.")
 @json_option
-def run_(
+def second_stage_(
     settings: LabSettings,
-    noise: str,
-    intensity: float,
     scenario: str,
-    policy: str,
+    noise: str,
     seconds: float,
     rounds: int,
-    rate: float | None,
-    share: float | None,
-    left: float | None,
-    clients: int | None,
+    clients: int,
     knobs: tuple[str, ...],
-    children: int | None,
+    children: int,
     json_file: str | None,
 ) -> None:
-    """Measure a policy: calm, noisy neighbours, calm again; as often as there are rounds.
+    """Measure the second stage: calm, a neighbour in every host with the weights alone, then with the second stage too.
 
-    all-noisy: a neighbour in every host and a closed loop, with the weights alone, then with the second stage too;
-    search: the same, with the second stage's values found by trying; weights-all-noisy: the same neighbours under
-    --policy, with the demand that is asked for.
+    all-noisy: values from the knowledge base; search: values that are found by trying.
     """
-    if scenario in second_stage.RETUNED_WITHIN_S:
-        retuned = replace(settings, php_children=children or CALM_CHILDREN, retunable=True)
-        test = SecondStageTest(scenario, noise, intensity, seconds, rounds, clients or 48, knobs or (CHILDREN,))
-        _run_retuned(retuned, test, json_file)
-        return
-    if sum(value is not None for value in (rate, share, left, clients)) > 1:
-        raise click.UsageError("give at most one of --rate, --load, --left and --clients")
-    shares = share is not None or left is not None
-    if not shares and clients is None and rate is None:
-        rate, share = default_demand(settings)
-        shares = share is not None
-    demand = None if shares else Demand(rate_rps=rate, clients=clients)
-    of_left = left is not None
-    asked = PolicyTest(policy, noise, intensity, seconds, rounds, demand, left if of_left else share, of_left, scenario)
-    if settings.balance == "roundrobin":
-        settings = replace(settings, balance=POLICIES[policy].balance)
-    with Lab(settings, progress) as cluster:
-        result = one_policy.run(cluster, asked, progress)
-    if json_file:
-        write_json(result, json_file)
-        if json_file == "-":
-            return
-    columns = [name for name, _ in one_policy.COLUMNS]
-    described = ", ".join((scenario, policy, settings.balance, settings.app, noise))
-    table = Table(
-        "phase",
-        *columns,
-        title=f"{described}: medians of {rounds} rounds",
-    )
-    for row in one_policy.medians(result):
-        table.add_row(*row)
-    console().print(table)
-    for number, one in enumerate(result["rounds"], start=1):
-        click.echo(f"round {number}: {one_policy.sentence(one)}")
-
-
-def _run_retuned(settings: LabSettings, test: SecondStageTest, json_file: str | None) -> None:
-    """Calm, a neighbour in each host with the weights alone, the same with the second stage; always a closed loop."""
+    settings = replace(settings, php_children=children, retunable=True)
+    test = SecondStageTest(scenario, noise, seconds, rounds, clients, knobs or (CHILDREN,))
     with Lab(settings, progress) as cluster:
         result = second_stage.run(cluster, test, progress)
     if json_file:
@@ -170,15 +116,15 @@ def _run_retuned(settings: LabSettings, test: SecondStageTest, json_file: str | 
         if json_file == "-":
             return
     title = (
-        f"{test.scenario}, {settings.balance}, {settings.app}, {test.noise}, {test.clients} clients, "
-        f"{settings.php_children} children: medians of {test.rounds} rounds"
+        f"{scenario}, {settings.balance}, {settings.app}, {noise}, {clients} clients, {children} children:"
+        f" medians of {rounds} rounds"
     )
-    table = Table("phase", *[name for name, _ in one_policy.COLUMNS], title=title)
-    for row in one_policy.medians(result, PHASES):
+    table = Table("phase", *second_stage.COLUMNS, title=title)
+    for row in second_stage.medians(result["rounds"]):
         table.add_row(*row)
     console().print(table)
-    for number, one in enumerate(result["rounds"], start=1):
-        click.echo(f"round {number}: {second_stage.sentence(one)}")
+    for number, measured in enumerate(result["rounds"], start=1):
+        click.echo(f"round {number}: {second_stage.sentence(measured)}")
     if "remembered" in result:
         click.echo(f"remembered: {json.dumps(result['remembered'])}")
     click.echo(f"p95 with the second stage: {shown(result['ratio'], '.2f')} of without it")

@@ -18,8 +18,6 @@ from slackwater_lab.cluster.cgroups import PERIOD_S
 from slackwater_lab.cluster.hosts import MOST
 from slackwater_lab.cluster.lab import LabSettings
 from slackwater_lab.cluster.machines import HostKind
-from slackwater_lab.cluster.noise import NOISES
-from slackwater_lab.cluster.stress import STRESSORS
 
 
 def progress(text: str) -> None:
@@ -131,21 +129,6 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         wrapped = option(wrapped)
     return wrapped
-
-
-def noise_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True),
-        click.option(
-            "--intensity",
-            type=click.FloatRange(0, 1, min_open=True),
-            default=1.0,
-            show_default=True,
-            help="Share of time in which each of the neighbour's threads works.",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slackwater_lab.experiment.measures import Figures
-from slackwater_lab.stories.second_stage import PHASES, allowed, median_ratio, ratio, sentence
+from slackwater_lab.stories.second_stage import PHASES, allowed, median_ratio, medians, ratio, sentence
 
 
 def phases(*p95_ms: float | None) -> dict[str, Figures]:
@@ -22,6 +22,12 @@ def test_the_ratio_is_p95_with_the_second_stage_over_p95_without() -> None:
 @pytest.mark.parametrize(("without", "with_"), [(None, 140.0), (200.0, None), (0.0, 140.0), (None, None)])
 def test_a_phase_that_answered_nothing_makes_no_ratio(without: float | None, with_: float | None) -> None:
     assert ratio(phases(92.0, without, with_)) is None
+
+
+def test_the_table_shows_medians_of_the_rounds_and_the_sum_of_errors() -> None:
+    rounds = [{"phases": phases(1.0, p95_ms, 2.0)} for p95_ms in (10.0, 30.0, 20.0)]
+    rounds[0]["phases"]["without"]["errors"], rounds[1]["phases"]["without"]["errors"] = 1, 2
+    assert medians(rounds)[1] == ["without", "-", "3", "-", "-", "-", "20.0", "-"]
 
 
 def test_the_median_leaves_rounds_without_a_ratio_out() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +16,6 @@ from slackwater_lab.cluster.paths import LabError, missing_privileges
 from slackwater_lab.commands import lab as group
 from slackwater_lab.experiment.measures import Figures
 from slackwater_lab.stories.demo import Act, judge, worth_showing
-from slackwater_lab.stories.one_policy import SCENARIOS, PolicyTest, medians, sentence
 
 ALL = "CapEff:\t000001ffffffffff\n"
 NO_NET_ADMIN = "CapEff:\t000001ffffffefff\n"
@@ -60,10 +58,8 @@ def test_every_command_has_help_with_an_example() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["run", "--rate", "10", "--clients", "4"], "at most one of --rate, --load, --left and --clients"),
-        (["run", "--policy", "magic"], "'magic' is not one of"),
-        (["run", "--intensity", "0"], "0.0 is not in the range"),
-        (["run", "--balance", "first"], "'first' is not one of"),
+        (["record", "--out", "x", "--intensity", "0"], "0.0 is not in the range"),
+        (["demo", "--balance", "first"], "'first' is not one of"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(arguments: list[str], says: str) -> None:
@@ -105,23 +101,6 @@ def test_of_a_ramp_the_first_step_and_the_last_are_reported() -> None:
     assert [worth_showing(step, last) for step in steps] == [True, False, True, False, True, True]
 
 
-def test_the_table_shows_medians_of_the_rounds_and_the_sum_of_errors() -> None:
-    rounds: list[dict[str, Any]] = [
-        {
-            "phases": {name: figures(p95, errors) for name in ("calm", "noise", "after")},
-            "detection_s": 0.4,
-            "restored_s": None,
-            "taken": [],
-        }
-        for p95, errors in ((10.0, 1), (30.0, 0), (20.0, 2))
-    ]
-    row = medians({"rounds": rounds})[1]
-    assert row == ["noise", "300", "3", "10.0", "1.0", "1.0", "20.0", "9.0", "0.30"]
-    assert sentence(rounds[0]) == (
-        "p95 ms calm 10.0, noise 10.0, after 10.0; errors 3; first weight change after 0.40 s, back after - s"
-    )
-
-
 def test_the_processor_is_named() -> None:
     assert cpu_model("processor\t: 0\nmodel name\t: A Processor\nflags: x\n") == "A Processor"
     assert cpu_model("processor: 0\n") == "unknown"
@@ -148,13 +127,3 @@ def test_status_says_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert (done.exit_code, done.output) == (1, "no lab on this machine\n")
     as_json = json.loads(CliRunner().invoke(group, ["status", "--json"]).output)
     assert as_json["traces"] == []
-
-
-def test_a_scenario_has_its_noisy_hosts_and_phases_of_one_length() -> None:
-    noisy = {}
-    for name in SCENARIOS:
-        scenario = PolicyTest("static", "cpu", 0.5, 7.0, 1, None, 0.3, scenario=name).described(hosts=3)
-        noisy[name] = sorted(scenario.hosts)
-        assert (scenario.calm_s, scenario.seconds, scenario.after_s) == (7.0, 7.0, 7.0)
-        assert {(one.kind, one.intensity, one.end_s) for one in scenario.neighbours} == {("cpu", 0.5, 7.0)}
-    assert noisy == {"one-noisy": [0], "two-noisy": [0, 1], "weights-all-noisy": [0, 1, 2]}

@@ -203,6 +203,16 @@ def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None
     assert latency.answer_s(looks, {"host2"}, 1.5, 2.5) is None
 
 
+def test_the_way_back_ends_when_all_weights_are_at_the_baseline_to_stay() -> None:
+    def looks(*weights: tuple[float, int]) -> list[tuple[float, str, int, int]]:
+        return [(at, name, low if name == "host1" else 100, 0) for at, low in weights for name in ("host1", "host2")]
+
+    fell = ((1.0, 0), (5.0, 50), (6.0, 100))
+    assert latency.back_s(looks(*fell, (7.0, 20), (7.5, 100), (8.0, 100)), 4.0) == pytest.approx(3.5)
+    assert latency.back_s(looks(*fell, (7.0, 20)), 4.0) is None, "it never was to stay"
+    assert latency.back_s(looks((1.0, 0), (3.0, 100), (5.0, 100)), 4.0) is None, "it was there before"
+
+
 def test_a_look_is_what_one_interval_s_samples_say() -> None:
     def sample(node: str, seq: int, rps: float, rt_ms: float | None, used: float) -> Sample:
         return Sample(

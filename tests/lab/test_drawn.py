@@ -56,7 +56,12 @@ def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
     assert other is not None
     assert (usual.load, other.load, other.neighbours) == (0.5, 0.3, usual.neighbours)
     assert other.what == f"{usual.what}, at 30% load"
-    for unknown in ("two@", "two@0", "two@100", "nothing@30"):
+    flooded = in_lab.named("two+flood@30")
+    assert flooded is not None
+    assert flooded.load == 0.3
+    assert {(one.kind, one.lost) for one in flooded.neighbours} == {("flood", None)}
+    assert flooded.hosts == usual.hosts
+    for unknown in ("two@", "two@0", "two@100", "nothing@30", "two+nothing", "nothing+cpu"):
         assert in_lab.named(unknown) is None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import statistics
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,11 @@ from slackwater_lab.cluster.commit import commit
 from slackwater_lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.load import Demand
-from slackwater_lab.experiment.steady import shown
-from slackwater_lab.stories.one_policy import PolicyTest, run
+from slackwater_lab.experiment.drawn import named
+from slackwater_lab.experiment.measures import figures
+from slackwater_lab.experiment.recording import Run
+from slackwater_lab.experiment.run import one_run
+from slackwater_lab.experiment.steady import capacity_rps, shown
 from tests.support.real_lab import needs_lab
 
 pytestmark = [
@@ -62,18 +65,22 @@ SCENARIOS = (
 
 
 def measure(scenario: Scenario, folder: Path) -> dict[str, Any]:
-    """Both runs; leaves NAME.sqlite (the journal) and NAME.toml (the controller's file) in the folder."""
-    results: dict[str, Any] = {}
-    demand = None
+    """Figures beside the neighbour of both runs. Leaves NAME.sqlite (the journal) and NAME.toml (the controller's file)
+    in the folder."""
+    found: dict[str, Any] = {}
+    noisy = named(f"one+{scenario.noise}@{scenario.load:.0%}".removesuffix("%"))
+    assert noisy is not None
+    noisy = replace(noisy, seconds=SECONDS, neighbours=tuple(replace(one, end_s=SECONDS) for one in noisy.neighbours))
     for policy in ("static", "slackwater"):
-        test = PolicyTest(policy, scenario.noise, 1.0, SECONDS, 1, demand, None if demand else scenario.load)
         with Lab(LabSettings(app=scenario.app), print) as lab:
-            results[policy] = run(lab, test, print)
+            found.setdefault("rate_rps", round(scenario.load * capacity_rps(lab), 1))
+            outcome = one_run(lab, Run(1, 1, noisy.what, policy), noisy, Demand(rate_rps=found["rate_rps"]))
             if policy == "slackwater":
                 keep_journal(folder / f"{scenario.name}.sqlite")
                 (folder / f"{scenario.name}.toml").write_text(CONTROLLER_FILE.read_text())
-        demand = Demand(rate_rps=results["static"]["settings"]["rate_rps"])
-    return results
+        one, marks = outcome.recorded, outcome.recorded.marks
+        found[policy] = figures(one, one.due_s, marks.on_s, marks.off_s, one.lost)
+    return found
 
 
 def keep_journal(place: Path) -> None:
@@ -99,13 +106,13 @@ def test_the_estimate_is_near_what_static_weights_gave(tmp_path: Path) -> None:
     rows, factors = [], []
     for scenario in SCENARIOS:
         results = measure(scenario, tmp_path)
-        static, acting = (results[policy]["rounds"][0]["phases"]["noise"] for policy in ("static", "slackwater"))
+        static, acting = results["static"], results["slackwater"]
         estimate_ms, note = estimated(scenario, tmp_path)
         factor = None if estimate_ms is None else max(estimate_ms / static["p95_ms"], static["p95_ms"] / estimate_ms)
         factors += [] if factor is None else [factor]
         options = f"`--app {scenario.app} --noise {scenario.noise} --load {scenario.load:g}`"
         times = shown(static["p95_ms"]), shown(estimate_ms), shown(factor, ".2f"), shown(acting["p95_ms"])
-        rate = f"{results['static']['settings']['rate_rps']:g}"
+        rate = f"{results['rate_rps']:g}"
         rows.append((options, rate, *times, note if estimate_ms is None else ""))
     heads = ("scenario", "requests/s", "measured ms", "estimate ms", "factor", "with Slackwater ms", "note")
     print("\n".join([f"commit {commit()}; {machine()}", *table(heads, rows)]))

@@ -212,7 +212,6 @@ class Blocks:
 
     def _measured(self, lab: Lab, piece: Piece, run: Run) -> Measured:
         scenario = scenario_of(run.scenario)
-        assert scenario.load is not None
         capacity = piece.capacity_rps or self._capacity_rps[scenario.app]
         rate_rps = round(scenario.load * capacity, 1)
         folder = self._out / piece.folder
@@ -247,7 +246,7 @@ def measured_rps(lab: Lab, app: str, progress: Progress) -> float:
     return found
 
 
-KEPT = ("requests", "errors", "errors_share", *TIMES, "answers_s", "detected_s")
+KEPT = ("requests", "errors", "errors_share", *TIMES, *results.ANSWERS)
 
 
 def _kept(figures: Mapping[str, Any]) -> dict[str, float | None]:

@@ -20,7 +20,7 @@ DATA = "runs.jsonl"
 
 
 @click.command(epilog="Example: slackwater lab compare --out one --scenario one --policy static --policy slackwater")
-@click.option("--scenario", "scenarios", multiple=True, help="two@30: two at 30% load. Again for more.  [default: one]")
+@click.option("--scenario", "scenarios", multiple=True, help="two+cpu@30: two by `cpu` at 30% load. Again for more.")
 @click.option("--policy", "policies", multiple=True, help=f"Again for more.  [default: {', '.join(DEFAULT_POLICIES)}]")
 @click.option("--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed.")
 @click.option("--rounds", type=click.IntRange(1), help="[default: 5, with --random 1]")

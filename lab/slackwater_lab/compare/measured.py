@@ -43,7 +43,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     calm: dict[str, float | None]
     """Figures of `slackwater_lab.experiment.measures` before the first neighbour."""
     loud: dict[str, float | None]
-    """The same from the first neighbour to the last, and `answers_s`, `detected_s`."""
+    """The same from the first neighbour to the last, and `results.ANSWERS`."""
 
     @property
     def block(self) -> Block:

@@ -16,7 +16,8 @@ from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import TIMES, figures
 from slackwater_lab.experiment.recording import Recorded
 
-MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s")
+ANSWERS = ("answers_s", "detected_s", "back_s")
+MEASURES = (*TIMES, "errors_share", *ANSWERS)
 
 
 def of_run(recorded: Recorded) -> dict[str, dict[str, Any]]:
@@ -31,7 +32,7 @@ def of_run(recorded: Recorded) -> dict[str, dict[str, Any]]:
 
 
 def answers(recorded: Recorded) -> dict[str, Any]:
-    """How soon the policy answered: the first weight, and the first Verdicts where there were any."""
+    """How soon the policy answered: the first weight, the first Verdicts where there were any, and the way back."""
     marks = recorded.marks
     scenario = named(recorded.run.scenario)
     assert scenario is not None
@@ -40,6 +41,7 @@ def answers(recorded: Recorded) -> dict[str, Any]:
     found: dict[str, Any] = {
         "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s, marks.off_s),
         "detected_s": None,
+        "back_s": latency.back_s(recorded.weights, marks.off_s),
     }
     if recorded.verdicts is not None:
         delays = latency.detections(recorded.verdicts, recorded.facts["neighbours"])
@@ -59,7 +61,7 @@ def cells(found: Sequence[Measured]) -> list[dict[str, Any]]:
             continue
         cell: dict[str, Any] = {"scenario": scenario, "policy": policy, "rounds": len(mine)}
         for name in MEASURES:
-            values = [run["loud"][name] for run in mine.values() if run["loud"][name] is not None]
+            values = [value for run in mine.values() if (value := run["loud"].get(name)) is not None]
             cell[name] = _as_json(median(values))
         cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in mine.values())
         calm = [run["calm"]["p95_ms"] for run in mine.values() if run["calm"]["p95_ms"] is not None]

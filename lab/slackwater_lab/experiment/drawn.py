@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from slackwater_lab.experiment.scenarios import SCENARIOS, Neighbour, Scenario
+from slackwater_lab.cluster.noise import NOISES
+from slackwater_lab.cluster.stress import STRESSORS
+from slackwater_lab.experiment.scenarios import FLOODS, SCENARIOS, Neighbour, Scenario
 
 HOSTS = 3
 SECONDS = 20.0
@@ -14,6 +17,7 @@ TAKEN = {"llcprobe": (0.5, 0.7, 0.85), "dcopy": (0.5,), "cpu": (0.5,), "stress-c
 """Kinds, and shares of a host that the lab is known to find a weight for."""
 NAME = re.compile(r"random-(\d+)-(\d+)")
 AT_LOAD = re.compile(r"(.+)@([1-9]\d?)")
+OF_KIND = re.compile(r"(.+)\+([a-z-]+)")
 
 
 def names(seed: int, count: int) -> list[str]:
@@ -22,13 +26,21 @@ def names(seed: int, count: int) -> list[str]:
 
 
 def named(name: str) -> Scenario | None:
-    """The scenario with this name, of the table or drawn; `two@30` is `two` at 30% load. None: there is none."""
+    """The scenario with this name, of the table or drawn; `two@30` is `two` at 30% load, `two+cpu` with neighbours of
+    this kind. None: there is none."""
     if found := NAME.fullmatch(name):
         return drawn(int(found[1]), int(found[2]))
     if found := AT_LOAD.fullmatch(name):
         usual = named(found[1])
         return usual and replace(usual, what=f"{usual.what}, at {found[2]}% load", load=int(found[2]) / 100)
+    if (found := OF_KIND.fullmatch(name)) and (kind := found[2]) in (*NOISES, *STRESSORS):
+        usual = named(found[1])
+        return usual and replace(usual, what=f"{usual.what}, by {kind}", neighbours=_by(kind, usual.neighbours))
     return SCENARIOS.get(name)
+
+
+def _by(kind: str, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
+    return tuple(replace(one, kind=kind, lost=None if kind in FLOODS else one.lost) for one in neighbours)
 
 
 def drawn(seed: int, number: int) -> Scenario:

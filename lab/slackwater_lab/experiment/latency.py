@@ -1,10 +1,12 @@
-"""How soon a policy answered: from a neighbour's onset to the first weight, and to the first Verdict."""
+"""How soon a policy answered: from a neighbour's onset to the first weight and Verdict, and the way back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
 
 INTERFERENCE = "interference"
 
@@ -32,6 +34,14 @@ def answer_s(
         elif on_s < at_s <= off_s and server in calm and weight < low and weight <= max(0, low - (high - low)):
             return at_s - on_s
     return None
+
+
+def back_s(weights: Sequence[tuple[float, str, int, int]], off_s: float) -> float | None:
+    """Seconds from the last neighbour's end until all weights were at the baseline to stay; None: they were not at the
+    end, or were all the time. `weights` as in `answer_s`."""
+    moved_s = [at_s for at_s, _, weight, _ in weights if at_s >= off_s and weight != BASE_WEIGHT]
+    after_s = [at_s for at_s, *_ in weights if moved_s and at_s > moved_s[-1]]
+    return after_s[0] - off_s if after_s else None
 
 
 def detections(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from slackwater.core.messages import Sample, Verdict
 from slackwater.detector.recordings.recording import Label
 from slackwater.detector.recordings.recording import write as write_samples
-from slackwater_lab.cluster.balancer import BASE_WEIGHT, Snapshot
+from slackwater_lab.cluster.balancer import BASE_WEIGHT
 from slackwater_lab.cluster.commit import commit
 from slackwater_lab.cluster.hosts import NEIGHBOUR_WEIGHT
 from slackwater_lab.cluster.lab import Lab, PreparedNoise
@@ -29,7 +29,7 @@ from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.policy_runners import PolicyRunner
 from slackwater_lab.experiment.recording import Marks, Recorded, Run
 from slackwater_lab.experiment.scenarios import Neighbour, Scenario
-from slackwater_lab.experiment.steady import LOOK_S, SETTLE_S, WARM_UP_S, at_baseline, set_weights, wait_for
+from slackwater_lab.experiment.steady import SETTLE_S, WARM_UP_S, set_weights
 
 MARGIN_S = 3.0
 PREPARED_S = 15.0
@@ -152,11 +152,9 @@ class Neighbours:
 
 @dataclass
 class Outcome:
-    """What a run left: its recording, the balancer's history, and the monitors' Samples with labels."""
+    """What a run left: its recording, and the monitors' Samples with labels."""
 
     recorded: Recorded
-    history: list[Snapshot]
-    begin_mono_s: float
     samples: Sequence[Sample]
     labels: Sequence[Label]
 
@@ -176,11 +174,10 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
     """
     policy = POLICIES[run.policy]
     runner = policy.runner(lab, scenario)
-    balance = lab.balancer.balance if scenario.keeps_balance else policy.balance
     try:
         configured = lab.balancer.balance, lab.balancer.lines
-        if configured != (balance, runner.lines):
-            lab.balancer.set_balance(balance, runner.lines)
+        if configured != (policy.balance, runner.lines):
+            lab.balancer.set_balance(policy.balance, runner.lines)
             lab.balancer.reload()
         _set_quotas(lab, scenario.quotas)
         aims = aims_of(lab, scenario)
@@ -240,9 +237,6 @@ def _measured(
             time.sleep(POLL_S)
         costs = cost.between(before, cost.look(lab), time.monotonic() - before_s)
         requests = joined([one.finish() for one in loads])
-        if scenario.back_within_s:  # that they do not come back is a result
-            wait_for(lab, lambda: at_baseline(lab), scenario.back_within_s)
-            time.sleep(4 * LOOK_S)  # for the watch to see it too
     past = sorted(neighbours.past, key=lambda noise: noise.on_mono_s)
     off_s = max(noise.off_mono_s or noise.on_mono_s for noise in past)
     weights = [
@@ -284,7 +278,7 @@ def _measured(
             ],
         },
     )
-    return Outcome(recorded, watch.history, begin_s, runner.samples, neighbours.labels)
+    return Outcome(recorded, runner.samples, neighbours.labels)
 
 
 def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tuple[float, str, str]] | None:

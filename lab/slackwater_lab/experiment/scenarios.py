@@ -14,6 +14,8 @@ KIND = "llcprobe"
 CALM_S = 6.0
 AFTER_S = 6.0
 UNKNOWN_LOST = 0.5
+FLOODS = ("disk", "pagecache", "flood", "stress-hdd")
+"""Kinds that flood a device: what they take of a host cannot be stated."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Scenario:
     what: str
     neighbours: tuple[Neighbour, ...]
     seconds: float = 20.0
-    load: float | None = 0.5
-    """Share of the pool's capacity in calm; None: not known, the demand is given otherwise."""
+    load: float = 0.5
+    """Share of the pool's capacity in calm."""
     surges: tuple[Surge, ...] = ()
     clients: int | None = None
     """Closed loop of so many clients, no faster than `load`; None: open loop."""
@@ -64,10 +66,6 @@ class Scenario:
     app: str = "events"
     calm_s: float = CALM_S
     after_s: float = AFTER_S
-    back_within_s: float = 0.0
-    """So much longer the weights are watched if they are not at the baseline by then."""
-    keeps_balance: bool = False
-    """The lab's balance algorithm is kept, whatever the policy's own is."""
 
     @property
     def hosts(self) -> frozenset[int]:
@@ -84,7 +82,7 @@ RAMP = tuple(
     Neighbour(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
 )
 STRESS = tuple(
-    Neighbour(host, 6.0 * number, 6.0 * number + 5.0, kind, lost=None if kind == "stress-hdd" else 0.5)
+    Neighbour(host, 6.0 * number, 6.0 * number + 5.0, kind, lost=None if kind in FLOODS else 0.5)
     for number, (host, kind) in enumerate(
         ((0, "stress-cache"), (1, "stress-stream"), (0, "stress-vm"), (1, "stress-hdd"), (0, "stress-cpu"))
     )

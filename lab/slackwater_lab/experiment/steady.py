@@ -32,10 +32,10 @@ def default_demand(settings: LabSettings) -> tuple[float | None, float | None]:
     return (None, VM_LOAD) if settings.kind == "vm" else (APPLICATIONS[settings.app].rate_rps, None)
 
 
-def served_rps(lab: Lab, noises: Sequence[Noise] = ()) -> float:
+def served_rps(lab: Lab) -> float:
     """Requests per second that the hosts answer, each asked directly for as many as it can (a closed loop)."""
     full = Demand(clients=2 * lab.settings.php_children)
-    stay(lab, time.monotonic() + SETTLE_S, noises=noises)
+    stay(lab, time.monotonic() + SETTLE_S)
     loads = [lab.load(full, CALIBRATION_S, f"http://{host.address}") for host in lab.hosts]
     return sum(len(load.finish().seconds) for load in loads) / CALIBRATION_S
 

@@ -53,7 +53,6 @@ class SecondStageTest:
 
     scenario: str
     noise: str
-    intensity: float
     seconds: float
     rounds: int
     clients: int
@@ -103,7 +102,7 @@ class Round:
         with Stream(lambda seconds: lab.load(Demand(clients=test.clients), seconds), PIECE_S) as load:
             self._wait(lambda: at_baseline(lab), "all weights at the baseline", BACK_WITHIN_S, load)
             marks["calm"] = self._phase(load)
-            noises = lab.noise_in(lab.hosts, test.noise, test.intensity, 3 * (test.seconds + BEGIN_S) + within_s)
+            noises = lab.noise_in(lab.hosts, test.noise, 1.0, 3 * (test.seconds + BEGIN_S) + within_s)
             self._since_unix_s = time.time()
             marks["without"] = self._phase(load)
             took_s = self._wait(self._all_retuned, "all nodes retuned", within_s, load)
@@ -160,6 +159,31 @@ def run(lab: Lab, test: SecondStageTest, progress: Callable[[str], None]) -> dic
     if searching:
         found["remembered"] = json.loads((STATE_DIR / "retune.json").read_text())["found"]
     return found
+
+
+COLUMNS = {
+    "requests": "d",
+    "errors": "d",
+    "rps": ".1f",
+    "mean_ms": ".1f",
+    "p50_ms": ".1f",
+    "p95_ms": ".1f",
+    "p99_ms": ".1f",
+}
+"""Of the table, with their format."""
+
+
+def medians(rounds: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Rows of the table: a phase a row, medians over the rounds (requests and errors: the sum)."""
+    rows = []
+    for name in PHASES:
+        row = [name]
+        for key, form in COLUMNS.items():
+            values = [one["phases"][name][key] for one in rounds if one["phases"][name][key] is not None]
+            value = (sum(values) if form == "d" else statistics.median(values)) if values else None
+            row.append(shown(value, form))
+        rows.append(row)
+    return rows
 
 
 def median_ratio(rounds: Sequence[dict[str, Any]]) -> float | None:
