@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slackwater.core.config import NODE_POLICY, GovernorSettings
-from slackwater.core.messages import Governed, Knobs, KnobState, Mode, Sample
-from slackwater.governor.node import STALE_S, GovernedNode
+from slackwater.core.messages import Governed, Knobs, KnobState, Mode
+from slackwater.governor.node import STALE_S, GovernedNode, Load
 from slackwater.governor.types import Observation
-from slackwater.orders.knobs import FRESH_S, Value, can_be_set
+from slackwater.orders.knobs import Value, can_be_set
 
 CORES, CORE_FREQUENCY, QUOTA = "cpu.cores", "cpu.core_frequency", "cpu.quota"
 HURRY_UP = "hurry-up"
@@ -75,32 +75,28 @@ class PolicyNode(GovernedNode):
 
     _chosen: NodePolicy | None = None
 
-    def _decide(self, sample: Sample, now_s: float) -> None:
-        traffic, is_noisy = sample.traffic, self._interference(now_s)
-        assert traffic is not None
-        assert traffic.rps is not None
-        assert sample.cpu is not None
-        assert sample.cpu.cores is not None
-        self._shown = Observation(now_s, traffic.rps, traffic.rt_p95_ms, interference=is_noisy)
-        if self._knobs is None or now_s - self._knobs_s > FRESH_S:
+    def _decide(self, load: Load, now_s: float) -> None:
+        is_noisy, knobs = self._interference(now_s), self.fresh_knobs(now_s)
+        self._shown = Observation(now_s, load.rps, load.traffic.rt_p95_ms, interference=is_noisy)
+        if knobs is None:
             self._chosen, self.why = None, "the node's wsengine says nothing"
             return
-        found = node_policy(self._settings, self._knobs, max(1, round(sample.cpu.cores)))
-        if isinstance(found, str):
-            self._chosen, self.why = None, found
+        chosen = node_policy(self._settings, knobs, max(1, round(load.cores)))
+        if isinstance(chosen, str):
+            self._chosen, self.why = None, chosen
             return
-        self._chosen, self.why = found, found.why
+        self._chosen, self.why = chosen, chosen.why
         if is_noisy:
             self.why = "interference: as it is without the governor"
-        elif now_s - self._verdict_s >= STALE_S:
+        elif self.fresh_verdict(now_s) is None:
             self.why = "no fresh Verdict: as it is without the governor"
 
     def target_values(self, now_s: float) -> dict[str, Value]:
         """The policy, unless nothing may be lowered now."""
         if now_s - self._seen_s > STALE_S:
             self._chosen, self.why = None, "no Samples: as it is without the governor"
-        judged = now_s - self._verdict_s < STALE_S and not self._interference(now_s)
-        if self._chosen is None or not judged or NODE_POLICY not in self.usable(now_s):
+        may_lower = self.fresh_verdict(now_s) is not None and not self._interference(now_s)
+        if self._chosen is None or not may_lower or NODE_POLICY not in self.usable(now_s):
             return {}
         return {NODE_POLICY: self._chosen.value}
 
@@ -113,7 +109,7 @@ class PolicyNode(GovernedNode):
         return f"{self._chosen} {self.why}"
 
     def message(self, mode: Mode, now_unix_s: float, now_s: float) -> Governed:
-        """What the policy sets from period to period is the node's alone to know."""
-        said = super().message(mode, now_unix_s, now_s)
-        said.clock_knob = self._chosen.lever if self._chosen is not None else ""
-        return said
+        """Without the configuration, which the node alone knows."""
+        message = super().message(mode, now_unix_s, now_s)
+        message.clock_knob = self._chosen.lever if self._chosen is not None else ""
+        return message

@@ -7,39 +7,26 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.heartbeat import Heartbeat
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.machine import controller_id
-from slackwater.orders.access import BusAccess, Receiver
+from slackwater.orders.access import BusAccess
+from slackwater.orders.pool import OrderedPool
 from slackwater.orders.signing import Signer
 
 KINDS = ("sample", "verdict", "cycle", "change", "knobs")
 """Kinds of messages that a pool gets."""
 
 
-class Steps(Protocol):
-    """One pool of a part of the controller."""
-
-    async def step(self) -> None:
-        """Does what is due."""
-
-    async def end(self) -> None:
-        """Once, at the end."""
-
-
-class OrderingPool(Steps, Receiver, Protocol):
-    """A pool whose nodes get Orders."""
-
-
 async def run_pools(
     settings: ControllerSettings,
     section: Literal["retune", "governor"],
     pools: Iterable[PoolSettings],
-    make: Callable[[PoolSettings, BusAccess], OrderingPool],
+    make: Callable[[PoolSettings, BusAccess], OrderedPool[Any]],
     stop: asyncio.Event,
     step_s: float,
     end_within_s: float | None = None,
@@ -55,7 +42,7 @@ async def run_pools(
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
         bus = await Bus.connect(settings.controller_bus, f"slackwater-{section}")
         try:
-            made: dict[str, OrderingPool] = {}
+            made: dict[str, OrderedPool[Any]] = {}
             for pool in pools:
                 access = BusAccess(
                     pool,
@@ -77,7 +64,7 @@ async def run_pools(
 
 
 async def drive_all(
-    pools: Mapping[str, Steps], stop: asyncio.Event, step_s: float, end_within_s: float | None = None
+    pools: Mapping[str, OrderedPool[Any]], stop: asyncio.Event, step_s: float, end_within_s: float | None = None
 ) -> None:
     """Has pools, by name, step until `stop`, each with its heartbeat. When one fails the others are ended too, within
     `end_within_s` if that is given."""
@@ -93,7 +80,7 @@ async def drive_all(
             await asyncio.wait_for(asyncio.gather(*driving, return_exceptions=True), end_within_s)
 
 
-async def drive(pool: Steps, beat: Callable[[], None], stop: asyncio.Event, step_s: float) -> None:
+async def drive(pool: OrderedPool[Any], beat: Callable[[], None], stop: asyncio.Event, step_s: float) -> None:
     """Has the pool step until `stop`; `beat` is called after each step."""
     while not stop.is_set():
         await pool.step()

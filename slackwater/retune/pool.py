@@ -7,27 +7,27 @@ import logging
 from collections.abc import Callable, Mapping
 
 from slackwater.core.config import PoolSettings, RetuneSettings
-from slackwater.core.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
-from slackwater.orders.access import SILENT_S, NotNow
-from slackwater.orders.knobs import FREQUENCY, RELEASE, RENEW_AT, Held, Value, reloads
+from slackwater.core.messages import ChangeCause, KnobState
+from slackwater.orders.access import NotNow
+from slackwater.orders.knobs import RELEASE, RENEW_AT, Value, reloads
+from slackwater.orders.pool import OrderedPool
 from slackwater.retune.best_values import BestValues
 from slackwater.retune.drain import ClusterAccess, drain_and_apply
 from slackwater.retune.knowledge import MAXCONN, Knowledge, value_for
-from slackwater.retune.node import Node
+from slackwater.retune.node import RetunedNode
 from slackwater.retune.searching import PoolSearch
-from slackwater.retune.stage import Stage, has_room
+from slackwater.retune.stage import has_room
 
 log = logging.getLogger("retune")
 
-VERDICT_FRESH_S = 3.0
 LIMIT_FOR_S = 30.0
 HOLD_FOR_S = 15.0
-SLACK_FOR_S = 60.0
-"""Calm with latency to spare for this long before the frequency may go down."""
 
 
-class Pool:
-    """Fed with messages by `see`; `step` is called twice a second. Not for several tasks at once."""
+class RetunedPool(OrderedPool[RetunedNode]):
+    """`step` is called twice a second."""
+
+    cause: ChangeCause = "second_stage"
 
     def __init__(
         self,
@@ -38,97 +38,44 @@ class Pool:
         cluster: ClusterAccess,
         clock: Callable[[], float],
     ) -> None:
-        self.settings = settings
-        self.nodes: dict[str, Node] = {}
-        self.cycle: Cycle | None = None
-        self._cycle_s = 0.0
-        self._pool = pool
-        self._knowledge = knowledge
-        self._best_values = best_values
-        self._search = PoolSearch(knowledge, best_values, settings.search_measure_s)
-        self._cluster = cluster
-        self._clock = clock
+        super().__init__(pool, settings, cluster, clock)
+        self._settings, self._knowledge, self._best_values, self._cluster = settings, knowledge, best_values, cluster
         self._applying: asyncio.Task[None] | None = None
         """Sets values that need a reload; its name is the node's."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._search = PoolSearch(self._best_values, self._settings.search_measure_s)
         self._limits: dict[str, tuple[int, float]] = {}
         """Node -> the server's own maxconn, and when the limit was last requested."""
         self._hold = "", 0.0
         """The node that is to keep its weight, and when that was last requested."""
-        self._logged: dict[str, str] = {}
-        self._began_s = clock()
+        self._began_s = self._clock()
 
-    # --- what comes in
-
-    def node(self, name: str) -> Node:
-        settings = self.settings
-        if name not in self.nodes:
-            not_ours = frozenset[str](settings.leave_alone)
-            self.nodes[name] = Node(name, Stage(settings), searches=settings.policy == "search", not_ours=not_ours)
-        return self.nodes[name]
-
-    def see(self, message: Sample | Verdict | Cycle | Change | Knobs) -> None:
-        """Takes a message of this pool."""
-        now_s = self._clock()
-        if isinstance(message, Sample):
-            self.node(message.node).starvation.see(message)
-        elif isinstance(message, Verdict):
-            self.node(message.node).see_verdict(message, now_s)
-        elif isinstance(message, Knobs):
-            self.node(message.node).see_knobs(message, self._knowledge, now_s, self._cluster.has_sent)
-        elif isinstance(message, Cycle):
-            self.cycle, self._cycle_s = message, now_s
-        elif message.by == WSENGINE and message.target in self.nodes:
-            self.node(message.target).see_change(message, now_s, self.settings.lease_s)
+    def make_node(self, name: str) -> RetunedNode:
+        return RetunedNode(name, self._settings, self._knowledge)
 
     def forget(self) -> None:
-        """Another controller leads now: what was known here is of the past, as at a start."""
-        self.nodes = {}
-        self._limits = {}
-        self._hold = "", 0.0
-        self.cycle = None
-        self._search = PoolSearch(self._knowledge, self._best_values, self.settings.search_measure_s)
-        self._began_s = self._clock()
+        super().forget()
+        self._begin()
 
     # --- each step
 
-    @property
-    def paused(self) -> bool:
-        """A person paused the pool: what we have set is given back."""
-        return self.cycle is not None and self.cycle.paused
-
-    @property
-    def acting(self) -> bool:
-        """Whether any value may be set now."""
-        fresh = self.cycle is not None and self._clock() - self._cycle_s < SILENT_S
-        return self._may_act and fresh and not self.paused
-
-    @property
-    def _may_act(self) -> bool:
-        """By the settings, the pool's too; else it only records what it would do."""
-        return self.settings.mode == "act" and self._pool.mode == "act"
-
     async def step(self) -> None:
-        """Does what is due."""
         now_s = self._clock()
-        affected = {
-            name: found for name, node in self.nodes.items() if (found := node.affected(now_s, VERDICT_FRESH_S))
-        }
-        well = [node for name, node in self.nodes.items() if name not in affected]
-        capacities = [node.verdict.capacity_rps if node.verdict else None for node in well]
-        room = has_room(self._total_rps(), capacities, self._pool.u_threshold)
-        for name, node in list(self.nodes.items()):
-            if node.stage.step(now_s, affected.get(name), room):
-                self._entered_or_left(node)
-            if not self._may_act:
-                await self._note_intentions(node, now_s)
-        if self.acting:
-            await self._limit_servers(now_s)
+        room = self._step_stages(now_s)
+        if not self.acts:
             for node in list(self.nodes.values()):
-                await self._renew(node, now_s)
-                await self._apply_directly(node, now_s)
-            if self.settings.policy == "search":
-                await self._step_search(now_s, room)
-        self._begin_next(now_s)
+                await self._note_intentions(node, now_s)
+        may_set = self.may_order and not self.paused
+        if may_set:
+            await self._limit_servers(now_s)
+        for node in list(self.nodes.values()) if self.may_order else ():
+            await self.renew(node, now_s, self.due(node, now_s).keys() if self._is_applying(node) else ())
+            await self._give_directly(node, now_s)
+        if may_set and self._settings.policy == "search":
+            await self._step_search(now_s, room)
+        self._begin_next(now_s, may_set)
 
     async def end(self) -> None:
         """Cancels what is being applied, and waits until its node has its requests back."""
@@ -136,40 +83,38 @@ class Pool:
             self._applying.cancel()
             await asyncio.gather(self._applying, return_exceptions=True)
 
-    def _total_rps(self) -> float | None:
-        rates = [server.rps for server in self.cycle.servers] if self.cycle else []
-        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+    def _step_stages(self, now_s: float) -> bool:
+        """Nodes enter and leave the second stage; whether the others could carry the load of those affected."""
+        affected = {name: sign for name, node in self.nodes.items() if (sign := node.affected(now_s)) is not None}
+        well = [node for name, node in self.nodes.items() if name not in affected]
+        rates = [server.rps for server in self.cycle.servers] if self.cycle is not None else []
+        total_rps = None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+        capacities_rps = [node.verdict.capacity_rps if node.verdict is not None else None for node in well]
+        room = has_room(total_rps, capacities_rps, self._pool.u_threshold)
+        for name, node in self.nodes.items():
+            if not node.stage.step(now_s, affected.get(name), room):
+                continue
+            if node.stage.entered:
+                log.info("%s enters the second stage: %s", name, node.stage.why)
+            else:
+                self._search.left(node)
+                log.info("%s leaves the second stage", name)
+            node.entered_or_left()
+        return room
 
-    def _entered_or_left(self, node: Node) -> None:
-        node.left_alone.clear()
-        node.noted.clear()
-        if node.stage.entered:
-            log.info("%s enters the second stage: %s", node.name, node.stage.why)
-        else:
-            self._search.left(node)
-            log.info("%s leaves the second stage", node.name)
-        node.forget_search()
-
-    async def _note_intentions(self, node: Node, now_s: float) -> None:
+    async def _note_intentions(self, node: RetunedNode, now_s: float) -> None:
         """Once for each value in an episode."""
-        for knob, value in node.wanted(self._knowledge, now_s).items() if node.stage.entered else ():
+        for knob, value in node.target_values(now_s).items() if node.stage.entered else ():
             if node.noted.get(knob) != value:
                 node.noted[knob] = value
-                await self._cluster.note(
-                    node.name, knob, node.usable(now_s)[knob].value, value, self._why(node), "second_stage"
-                )
-
-    def _why(self, node: Node) -> str:
-        if not node.stage.entered:
-            return "calm, with latency to spare"
-        search = f"; {node.search_status}" if node.search_status else ""
-        return f"{node.stage.why}; severity {node.stage.severity:.0%}{search}"
+                before = node.usable(now_s)[knob].value
+                await self._cluster.note(node.name, knob, before, value, node.reason(), self.cause)
 
     # --- the balancer's own limit
 
     async def _limit_servers(self, now_s: float) -> None:
         # A limit of the run before ends first: a server's own maxconn is what it shows without us.
-        if now_s - self._began_s < LIMIT_FOR_S and any(node.taken_over for node in self.nodes.values()):
+        if now_s - self._began_s < LIMIT_FOR_S and any(node.was_taken_up for node in self.nodes.values()):
             return
         for node in list(self.nodes.values()):
             server = self._cluster.server(node.name)
@@ -184,124 +129,64 @@ class Pool:
             most = value_for(rule, KnobState(MAXCONN, own, own, 1, own), node.stage.severity)
             if isinstance(most, int):
                 self._limits[node.name] = (own, now_s)
-                await self._request("limit", node.name, self._why(node), for_s=LIMIT_FOR_S, maxconn=most)
+                await self._request("limit", node.name, node.reason(), for_s=LIMIT_FOR_S, maxconn=most)
 
-    # --- Orders without a reload
+    # --- Orders
 
-    async def _renew(self, node: Node, now_s: float) -> None:
-        # A renewal of the old value would overtake the Order for the new one, which would be refused for it.
-        changing = self._pending(node, now_s).keys() if self._is_applying(node) else ()
-        for knob, held in list(node.held.items()):
-            if now_s - held.sent_s < self.settings.lease_s * RENEW_AT or knob in changing:
-                continue
-            if knob not in self._target_values(node, now_s):
-                continue
-            held.sent_s = now_s
-            order = await self._order(node, knob, held.value, f"renewed: {self._why(node)}", "renewed")
-            held.order = order or held.order
-
-    async def _apply_directly(self, node: Node, now_s: float) -> None:
-        for knob, value in self._pending(node, now_s).items():
-            if not reloads(node.knobs, knob) and (order := await self._order(node, knob, value, self._why(node))):
-                self._keep(node, knob, value, order)
-
-    def _keep(self, node: Node, knob: str, value: Value, order: str) -> None:
-        if value == RELEASE:
-            node.held.pop(knob, None)
-        else:
-            node.held[knob] = Held(value, order, self._clock())
-
-    async def _order(
-        self, node: Node, knob: str, value: Value, why: str, cause: ChangeCause = "second_stage"
+    async def order(
+        self, node: RetunedNode, knob: str, value: Value, why: str, cause: ChangeCause | None = None
     ) -> str | None:
-        try:
-            order = await self._cluster.order(
-                node.name, knob, value, why, "search_over" if node.announce_search_end else cause
-            )
-        except NotNow as error:
-            self._log_once(node.name, str(error))
-            return None
-        node.announce_search_end = False
+        order = await super().order(node, knob, value, why, "search_over" if node.search.announces_end else cause)
+        if order is not None:
+            node.search.announces_end = False
         return order
 
-    # --- what should be
+    async def _give_directly(self, node: RetunedNode, now_s: float) -> None:
+        """The values that need no reload. In a pause all are given back so: lbengine would refuse the drain, and the
+        reload itself cuts nothing."""
+        if self.paused and self._is_applying(node):
+            return
+        values = self.due(node, now_s)
+        if not self.paused:
+            values = {knob: value for knob, value in values.items() if not reloads(node.knobs, knob)}
+        if values:
+            await self.give(node, values, self.reason(node))
+            node.search.settled_s = now_s
+        if values and self.paused:
+            node.next_reload_s = now_s + self._settings.reload_min_interval_s
 
-    def _target_values(self, node: Node, now_s: float) -> dict[str, Value]:
-        """Knob -> the value that it should have on this node now."""
-        if self.paused:
-            return {}
-        if node.stage.entered:
-            return node.wanted(self._knowledge, now_s)
-        return self._calm_values(node, now_s)
-
-    def _calm_values(self, node: Node, now_s: float) -> dict[str, Value]:
-        """A lower frequency, when calm and with latency to spare; off by default."""
-        settings = self.settings
-        verdict = node.verdict if now_s - node.verdict_s < VERDICT_FRESH_S else None
-        calm = verdict is not None and verdict.state == "calm" and not node.starvation.starved
-        if not calm or verdict is None or verdict.rt_p95_ms is None or verdict.rt_p95_ms >= settings.calm_below_p95_ms:
-            node.calm_since_s = None
-            return {}
-        node.calm_since_s = now_s if node.calm_since_s is None else node.calm_since_s
-        if not settings.calm_frequency or now_s - node.calm_since_s < SLACK_FOR_S:
-            return {}
-        value: Value = int(settings.calm_frequency) if settings.calm_frequency.isdigit() else settings.calm_frequency
-        return {FREQUENCY: value} if FREQUENCY in node.usable(now_s) else {}
-
-    def _pending(self, node: Node, now_s: float) -> dict[str, Value]:
-        """Knob -> the value to order now; `baseline` gives it back."""
-        target, usable = self._target_values(node, now_s), node.usable(now_s)
-        due = {knob: value for knob, value in target.items() if knob not in node.held or node.held[knob].value != value}
-        due |= {knob: RELEASE for knob in node.held if knob not in target and knob in usable}
-        return due
-
-    # --- Orders with a reload
-
-    def _is_applying(self, node: Node) -> bool:
+    def _is_applying(self, node: RetunedNode) -> bool:
         return self._applying is not None and self._applying.get_name() == node.name
 
-    def _begin_next(self, now_s: float) -> None:
-        """One node of the pool at a time; the one that has waited longest goes first."""
+    def _begin_next(self, now_s: float, may_set: bool) -> None:
+        """Values that need a reload, one node of the pool at a time; the one that has waited longest goes first."""
         if self._applying is not None:
             if not self._applying.done():
                 return
             self._applying.result()
             self._applying = None
-        for node in sorted(self.nodes.values(), key=lambda node: (node.next_reload_s, -node.stage.severity, node.name)):
-            due = self._pending(node, now_s)
-            if self.acting:
-                due = {knob: value for knob, value in due.items() if reloads(node.knobs, knob)}
-            if due and now_s >= node.next_reload_s and (self.acting or self.paused):
-                coming = self._apply(node, due) if self.acting else self._give_back(node, due)
-                self._applying = asyncio.create_task(coming, name=node.name)
+        nodes = sorted(self.nodes.values(), key=lambda node: (node.next_reload_s, -node.stage.severity, node.name))
+        for node in nodes if may_set else ():
+            values = {knob: value for knob, value in self.due(node, now_s).items() if reloads(node.knobs, knob)}
+            if values and now_s >= node.next_reload_s:
+                self._applying = asyncio.create_task(self._apply(node, values), name=node.name)
                 return
 
-    async def _apply(self, node: Node, due: Mapping[str, Value]) -> None:
-        why = self._why(node) if node.stage.entered else "the episode is over"
-        cause: ChangeCause = "search_over" if node.announce_search_end else "second_stage"
-        outcome = await drain_and_apply(self._cluster, node.name, due, why, self.settings.drain_s, cause)
-        if not outcome.trouble:
-            node.announce_search_end = False
+    async def _apply(self, node: RetunedNode, values: Mapping[str, Value]) -> None:
+        cause: ChangeCause = "search_over" if node.search.announces_end else self.cause
+        outcome = await drain_and_apply(self._cluster, node.name, values, node.reason(), self._settings.drain_s, cause)
         now_s = self._clock()
-        node.next_reload_s = now_s + self.settings.reload_min_interval_s
+        node.next_reload_s = now_s + self._settings.reload_min_interval_s
         for knob, change in outcome.changes.items():
-            if change.applied:
-                self._keep(node, knob, due[knob], change.follows)
-            elif due[knob] == RELEASE:
-                node.held.pop(knob, None)
+            if change.applied or values[knob] == RELEASE:
+                self.hold(node, knob, values[knob], change.follows)
             else:
-                node.left_alone[knob] = change.why
-                log.warning("%s: %s is left alone in this episode: %s", node.name, knob, change.why)
+                node.leave_alone(knob, change.why, now_s)
         if outcome.trouble:
-            self._log_once(node.name, outcome.trouble)
-        node.settled_s = now_s
-
-    async def _give_back(self, node: Node, due: Mapping[str, Value]) -> None:
-        """Without a drain, which lbengine would refuse: the reload itself cuts nothing."""
-        for knob in due:
-            await self._order(node, knob, RELEASE, "hands off: the pool is paused")
-            node.held.pop(knob, None)
-        node.next_reload_s = self._clock() + self.settings.reload_min_interval_s
+            self.log_once(node.name, outcome.trouble)
+        else:
+            node.search.announces_end = False
+        node.search.settled_s = now_s
 
     # --- the search
 
@@ -311,8 +196,8 @@ class Pool:
             full_weight = server is not None and server.weight >= server.baseline
             node.full_weight_since_s = (node.full_weight_since_s or now_s) if full_weight else None
 
-        def busy(node: Node) -> bool:
-            return self._is_applying(node) or bool(self._pending(node, now_s))
+        def busy(node: RetunedNode) -> bool:
+            return self._is_applying(node) or bool(self.due(node, now_s))
 
         self._search.step(self.nodes.values(), now_s, busy, room)
         held, asked_s = self._hold
@@ -324,16 +209,8 @@ class Pool:
             await self._request("hold", active, "its values are searched", for_s=HOLD_FOR_S)
             self._hold = active, now_s
 
-    # --- requests and log
-
     async def _request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         try:
             await self._cluster.request(action, node, why, **fields)
         except NotNow as error:
-            self._log_once(node, str(error))
-
-    def _log_once(self, name: str, what: str) -> None:
-        """Logs a node's trouble when it is new, not twice a second."""
-        if self._logged.get(name) != what:
-            self._logged[name] = what
-            log.warning("%s: %s: %s", self._pool.name, name, what)
+            self.log_once(node, str(error))

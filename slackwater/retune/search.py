@@ -55,12 +55,35 @@ class Climb:
         return self.best != start and start in self.costs
 
 
+@dataclass
+class NodeSearch:
+    """Where a node's search stands in an episode."""
+
+    climb: Climb | None = None
+    """None: nothing was measured yet."""
+    values: dict[str, int] | None = None
+    """The values that are measured, or were the best; None: none are known."""
+    severity: float = 0.0
+    """Of the node when the search began."""
+    settled_s: float | None = None
+    """Since when the node's values have been in force, on a monotonic clock; None: they are being changed."""
+    is_over: bool = False
+    status: str = ""
+    """In words, for the reasons of Orders."""
+    announces_end: bool = False
+    """The next Order is the first one after the search."""
+
+    @property
+    def is_measuring(self) -> bool:
+        return self.climb is not None and not self.is_over
+
+
 def begin(ranges: Mapping[str, Range], cost: float, values: Values | None = None) -> Climb:
     """A climb from values whose cost was measured; without any: from those without us."""
     point = _start(ranges)
     if values is not None:
         point = tuple(
-            _within(ranges[name], values.get(name, at)) for name, at in zip(sorted(ranges), point, strict=True)
+            _within(ranges[name], values.get(name, own)) for name, own in zip(sorted(ranges), point, strict=True)
         )
     return Climb(dict(ranges), {point: cost}, point)
 
@@ -91,16 +114,15 @@ def record(climb: Climb, values: Values, cost: float) -> Climb:
 
 
 def _neighbours(climb: Climb, factor: float) -> list[tuple[int, ...]]:
-    names = sorted(climb.ranges)
-    found = []
-    for index, name in enumerate(names):
-        range_, at = climb.ranges[name], climb.best[index]
-        more, less = max(at + 1, round(at * factor)), min(at - 1, round(at / factor))
+    points = []
+    for index, name in enumerate(sorted(climb.ranges)):
+        range_, best = climb.ranges[name], climb.best[index]
+        more, less = max(best + 1, round(best * factor)), min(best - 1, round(best / factor))
         for value in (more, less) if range_.expected > 0 else (less, more):
             point = (*climb.best[:index], _within(range_, value), *climb.best[index + 1 :])
             if point != climb.best:
-                found.append(point)
-    return found
+                points.append(point)
+    return points
 
 
 def _within(range_: Range, value: int) -> int:

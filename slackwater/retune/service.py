@@ -1,4 +1,4 @@
-"""The retune process: a `Pool` for each pool, fed from the bus."""
+"""The retune process: a `RetunedPool` for each pool, fed from the bus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slackwater.orders.access import BusAccess
 from slackwater.orders.driving import run_pools
 from slackwater.retune import knowledge
 from slackwater.retune.best_values import BestValues
-from slackwater.retune.pool import Pool
+from slackwater.retune.pool import RetunedPool
 
 log = logging.getLogger("retune")
 
@@ -27,8 +27,8 @@ async def run(settings: ControllerSettings) -> None:
     rules = knowledge.load(settings.retune.knowledge)
     best_values = BestValues(Path(settings.state_dir))
 
-    def make(pool: PoolSettings, access: BusAccess) -> Pool:
-        return Pool(pool, settings.retune, rules, best_values, access, time.monotonic)
+    def make(pool: PoolSettings, access: BusAccess) -> RetunedPool:
+        return RetunedPool(pool, settings.retune, rules, best_values, access, time.monotonic)
 
     log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
     await run_pools(settings, "retune", settings.pool, make, stop_event(), STEP_S)

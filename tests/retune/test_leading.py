@@ -17,7 +17,7 @@ from slackwater.orders.signing import Signer
 from slackwater.retune import knowledge
 from slackwater.retune.best_values import BestValues
 from slackwater.retune.node import BY
-from slackwater.retune.pool import Pool
+from slackwater.retune.pool import RetunedPool
 from tests.support.played_retune import FREQUENCY, NODES, PlayedCluster, play
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
@@ -69,7 +69,7 @@ class Controller:
             by=BY,
             clock=lambda: self.now_s,
         )
-        self.pool = Pool(POOL, SETTINGS, knowledge.load(), BestValues(folder), self.access, lambda: self.now_s)
+        self.pool = RetunedPool(POOL, SETTINGS, knowledge.load(), BestValues(folder), self.access, lambda: self.now_s)
         self.access.pool = self.pool
 
     async def run(self, seconds: float, *led_by: str, mode: Mode = "act") -> list[str]:

@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put_back(after: int, cause: ChangeCause | None) -> Change:
+def put_back(after: int, cause: ChangeCause) -> Change:
     """What a wsengine says that put the number of children back."""
     return Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, after, "words", "wsengine", True, cause=cause)
 
@@ -236,6 +236,30 @@ def test_a_refusal_is_not_repeated_in_the_same_episode(folder: Path) -> None:
     play(script())
 
 
+def test_a_refused_value_that_needs_no_reload_is_neither_repeated_nor_renewed(folder: Path) -> None:
+    async def script() -> None:
+        story = Story(folder)
+        story.site.refuses = "the driver does not take it"
+        story.states["web1"] = ("interference", 0.5)
+        log = await story.run(120.0)
+        assert [line for line in log if FREQUENCY in line] == [f"order web1 {FREQUENCY} performance"]
+
+    play(script())
+
+
+def test_a_knob_in_somebody_elses_lease_is_not_taken(folder: Path) -> None:
+    async def script() -> None:
+        story = Story(folder)
+        await story.site.order("web1", FREQUENCY, "powersave", "theirs", "governor")
+        story.site.by = "governor"
+        story.states["web1"] = ("interference", 0.5)
+        log = await story.run(60.0)
+        assert f"order web1 {CHILDREN} 16" in log
+        assert not [line for line in log if FREQUENCY in line]
+
+    play(script())
+
+
 def test_what_an_operator_changed_is_theirs_until_the_episode_is_over(folder: Path) -> None:
     async def script() -> None:
         story = Story(folder)
@@ -260,19 +284,13 @@ def test_what_a_crashed_wsengine_put_back_is_turned_again(folder: Path) -> None:
     play(script())
 
 
-@pytest.mark.parametrize("cause", [None, "not_as_ordered"])
-def test_what_was_put_back_for_a_reason_of_its_own_or_an_unknown_one_is_left_alone(
-    folder: Path, cause: ChangeCause | None
-) -> None:
-    """A wsengine of before gives no cause: the value tells that it put the knob back."""
-
+def test_what_was_put_back_for_a_reason_of_its_own_is_left_alone(folder: Path) -> None:
     async def script() -> None:
         story = Story(folder)
-        story.site.says_causes = cause is not None
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
         del story.site.orders["web1", CHILDREN], story.site.values["web1", CHILDREN]
-        story.pool.see(put_back(4, cause))
+        story.pool.see(put_back(4, "not_as_ordered"))
         assert not [line for line in await story.run(90.0) if CHILDREN in line]
         story.states.clear()
         await story.run(30.0)
@@ -335,6 +353,27 @@ def test_a_pause_gives_everything_back_and_turns_nothing(folder: Path) -> None:
         log = await story.run(30.0)
         assert f"order web1 {CHILDREN} baseline" in log
         assert not [line for line in log if line.startswith(("drain", "limit"))]
+
+    play(script())
+
+
+def test_in_a_pause_nothing_is_forgotten_that_cannot_be_given_back_now(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script() -> None:
+        story = Story(folder)
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(40.0)
+
+        async def refuse(*_: object) -> str:
+            raise NotNow("the bus is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(story.site, "order", refuse)
+            story.paused = True
+            await story.run(20.0)
+        assert f"order web1 {CHILDREN} baseline" in await story.run(5.0)
+        assert story.site.values == {}
 
     play(script())
 

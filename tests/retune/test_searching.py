@@ -60,6 +60,18 @@ def test_a_search_tries_keeps_what_is_better_remembers_it_and_begins_there_the_n
     play(script())
 
 
+def test_values_that_need_no_reload_are_searched_too(folder: Path) -> None:
+    async def script() -> None:
+        story = Search(folder, 12)
+        story.site.reloads = False
+        story.states["web1"] = ("interference", 0.5)
+        assert len(await story.tried(600.0)) > 3
+        assert "drain web1" not in story.site.log
+        assert BestValues(folder).get("any", 0.5) == {CHILDREN: story.children("web1")}
+
+    play(script())
+
+
 def test_one_node_searches_at_a_time_and_the_next_takes_what_was_found(folder: Path) -> None:
     async def script() -> None:
         story = Search(folder, 12)

@@ -1,4 +1,4 @@
-"""Simulated second stages: retune's own `drive`, `Pool` and `BusAccess`, each in a process beside its lbengine."""
+"""Simulated second stages: `drive`, `RetunedPool` and `BusAccess`, each in a process beside its lbengine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slackwater.orders.signing import Signer
 from slackwater.retune import knowledge
 from slackwater.retune.best_values import BestValues
 from slackwater.retune.node import BY
-from slackwater.retune.pool import Pool
+from slackwater.retune.pool import RetunedPool
 from slackwater.retune.service import STEP_S
 from tests.simulation.controllers import POOL
 from tests.simulation.network import Broker, Link, SimulatedBus
@@ -90,7 +90,7 @@ class SecondStage:
             POOL, SETTINGS.lease_s, bus, self.records, Signer(KEY), controller_id(self._disk),
             by=BY, clock=process.time, wall=lambda: 1.8e9 + self.world.now_s + self._wall_offset_s,
         )  # fmt: skip
-        access.pool = Pool(POOL, SETTINGS, _rules(), BestValues(self._disk), access, process.time)
+        access.pool = RetunedPool(POOL, SETTINGS, _rules(), BestValues(self._disk), access, process.time)
         for kind in KINDS:
             await bus.subscribe(kind, access.take, pool=POOL.name)
         await drive(access.pool, lambda: None, asyncio.Event(), STEP_S)

@@ -15,7 +15,7 @@ from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.knobs import RELEASE, Value
 from slackwater.retune import knowledge
 from slackwater.retune.best_values import BestValues
-from slackwater.retune.pool import Pool
+from slackwater.retune.pool import RetunedPool
 
 NODES = ("web1", "web2", "web3")
 CHILDREN, FREQUENCY = "php_fpm.max_children", "cpu.frequency"
@@ -32,8 +32,6 @@ class PlayedCluster:
         self.notes: list[str] = []
         self.causes: list[tuple[str, str, ChangeCause]] = []
         """Node, knob and cause of each Order."""
-        self.says_causes = True
-        """False: the nodes' wsengines are of before, and give words only."""
         self.drained: set[str] = set()
         self.moved: set[str] = set()
         """Servers that the law has relieved."""
@@ -51,7 +49,12 @@ class PlayedCluster:
         """No Cycle comes any more; the last one, of long ago, showed every server without weight."""
         self.kept = 0
         """The weight that the others cannot carry of a server that is drained."""
-        self.pool: Pool | None = None
+        self.on_its_way: list[Change] = []
+        """Changes that the pool has not seen yet."""
+        self.by = "retune"
+        """The giver of the Orders in force."""
+        self.reloads = True
+        """Another number of children needs a reload."""
         self._cycles = 0
 
     def _write(self, line: str) -> None:
@@ -90,14 +93,11 @@ class PlayedCluster:
                 self.orders[node, knob] = id_
         came_to: ChangeCause = "refused" if refused else "given_back" if value == RELEASE else "ordered"
         after = self.own(node, knob)
-        change = Change(
-            1, f"c{id_}", "web", 0.0, knob, node, before, after, "words", "wsengine", not refused, follows=id_
-        )
-        if self.says_causes:
-            change.cause = came_to
+        change = Change(1, f"c{id_}", "web", 0.0, knob, node, before, after, "words", "wsengine", not refused)
+        change.cause, change.follows = came_to, id_
         self.answers[id_] = change
-        if self.pool is not None and not why.startswith("renewed"):
-            self.pool.see(change)
+        if not why.startswith("renewed"):
+            self.on_its_way.append(change)
         return id_
 
     async def note(
@@ -148,12 +148,12 @@ class PlayedCluster:
     def knobs(self, node: str) -> Knobs:
         states = []
         for name, own, more in (
-            (CHILDREN, 4, {"lowest": 1, "highest": 32, "reloads": True}),
+            (CHILDREN, 4, {"lowest": 1, "highest": 32, "reloads": self.reloads}),
             (FREQUENCY, "schedutil", {"words": ["performance", "powersave"]}),
         ):
             held = self.orders.get((node, name), "")
             value = self.own(node, name)
-            states.append(KnobState(name, value, own, order=held, by="retune" if held else "", **more))
+            states.append(KnobState(name, value, own, order=held, by=self.by if held else "", **more))
         return Knobs(1, node, "web", 0.0, "any", states)
 
     def cycle(self, paused: bool = False) -> Cycle:
@@ -174,12 +174,13 @@ class Story:
         self.deaf: set[str] = set()
         self.start()
 
-    def start(self) -> Pool:
+    def start(self) -> RetunedPool:
         """A new controller, as after a restart."""
         settings = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
         rules = knowledge.load()
-        self.pool = Pool(settings, self.settings, rules, BestValues(self.folder), self.site, lambda: self.site.now_s)
-        self.site.pool = self.pool
+        self.pool = RetunedPool(
+            settings, self.settings, rules, BestValues(self.folder), self.site, lambda: self.site.now_s
+        )
         self.site.sent_ids.clear()
         return self.pool
 
@@ -190,6 +191,9 @@ class Story:
         while self.site.now_s < until_s:
             self.site.now_s += 0.5
             self.pool.see(self.site.cycle(self.paused))
+            changes, self.site.on_its_way = self.site.on_its_way, []
+            for change in changes:
+                self.pool.see(change)
             for node in NODES:
                 state, severity = self.states.get(node, ("calm", 0.0))
                 since = 0.0 if state == "calm" else 1.0

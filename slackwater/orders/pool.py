@@ -1,0 +1,137 @@
+"""A pool whose nodes get Orders: takes its messages, sends and renews Orders, and gives everything back in a pause."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Generic, TypeVar
+
+from slackwater.core.config import GovernorSettings, PoolSettings, RetuneSettings
+from slackwater.core.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, Verdict
+from slackwater.orders.access import SILENT_S, NotNow, OrderAccess
+from slackwater.orders.knobs import RELEASE, RENEW_AT, Held, Value
+from slackwater.orders.node import OrderedNode
+
+log = logging.getLogger("slackwater.orders")
+N = TypeVar("N", bound=OrderedNode)
+
+
+class OrderedPool(ABC, Generic[N]):
+    """Fed with messages by `see`; `step` is called several times a second. Not for several tasks at once."""
+
+    cause: ChangeCause
+    """Of its Orders; a renewal has its own."""
+
+    def __init__(
+        self,
+        pool: PoolSettings,
+        settings: RetuneSettings | GovernorSettings,
+        access: OrderAccess,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` is monotonic."""
+        self.nodes: dict[str, N] = {}
+        self.cycle: Cycle | None = None
+        """The last one."""
+        self.acts = settings.mode == "act" and pool.mode == "act"
+        """By the settings; else it only records what it would do."""
+        self._cycle_s = -math.inf
+        self._pool, self._lease_s, self._access, self._clock = pool, settings.lease_s, access, clock
+        self._logged: dict[str, str] = {}
+
+    @abstractmethod
+    def make_node(self, name: str) -> N:
+        """A node that nothing is known of."""
+
+    @abstractmethod
+    async def step(self) -> None:
+        """Does what is due."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Once, at the end."""
+
+    def node(self, name: str) -> N:
+        if name not in self.nodes:
+            self.nodes[name] = self.make_node(name)
+        return self.nodes[name]
+
+    def see(self, message: Any) -> None:
+        """Takes a message of this pool: a Sample, a Verdict, a Cycle, a Change or a node's Knobs."""
+        now_s = self._clock()
+        if isinstance(message, Cycle):
+            self.cycle, self._cycle_s = message, now_s
+        elif isinstance(message, Change):
+            if message.by == WSENGINE and message.target in self.nodes:
+                self.nodes[message.target].see_change(message, now_s)
+        elif isinstance(message, Knobs):
+            self.node(message.node).see_knobs(message, now_s, self._access.has_sent)
+        elif isinstance(message, Verdict):
+            self.node(message.node).see_verdict(message, now_s)
+        else:
+            self.node(message.node).see_sample(message, now_s)
+
+    def forget(self) -> None:
+        """Another controller leads now: the knobs are its to renew or to put back."""
+        self.nodes, self.cycle, self._cycle_s = {}, None, -math.inf
+
+    @property
+    def paused(self) -> bool:
+        """A person paused the pool: everything is given back."""
+        return self.cycle is not None and self.cycle.paused
+
+    @property
+    def may_order(self) -> bool:
+        """Whether Orders may be sent now; in a pause only those that give back."""
+        return self.acts and self._clock() - self._cycle_s < SILENT_S
+
+    def target(self, node: N, now_s: float) -> dict[str, Value]:
+        """Knob -> the value that it should have now."""
+        return {} if self.paused else node.target_values(now_s)
+
+    def due(self, node: N, now_s: float) -> dict[str, Value]:
+        """Knob -> the value to order now."""
+        return node.due(self.target(node, now_s), now_s)
+
+    def reason(self, node: N) -> str:
+        return "the pool is paused" if self.paused else node.reason()
+
+    async def renew(self, node: N, now_s: float, changing: Collection[str]) -> None:
+        """Renews the leases. A renewal of a knob that is `changing` would overtake the Order for its new value, which
+        would be refused for it."""
+        target = self.target(node, now_s)
+        for knob, held in list(node.held.items()):
+            is_due = now_s - held.sent_s >= self._lease_s * RENEW_AT
+            if is_due and knob in target and knob not in changing:
+                held.sent_s = now_s
+                why = f"renewed: {node.reason()}"
+                held.order = await self.order(node, knob, held.value, why, "renewed") or held.order
+
+    async def give(self, node: N, values: Mapping[str, Value], why: str) -> None:
+        """Orders the values, in this order."""
+        for knob, value in values.items():
+            if order := await self.order(node, knob, value, why):
+                self.hold(node, knob, value, order)
+
+    def hold(self, node: N, knob: str, value: Value, order: str) -> None:
+        """The Order was sent."""
+        if value == RELEASE:
+            node.held.pop(knob, None)
+        else:
+            node.held[knob] = Held(value, order, self._clock())
+
+    async def order(self, node: N, knob: str, value: Value, why: str, cause: ChangeCause | None = None) -> str | None:
+        """Its id; None: it could not be sent now."""
+        try:
+            return await self._access.order(node.name, knob, value, why, cause or self.cause)
+        except NotNow as error:
+            self.log_once(node.name, str(error))
+            return None
+
+    def log_once(self, name: str, trouble: str) -> None:
+        """Logs a node's trouble when it is new, not several times a second."""
+        if self._logged.get(name) != trouble:
+            self._logged[name] = trouble
+            log.warning("%s: %s: %s: %s", self.cause, self._pool.name, name, trouble)
