@@ -130,8 +130,8 @@ class OrderedPool(ABC, Generic[N]):
             self.log_once(node.name, str(error))
             return None
 
-    def log_once(self, name: str, trouble: str) -> None:
+    def log_once(self, name: str, problem: str) -> None:
         """Logs a node's trouble when it is new, not several times a second."""
-        if self._logged.get(name) != trouble:
-            self._logged[name] = trouble
-            log.warning("%s: %s: %s: %s", self.cause, self._pool.name, name, trouble)
+        if self._logged.get(name) != problem:
+            self._logged[name] = problem
+            log.warning("%s: %s: %s: %s", self.cause, self._pool.name, name, problem)
