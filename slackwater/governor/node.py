@@ -20,7 +20,7 @@ from slackwater.core.messages import (
     Traffic,
 )
 from slackwater.governor.levers import FREQUENCY, Levers, levers
-from slackwater.governor.policies.table import ACTING
+from slackwater.governor.policies.table import POLICIES, Conditions
 from slackwater.governor.types import Action, Configuration, Observation, Policy, mean
 from slackwater.orders.knobs import Value
 from slackwater.orders.node import OrderedNode
@@ -159,7 +159,7 @@ class GovernedNode(OrderedNode):
             self._levers_of = knobs
             of = levers(self._settings, knobs, self.levers.hardware.cores if self.levers is not None else cores)
             if of is not None and of != self.levers:
-                self._policy = ACTING[self._settings.policy](of.hardware, self._target_ms, of.candidates)
+                self._policy = POLICIES[self._settings.policy](Conditions(of.hardware, self._target_ms, of.candidates))
                 self._gathered, self._gathered_s, self.wanted = [], 0.0, None
             self.levers = of
         return self.levers

@@ -5,26 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from slackwater.core.config import NODE_POLICIES, GovernorSettings, PoolSettings
-from slackwater.core.messages import ChangeCause, Message, Mode
+from slackwater.core.messages import ChangeCause, Mode
 from slackwater.governor.batch import turn
 from slackwater.governor.lines import as_line
 from slackwater.governor.node import GovernedNode
 from slackwater.governor.on_node import PolicyNode
-from slackwater.orders.access import OrderAccess
+from slackwater.orders.access import BusAccess
 from slackwater.orders.knobs import RELEASE, Value
 from slackwater.orders.pool import OrderedPool
 
 PUBLISH_EVERY_S = 1.0
-
-
-class PublishingAccess(OrderAccess, Protocol):
-    """What a governed pool needs of the bus; `slackwater.orders.access.BusAccess` has it."""
-
-    async def publish(self, message: Message) -> None:
-        """On the bus."""
 
 
 class GovernedPool(OrderedPool[GovernedNode]):
@@ -36,7 +28,7 @@ class GovernedPool(OrderedPool[GovernedNode]):
         self,
         pool: PoolSettings,
         settings: GovernorSettings,
-        access: PublishingAccess,
+        access: BusAccess,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         *,
@@ -45,7 +37,7 @@ class GovernedPool(OrderedPool[GovernedNode]):
     ) -> None:
         """`target_ms`: another than the pool's. `tell` gets a line for each decision that differs from the last."""
         super().__init__(pool, settings, access, clock)
-        self._settings, self._publishing, self._wall, self._tell = settings, access, wall, tell
+        self._settings, self._wall, self._tell = settings, wall, tell
         self._target_ms = pool.target_p95_ms if target_ms is None else target_ms
         self._mode: Mode = "act" if self.acts else "observe"
         self._published_s = -math.inf
@@ -72,7 +64,7 @@ class GovernedPool(OrderedPool[GovernedNode]):
             tell = self._tell if self._told.get(node.name) != node.decision else None
             message = node.message(self._mode, self._wall(), now_s) if is_time or tell is not None else None
             if message is not None and is_time:
-                await self._publishing.publish(message)
+                await self._access.publish(message)
             if message is not None and tell is not None:
                 self._told[node.name] = node.decision
                 tell(as_line(message))

@@ -1,4 +1,4 @@
-"""Sends Orders, and what belongs to them, over the bus: `BusAccess`, one for each pool of a part that gives Orders."""
+"""Sends Orders over the bus, with all that belongs to them: `BusAccess`, one for each pool of a giver of Orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from slackwater.core.bus.bus import Bus, BusError
 from slackwater.core.config import PoolSettings
-from slackwater.core.journal.journal import JournalError
+from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
 from slackwater.orders.knobs import Value
 from slackwater.orders.signing import Signer
@@ -31,53 +31,25 @@ class NotNow(Exception):
 
 
 class SentOrder(NamedTuple):
-    """Where an Order was sent, and when."""
-
     node: str
     sent_s: float
 
 
-class Recorder(Protocol):
-    """What is needed of the journal."""
-
-    def record(self, *batch: Message, wait: bool = True) -> None:
-        """Raises JournalError."""
-
-
-class OrderAccess(Protocol):
-    """What a pool needs in order to give Orders."""
-
-    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
-        """Records and sends an Order; its id. Raises NotNow when it cannot be recorded or sent."""
-
-    async def note(
-        self, node: str, what: str, before: Value | None, after: Value | None, why: str, cause: ChangeCause
-    ) -> None:
-        """Records an Order that would have been given."""
-
-    def has_sent(self, order: str) -> bool:
-        """Whether this run sent the Order; else an earlier run of ours did, or another controller."""
-
-
 class Receiver(Protocol):
-    """Gets the messages of its pool."""
+    """Gets the messages of its pool (`slackwater.orders.pool`)."""
 
     cycle: Cycle | None
-    """The last one."""
 
-    def see(self, message: Any) -> None:
-        """Takes a message."""
-
-    def forget(self) -> None:
-        """Another controller leads now."""
+    def see(self, message: Any) -> None: ...
+    def forget(self) -> None: ...
 
 
 class BusAccess:
-    """`OrderAccess` and `slackwater.retune.drain.ClusterAccess` over the bus and the journal, for one pool.
+    """Orders to the nodes of one pool and requests to its lbengine, over the bus and the journal.
 
     Where several controllers share a bus, Orders belong to the one whose lbengine leads: the one that made the last
-    Cycle of the acting pool. The others stand by with it, and send nothing. `clock` is monotonic. `by`: who gives the
-    Orders. `records_renewals`: a renewal, which changes nothing, is recorded too.
+    Cycle of the acting pool. The others stand by with it, and send nothing. `clock` is monotonic. `by`: the giver of
+    the Orders. `records_renewals`: a renewal, which changes nothing, is recorded too.
     """
 
     def __init__(
@@ -85,7 +57,7 @@ class BusAccess:
         pool: PoolSettings,
         lease_s: float,
         bus: Bus,
-        journal: Recorder,
+        journal: Journal,
         signer: Signer | None,
         controller: str,
         *,
@@ -94,31 +66,26 @@ class BusAccess:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._pool = pool
-        self._lease_s = lease_s
-        self._bus = bus
-        self._journal = journal
-        self._signer = signer
-        self._controller = controller
-        self._by, self._records_renewals = by, records_renewals
-        self._clock, self._wall = clock, wall
+        self._pool, self._lease_s, self._controller, self._by = pool, lease_s, controller, by
+        self._bus, self._journal, self._signer = bus, journal, signer
+        self._records_renewals, self._clock, self._wall = records_renewals, clock, wall
         self._led_s = -math.inf
         """When a Cycle of our own lbengine came last."""
         self._only_observes = False
         """Our own lbengine decides and sets nothing, so that no other one can take anything from it."""
         self._stands_by = False
         self.pool: Receiver | None = None
-        """Gets the messages that come in."""
         self._news = asyncio.Event()
         self._cycles = 0
         self._orders: OrderedDict[str, SentOrder] = OrderedDict()
         """By id."""
         self._answers: dict[str, Change] = {}
+        """By id of the Order."""
         self._reports: dict[str, tuple[Knobs, float]] = {}
         """Node -> its last report, and when it came."""
 
     def take(self, message: Any) -> None:
-        """A message of the pool."""
+        """A message of the pool came."""
         if isinstance(message, Cycle):
             self._see_leader(message)
             if message.controller != self._controller:
@@ -127,7 +94,9 @@ class BusAccess:
         if self._stands_by:
             return
         if isinstance(message, Change) and message.by == WSENGINE:
-            self._answer(message)
+            order = self._orders.get(message.follows)
+            if order is not None and order.node == message.target:
+                self._answers[message.follows] = message
         if isinstance(message, Knobs):
             self._reports[message.node] = message, self._clock()
         if self.pool is not None:
@@ -152,13 +121,10 @@ class BusAccess:
         if not self._leads:
             raise NotNow("the lbengine of this controller does not drive the pool")
 
-    def _answer(self, change: Change) -> None:
-        """Kept if it is about an Order of ours, by the node that got it."""
-        order = self._orders.get(change.follows)
-        if order is not None and order.node == change.target:
-            self._answers[change.follows] = change
+    # --- what is sent
 
     async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
+        """Asks lbengine for `drain`, `limit`, `hold` or `undo`, with its fields. Raises NotNow."""
         self._check_leads()
         question = {"action": action, "node": node, "by": self._by, "why": why, **fields}
         try:
@@ -169,13 +135,15 @@ class BusAccess:
             raise NotNow(f"lbengine: {answer['error']}")
 
     async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
+        """Records and sends an Order; its id. Raises NotNow when it cannot be recorded or sent."""
         if self._signer is None or not self._bus.connected:
             raise NotNow("the bus is away" if self._signer else "there is no key to sign Orders with")
         self._check_leads()
-        id_, now, pool, what = uuid.uuid4().hex, self._wall(), self._pool.name, f"order {knob}"
-        order = Order(VERSION, id_, node, pool, now, knob, value, self._lease_s, why, self._by)
         reason = f"for {self._lease_s:g} s: {why}"
-        change = Change(VERSION, id_, pool, now, what, node, None, value, reason, self._by, True, cause=cause)
+        change = self._change(node, f"order {knob}", None, value, reason, cause, applied=True)
+        order = Order(
+            VERSION, change.id, node, change.pool, change.time_unix_s, knob, value, self._lease_s, why, self._by
+        )
         recorded = cause != "renewed" or self._records_renewals
         if recorded:
             try:
@@ -183,7 +151,7 @@ class BusAccess:
             except JournalError as error:
                 raise NotNow(f"no Order without a record of it: {error}") from None
             self._check_leads()  # recording may have taken long
-        self._orders[id_] = SentOrder(node, self._clock())
+        self._orders[order.id] = SentOrder(node, self._clock())
         while len(self._orders) > ORDERS_KEPT:
             self._answers.pop(self._orders.popitem(last=False)[0], None)
         if recorded:
@@ -192,6 +160,17 @@ class BusAccess:
         return order.id
 
     async def note(
+        self, node: str, knob: str, before: Value | None, after: Value | None, why: str, cause: ChangeCause
+    ) -> None:
+        """Records an Order that would have been given."""
+        change = self._change(node, knob, before, after, why, cause, applied=False)
+        try:
+            await asyncio.to_thread(self._journal.record, change)
+        except JournalError as error:
+            log.error("%s", error)
+        await self._bus.publish(change)
+
+    def _change(
         self,
         node: str,
         what: str,
@@ -199,35 +178,41 @@ class BusAccess:
         after: Value | None,
         why: str,
         cause: ChangeCause,
-    ) -> None:
-        id_, now, pool = uuid.uuid4().hex, self._wall(), self._pool.name
-        change = Change(VERSION, id_, pool, now, what, node, before, after, why, self._by, False, cause=cause)
-        try:
-            await asyncio.to_thread(self._journal.record, change)
-        except JournalError as error:
-            log.error("%s", error)
-        await self._bus.publish(change)
+        *,
+        applied: bool,
+    ) -> Change:
+        id_, now_unix_s = uuid.uuid4().hex, self._wall()
+        return Change(
+            VERSION, id_, self._pool.name, now_unix_s, what, node, before, after, why, self._by, applied, cause=cause
+        )
 
     async def publish(self, message: Message) -> None:
         """On the bus; not while another controller leads."""
         if not self._stands_by:
             await self._bus.publish(message)
 
+    # --- what came of it
+
     def server(self, node: str) -> ServerState | None:
+        """The node's server as the last Cycle showed it."""
         cycle = self.pool.cycle if self.pool is not None else None
         servers = cycle.servers if cycle is not None else []
-        return next((one for one in servers if self._pool.servers.get(one.server, one.server) == node), None)
+        return next((state for state in servers if self._pool.servers.get(state.server, state.server) == node), None)
 
     def cycles(self) -> int:
+        """The number of Cycles that came so far."""
         return self._cycles
 
     def has_sent(self, order: str) -> bool:
+        """Whether this run sent the Order; else an earlier run of ours did, or another controller."""
         return order in self._orders
 
     def answer(self, order: str) -> Change | None:
+        """The Change by which the node's wsengine answered an Order."""
         return self._answers.get(order)
 
     def is_lost(self, order: str) -> bool:
+        """Whether the node's wsengine reports that this Order neither waits nor is in force."""
         sent = self._orders.get(order)
         knobs, came_s = self._reports.get(sent.node, (None, 0.0)) if sent is not None else (None, 0.0)
         if sent is None or knobs is None or knobs.waiting is None or came_s < sent.sent_s + REACHES_S:
@@ -235,6 +220,7 @@ class BusAccess:
         return order not in self._answers and order not in {*knobs.waiting, *(knob.order for knob in knobs.knobs)}
 
     async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
+        """Waits for something to become true; False when it does not in time."""
         until_s = self._clock() + within_s
         while not ready():
             left_s = until_s - self._clock()

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from slackwater.core.config import GovernorSettings, PoolSettings, RetuneSettings
 from slackwater.core.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, Verdict
-from slackwater.orders.access import SILENT_S, NotNow, OrderAccess
+from slackwater.orders.access import SILENT_S, BusAccess, NotNow
 from slackwater.orders.knobs import RELEASE, RENEW_AT, Held, Value
 from slackwater.orders.node import OrderedNode
 
@@ -28,7 +28,7 @@ class OrderedPool(ABC, Generic[N]):
         self,
         pool: PoolSettings,
         settings: RetuneSettings | GovernorSettings,
-        access: OrderAccess,
+        access: BusAccess,
         clock: Callable[[], float],
     ) -> None:
         """`clock` is monotonic."""

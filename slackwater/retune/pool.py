@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 from slackwater.core.config import PoolSettings, RetuneSettings
 from slackwater.core.messages import ChangeCause, KnobState
-from slackwater.orders.access import NotNow
+from slackwater.orders.access import BusAccess, NotNow
 from slackwater.orders.knobs import RELEASE, RENEW_AT, Value, reloads
 from slackwater.orders.pool import OrderedPool
 from slackwater.retune.best_values import BestValues
-from slackwater.retune.drain import ClusterAccess, drain_and_apply
+from slackwater.retune.drain import drain_and_apply
 from slackwater.retune.knowledge import MAXCONN, Knowledge, value_for
 from slackwater.retune.node import RetunedNode
 from slackwater.retune.searching import PoolSearch
@@ -35,11 +35,11 @@ class RetunedPool(OrderedPool[RetunedNode]):
         settings: RetuneSettings,
         knowledge: Knowledge,
         best_values: BestValues,
-        cluster: ClusterAccess,
+        access: BusAccess,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(pool, settings, cluster, clock)
-        self._settings, self._knowledge, self._best_values, self._cluster = settings, knowledge, best_values, cluster
+        super().__init__(pool, settings, access, clock)
+        self._settings, self._knowledge, self._best_values = settings, knowledge, best_values
         self._applying: asyncio.Task[None] | None = None
         """Sets values that need a reload; its name is the node's."""
         self._begin()
@@ -108,7 +108,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
             if node.noted.get(knob) != value:
                 node.noted[knob] = value
                 before = node.usable(now_s)[knob].value
-                await self._cluster.note(node.name, knob, before, value, node.reason(), self.cause)
+                await self._access.note(node.name, knob, before, value, node.reason(), self.cause)
 
     # --- the balancer's own limit
 
@@ -117,7 +117,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
         if now_s - self._began_s < LIMIT_FOR_S and any(node.was_taken_up for node in self.nodes.values()):
             return
         for node in list(self.nodes.values()):
-            server = self._cluster.server(node.name)
+            server = self._access.server(node.name)
             rule = self._knowledge.get(MAXCONN)
             if not node.stage.entered or rule is None or server is None or server.maxconn is None:
                 if self._limits.pop(node.name, None) is not None:
@@ -174,7 +174,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
 
     async def _apply(self, node: RetunedNode, values: Mapping[str, Value]) -> None:
         cause: ChangeCause = "search_over" if node.search.announces_end else self.cause
-        outcome = await drain_and_apply(self._cluster, node.name, values, node.reason(), self._settings.drain_s, cause)
+        outcome = await drain_and_apply(self._access, node.name, values, node.reason(), self._settings.drain_s, cause)
         now_s = self._clock()
         node.next_reload_s = now_s + self._settings.reload_min_interval_s
         for knob, change in outcome.changes.items():
@@ -192,7 +192,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
 
     async def _step_search(self, now_s: float, room: bool) -> None:
         for node in self.nodes.values():
-            server = self._cluster.server(node.name)
+            server = self._access.server(node.name)
             full_weight = server is not None and server.weight >= server.baseline
             node.full_weight_since_s = (node.full_weight_since_s or now_s) if full_weight else None
 
@@ -211,6 +211,6 @@ class RetunedPool(OrderedPool[RetunedNode]):
 
     async def _request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         try:
-            await self._cluster.request(action, node, why, **fields)
+            await self._access.request(action, node, why, **fields)
         except NotNow as error:
             self.log_once(node, str(error))

@@ -9,14 +9,14 @@ from slackwater.detector.features.columns import Floats
 from slackwater.detector.tail.data import Rows
 from slackwater.detector.tail.table import Table
 from slackwater.governor.policies.core_switch import CoreSwitch
-from slackwater.governor.policies.heimdall import Heimdall, choose
-from slackwater.governor.policies.heimdall_rl import HeimdallRl
-from slackwater.governor.policies.heracles import Heracles
-from slackwater.governor.policies.hipster import Hipster, ordered
 from slackwater.governor.policies.linux import Linux
 from slackwater.governor.policies.parties import Parties
 from slackwater.governor.policies.pegasus import Pegasus
 from slackwater.governor.types import Hardware, Observation, Policy
+from slackwater_lab.governor.policies.heimdall import Heimdall, choose
+from slackwater_lab.governor.policies.heimdall_rl import HeimdallRl
+from slackwater_lab.governor.policies.heracles import Heracles
+from slackwater_lab.governor.policies.hipster import Hipster, ordered
 
 HARDWARE = Hardware(
     3, tuple(100.0 * step for step in range(1, 11)), 1.0, (0.1,) * 10, tuple(0.01 * step**2 for step in range(1, 11))

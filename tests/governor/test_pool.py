@@ -13,7 +13,7 @@ from slackwater.core.messages import GOVERNOR, WSENGINE, Change, Cycle, Message,
 from slackwater.governor.levers import CORES, QUOTA
 from slackwater.governor.lines import as_line
 from slackwater.governor.node import REST_S, STALE_S
-from slackwater.governor.policies.table import ACTING
+from slackwater.governor.policies.table import POLICIES
 from slackwater.governor.pool import GovernedPool
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import BusAccess
@@ -221,7 +221,7 @@ def test_what_cannot_be_ordered_now_is_ordered_later() -> None:
     go(story())
 
 
-@pytest.mark.parametrize("policy", list(ACTING))
+@pytest.mark.parametrize("policy", list(POLICIES))
 def test_each_policy_stays_within_the_limits(policy: str) -> None:
     async def story() -> None:
         settings = GovernorSettings(mode="act", policy=policy, lower_every_s=1.0, lease_s=LEASE_S)  # type: ignore[arg-type]
@@ -269,7 +269,7 @@ def test_of_two_controllers_only_the_one_whose_lbengine_leads_gives_orders() -> 
             POOL,
             LEASE_S,
             bus,  # type: ignore[arg-type]
-            records,
+            records,  # type: ignore[arg-type]
             Signer(Ed25519PrivateKey.generate()),
             "a",
             by=GOVERNOR,

@@ -22,7 +22,7 @@ from slackwater_lab.governor.live.hot import HotEvents
 from slackwater_lab.governor.live.load import KEYS, Answer, Client, Load, Memcached, key
 from slackwater_lab.governor.live.machine import Place, ServingHost, waited_s
 from slackwater_lab.governor.live.phase import Governing, Seen, within_percent
-from slackwater_lab.governor.live.policies import LIVE, machine
+from slackwater_lab.governor.live.policies import LIVE, machine, policy_of
 from slackwater_lab.governor.live.services import SERVICES
 from slackwater_lab.governor.live.story import LiveTest, described, rounds_of, summary
 from tests.support.real_lab import needs_lab, run_lab
@@ -256,7 +256,7 @@ def test_a_second_counts_by_when_its_requests_were_due() -> None:
 @pytest.mark.parametrize("name", LIVE)
 def test_each_policy_begins_with_clocks_of_the_machine(name: str) -> None:
     of = machine()
-    action = LIVE[name](of, 100.0).start()
+    action = policy_of(name, of, 100.0).start()
     assert set(action.clocks_mhz) <= set(of.clocks_mhz)
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from slackwater.controller.cli.governor_commands import governor
 from slackwater.governor.power import hardware
-from slackwater_lab.governor.plan import POLICIES, Service, plan
+from slackwater_lab.governor.plan import PLANNED, Service, plan
 
 OF = hardware("a72", 3, (500.0, 1000.0, 2000.0), busy_w=4.0, base_w=0.0, idle_w=0.5)
 SERVICE = Service(work_ms=5.0, target_ms=100.0, base_ms=2.0)
@@ -37,7 +37,7 @@ def test_nobody_there() -> None:
     assert step.within_target_percent == 100.0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLANNED)
 def test_each_policy_makes_a_plan(policy: str) -> None:
     (step,) = plan(policy, OF, SERVICE, (30.0,), 3)
     assert step.rps == 30.0

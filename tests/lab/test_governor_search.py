@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slackwater.governor.policies.hurry_up import HurryUp
 from slackwater.governor.policies.static import Static
 from slackwater.governor.types import Configuration
 from slackwater_lab.governor import hurry_up
+from slackwater_lab.governor.policies.hurry_up import HurryUp
 from slackwater_lab.governor.queues import mmc_wait_s
 from slackwater_lab.governor.search import Interval, SearchServer, joules_of, seen
 

@@ -63,7 +63,7 @@ class Controller:
             POOL,
             SETTINGS.lease_s,
             self.bus,  # type: ignore[arg-type]
-            Records(),
+            Records(),  # type: ignore[arg-type]
             signer,
             "a",
             by=BY,

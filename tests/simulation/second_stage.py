@@ -87,9 +87,16 @@ class SecondStage:
             except BusError:
                 await asyncio.sleep(0.5)
         access = BusAccess(
-            POOL, SETTINGS.lease_s, bus, self.records, Signer(KEY), controller_id(self._disk),
-            by=BY, clock=process.time, wall=lambda: 1.8e9 + self.world.now_s + self._wall_offset_s,
-        )  # fmt: skip
+            POOL,
+            SETTINGS.lease_s,
+            bus,
+            self.records,  # type: ignore[arg-type]
+            Signer(KEY),
+            controller_id(self._disk),
+            by=BY,
+            clock=process.time,
+            wall=lambda: 1.8e9 + self.world.now_s + self._wall_offset_s,
+        )
         access.pool = RetunedPool(POOL, SETTINGS, _rules(), BestValues(self._disk), access, process.time)
         for kind in KINDS:
             await bus.subscribe(kind, access.take, pool=POOL.name)

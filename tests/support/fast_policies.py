@@ -9,9 +9,9 @@ import json
 import random
 from typing import Any
 
-from slackwater.governor.policies.hurry_up import HurryUp
-from slackwater.governor.policies.pareto import Pareto, energy_ladder
 from slackwater.governor.types import Hardware, HotEvent, Observation
+from slackwater_lab.governor.policies.hurry_up import HurryUp
+from slackwater_lab.governor.policies.pareto import Pareto, energy_ladder
 from tests.support.paths import TRACES
 
 RECORDED = TRACES / "fast_policies.json"

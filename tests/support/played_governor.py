@@ -134,7 +134,8 @@ class Played:
         """A governor that knows nothing, as after a start."""
         of = HAProxyPool(name="web", backend="web", socket="/s", mode=mode, target_p95_ms=TARGET_MS)
         self._ids = set()
-        self.pool = GovernedPool(of, self.settings, self, lambda: self.now_s, lambda: 1e9 + self.now_s)
+        clocks = (lambda: self.now_s), (lambda: 1e9 + self.now_s)
+        self.pool = GovernedPool(of, self.settings, self, *clocks)  # type: ignore[arg-type]
 
     # --- what the governor needs
 

@@ -179,7 +179,12 @@ class Story:
         settings = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
         rules = knowledge.load()
         self.pool = RetunedPool(
-            settings, self.settings, rules, BestValues(self.folder), self.site, lambda: self.site.now_s
+            settings,
+            self.settings,
+            rules,
+            BestValues(self.folder),
+            self.site,  # type: ignore[arg-type]
+            lambda: self.site.now_s,
         )
         self.site.sent_ids.clear()
         return self.pool

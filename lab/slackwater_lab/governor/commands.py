@@ -13,7 +13,7 @@ from slackwater.governor.power import CURVES, DEFAULT, hardware
 from slackwater_lab.cluster.terminal import console
 from slackwater_lab.governor import core_switch, estimators, heimdall_table, hurry_up, neighbours, pareto
 from slackwater_lab.governor.figures import COLUMNS, Figure, cells
-from slackwater_lab.governor.plan import POLICIES, Service, Step
+from slackwater_lab.governor.plan import PLANNED, Service, Step
 from slackwater_lab.governor.plan import plan as plan_of
 from slackwater_lab.options import json_option, progress, write_json
 
@@ -74,7 +74,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     epilog="Example: slackwater governor plan --cores 4 --clocks-mhz 800,1600,2400 --work-ms 8 --target-ms 100"
     " --load 20,200,400"
 )
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="slackwater", show_default=True)
+@click.option("--policy", type=click.Choice(list(PLANNED)), default="slackwater", show_default=True)
 @click.option("--cores", type=click.IntRange(1, 512), required=True, help="That may serve.")
 @click.option("--clocks-mhz", type=Numbers(), required=True, help="That they can have, ascending.")
 @click.option(

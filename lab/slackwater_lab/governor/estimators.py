@@ -17,11 +17,11 @@ from slackwater.detector.tail.data import Rows
 from slackwater.detector.tail.estimator import paae, r2
 from slackwater.detector.tail.regressors import Forest
 from slackwater.detector.tail.table import Table
-from slackwater.governor.policies.heimdall_rl import LEAST_MS
 from slackwater.governor.types import Hardware
 from slackwater_lab.governor.figures import Figure, one_by_one
 from slackwater_lab.governor.heimdall import STEP_S, TARGET_MS, machine
 from slackwater_lab.governor.heimdall_table import PROFILE_STEP_S, with_clocks
+from slackwater_lab.governor.policies.heimdall_rl import LEAST_MS
 from slackwater_lab.governor.profile import profile
 
 COUNTS = (4, 12, 32, 51)

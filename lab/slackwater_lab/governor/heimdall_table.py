@@ -11,18 +11,14 @@ import numpy as np
 from slackwater.detector.tail.data import Rows
 from slackwater.detector.tail.regressors import Forest, Svm
 from slackwater.detector.tail.table import Table
-from slackwater.governor.policies.heimdall import Heimdall
-from slackwater.governor.policies.heimdall_rl import LEAST_MS, HeimdallRl
-from slackwater.governor.policies.heracles import Heracles
-from slackwater.governor.policies.hipster import Hipster
-from slackwater.governor.policies.linux import Linux
-from slackwater.governor.policies.parties import Parties
-from slackwater.governor.policies.pegasus import Pegasus
-from slackwater.governor.policies.slackwater import Slackwater
-from slackwater.governor.policies.static import Static
+from slackwater.governor.policies.table import POLICIES, Conditions
 from slackwater.governor.types import Hardware, Policy
 from slackwater_lab.governor.figures import Figure, one_by_one
 from slackwater_lab.governor.heimdall import MOST_RPS, STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
+from slackwater_lab.governor.policies.heimdall import Heimdall
+from slackwater_lab.governor.policies.heimdall_rl import LEAST_MS, HeimdallRl
+from slackwater_lab.governor.policies.heracles import Heracles
+from slackwater_lab.governor.policies.hipster import Hipster
 from slackwater_lab.governor.profile import profile
 from slackwater_lab.governor.queues import Floats
 
@@ -66,6 +62,11 @@ def _rl(of: Hardware, seed: int) -> Policy:
     return HeimdallRl(of, TARGET_MS, table)
 
 
+def _of_the_table(name: str) -> Callable[[Hardware, int], Policy]:
+    """Makes a policy of the governor's own table."""
+    return lambda of, seed: POLICIES[name](Conditions(of, TARGET_MS, seed=seed))
+
+
 def with_clocks(of: Hardware, rows: Rows) -> Rows:
     """The same rows with the clock in MHz, which the reinforcement learner's states are made of."""
     changed = rows.inputs.copy()
@@ -74,9 +75,9 @@ def with_clocks(of: Hardware, rows: Rows) -> Rows:
 
 
 ROWS: dict[str, Row] = {
-    "static": Row(lambda of, _: Static(of), "99.8", "1.1"),
-    "linux ondemand": Row(lambda of, _: Linux(of), "78.1", "1.2", "21.4", tardiness_allowed=(0.7, 1.7)),
-    "linux schedutil": Row(lambda of, _: Linux(of, "schedutil")),
+    "static": Row(_of_the_table("static"), "99.8", "1.1"),
+    "linux ondemand": Row(_of_the_table("linux-ondemand"), "78.1", "1.2", "21.4", tardiness_allowed=(0.7, 1.7)),
+    "linux schedutil": Row(_of_the_table("linux-schedutil")),
     "hipster energy": Row(
         lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "energy", seed=seed), "87.8", "2.1", "20.6"
     ),
@@ -93,9 +94,9 @@ ROWS: dict[str, Row] = {
     "heimdall-svm": Row(_svm, "89.9", "4.7", "7.1", tardiness_allowed=(2.0, None)),
     "heimdall-rf": Row(_forest, "97.7", "1.1", "22.3", (94.7, 100.0), (0.6, 1.6), (15.0, 30.0)),
     "heimdall-rl": Row(_rl),
-    "pegasus": Row(lambda of, _: Pegasus(of, TARGET_MS)),
-    "parties": Row(lambda of, seed: Parties(of, TARGET_MS, seed)),
-    "slackwater": Row(lambda of, _: Slackwater(of, TARGET_MS), guarantee_allowed=(99.0, None)),
+    "pegasus": Row(_of_the_table("pegasus")),
+    "parties": Row(_of_the_table("parties")),
+    "slackwater": Row(_of_the_table("slackwater"), guarantee_allowed=(99.0, None)),
 }
 ORDER = ("heimdall-rf", "heracles", "heimdall-svm", "hipster energy", "hipster ips", "linux ondemand")
 """By guarantee, in the thesis."""

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackwater.governor.policies.hurry_up import FIRST_PERIOD_S, FIRST_THRESHOLD_S, HurryUp
 from slackwater.governor.policies.linux import Linux
 from slackwater.governor.policies.slackwater import Slackwater
 from slackwater.governor.policies.static import Static
 from slackwater.governor.power import hardware
 from slackwater.governor.types import Configuration, Hardware, Policy
 from slackwater_lab.governor.figures import Figure, one_by_one
+from slackwater_lab.governor.policies.hurry_up import FIRST_PERIOD_S, FIRST_THRESHOLD_S, HurryUp
 from slackwater_lab.governor.search import Request, Run, SearchServer, run
 
 TARGET_S = 1.0

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackwater.governor.policies.pareto import Pareto, batch_ladder, inferred_ladder
 from slackwater.governor.policies.slackwater import Slackwater
 from slackwater.governor.power import hardware
 from slackwater.governor.types import Action, Configuration, Hardware, Observation, Policy
 from slackwater_lab.governor.causal_bound import least_cost, noisy
 from slackwater_lab.governor.figures import Figure, one_by_one
 from slackwater_lab.governor.fluid import FluidServer
+from slackwater_lab.governor.policies.pareto import Pareto, batch_ladder, inferred_ladder
 from slackwater_lab.governor.queues import Floats
 
 TARGET_MS = 0.5

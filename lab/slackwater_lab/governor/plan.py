@@ -7,18 +7,15 @@ that need no data from before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from slackwater.governor.policies.heracles import Heracles
-from slackwater.governor.policies.linux import Linux
-from slackwater.governor.policies.parties import Parties
-from slackwater.governor.policies.pegasus import Pegasus
-from slackwater.governor.policies.slackwater import Slackwater
 from slackwater.governor.policies.static import Static
+from slackwater.governor.policies.table import POLICIES, Conditions, Make
 from slackwater.governor.types import Action, Hardware, Observation, Policy
+from slackwater_lab.governor.policies.heracles import Heracles
 from slackwater_lab.governor.queues import Floats, PinnedQueues
 
 
@@ -33,16 +30,11 @@ class Service(msgspec.Struct, frozen=True):
     """Part of the response time that is not the server's CPU."""
 
 
-POLICIES: dict[str, Callable[[Hardware, Service, float, int], Policy]] = {
-    "slackwater": lambda of, service, _, __: Slackwater(of, service.target_ms),
-    "static": lambda of, _, __, ___: Static(of),
-    "linux-ondemand": lambda of, _, __, ___: Linux(of, "ondemand"),
-    "linux-schedutil": lambda of, _, __, ___: Linux(of, "schedutil"),
-    "heracles": lambda of, service, most_rps, _: Heracles(of, service.target_ms, most_rps),
-    "parties": lambda of, service, _, seed: Parties(of, service.target_ms, seed),
-    "pegasus": lambda of, service, _, __: Pegasus(of, service.target_ms),
+PLANNED: dict[str, Make] = {
+    **POLICIES,
+    "heracles": lambda given: Heracles(given.hardware, given.target_ms, given.most_rps),
 }
-"""Name -> makes it, for a machine, a service, the highest load in requests/s and a seed."""
+"""The policies that need no data from before."""
 
 
 class Step(msgspec.Struct):
@@ -66,8 +58,9 @@ class Step(msgspec.Struct):
 def plan(
     policy: str, of: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int = 1
 ) -> list[Step]:
-    """The policy through the steps of the load, each so many seconds."""
-    ours = _run(POLICIES[policy](of, service, max(load_rps), seed), of, service, load_rps, step_s, seed)
+    """The policy through the steps of the load, each `step_s` long."""
+    given = Conditions(of, service.target_ms, seed=seed, most_rps=max(load_rps))
+    ours = _run(PLANNED[policy](given), of, service, load_rps, step_s, seed)
     static = _run(Static(of), of, service, load_rps, step_s, seed)
     return [msgspec.structs.replace(one, static_watts=other.watts) for one, other in zip(ours, static, strict=True)]
 

@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 
 from slackwater.detector.tail.data import Rows
-from slackwater.governor.policies.heimdall import rows
 from slackwater.governor.types import Hardware, whole
 from slackwater_lab.governor.heimdall import Server, machine, trace
+from slackwater_lab.governor.policies.heimdall import rows
 
 SEED = 1000
 """None of a comparison's."""

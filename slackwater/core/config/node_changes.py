@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -10,6 +10,8 @@ from msgspec import Meta
 from slackwater.core.config.kinds import Positive, Settings
 from slackwater.core.messages.fields import Share
 
+NodePolicy = Literal["hurry-up", "pareto"]
+"""Decides on the node itself: the governor only gives, renews and takes back its lease."""
 GovernorPolicy = Literal[
     "slackwater",
     "static",
@@ -18,11 +20,9 @@ GovernorPolicy = Literal[
     "pegasus",
     "parties",
     "core-switch",
-    "hurry-up",
-    "pareto",
+    NodePolicy,
 ]
-NODE_POLICIES: tuple[GovernorPolicy, ...] = ("hurry-up", "pareto")
-"""Those that decide on the node itself: the governor only gives, renews and takes back their lease."""
+NODE_POLICIES: tuple[GovernorPolicy, ...] = get_args(NodePolicy)
 NODE_POLICY = "cpu.policy"
 """The knob for them."""
 BATCH_CORES, BATCH_RUNNING = "batch.cores", "batch.running"

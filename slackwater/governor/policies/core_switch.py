@@ -18,7 +18,7 @@ class CoreSwitch:
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
-        self._cores = 1
+        self._cores, self._most = 1, min(2, hardware.cores)
         self._up_s = float("-inf")
         self._sums: list[float] = []
 
@@ -30,7 +30,7 @@ class CoreSwitch:
         if len(self._sums) == SAMPLES:
             most, self._sums = max(self._sums), []
             if self._cores == 1 and most > UP:
-                self._cores, self._up_s = 2, seen.time_s
+                self._cores, self._up_s = self._most, seen.time_s
             elif self._cores == 2 and most < DOWN_SUM and seen.time_s - self._up_s >= DOWN_AFTER_S:
                 self._cores = 1
         return self._action()

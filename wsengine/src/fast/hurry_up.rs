@@ -1,5 +1,5 @@
 //! `hurry-up`: a clock for each thread by whether it is in the hot function, and how long. The source and the reasons are
-//! in `slackwater/governor/policies/hurry_up.py`, whose cores are threads here: a thread is on one core at a time.
+//! in `lab/slackwater_lab/governor/policies/hurry_up.py`. Its cores are threads here: a thread is on one core at a time.
 
 use std::collections::BTreeMap;
 

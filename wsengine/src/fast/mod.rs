@@ -1,5 +1,5 @@
-//! Policies that decide every 50 ms or so, on the node itself: `hurry-up` and `pareto`. The rules are those of
-//! `slackwater/governor/policies/` and decide the same (`tests/traces/fast_policies.json`, which Python writes).
+//! Policies that decide every 50 ms or so, on the node itself: `hurry-up` and `pareto`. They decide as those of
+//! `lab/slackwater_lab/governor/policies/` do (`tests/traces/fast_policies.json`, which Python writes).
 //!
 //! - [`parameters`]: a policy with its parameters, as an Order has them
 //! - [`hurry_up`], [`pareto`]: the rules, which touch nothing

@@ -1,5 +1,5 @@
 //! `pareto`: a ladder of cores, then clocks; one rung up or down at a time. The source, the timing and the thresholds are
-//! those of `slackwater/governor/policies/pareto.py`.
+//! those of `lab/slackwater_lab/governor/policies/pareto.py`.
 
 const UP_AFTER_UP_S: f64 = 0.2;
 const UP_AFTER_DOWN_S: f64 = 2.0;

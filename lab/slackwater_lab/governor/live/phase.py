@@ -22,7 +22,7 @@ from slackwater_lab.cluster.cgroups import Cgroups
 from slackwater_lab.governor.live.hot import HotEvents
 from slackwater_lab.governor.live.load import Answer, Client, Load, Memcached, Web
 from slackwater_lab.governor.live.machine import Place, ServingHost, waited_s
-from slackwater_lab.governor.live.policies import LIVE, machine
+from slackwater_lab.governor.live.policies import machine, policy_of
 from slackwater_lab.governor.live.services import SERVICES
 
 SWITCH_S = 0.001
@@ -174,7 +174,7 @@ def run(task: Task, cgroups: Cgroups) -> Seen:
     with contextlib.ExitStack() as stack:
         events = stack.enter_context(HotEvents(Path(task.events_socket))) if task.events_socket else None
         load = stack.enter_context(Load(make, asked.connections, closed, task.seed))
-        policy = LIVE[task.policy](of, asked.target_ms)
+        policy = policy_of(task.policy, of, asked.target_ms)
         service_s, batch_s, begin_s = host.service_cpu_s(), host.batch_cpu_s(), time.monotonic()
         with Governing(policy, of, host, load, task.waiting, events) as governing:
             for rate_rps in task.rates_rps or (float("inf"),):

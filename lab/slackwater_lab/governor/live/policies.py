@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from slackwater.governor.levers import NOMINAL_MHZ
-from slackwater.governor.policies.core_switch import CoreSwitch
-from slackwater.governor.policies.hurry_up import HurryUp
-from slackwater.governor.policies.linux import Linux
-from slackwater.governor.policies.pareto import Pareto, energy_ladder
-from slackwater.governor.policies.slackwater import Slackwater
-from slackwater.governor.policies.static import Static
+from slackwater.governor.policies.table import POLICIES, Conditions, Make
 from slackwater.governor.power import DEFAULT, hardware
 from slackwater.governor.types import Hardware, Policy
+from slackwater_lab.governor.policies.hurry_up import HurryUp
+from slackwater_lab.governor.policies.pareto import Pareto, energy_ladder
 
 CORES = 2
 SHARES = (0.4, 0.6, 0.8, 1.0)
@@ -28,20 +23,24 @@ def machine() -> Hardware:
     return hardware(DEFAULT, CORES, [NOMINAL_MHZ * one for one in SHARES], busy_w=3.61, base_w=0.0, idle_w=0.65)
 
 
+def policy_of(name: str, of: Hardware, target_ms: float) -> Policy:
+    """Raises KeyError for another name than those of `LIVE`."""
+    return LIVE[name](Conditions(of, target_ms, period_s=SLACKWATER_S))
+
+
 def three_states(of: Hardware) -> HurryUp:
     low, _, mid, high = of.clocks_mhz
     return HurryUp(of, low, mid, high)
 
 
-LIVE: dict[str, Callable[[Hardware, float], Policy]] = {
-    "static": lambda of, _: Static(of),
-    "linux-ondemand": lambda of, _: Linux(of, "ondemand"),
-    "core-switch": lambda of, _: CoreSwitch(of),
-    "pareto": lambda of, target_ms: Pareto(of, energy_ladder(of), UP_DELAY * target_ms),
-    "slackwater": lambda of, target_ms: Slackwater(of, target_ms, period_s=SLACKWATER_S),
-    "hurry-up": lambda of, _: three_states(of),
-    "hurry-up-two-states": lambda of, _: HurryUp(of, of.clocks_mhz[0], None, of.max_mhz),
+LIVE: dict[str, Make] = {
+    **{name: POLICIES[name] for name in ("static", "linux-ondemand", "core-switch", "slackwater")},
+    "pareto": lambda given: Pareto(given.hardware, energy_ladder(given.hardware), UP_DELAY * given.target_ms),
+    "hurry-up": lambda given: three_states(given.hardware),
+    "hurry-up-two-states": lambda given: HurryUp(
+        given.hardware, given.hardware.clocks_mhz[0], None, given.hardware.max_mhz
+    ),
 }
-"""Name -> makes it, for the hardware and the target of the p95 in ms."""
+"""The governor's own policies, and those that run on the node, as Python has them."""
 NEEDS_EVENTS = ("hurry-up", "hurry-up-two-states")
 """Only a service that tells of its hot function can have them."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from slackwater.governor.policies.pareto import Pareto, batch_ladder, energy_ladder, inferred_ladder
 from slackwater.governor.power import hardware
 from slackwater.governor.types import Configuration, Hardware, Observation
+from slackwater_lab.governor.policies.pareto import Pareto, batch_ladder, energy_ladder, inferred_ladder
 
 HARDWARE = Hardware(
     2, (1000.0, 2000.0, 3000.0), base_w=1.0, idle_w=(1.0,) * 3, busy_w=(1.0, 3.0, 6.0), turbo=True, smt_gain=1.3

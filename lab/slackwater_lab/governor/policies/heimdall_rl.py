@@ -6,8 +6,8 @@ The thesis evaluates this learner (section 3.2.2) but never schedules with it (s
 from __future__ import annotations
 
 from slackwater.detector.tail.table import Table
-from slackwater.governor.policies.heimdall import Heimdall, inputs
 from slackwater.governor.types import Action, Configuration, Hardware, Observation
+from slackwater_lab.governor.policies.heimdall import Heimdall, inputs
 
 LEAST_MS = 0.5
 """Lowest estimate (section 4.1.7)."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slackwater.governor.policies.hurry_up import HurryUp
 from slackwater.governor.types import Hardware, HotEvent, Observation
+from slackwater_lab.governor.policies.hurry_up import HurryUp
 
 HARDWARE = Hardware(2, (1000.0, 2000.0, 2600.0), 1.0, (0.1,) * 3, (1.0, 2.0, 3.0))
 

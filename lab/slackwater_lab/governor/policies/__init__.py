@@ -1,0 +1,1 @@
+"""Policies of papers that are only simulated: one policy, one file, with its source."""
