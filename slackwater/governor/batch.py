@@ -14,13 +14,12 @@ ON, OFF = "on", "off"
 
 @dataclass(frozen=True)
 class BatchKnobs:
-    """What a node lets the governor do with its batch jobs, which without us may run on all cores that the web server
-    has."""
+    """The limits of a node's batch jobs. Without us they may run on all cores that the web server has."""
 
     cores: int
-    """Without us."""
+    """That the batch jobs have without us."""
     fewest: int | None
-    """Of `batch.cores`; None: that knob is not there."""
+    """The lowest `batch.cores`; None: that knob is not there."""
     most: int
     stops: bool
     """`batch.running` is there."""
@@ -28,15 +27,15 @@ class BatchKnobs:
     def values(self, serving: int, may_run: bool) -> dict[str, Value]:
         """The knobs to set while so many cores serve. `may_run`: the policy lets batch jobs run at all."""
         left = self.cores - serving if may_run else 0
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         if self.fewest is not None:
-            found[BATCH_CORES] = min(max(left, self.fewest), self.most)
+            values[BATCH_CORES] = min(max(left, self.fewest), self.most)
         if left < 1 and self.stops:
-            found[BATCH_RUNNING] = OFF
-        return found
+            values[BATCH_RUNNING] = OFF
+        return values
 
     def in_force(self, values: Mapping[str, Value]) -> int:
-        """Cores that batch jobs have; 0: they stand still. A knob that is not in `values` is as it is without us."""
+        """Cores that batch jobs have; 0: they stand still. Every other knob than those in `values` is as without us."""
         cores = values.get(BATCH_CORES, self.cores)
         return 0 if values.get(BATCH_RUNNING) == OFF or not isinstance(cores, int) else cores
 
@@ -44,21 +43,22 @@ class BatchKnobs:
 def batch_knobs(states: Mapping[str, KnobState], cores: int) -> BatchKnobs | None:
     """None: there is nothing to set. `cores`: that the web server has without us. `states`: the knobs that may be set.
 
-    Where batch jobs have another number of cores than the web server, they do not share its cores, and are left alone.
+    Batch jobs with another number of cores than the web server do not share its cores, and are left alone.
     """
-    own, running = states.get(BATCH_CORES), states.get(BATCH_RUNNING)
+    jobs_cores, running = states.get(BATCH_CORES), states.get(BATCH_RUNNING)
     fewest, most = None, cores
-    if own is not None and own.lowest is not None and own.highest is not None:
-        if own.baseline != cores:
+    if jobs_cores is not None and jobs_cores.lowest is not None and jobs_cores.highest is not None:
+        if jobs_cores.baseline != cores:
             return None
-        fewest, most = max(1, own.lowest), own.highest
+        fewest, most = max(1, jobs_cores.lowest), jobs_cores.highest
     stops = running is not None and running.baseline == ON and OFF in running.words
     return BatchKnobs(cores, fewest, most, stops) if stops or fewest is not None else None
 
 
 def turn(knob: str, value: Value, before: Value | None) -> int:
-    """When an Order is sent: batch jobs yield first (0), then the web server gets back what is its own (1) or is set
-    (2), and batch jobs gain last (3). `before`: the value in our Order; None: it is as it is without us."""
+    """The place of an Order among those that are sent together. Batch jobs yield first (0), then the web server gets
+    its own values back (1) or is set (2), and batch jobs gain last (3). `before`: the value in our Order; None: there
+    is none."""
     if knob == BATCH_RUNNING:
         return 0 if value == OFF else 3
     if knob == BATCH_CORES:

@@ -1,24 +1,24 @@
-"""What the governor sets, in lines for people."""
+"""The governor's messages as lines for people."""
 
 from __future__ import annotations
 
 from slackwater.core.messages import Governed
 
 FRESH_S = 5.0
-"""It says something each second; what is older is of the past."""
+"""The governor publishes each second; an older message says nothing of now."""
 
 
-def as_line(said: Governed) -> str:
+def as_line(message: Governed) -> str:
     """`web1: 21.5 requests/s, p95 61 ms of 150 ms; 2 cores -> 1 core, quota 60% of their time: why`."""
-    if said.cores is None or said.wanted_cores is None:
-        return f"{said.node}: {said.why}"
-    p95 = "no p95" if said.rt_p95_ms is None else f"p95 {said.rt_p95_ms:.3g} ms of {said.target_p95_ms:g} ms"
-    load = "" if said.rps is None else f"{said.rps:.3g} requests/s, "
-    now = _configuration(said.cores, said.clock_share, said.clock_knob)
-    wanted = _configuration(said.wanted_cores, said.wanted_clock_share, said.clock_knob)
-    verb = "sets" if said.mode == "act" else "would set"
+    if message.cores is None or message.wanted_cores is None:
+        return f"{message.node}: {message.why}"
+    p95 = "no p95" if message.rt_p95_ms is None else f"p95 {message.rt_p95_ms:.3g} ms of {message.target_p95_ms:g} ms"
+    load = "" if message.rps is None else f"{message.rps:.3g} requests/s, "
+    now = _configuration(message.cores, message.clock_share, message.clock_knob)
+    wanted = _configuration(message.wanted_cores, message.wanted_clock_share, message.clock_knob)
+    verb = "sets" if message.mode == "act" else "would set"
     change = f"{now}, {verb} {wanted}" if now != wanted else f"{now}, stays"
-    return f"{said.node}: {load}{p95}; {change}{_batch(said.batch_cores)}: {said.why}"
+    return f"{message.node}: {load}{p95}; {change}{_batch(message.batch_cores)}: {message.why}"
 
 
 def _batch(cores: int | None) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from slackwater.core.config import GovernorSettings
 from slackwater.core.messages import (
@@ -19,10 +17,10 @@ from slackwater.core.messages import (
     Sample,
     Traffic,
 )
-from slackwater.governor.levers import FREQUENCY, Levers, levers
+from slackwater.governor.levers import Levers, levers
 from slackwater.governor.policies.table import POLICIES, Conditions
 from slackwater.governor.types import Action, Configuration, Observation, Policy, mean
-from slackwater.orders.knobs import Value
+from slackwater.orders.knobs import FREQUENCY, Value
 from slackwater.orders.node import OrderedNode
 
 STALE_S = 3.0
@@ -33,26 +31,6 @@ SAME_S = 0.5
 """Two Samples' ages of one request agree within this."""
 REST_S = 60.0
 """A knob that was refused, or that somebody else set, is left alone for so long."""
-
-
-@dataclass
-class Second:
-    """What was seen since the last second was counted."""
-
-    began_s: float
-    tails: list[tuple[float, float]] = field(default_factory=list)
-    """p95 in ms, and the requests per second that it is of."""
-
-
-class Load(NamedTuple):
-    """What a Sample shows, where it shows all that a policy needs."""
-
-    period_s: float
-    rps: float
-    cores: float
-    """CPU time per second that the node may use."""
-    busy_cores: float
-    traffic: Traffic
 
 
 class GovernedNode(OrderedNode):
@@ -84,7 +62,10 @@ class GovernedNode(OrderedNode):
         self._gathered: list[Observation] = []
         """Since the policy's last decision."""
         self._gathered_s = 0.0
-        self._second = Second(0.0)
+        self._second_s = 0.0
+        """When the present second began."""
+        self._tails: list[tuple[float, float]] = []
+        """Of this second: p95 in ms, and its requests per second."""
         self._seconds = self._misses = 0
         self._shown = Observation(0.0)
         self._busy_cores: float | None = None
@@ -117,56 +98,58 @@ class GovernedNode(OrderedNode):
         self._seen_s = now_s
         self._count_second(now_s, traffic.rps, traffic.rt_p95_ms)
         self._busy_cores = cpu.utilisation * cpu.cores
-        self._decide(Load(sample.period_s, traffic.rps, cpu.cores, self._busy_cores, traffic), now_s)
+        self._decide(sample.period_s, traffic, cpu.cores, now_s)
 
-    def _decide(self, load: Load, now_s: float) -> None:
-        of, policy = self._levers_now(max(1, round(load.cores)), now_s), self._policy
-        if of is None or policy is None:
+    def _decide(self, period_s: float, traffic: Traffic, cores: float, now_s: float) -> None:
+        """`cores`: CPU time per second that the node may use."""
+        levers_now, policy, busy_cores = self._levers_now(cores, now_s), self._policy, self._busy_cores or 0.0
+        if levers_now is None or policy is None:
             self.wanted, self.why = None, "the node's wsengine lists no knob of the governor's"
             return
-        self._sampled_s += load.period_s
-        in_force = of.in_force(self._values)
-        capacity_cores = of.capacity_cores(in_force)
+        self._sampled_s += period_s
+        in_force = levers_now.in_force(self._values)
+        capacity_cores = levers_now.capacity_cores(in_force)
         if now_s - self._changed_s > SETTLED_S:  # a quota that is not ours may bind; the monitor reads it once a second
-            capacity_cores = min(capacity_cores, load.cores)
-        busy_share = min(1.0, load.busy_cores / capacity_cores)
+            capacity_cores = min(capacity_cores, cores)
         self._shown = Observation(
             self._sampled_s,
-            load.rps,
-            load.traffic.rt_p95_ms,
-            load.traffic.rt_p99_ms,
-            oldest_ms=self._oldest_ms(load.traffic),
-            busy_shares=(busy_share,) * in_force.cores,
-            power_w=of.watts(in_force, load.busy_cores),
+            traffic.rps or 0.0,
+            traffic.rt_p95_ms,
+            traffic.rt_p99_ms,
+            oldest_ms=self._oldest_ms(traffic),
+            busy_shares=(min(1.0, busy_cores / capacity_cores),) * in_force.cores,
+            power_w=levers_now.watts(in_force, busy_cores),
             interference=self._interference(now_s),
             in_force=in_force,
         )
         self._gathered.append(self._shown)
-        self._gathered_s += load.period_s
+        self._gathered_s += period_s
         if self._gathered_s >= policy.period_s - 1e-9:
             action = policy.decide(together(self._gathered))
             self._gathered, self._gathered_s = [], 0.0
-            self._choose(of, action, now_s)
+            self._choose(levers_now, action, now_s)
 
     # --- what follows from it
 
-    def _levers_now(self, cores: int, now_s: float) -> Levers | None:
+    def _levers_now(self, cores: float, now_s: float) -> Levers | None:
         """Made anew, with a policy that knows nothing, when the node's knobs are others."""
         knobs = self.fresh_knobs(now_s)
         if knobs is None:
             return None
         if knobs is not self._levers_of:
             self._levers_of = knobs
-            of = levers(self._settings, knobs, self.levers.hardware.cores if self.levers is not None else cores)
-            if of is not None and of != self.levers:
-                self._policy = POLICIES[self._settings.policy](Conditions(of.hardware, self._target_ms, of.candidates))
+            count = max(1, round(cores)) if self.levers is None else self.levers.hardware.cores
+            new = levers(self._settings, knobs, count)
+            if new is not None and new != self.levers:
+                given = Conditions(new.hardware, self._target_ms, new.candidates)
+                self._policy = POLICIES[self._settings.policy](given)
                 self._gathered, self._gathered_s, self.wanted = [], 0.0, None
-            self.levers = of
+            self.levers = new
         return self.levers
 
     def _oldest_ms(self, traffic: Traffic) -> float:
-        """Age of the oldest unanswered request that waits for us: not of one that stayed unanswered while others were
-        answered in time. When there are no others it would look like a queue for ever."""
+        """Age of the oldest request that waits for a core. A request that stayed unanswered while others were answered
+        in time waits for something else: without others it would look like a queue for ever."""
         oldest_ms = traffic.oldest_unanswered_ms or 0.0
         began_s = self._sampled_s - oldest_ms / 1000.0
         if traffic.rt_p95_ms is None:
@@ -179,16 +162,16 @@ class GovernedNode(OrderedNode):
         verdict = self.fresh_verdict(now_s)
         return verdict is not None and verdict.state == "interference"
 
-    def _choose(self, levers_: Levers, action: Action, now_s: float) -> None:
-        of = levers_.hardware
-        wanted, before = levers_.nearest(Configuration(len(action.cores), action.clocks_mhz[0])), self.wanted
-        if before is not None and of.speed(wanted) == of.speed(before):
+    def _choose(self, levers_now: Levers, action: Action, now_s: float) -> None:
+        hardware, before = levers_now.hardware, self.wanted
+        wanted = levers_now.nearest(Configuration(len(action.cores), action.clocks_mhz[0]))
+        if before is not None and hardware.speed(wanted) == hardware.speed(before):
             wanted = before
-        lower = of.speed(wanted) < of.speed(before or of.highest)
+        lower = hardware.speed(wanted) < hardware.speed(before or hardware.highest)
         if lower and self._interference(now_s):
-            wanted, why = before or of.highest, "interference: nothing is lowered"
+            wanted, why = before or hardware.highest, "interference: nothing is lowered"
         elif lower and self.fresh_verdict(now_s) is None:
-            wanted, why = before or of.highest, "no Verdict: nothing is lowered"
+            wanted, why = before or hardware.highest, "no Verdict: nothing is lowered"
         elif lower and now_s - self._changed_s < self._settings.lower_every_s:
             return
         else:
@@ -198,15 +181,14 @@ class GovernedNode(OrderedNode):
         self.wanted, self.why, self._batch_may_run = wanted, why, action.batch
 
     def _count_second(self, now_s: float, rps: float, p95_ms: float | None) -> None:
-        second = self._second
         if p95_ms is not None and rps > 0.0:
-            second.tails.append((p95_ms, rps))
-        if now_s - second.began_s < 1.0:
+            self._tails.append((p95_ms, rps))
+        if now_s - self._second_s < 1.0:
             return
-        if second.tails:
+        if (mean_p95_ms := weighted(self._tails)) is not None:
             self._seconds += 1
-            self._misses += (weighted(second.tails) or 0.0) > self._target_ms
-        self._second = Second(now_s)
+            self._misses += mean_p95_ms > self._target_ms
+        self._second_s, self._tails = now_s, []
 
     def target_values(self, now_s: float) -> dict[str, Value]:
         if now_s - self._seen_s > STALE_S:
@@ -221,12 +203,12 @@ class GovernedNode(OrderedNode):
 
     @property
     def knows_its_knobs(self) -> bool:
-        """What it would set can be told."""
+        """Whether the values that it would set are known."""
         return self.levers is not None
 
     @property
     def decision(self) -> str:
-        """Differs when another decision was made."""
+        """The same for the same decision."""
         return f"{self.wanted} {self.levers is None}"
 
     def reason(self) -> str:
@@ -256,21 +238,23 @@ class GovernedNode(OrderedNode):
             message.busy_cores = self._busy_cores
         if self.levers is None:
             return message
-        of, in_force = self.levers.hardware, self.levers.in_force(self._values)
-        wanted = self.wanted or of.highest
-        message.cores, message.most_cores, message.wanted_cores = in_force.cores, of.cores, wanted.cores
+        hardware, in_force = self.levers.hardware, self.levers.in_force(self._values)
+        wanted = self.wanted or hardware.highest
+        message.cores, message.most_cores, message.wanted_cores = in_force.cores, hardware.cores, wanted.cores
         message.clock_knob = self.levers.clock_knob
         if self.levers.batch is not None:
             message.batch_cores = self.levers.batch.in_force(self._values)
         if message.clock_knob:
-            message.clock_share = in_force.clock_mhz / of.max_mhz
-            message.wanted_clock_share = wanted.clock_mhz / of.max_mhz
+            message.clock_share = in_force.clock_mhz / hardware.max_mhz
+            message.wanted_clock_share = wanted.clock_mhz / hardware.max_mhz
         if message.clock_knob == FREQUENCY:
             message.clock_mhz = in_force.clock_mhz
         if message.busy_cores is not None:
             message.watts = self.levers.watts(in_force, message.busy_cores)
-            work = message.busy_cores * (in_force.clock_mhz / of.max_mhz if message.clock_mhz is not None else 1.0)
-            message.most_watts, message.power_model = self.levers.watts(of.highest, work), self._settings.curve
+            work = message.busy_cores * (
+                in_force.clock_mhz / hardware.max_mhz if message.clock_mhz is not None else 1.0
+            )
+            message.most_watts, message.power_model = self.levers.watts(hardware.highest, work), self._settings.curve
         return message
 
 

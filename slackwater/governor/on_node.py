@@ -1,35 +1,35 @@
-"""One node whose policy runs on the node itself: `hurry-up`, `pareto`. Here it is chosen with its parameters, given as
-an Order for the knob `cpu.policy`, renewed, and taken back beside a neighbour. Touches nothing.
+"""A node whose policy runs on the node itself: `hurry-up`, `pareto`. The governor chooses it with its parameters, as
+the value of the knob `cpu.policy`, and takes it back beside a neighbour. Touches nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slackwater.core.config import NODE_POLICY, GovernorSettings
-from slackwater.core.messages import Governed, Knobs, KnobState, Mode
-from slackwater.governor.node import STALE_S, GovernedNode, Load
+from slackwater.core.messages import Governed, Knobs, Mode, Traffic
+from slackwater.governor.levers import CORES, QUOTA
+from slackwater.governor.node import STALE_S, GovernedNode
 from slackwater.governor.types import Observation
-from slackwater.orders.knobs import Value, can_be_set
+from slackwater.orders.knobs import Value, allows, can_be_set
 
-CORES, CORE_FREQUENCY, QUOTA = "cpu.cores", "cpu.core_frequency", "cpu.quota"
+CORE_FREQUENCY = "cpu.core_frequency"
 HURRY_UP = "hurry-up"
 
 
 @dataclass(frozen=True)
-class NodePolicy:
+class ChosenPolicy:
     """A policy with its parameters."""
 
     value: str
-    """Of the knob `cpu.policy`."""
+    """For the knob `cpu.policy`."""
     lever: str
     """The knob that stands for the clock."""
     why: str
     """In words."""
 
 
-def node_policy(settings: GovernorSettings, knobs: Knobs, cores: int) -> NodePolicy | str:
+def choose_policy(settings: GovernorSettings, knobs: Knobs, cores: int) -> ChosenPolicy | str:
     """The policy for a node, or why there is none. `cores`: of the node, where `cpu.cores` does not tell."""
     states = {knob.name: knob for knob in knobs.knobs if can_be_set(knob)}
     runs = states.get(NODE_POLICY)
@@ -55,35 +55,31 @@ def node_policy(settings: GovernorSettings, knobs: Knobs, cores: int) -> NodePol
         fewest = max(1, min(cores, own_cores.lowest or 1)) if own_cores is not None else cores
         own = f"up_delay_us={settings.up_delay_us} fewest={fewest}"
     lowest, highest = (clocks[0], clocks[-1]) if lever == CORE_FREQUENCY else (fewest * clocks[0], cores * clocks[-1])
-    if len(clocks) < 2 or not _may_be(states[lever], lowest, highest):
+    if len(clocks) < 2 or not allows(states[lever], lowest, highest):
         return f"{lowest} to {highest} is not within what the node allows of `{lever}`"
-    words = ",".join(map(str, clocks))
-    value = f"{settings.policy} lever={lever} clocks={words} cores={cores} period_ms={settings.node_period_ms} {own}"
-    return NodePolicy(value, lever, f"{settings.policy} runs on the node: {_listed(clocks)} {unit}")
-
-
-def _listed(clocks: Sequence[int]) -> str:
-    return f"{', '.join(map(str, clocks[:-1]))} or {clocks[-1]}"
-
-
-def _may_be(knob: KnobState, lowest: int, highest: int) -> bool:
-    return knob.lowest is not None and knob.highest is not None and knob.lowest <= lowest <= highest <= knob.highest
+    numbers = [str(clock) for clock in clocks]
+    value = (
+        f"{settings.policy} lever={lever} clocks={','.join(numbers)} cores={cores}"
+        f" period_ms={settings.node_period_ms} {own}"
+    )
+    listed = f"{', '.join(numbers[:-1])} or {numbers[-1]}"
+    return ChosenPolicy(value, lever, f"{settings.policy} runs on the node: {listed} {unit}")
 
 
 class PolicyNode(GovernedNode):
     """All times are monotonic."""
 
-    _chosen: NodePolicy | None = None
+    _chosen: ChosenPolicy | None = None
 
-    def _decide(self, load: Load, now_s: float) -> None:
+    def _decide(self, period_s: float, traffic: Traffic, cores: float, now_s: float) -> None:  # noqa: ARG002
         is_noisy, knobs = self._interference(now_s), self.fresh_knobs(now_s)
-        self._shown = Observation(now_s, load.rps, load.traffic.rt_p95_ms, interference=is_noisy)
+        self._shown = Observation(now_s, traffic.rps or 0.0, traffic.rt_p95_ms, interference=is_noisy)
+        self._chosen, self.why = None, "the node's wsengine says nothing"
         if knobs is None:
-            self._chosen, self.why = None, "the node's wsengine says nothing"
             return
-        chosen = node_policy(self._settings, knobs, max(1, round(load.cores)))
+        chosen = choose_policy(self._settings, knobs, max(1, round(cores)))
         if isinstance(chosen, str):
-            self._chosen, self.why = None, chosen
+            self.why = chosen
             return
         self._chosen, self.why = chosen, chosen.why
         if is_noisy:

@@ -51,8 +51,8 @@ class GovernedPool(OrderedPool[GovernedNode]):
     async def step(self) -> None:
         now_s = self._clock()
         for node in list(self.nodes.values()):
+            values = self.due(node, now_s)
             if self.may_order:
-                values = self.due(node, now_s)
                 await self.renew(node, now_s, values.keys())
                 await self.give(node, in_turn(node, values), self.reason(node))
             elif not self.acts:

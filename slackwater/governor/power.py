@@ -31,7 +31,7 @@ STATIC_OF_PEAK = 0.22
 def volts(curve: str, shares: Sequence[float]) -> list[float]:
     """V/Vmax at each share of the highest clock; below the lowest point of the curve the voltage stays."""
     mhz, values = CURVES[curve]
-    return [float(one) for one in np.interp(np.asarray(shares) * mhz[-1], mhz, values) / values[-1]]
+    return [float(level) for level in np.interp(np.asarray(shares) * mhz[-1], mhz, values) / values[-1]]
 
 
 def hardware(

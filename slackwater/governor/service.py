@@ -24,7 +24,7 @@ log = logging.getLogger(GOVERNOR)
 
 STEP_S = 0.25
 END_WITHIN_S = 2.0
-"""`serve` waits three seconds; what is not given back by then ends with its lease."""
+"""`serve` waits three seconds; a knob that is not given back by then is put back when its lease ends."""
 
 
 async def run(

@@ -45,7 +45,7 @@ logarithm."""
 
 
 def _terms(cores: Floats, clock_shares: Floats, utilisations: Floats) -> Floats:
-    """(3, N) the logarithms of x, x / sqrt(n) and 1 / v of N configurations."""
+    """(3, N) the logarithms of x, x / sqrt(n) and 1 / v for N configurations."""
     stretches = -np.log(clock_shares * (1.0 - utilisations))
     return np.stack([stretches, stretches - 0.5 * np.log(cores), -np.log(clock_shares)])
 
@@ -61,7 +61,7 @@ class TailModel:
         self.z = Z_START
 
     def learn(self, cores: int, clock_share: float, utilisation: float, tail: float) -> None:
-        """One second: what the configuration was, and the percentile over the target."""
+        """Takes in a second: its configuration, and the percentile over the target."""
         terms = _terms(np.array([cores]), np.array([clock_share]), np.array([min(utilisation, FULL)]))[:, 0]
         number = min(BINS - 1, max(0, int(terms[0] / BIN)))
         self._count[number] += 1.0
@@ -70,7 +70,7 @@ class TailModel:
         self._terms[:, number] += terms
 
     def forget(self, passed_s: float) -> None:
-        """So much time went by, with or without a second to learn from."""
+        """`passed_s` went by, with or without a second to learn from."""
         weight = 0.5 ** (passed_s / HALF_LIFE_S)
         weights = np.where(self._count * weight < LEAST, 0.0, weight)
         for sums in (self._count, self._sum, self._squares, self._terms):
@@ -91,13 +91,13 @@ class TailModel:
         means = self._sum[seen] / count
         spread = np.maximum(0.0, self._squares[seen] / count - means**2)
         deviations = np.sqrt((spread * count + FEW * DEVIATION**2) / (count + FEW))
-        at = self._terms[:, seen] / count
-        for one in range(1, len(seen)):
-            bound = means[one - 1] + max(0.0, float((at[:, one] - at[:, one - 1]).max()))
-            means[one] = (means[one] * count[one] + bound * FEW) / (count[one] + FEW)
+        centres = self._terms[:, seen] / count
+        for number in range(1, len(seen)):
+            bound = means[number - 1] + max(0.0, float((centres[:, number] - centres[:, number - 1]).max()))
+            means[number] = (means[number] * count[number] + bound * FEW) / (count[number] + FEW)
         levels = np.exp(means + self.z * deviations)
         terms = _terms(cores, clock_shares, np.where(full, 0.0, utilisations))
-        # Nearer evidence is better, also where it is worse news: what is below `x` is believed from the last bin on.
-        last = np.maximum(0, np.searchsorted(at[0], terms[0], side="right") - 1)
-        upper = levels[last] * np.exp(np.maximum(0.0, (terms - at[:, last]).max(axis=0)))
+        # The nearest evidence below `x` counts, also where it is worse news.
+        last = np.maximum(0, np.searchsorted(centres[0], terms[0], side="right") - 1)
+        upper = levels[last] * np.exp(np.maximum(0.0, (terms - centres[:, last]).max(axis=0)))
         return np.where(full, np.inf, upper)

@@ -1,4 +1,4 @@
-"""What a policy sees (`Observation`), what it may set (`Action`), and the hardware that it does it on."""
+"""A policy's input (`Observation`), its output (`Action`), and the hardware that it sets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Hardware:
     idle_w: tuple[float, ...]
     """Static power of an enabled core, for each clock."""
     busy_w: tuple[float, ...]
-    """What work adds to it, for each clock."""
+    """Power that work adds to a core, for each clock."""
     turbo: bool = False
     """The last clock is above the nominal one."""
     smt_gain: float = 1.0
@@ -57,10 +57,9 @@ class Hardware:
         return Configuration(self.cores, self.max_mhz, self.smt_gain > 1.0)
 
     def step_of(self, clock_mhz: float) -> int:
-        """Number of the lowest clock that is at least this one; the last one if none is."""
-        return next((step for step, one in enumerate(self.clocks_mhz) if one >= clock_mhz - 1e-9), -1) % len(
-            self.clocks_mhz
-        )
+        """Number of the lowest clock that is at least this; the last number if none is."""
+        last = len(self.clocks_mhz) - 1
+        return next((step for step, mhz in enumerate(self.clocks_mhz) if mhz >= clock_mhz - 1e-9), last)
 
     def core_w(self, clock_mhz: float, busy_share: float) -> float:
         """Power of one enabled core."""
@@ -97,19 +96,19 @@ class HotEvent:
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen in the time since the last one. None: it could not be measured, or there was no request."""
+    """Measurements since the last Observation. None: it could not be measured, or there was no request."""
 
     time_s: float
-    """At the end of that time, on a monotonic clock."""
+    """When they end, on a monotonic clock."""
     rps: float = 0.0
     p95_ms: float | None = None
     p99_ms: float | None = None
     queue_delay_ms: float = 0.0
-    """Longest wait for a core among requests that are there."""
+    """Longest wait for a core among the requests in the queue."""
     oldest_ms: float = 0.0
     """Age of the oldest unanswered request."""
     busy_shares: tuple[float, ...] = ()
-    """Of each core of the last Action, as the operating system measures it."""
+    """Share of its time in which each core of the last Action was busy, as the operating system measures it."""
     power_w: float = 0.0
     """Measured, or that of the power model."""
     interference: bool = False
@@ -118,12 +117,12 @@ class Observation:
     """Batch work per second, over that of the same jobs alone on the whole machine."""
     events: tuple[HotEvent, ...] = ()
     in_force: Configuration | None = None
-    """What was set, where that is not the last Action: the policy runs beside a machine that others set."""
+    """The configuration of the machine, where others than the policy may set it; None: the last Action."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """What should be set."""
+    """The cores and clocks to set."""
 
     cores: tuple[int, ...]
     """Numbers of the cores that serve."""
@@ -141,16 +140,16 @@ class Action:
 
 
 class Policy(Protocol):
-    """Decides every `period_s`; keeps what it learnt, and touches nothing else."""
+    """Decides every `period_s`. It learns, and touches nothing else."""
 
     name: str
     period_s: float
 
     def start(self) -> Action:
-        """What to set before anything was observed."""
+        """The Action before anything was observed."""
 
     def decide(self, seen: Observation) -> Action:
-        """What to set now."""
+        """The Action from now on."""
 
 
 def whole(configuration: Configuration, batch: bool = True, why: str = "") -> Action:
@@ -160,5 +159,5 @@ def whole(configuration: Configuration, batch: bool = True, why: str = "") -> Ac
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 of none."""
+    """0 where there are none."""
     return sum(values) / len(values) if values else 0.0

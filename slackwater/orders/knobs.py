@@ -1,4 +1,4 @@
-"""What Orders do to a node's knobs: their values, which may be set, and which we hold."""
+"""Knobs of nodes: their values, which of them may be set, and which we hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slackwater.core.messages import ChangeCause, Knobs, KnobState
 
 Value = int | float | str
-"""A knob's value; in a message its bounds are checked (`slackwater.core.messages.fields.Value`)."""
+"""Of a knob; messages check its bounds (`slackwater.core.messages.fields.Value`)."""
 FREQUENCY = "cpu.frequency"
 RELEASE = "baseline"
 """The value that ends a lease."""
@@ -16,7 +16,7 @@ FRESH_S = 15.0
 RENEW_AT = 1 / 3
 """A lease is renewed when this share of it has passed: two renewals may get lost."""
 ON_ITS_OWN: frozenset[ChangeCause] = frozenset(("lease_ended", "engine_ended", "engine_died"))
-"""Causes of putting a knob back that are none of the knob's: it may be set again in the same episode."""
+"""Causes of putting a knob back that are not about the knob: it may be set again in the same episode."""
 
 
 @dataclass
@@ -33,6 +33,11 @@ class Held:
 def can_be_set(knob: KnobState) -> bool:
     """Whether the node's wsengine can set it: a reason in words alone counts as a cause."""
     return knob.cause is None and not knob.why
+
+
+def allows(knob: KnobState, lowest: int, highest: int) -> bool:
+    """Whether the node lets Orders set the numbers from `lowest` to `highest`."""
+    return knob.lowest is not None and knob.highest is not None and knob.lowest <= lowest <= highest <= knob.highest
 
 
 def reloads(knobs: Knobs | None, name: str) -> bool:

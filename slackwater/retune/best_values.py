@@ -13,7 +13,7 @@ from slackwater.core.files import bytes_of, replace_durably
 log = logging.getLogger("retune")
 
 BANDS = 5
-"""Severities of 0 to 1 in so many bands."""
+"""Number of bands of severities, from 0 to 1."""
 
 
 def band(severity: float) -> str:
@@ -22,20 +22,23 @@ def band(severity: float) -> str:
     return f"{low / BANDS:.1f}-{(low + 1) / BANDS:.1f}"
 
 
+Values = dict[str, dict[str, dict[str, int]]]
+"""Kind of node -> band -> knob -> value."""
+
+
 class _File(msgspec.Struct):
     v: int
-    found: dict[str, dict[str, dict[str, int]]]
-    """Kind of node -> band -> knob -> value."""
+    found: Values
 
 
 class BestValues:
-    """`state_dir/retune.json`. What cannot be read is logged and left out: it only saves time."""
+    """`state_dir/retune.json`. A file that cannot be read is logged and left out: it only saves time."""
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / "retune.json"
-        self._found: dict[str, dict[str, dict[str, int]]] = {}
+        self._values: Values = {}
         try:
-            self._found = msgspec.json.decode(bytes_of(self.path), type=_File).found
+            self._values = msgspec.json.decode(bytes_of(self.path), type=_File).found
         except FileNotFoundError:
             pass
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -43,14 +46,13 @@ class BestValues:
 
     def get(self, kind: str, severity: float) -> dict[str, int] | None:
         """The best values for such a node; None: they are not known."""
-        return self._found.get(kind, {}).get(band(severity))
+        return self._values.get(kind, {}).get(band(severity))
 
     def put(self, kind: str, severity: float, values: dict[str, int]) -> None:
         """Keeps the values on disk; when that fails they are known to this process only."""
-        self._found.setdefault(kind, {})[band(severity)] = dict(values)
+        self._values.setdefault(kind, {})[band(severity)] = dict(values)
+        text = msgspec.json.format(msgspec.json.encode(_File(1, self._values)), indent=2)
         try:
-            replace_durably(
-                self.path, msgspec.json.format(msgspec.json.encode(_File(1, self._found)), indent=2) + b"\n"
-            )
+            replace_durably(self.path, text + b"\n")
         except OSError as error:
             log.warning("%s: not kept: %s", self.path, error.strerror)

@@ -1,12 +1,12 @@
 """CPU starvation: is a node short of CPU that somebody else takes? Judged by its own Samples, without its peers.
 
-The detector judges a node against the others of its pool. When all hosts are noisy there is no other to compare with,
-so the second stage looks at what a neighbour cannot hide: threads take longer for the same work, on a CPU that this
-work does not fill.
+The detector judges a node against the others of its pool. When all hosts are noisy there is no other to compare with.
+So the second stage looks for the sign that a neighbour cannot hide: threads take longer for the same work, on a CPU
+that this work does not fill.
 
-Where the neighbour waits in the same kernel's run queue, threads wait. In a virtual machine the time that the
-hypervisor takes away is steal where it reports any, and else is counted as the CPU time of whoever was running. So a
-request that costs more CPU time than in calm tells how much of the time in use is the server's own.
+Where the neighbour waits in the same kernel's run queue, threads wait. In a virtual machine the hypervisor reports the
+time that it takes away as steal, or it is counted as the CPU time of whoever was running. So a request that costs more
+CPU time than in calm tells how much of the time in use is the server's own.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ FULL = 0.8
 FULL_TO_LEAVE = 0.9
 """Once starved, up to here: the retuning itself wins some of the CPU back."""
 LONGER = 1.8
-"""So many times longer than in calm must threads take for the same work."""
+"""Threads must take this many times as long for the same work as in calm."""
 NO_CALM = 1.4
-"""From so many times on it is not learnt as calm."""
+"""From this many times on it is not learnt as calm."""
 UNKNOWN_STRETCH = 3.0
-"""What is taken as calm until a node's own is known."""
+"""A node's calm stretch until its own is known."""
 SMOOTH_S = 5.0
 """Time constant of the means; single Samples of 0.2 s are coarse."""
 CAP = 4.0
-"""A Sample in which threads wait longer counts as so many times longer than in calm: one hiccup is no neighbour, and a
-neighbour that has gone is soon forgotten."""
+"""A Sample counts as this many times longer than in calm at most: one hiccup is no neighbour, and a neighbour that has
+gone is soon forgotten."""
 CALM_S = 60.0
-"""Time constant of what is learnt as calm."""
+"""Time constant of the means of calm."""
 CALM_KNOWN_S = 15.0
-"""After so much of it calm is known."""
+"""After this much of it calm is known."""
 CALM_ANYWAY_S = 1800.0
-"""The same for what is no calm: requests that are dearer for good are a new normal."""
+"""Time constant where it is not calm: requests that are dearer for good are a new normal."""
 LEAST_USED = 0.05
-"""Share of a CPU. With less in use what else runs there makes its few threads wait."""
+"""Share of a CPU. With less in use, other programs of the node make its few threads wait."""
 
 
 def _toward(mean: float, value: float, period_s: float, over_s: float) -> float:
@@ -49,7 +49,7 @@ class CpuStarvation:
     """One node's means: CPU used over what it may use, threads waiting per core that it may use."""
 
     used: float | None = None
-    """By the server itself: without steal, and without what its requests did not cost in calm."""
+    """By the server itself: without steal, and without the time that its requests did not cost in calm."""
     waiting: float = 0.0
     """Threads per core that wait for a CPU, in the node's own kernel or for the hypervisor, and the time in use that is
     not the server's own."""
@@ -70,7 +70,7 @@ class CpuStarvation:
         cpu, sched, period_s = sample.cpu, sample.sched, sample.period_s
         if cpu is None or sched is None or cpu.utilisation is None or sched.run_delay_s_per_s is None:
             return
-        # Stolen time counts as used in `utilisation`: it is what somebody else took.
+        # Stolen time counts as used in `utilisation`, though somebody else took it.
         steal = cpu.steal or 0.0
         counted, queued = max(0.0, cpu.utilisation - steal), sched.run_delay_s_per_s / max(cpu.cores or 1.0, 0.05)
         first = self.used is None

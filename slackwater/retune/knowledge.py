@@ -10,11 +10,11 @@ import msgspec
 
 from slackwater.core.files import bytes_of
 from slackwater.core.messages import KnobState
-from slackwater.orders.knobs import Value
+from slackwater.orders.knobs import Value, allows
 
 SHIPPED = Path(__file__).resolve().parent / "knowledge.toml"
 MAXCONN = "maxconn"
-"""The knob that is the balancer's."""
+"""The balancer's own limit for a server, which no wsengine sets."""
 
 
 class KnowledgeError(Exception):
@@ -22,7 +22,7 @@ class KnowledgeError(Exception):
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of one knob; row i counts from `severity[i]` on."""
+    """The values of a knob; row i counts from `severity[i]` on."""
 
     severity: list[float]
     factor: list[float] = []
@@ -39,8 +39,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def row(self, severity: float) -> int | None:
         """The row that counts at this severity; None below the first."""
-        rows = [index for index, from_ in enumerate(self.severity) if severity >= from_]
-        return rows[-1] if rows else None
+        return max((row for row, lowest in enumerate(self.severity) if severity >= lowest), default=None)
 
 
 Knowledge = Mapping[str, Rule]
@@ -65,7 +64,7 @@ def load(path: str = "") -> Knowledge:
 
 
 def value_for(rule: Rule, knob: KnobState, severity: float) -> Value | None:
-    """What the knob should be at this severity, within the node's bounds; None: as it is without us.
+    """The knob's value at this severity, within the node's bounds; None: as it is without us.
 
     A factor never rounds to no change at all: 1 worker times 1.2 becomes 2, if that may be.
     """
@@ -74,29 +73,15 @@ def value_for(rule: Rule, knob: KnobState, severity: float) -> Value | None:
         return None
     if rule.value:
         wanted = rule.value[row]
-        allowed = wanted in knob.words if isinstance(wanted, str) else bounded(wanted, knob) == wanted
-        return wanted if allowed and wanted != knob.baseline else None
-    if isinstance(knob.baseline, str):
+        is_allowed = wanted in knob.words if isinstance(wanted, str) else allows(knob, wanted, wanted)
+        return wanted if is_allowed and wanted != knob.baseline else None
+    if isinstance(knob.baseline, str) or knob.lowest is None or knob.highest is None:
         return None
-    return scaled(knob, rule.factor[row])
-
-
-def scaled(knob: KnobState, factor: float) -> int | None:
-    """The baseline times `factor`, whole and within bounds; None where that is the baseline."""
-    if knob.baseline is None or isinstance(knob.baseline, str):
-        return None
-    baseline = round(knob.baseline)
+    baseline, factor = round(knob.baseline), rule.factor[row]
     wanted = round(baseline * factor)
     if wanted == baseline and factor != 1.0:
         wanted += 1 if factor > 1.0 else -1
-    found = bounded(max(1, wanted), knob)
-    # A bound on the far side of the baseline would turn the knob the wrong way.
-    wrong_way = found is not None and (found - baseline) * (factor - 1.0) < 0
-    return None if found == baseline or wrong_way else found
-
-
-def bounded(value: int, knob: KnobState) -> int | None:
-    """The nearest value that Orders may ask for; None where no number may be."""
-    if knob.lowest is None or knob.highest is None:
-        return None
-    return min(max(value, knob.lowest), knob.highest)
+    value = min(max(1, wanted, knob.lowest), knob.highest)
+    # A bound on the far side of the baseline would change the knob the wrong way.
+    is_wrong_way = (value - baseline) * (factor - 1.0) < 0
+    return None if value == baseline or is_wrong_way else value

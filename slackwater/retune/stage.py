@@ -1,4 +1,4 @@
-"""When a node is in the second stage: pure, one `Stage` a node, fed with what is known of it twice a second."""
+"""When a node is in the second stage. Pure: each node has a `Stage`, which steps twice a second."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slackwater.core.config import RetuneSettings
 
 RETURNS_WITHIN = 10.0
-"""A node that comes back within this many times `leave_after_s` must look well for twice as long the next time."""
+"""A node that comes back within this many times `leave_after_s` must look well for twice as long next time."""
 LONGEST_LEAVE_S = 300.0
 
 
@@ -18,7 +18,7 @@ class Affected:
     severity: float
     why: str
     since_s: float | None = None
-    """Since when, where that is known to be earlier than what we have seen."""
+    """Since when; None: since the first step with it."""
 
 
 @dataclass
@@ -26,7 +26,6 @@ class Stage:
     """One node's second stage. `now_s` is a monotonic clock."""
 
     settings: RetuneSettings
-    """Of these its times."""
     entered: bool = False
     severity: float = 0.0
     """The highest of this episode: values follow it up, never down, so that a knob does not change to and fro."""
@@ -38,7 +37,7 @@ class Stage:
     _leave_after_s: float = 0.0
 
     def step(self, now_s: float, affected: Affected | None, room: bool) -> bool:
-        """Takes in what is known at `now_s` (monotonic); True when the node entered or left just now.
+        """Whether the node enters or leaves the second stage at `now_s`. `affected`: its sign of a neighbour, if any.
 
         `room`: the rest of the pool could carry this node's load.
         """

@@ -6,8 +6,9 @@ import pytest
 
 from slackwater.core.config import GovernorSettings
 from slackwater.core.messages import Knobs, KnobState
-from slackwater.governor.levers import CORES, FREQUENCY, QUOTA, Levers, levers
+from slackwater.governor.levers import CORES, QUOTA, Levers, levers
 from slackwater.governor.types import Configuration
+from slackwater.orders.knobs import FREQUENCY
 
 SETTINGS = GovernorSettings(clocks_mhz=[800.0, 1600.0, 2400.0], quota_shares=[0.5, 1.0])
 

@@ -8,7 +8,7 @@ import pytest
 
 from slackwater.core.config import GovernorSettings
 from slackwater.core.messages import Knobs, KnobState
-from slackwater.governor.on_node import NodePolicy, node_policy
+from slackwater.governor.on_node import ChosenPolicy, choose_policy
 from tests.support.played_governor import CORES, LEASE_S, POLICY, QUOTA, Played, PlayedNode
 
 CORE_FREQUENCY = "cpu.core_frequency"
@@ -25,14 +25,14 @@ def runs(*words: str) -> KnobState:
 
 
 def chosen(of: GovernorSettings, *states: KnobState, cores: int = 2) -> str:
-    found = node_policy(of, Knobs(1, "web1", "web", 1e9, "any", list(states)), cores)
-    return found.value if isinstance(found, NodePolicy) else f"none: {found}"
+    found = choose_policy(of, Knobs(1, "web1", "web", 1e9, "any", list(states)), cores)
+    return found.value if isinstance(found, ChosenPolicy) else f"none: {found}"
 
 
 def test_a_quota_stands_in_for_the_clock_and_is_called_so() -> None:
     assert chosen(settings(), runs(), QUOTA_200) == HURRY_UP
-    found = node_policy(settings(), Knobs(1, "web1", "web", 1e9, "any", [runs(), QUOTA_200]), 2)
-    assert isinstance(found, NodePolicy)
+    found = choose_policy(settings(), Knobs(1, "web1", "web", 1e9, "any", [runs(), QUOTA_200]), 2)
+    assert isinstance(found, ChosenPolicy)
     assert found.why == "hurry-up runs on the node: 40, 60 or 100 % of a core's time, by a quota, which is no clock"
 
 

@@ -1,4 +1,4 @@
-"""`linux`: the kernel's governors for the clock, with all cores; which of them run is the scheduler's choice.
+"""`linux`: the kernel's governors for the clock, with all cores; the scheduler chooses which cores run.
 
 Source: drivers/cpufreq/cpufreq_ondemand.c (sampling_down_factor 1) and kernel/sched/cpufreq_schedutil.c. Where all
 cores have one clock, the busiest core decides.
@@ -39,7 +39,7 @@ class Linux:
         loads = seen.busy_shares or (0.0,) * len(self._clocks_mhz)
         if not self._per_core:
             loads = (max(loads),) * len(self._clocks_mhz)
-        self._clocks_mhz = [self._clock_mhz(*one) for one in zip(loads, self._clocks_mhz, strict=True)]
+        self._clocks_mhz = [self._clock_mhz(load, mhz) for load, mhz in zip(loads, self._clocks_mhz, strict=True)]
         return Action(tuple(range(len(self._clocks_mhz))), tuple(self._clocks_mhz), self._hardware.highest.smt)
 
     def _clock_mhz(self, load: float, now_mhz: float) -> float:

@@ -28,7 +28,7 @@ class Parties:
         self._hardware, self._target_ms = hardware, target_ms
         self._highest = [hardware.cores - 1, len(hardware.clocks_mhz) - 1]
         self._steps = list(self._highest)
-        """Of each resource: cores less one, number of the clock."""
+        """Number of cores less one, number of the clock."""
         self._next = int(np.random.default_rng(seed).integers(RESOURCES))
         self._rest = [0] * RESOURCES
         self._lowered: int | None = None
@@ -41,7 +41,7 @@ class Parties:
     def decide(self, seen: Observation) -> Action:
         slack = 1.0 - (seen.p95_ms or 0.0) / self._target_ms
         self._slacks.append(slack)
-        self._rest = [max(0, one - 1) for one in self._rest]
+        self._rest = [max(0, intervals - 1) for intervals in self._rest]
         lowered, self._lowered = self._lowered, None
         if lowered is not None and slack < NEAR:
             self._steps[lowered] += 1
@@ -54,11 +54,11 @@ class Parties:
         return whole(Configuration(cores + 1, self._hardware.clocks_mhz[step], self._hardware.highest.smt))
 
     def _move(self, by: int) -> int | None:
-        """Moves one resource, the next in turn that can; which one."""
+        """Moves the next resource in turn that can be moved; its number, or None."""
         for turn in range(RESOURCES):
-            one = (self._next + turn) % RESOURCES
-            if 0 <= self._steps[one] + by <= self._highest[one] and (by > 0 or not self._rest[one]):
-                self._steps[one] += by
-                self._next = (one + 1) % RESOURCES if by > 0 else one
-                return one
+            number = (self._next + turn) % RESOURCES
+            if 0 <= self._steps[number] + by <= self._highest[number] and (by > 0 or not self._rest[number]):
+                self._steps[number] += by
+                self._next = (number + 1) % RESOURCES if by > 0 else number
+                return number
         return None

@@ -2,20 +2,19 @@
 target.
 
 - A prediction with its uncertainty (`slackwater.governor.tail_model`), from the work that the service needs per second:
-busy time
-  times clock. A neighbour that slows the cores down makes the same work longer, so what it takes is demand too.
-- A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets and others are not answered in time
-  either, all there is, at once. When more work comes than was planned for (a CUSUM of the difference), a new plan at
-  once.
-- A reserve for what demand usually does from second to second: so many of its usual changes, yet no more than the
-  highest demand of late and as many of its usual rises beyond that. A load that is drawn anew within limits comes near
-  the upper one, and needs no reserve above it; one that grows gets one.
-- During interference nothing is lowered. What is seen then is learnt like all else: work that takes longer is more
-  demand, and a miss widens the margin, so what the neighbour takes is bought back with cores or clock.
+  busy time times clock. A neighbour that slows the cores down makes the same work longer, which counts as demand.
+- A fast trigger. When the oldest unanswered request is older than `TOO_OLD` targets, and others are not answered in
+  time either, the highest configuration is set at once. When more work comes than was planned for (a CUSUM of the
+  difference), a new plan is made at once.
+- A reserve for the usual changes of demand from second to second, at most the highest demand of late and its usual
+  rises beyond that. A load that is drawn anew within limits comes near the upper limit, and needs no reserve above it.
+  A load that grows gets a reserve.
+- During interference nothing is lowered. Seconds of it are learnt like all others: work that takes longer is more
+  demand, and a miss widens the margin. So cores or clock make up for what the neighbour takes.
 - Without requests none can be late: after a second without any the cheapest configuration will do, and the trigger
   brings the rest when they come.
-- It begins with the highest configuration, where nothing is known, and goes down as far as the margin allows. What it
-  saw counts for less with time, so nothing is ruled out for good.
+- It begins with the highest configuration, where nothing is known, and goes down as far as the margin allows. Old
+  evidence counts for less, so nothing is ruled out for good.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from slackwater.governor.types import Action, Configuration, Hardware, Observati
 PLAN_S = 1.0
 TOO_OLD = 2.0
 DRIFT, ALARM = 0.05, 0.3
-"""Of the CUSUM: excess demand, relative to the plan, that is tolerated in a period; sum that makes a new plan."""
+"""For the CUSUM: excess demand, relative to the plan, that is tolerated in a period; the sum that makes a new plan."""
 FOLLOW = 0.1
-"""Weight of the last second in what demand usually does from second to second."""
+"""Weight of the last second in the usual change of demand from second to second."""
 SURPRISES, AHEAD_MOST = 0.1, 4.0
-"""Share of seconds in which demand may be above what was planned for; the most usual changes to plan for."""
+"""Share of seconds in which demand may be above the plan; the highest number of usual changes to plan for."""
 JUMP = 0.25
-"""A larger change is a step of the load, which the trigger is for, and no usual one."""
+"""A larger change is a step of the load, which the trigger is for, and no usual change."""
 
 
 class Slackwater:
@@ -58,9 +57,9 @@ class Slackwater:
         self._hardware, self._target_ms = hardware, target_ms
         self._cost, self._tail_of = cost or hardware.power_w, tail_of
         self._candidates = list(candidates or hardware.configurations())
-        self._speeds = np.array([hardware.speed(one) for one in self._candidates])
-        self._cores = np.array([float(one.cores) for one in self._candidates])
-        self._shares = np.array([one.clock_mhz / hardware.max_mhz for one in self._candidates])
+        self._speeds = np.array([hardware.speed(candidate) for candidate in self._candidates])
+        self._cores = np.array([float(candidate.cores) for candidate in self._candidates])
+        self._shares = np.array([candidate.clock_mhz / hardware.max_mhz for candidate in self._candidates])
         self._model = TailModel(miss_share)
         self._highest = max(self._candidates, key=hardware.speed)
         self._now = self._highest
@@ -71,9 +70,9 @@ class Slackwater:
         self._excess = 0.0
         self._begun_s: float | None = None
         self._seconds: list[tuple[Observation, float]] = []
-        """Since the last plan: what was seen, and the work per second."""
+        """Of this second: each Observation, and the work per second in it."""
         self._before = 0.0
-        """Demand of the second before."""
+        """Demand of the last second."""
         self._usual = 0.02
         """Usual change of demand from one second to the next, relative."""
         self._peak = 0.0
@@ -81,9 +80,9 @@ class Slackwater:
         self._rise = 0.02
         """Usual rise of demand beyond it in a second, relative."""
         self._ahead = 1.0
-        """So many usual changes are planned for, or rises beyond the highest demand where that is less."""
+        """Number of usual changes to plan for, or of rises beyond the highest demand where that is less."""
         self._alarm = False
-        """All there is was set, until the queue is short again."""
+        """The highest configuration is set until the queue is short again."""
         self._steady = False
         """The configuration did not change in this second."""
         self._why = "nothing is known yet"
@@ -110,8 +109,7 @@ class Slackwater:
         elif self._planned:
             self._excess = max(0.0, self._excess + demand / self._planned - 1.0 - DRIFT)
             if self._excess > ALARM:
-                recent = [one for _, one in self._seconds[-3:]]
-                self._plan(max(recent), seen.interference, lower=False)
+                self._plan(max(recent for _, recent in self._seconds[-3:]), seen.interference, lower=False)
         passed_s = seen.time_s - begun_s
         if passed_s >= PLAN_S - 1e-9:
             self._model.forget(passed_s)
@@ -122,18 +120,18 @@ class Slackwater:
 
     def _second(self, seen: Observation) -> None:
         """A second is over: learn from it and plan the next."""
-        tails = [(tail, one.rps) for one, _ in self._seconds if one.rps and (tail := self._tail_of(one))]
-        demand = float(np.mean([one for _, one in self._seconds]))
+        tails = [(tail, part.rps) for part, _ in self._seconds if part.rps and (tail := self._tail_of(part))]
+        demand = float(np.mean([work for _, work in self._seconds]))
         if self._peak > 0.0 and (rise := max(0.0, demand / self._peak - 1.0)) < JUMP:
             self._rise += FOLLOW * (rise - self._rise)
         self._peak = max(self._peak, demand)
         recent = self._seconds[-max(1, len(self._seconds) // 5) :]
-        latest = float(np.mean([one for _, one in recent]))
+        latest = float(np.mean([work for _, work in recent]))
         in_force = seen.in_force or self._now
-        steady = self._steady if seen.in_force is None else all(one.in_force == in_force for one, _ in self._seconds)
+        steady = self._steady if seen.in_force is None else all(part.in_force == in_force for part, _ in self._seconds)
         if tails and steady:
             # Percentiles of parts of the second, weighted by their requests.
-            tail = sum(one * rps for one, rps in tails) / sum(rps for _, rps in tails) / self._target_ms
+            tail = sum(part_ms * rps for part_ms, rps in tails) / sum(rps for _, rps in tails) / self._target_ms
             if latest <= self._expected and in_force == self._now:
                 self._model.missed(tail > 1.0)
             self._model.learn(
@@ -157,8 +155,8 @@ class Slackwater:
         utilisations = demand / self._speeds
         upper = self._model.upper(self._cores, self._shares, utilisations) if demand else np.zeros(len(utilisations))
         costs = [
-            self._cost(one, min(1.0, float(utilisation))) if tail <= 1.0 else np.inf
-            for one, utilisation, tail in zip(self._candidates, utilisations, upper, strict=True)
+            self._cost(candidate, min(1.0, float(utilisation))) if tail <= 1.0 else np.inf
+            for candidate, utilisation, tail in zip(self._candidates, utilisations, upper, strict=True)
         ]
         best = int(np.argmin(costs))
         if np.isfinite(costs[best]):
