@@ -1,4 +1,4 @@
 """The governor: as many cores and as high a clock as the response-time target needs, and no more.
 
-Pure code: a policy takes what was observed and returns what should be set. Nothing here reads or writes a machine.
+A policy takes an Observation and returns an Action. Nothing here reads or writes a machine: Orders do.
 """

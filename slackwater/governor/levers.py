@@ -1,4 +1,4 @@
-"""What the governor can set on a node: the configurations that its knobs allow, and the knobs' values for each."""
+"""The configurations that a node's knobs allow, and the knobs' values for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slackwater.orders.knobs import FREQUENCY, Value, allows
 
 CORES, QUOTA = "cpu.cores", "cpu.quota"
 NOMINAL_MHZ = 1000.0
-"""Stands for the only clock where there is no choice of one, and for all of the cores' time where it is a quota."""
+"""Stands for the clock where it cannot be chosen, and for all of the cores' time where a quota stands in for it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One node under the governor: what is known of it, and the configuration that it should have. Touches nothing."""
+"""A node as the governor sees it: its load, and the configuration that it should have. Touches nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class GovernedNode(OrderedNode):
     def may_set(self, knob: str) -> bool:
         return knob in self._settings.may_set
 
-    # --- what comes in
+    # --- messages
 
     def see_knobs(self, knobs: Knobs, now_s: float, has_sent: Callable[[str], bool]) -> None:
         super().see_knobs(knobs, now_s, has_sent)
@@ -129,7 +129,7 @@ class GovernedNode(OrderedNode):
             self._gathered, self._gathered_s = [], 0.0
             self._choose(levers_now, action, now_s)
 
-    # --- what follows from it
+    # --- decisions
 
     def _levers_now(self, cores: float, now_s: float) -> Levers | None:
         """Made anew, with a policy that knows nothing, when the node's knobs are others."""

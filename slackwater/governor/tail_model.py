@@ -1,18 +1,17 @@
 """Predicts a percentile of the response time of a configuration, and how sure that is.
 
 A configuration of n cores at clock share v and utilisation u serves a request `1 / v` as slowly, and stretches the
-whole of its time by `x = 1 / (v (1 - u))`. More cores even out the arrivals, and what is waited for that falls with the
+whole of its time by `x = 1 / (v (1 - u))`. More cores even out the arrivals, and that part of the wait falls with the
 root of n (square-root staffing: Halfin and Whitt 1981, "Heavy-traffic limits for queues with many exponential
 servers"). So a percentile of the response time is close to `a + b x + c x / sqrt(n) + d / v` with a, b, c, d >= 0,
-whatever they are. What was seen of one configuration then bounds every other: the sum is stretched no more than the
-term that is stretched most. That is the prediction: safe from the first second on, and closer the nearer to a
-configuration something was seen.
+whatever they are. So a percentile that was measured with one configuration bounds that of every other: the sum is
+stretched no more than the term that is stretched most. That bound is the prediction. It is safe from the first second
+on, and the closer, the nearer the measured configuration is.
 
-What was seen at `x` is kept in bins of log x: mean and deviation of the logarithm of the percentile. All of it counts
-for less with time, whether its bin is seen again or not (discounting as in D-UCB, Garivier and Moulines 2011, "On
-upper-confidence bound policies for switching bandit problems"). What a bin lacks in seconds, the bound from the bin
-below makes up for. So old evidence, good or bad, gives way to that bound, and a configuration that was once slow is
-tried again.
+Measurements are kept in bins of log x: mean and deviation of the logarithm of the percentile. They count for less with
+time, whether their bin gets new ones or not (discounting as in D-UCB, Garivier and Moulines 2011, "On upper-confidence
+bound policies for switching bandit problems"). A bin with few seconds is filled up with the bound from the bin below.
+So old evidence, good or bad, gives way to that bound, and a configuration that was once slow is tried again.
 
 The margin is `z` deviations. `z` follows adaptive conformal inference (Gibbs and Candes 2021, "Adaptive conformal
 inference under distribution shift"): a miss raises it, time without one lowers it, so that in the long run at most

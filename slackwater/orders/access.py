@@ -1,4 +1,4 @@
-"""Sends Orders over the bus, with all that belongs to them: `BusAccess`, one for each pool of a giver of Orders."""
+"""Sends Orders and requests over the bus, and knows their answers: a `BusAccess` for each pool of a giver of Orders."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Receiver(Protocol):
 class BusAccess:
     """Orders to the nodes of one pool and requests to its lbengine, over the bus and the journal.
 
-    Where several controllers share a bus, Orders belong to the one whose lbengine leads: the one that made the last
-    Cycle of the acting pool. The others stand by with it, and send nothing. `clock` is monotonic. `by`: the giver of
-    the Orders. `records_renewals`: a renewal, which changes nothing, is recorded too.
+    Where several controllers share a bus, only the controller whose lbengine leads gives Orders: it made the last Cycle
+    of the acting pool. The others stand by with their lbengines, and send nothing. `clock` is monotonic. `by`: the
+    giver of the Orders. `records_renewals`: a renewal, which changes nothing, is recorded too.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BusAccess:
         self._led_s = -math.inf
         """When a Cycle of our own lbengine came last."""
         self._only_observes = False
-        """Our own lbengine decides and sets nothing, so that no other one can take anything from it."""
+        """Our own lbengine sets nothing, so another controller that acts takes nothing from it."""
         self._stands_by = False
         self.pool: Receiver | None = None
         self._news = asyncio.Event()
@@ -121,7 +121,7 @@ class BusAccess:
         if not self._leads:
             raise NotNow("the lbengine of this controller does not drive the pool")
 
-    # --- what is sent
+    # --- requests and Orders
 
     async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         """Asks lbengine for `drain`, `limit`, `hold` or `undo`, with its fields. Raises NotNow."""
@@ -191,7 +191,7 @@ class BusAccess:
         if not self._stands_by:
             await self._bus.publish(message)
 
-    # --- what came of it
+    # --- answers
 
     def server(self, node: str) -> ServerState | None:
         """The node's server as the last Cycle showed it."""

@@ -41,5 +41,5 @@ def allows(knob: KnobState, lowest: int, highest: int) -> bool:
 
 
 def reloads(knobs: Knobs | None, name: str) -> bool:
-    """Whether setting a knob makes the node's web server reload; yes where the node has not said so."""
+    """Whether setting a knob makes the node's web server reload; true where the node has not reported yet."""
     return knobs is None or any(knob.name == name and knob.reloads for knob in knobs.knobs)

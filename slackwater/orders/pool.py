@@ -34,9 +34,9 @@ class OrderedPool(ABC, Generic[N]):
         """`clock` is monotonic."""
         self.nodes: dict[str, N] = {}
         self.cycle: Cycle | None = None
-        """The last one."""
+        """The last Cycle."""
         self.acts = settings.mode == "act" and pool.mode == "act"
-        """By the settings; else it only records what it would do."""
+        """By the settings; else it only records the Orders that it would give."""
         self._cycle_s = -math.inf
         self._pool, self._lease_s, self._access, self._clock = pool, settings.lease_s, access, clock
         self._logged: dict[str, str] = {}

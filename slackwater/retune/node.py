@@ -1,4 +1,4 @@
-"""One node in the second stage: what is known of it, and the values that its knobs should have. Touches nothing."""
+"""A node as the second stage sees it: its signs of a neighbour, and the values that its knobs should have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RetunedNode(OrderedNode):
         self.was_taken_up = False
         """An earlier run of ours had set its knobs."""
         self.full_weight_since_s: float | None = None
-        """Since when its server has had its baseline weight; None while it has another one."""
+        """Since when its server has had its baseline weight; None while it has another weight."""
         self._settings, self._knowledge = settings, knowledge
         self._p95s: deque[tuple[float, float]] = deque(maxlen=1000)
         """Of the last Verdicts: when each came, and its p95 response time in ms."""
@@ -45,7 +45,7 @@ class RetunedNode(OrderedNode):
     def may_set(self, knob: str) -> bool:
         return knob not in self._settings.leave_alone
 
-    # --- what comes in
+    # --- messages
 
     def see_sample(self, sample: Sample, now_s: float) -> None:  # noqa: ARG002
         self.starvation.see(sample)
@@ -72,10 +72,10 @@ class RetunedNode(OrderedNode):
                 self.next_reload_s = max(self.next_reload_s, now_s + self._settings.lease_s / 2)
         return was_held
 
-    # --- what follows from it
+    # --- decisions
 
     def entered_or_left(self) -> None:
-        """A new episode, or the end of one: what was learnt for the episode before counts no more."""
+        """An episode begins or ends: nothing counts any more that was learnt for the last one."""
         self.left_alone_s.clear()
         self.noted.clear()
         self.search = NodeSearch()

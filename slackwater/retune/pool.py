@@ -104,11 +104,11 @@ class RetunedPool(OrderedPool[RetunedNode]):
 
     async def _note_intentions(self, node: RetunedNode, now_s: float) -> None:
         """Once for each value in an episode."""
+        usable = node.usable(now_s)
         for knob, value in node.target_values(now_s).items() if node.stage.entered else ():
             if node.noted.get(knob) != value:
                 node.noted[knob] = value
-                before = node.usable(now_s)[knob].value
-                await self._access.note(node.name, knob, before, value, node.reason(), self.cause)
+                await self._access.note(node.name, knob, usable[knob].value, value, node.reason(), self.cause)
 
     # --- the balancer's own limit
 

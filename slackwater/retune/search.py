@@ -1,8 +1,8 @@
 """`policy = "search"`: a bounded hill climb over whole-numbered knobs, by the response times of each try. Pure.
 
 It begins with the values that are in force, and tries those without us next: they are kept unless something is better
-by `BETTER`. Then one knob at a time, by a factor, first in the direction that the knowledge base expects; whatever is
-better is kept and the climb goes on from there. Without a better neighbour the factor shrinks; then it stops.
+by `BETTER`. Then one knob at a time, by a factor, first in the direction that the knowledge base expects. A better try
+is kept, and the climb goes on from there. Without a better neighbour the factor shrinks; then it stops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Climb:
-    """What is known so far. `costs` is by values, in the order of the knobs' names; lower is better."""
+    """The tries so far. `costs`: by values, in the order of the knobs' names; lower is better."""
 
     ranges: Mapping[str, Range]
     costs: Mapping[tuple[int, ...], float]

@@ -1,4 +1,4 @@
-"""`policy = "search"` over time: which node of a pool tries what, for how long it is measured, and what is kept.
+"""`policy = "search"` over time: which node of a pool tries which values, for how long, and which are kept.
 
 All nodes get the values that are known at once. Then they search, one node of a pool at a time: another node's new
 values move the load, and would be measured with this node's. The next node of the same kind begins with the values that
@@ -33,7 +33,7 @@ class PoolSearch:
         """The node that is measured; it must keep its baseline weight, or the tries cannot be compared."""
 
     def step(self, nodes: Iterable[RetunedNode], now_s: float, busy: Callable[[RetunedNode], bool], room: bool) -> None:
-        """Measures the values in force and chooses what is tried next.
+        """Measures the values in force and chooses the next try.
 
         `busy`: the node's values are being changed, or are to be. `room`: the rest of the pool can carry its load.
         """
@@ -68,7 +68,7 @@ class PoolSearch:
             node.search.severity = node.stage.severity
             known = self._remembered(node, ranges)
             node.search.values = known or node.known_values({*ranges}, node.search.severity, now_s)
-            node.search.status = "what is known, not measured yet"
+            node.search.status = "known values, not measured yet"
 
     def _begin(self, node: RetunedNode, ranges: Mapping[str, Range], now_s: float) -> None:
         """The values in force are measured first, while no other node changes."""
@@ -98,7 +98,7 @@ class PoolSearch:
         climb = state.climb = search.record(state.climb, state.values, cost_ms)
         log.info("%s: %s came to a p95 of %.1f ms", node.name, words(state.values), cost_ms)
         if climb.tries == 1 and climb.improved and self._remembered(node, climb.ranges) == climb.best_values:
-            self._end(node, climb, "what was best before is best again")
+            self._end(node, climb, "the best of an earlier search is the best again")
         else:
             self._try_next(node, climb)
 

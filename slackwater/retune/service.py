@@ -20,7 +20,8 @@ STEP_S = 0.5
 
 
 async def run(settings: ControllerSettings) -> None:
-    """Serves all pools until SIGTERM or SIGINT. What is set then runs out with its leases, or is taken up again.
+    """Serves all pools until SIGTERM or SIGINT. Knobs that are set by then are put back when their leases end, or the
+    next run takes them up.
 
     Raises SigningError, KnowledgeError, JournalError, BusError at the start.
     """

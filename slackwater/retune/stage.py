@@ -57,7 +57,7 @@ class Stage:
         return False
 
     def adopt(self, severity: float, why: str) -> None:
-        """An earlier run of ours changed its knobs: as if this one had entered."""
+        """As if this run had entered: an earlier run of ours changed the node's knobs."""
         self.entered, self.severity, self.why = True, max(self.severity, severity), self.why or why
 
     def _enter(self, now_s: float, affected: Affected, how_long: str) -> bool:
@@ -82,7 +82,7 @@ class Stage:
 
 
 def has_room(total_rps: float | None, capacities_rps: list[float | None], u_threshold: float) -> bool:
-    """Whether servers of these capacities (the ones that are well) can carry what the pool carries.
+    """Whether the servers that are well, of these capacities, can carry the load of the pool.
 
     Unknown numbers count as room, except where there is no well server at all.
     """

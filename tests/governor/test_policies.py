@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
+from slackwater.core.config.node_changes import NODE_POLICIES, GovernorPolicy
 from slackwater.detector.features.columns import Floats
 from slackwater.detector.tail.data import Rows
 from slackwater.detector.tail.table import Table
@@ -12,6 +15,7 @@ from slackwater.governor.policies.core_switch import CoreSwitch
 from slackwater.governor.policies.linux import Linux
 from slackwater.governor.policies.parties import Parties
 from slackwater.governor.policies.pegasus import Pegasus
+from slackwater.governor.policies.table import POLICIES
 from slackwater.governor.types import Hardware, Observation, Policy
 from slackwater_lab.governor.policies.heimdall import Heimdall, choose
 from slackwater_lab.governor.policies.heimdall_rl import HeimdallRl
@@ -152,3 +156,12 @@ def test_core_switch_goes_up_at_once_and_down_after_four_seconds() -> None:
     assert half_a_second(1.1, 0.5, 0.5) == 2, "not yet"
     assert half_a_second(5.0, 0.8, 0.7) == 2, "above 140%"
     assert half_a_second(6.0, 0.6, 0.7) == 1
+
+
+def test_core_switch_stays_on_the_only_core() -> None:
+    policy = CoreSwitch(Hardware(1, (1000.0,), 1.0, (0.1,), (1.0,)))
+    assert {len(policy.decide(Observation(number / 10, busy_shares=(1.0,))).cores) for number in range(20)} == {1}
+
+
+def test_the_table_has_every_policy_of_the_setting_but_those_that_run_on_the_node() -> None:
+    assert {*POLICIES} == {*get_args(GovernorPolicy)} - {*NODE_POLICIES}

@@ -16,7 +16,7 @@ from slackwater.governor.types import Configuration, Hardware, Policy
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a policy is made for."""
+    """The machine and the target that a policy is made for."""
 
     hardware: Hardware
     target_ms: float
