@@ -202,11 +202,6 @@ class GovernedNode(OrderedNode):
         return {knob: value for knob, value in values.items() if knob in usable}
 
     @property
-    def knows_its_knobs(self) -> bool:
-        """Whether the values that it would set are known."""
-        return self.levers is not None
-
-    @property
     def decision(self) -> str:
         """The same for the same decision."""
         return f"{self.wanted} {self.levers is None}"

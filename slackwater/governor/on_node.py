@@ -97,10 +97,6 @@ class PolicyNode(GovernedNode):
         return {NODE_POLICY: self._chosen.value}
 
     @property
-    def knows_its_knobs(self) -> bool:
-        return self._chosen is not None or bool(self.noted)
-
-    @property
     def decision(self) -> str:
         return f"{self._chosen} {self.why}"
 

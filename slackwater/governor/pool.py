@@ -55,8 +55,6 @@ class GovernedPool(OrderedPool[GovernedNode]):
             if self.may_order:
                 await self.renew(node, now_s, values.keys())
                 await self.give(node, in_turn(node, values), self.reason(node))
-            elif not self.acts:
-                await self._note(node, self.target(node, now_s))
         is_time = now_s - self._published_s >= PUBLISH_EVERY_S
         if is_time:
             self._published_s = now_s
@@ -73,20 +71,6 @@ class GovernedPool(OrderedPool[GovernedNode]):
         """Everything that is set is given back; what cannot be given back now ends with its lease."""
         for node in list(self.nodes.values()) if self.acts else ():
             await self.give(node, in_turn(node, dict.fromkeys(node.held, RELEASE)), "the governor stops")
-
-    async def _note(self, node: GovernedNode, target: Mapping[str, Value]) -> None:
-        """Records the values that it would set, each of them once."""
-        if not node.knows_its_knobs:
-            return
-        for knob in sorted({*target, *node.noted}):
-            before, after = node.noted.get(knob), target.get(knob)
-            if before == after:
-                continue
-            await self._access.note(node.name, knob, before or RELEASE, after or RELEASE, node.reason(), self.cause)
-            if after is None:
-                node.noted.pop(knob)
-            else:
-                node.noted[knob] = after
 
 
 def in_turn(node: GovernedNode, values: Mapping[str, Value]) -> dict[str, Value]:

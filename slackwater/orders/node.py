@@ -30,8 +30,6 @@ class OrderedNode(ABC):
         self.verdict: Verdict | None = None
         self.held: dict[str, Held] = {}
         """By knob."""
-        self.noted: dict[str, Value] = {}
-        """Values that were recorded as intended, where nothing may be changed."""
         self.left_alone_s: dict[str, float] = {}
         """Knob -> when it may be set again."""
         self._knobs_s = self._verdict_s = -math.inf
@@ -105,6 +103,13 @@ class OrderedNode(ABC):
             and knob.by in ("", self.by)
             and now_s >= self.left_alone_s.get(knob.name, -math.inf)
         }
+
+    def value(self, knob: str) -> Value | None:
+        """Its value by our last Order, or else by the node's report."""
+        if knob in self.held:
+            return self.held[knob].value
+        states = self.knobs.knobs if self.knobs is not None else []
+        return next((state.value for state in states if state.name == knob), None)
 
     def due(self, target: Mapping[str, Value], now_s: float) -> dict[str, Value]:
         """Knob -> the value to order now; `baseline` gives it back."""

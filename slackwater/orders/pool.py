@@ -19,7 +19,10 @@ N = TypeVar("N", bound=OrderedNode)
 
 
 class OrderedPool(ABC, Generic[N]):
-    """Fed with messages by `see`; `step` is called several times a second. Not for several tasks at once."""
+    """Fed with messages by `see`; `step` is called several times a second. Not for several tasks at once.
+
+    In observe mode it decides as in act mode, and records the Orders instead of sending them.
+    """
 
     cause: ChangeCause
     """Of its Orders; a renewal has its own."""
@@ -36,7 +39,7 @@ class OrderedPool(ABC, Generic[N]):
         self.cycle: Cycle | None = None
         """The last Cycle."""
         self.acts = settings.mode == "act" and pool.mode == "act"
-        """By the settings; else it only records the Orders that it would give."""
+        """By the settings; else it observes."""
         self._cycle_s = -math.inf
         self._pool, self._lease_s, self._access, self._clock = pool, settings.lease_s, access, clock
         self._logged: dict[str, str] = {}
@@ -67,7 +70,8 @@ class OrderedPool(ABC, Generic[N]):
             if message.by == WSENGINE and message.target in self.nodes:
                 self.nodes[message.target].see_change(message, now_s)
         elif isinstance(message, Knobs):
-            self.node(message.node).see_knobs(message, now_s, self._access.has_sent)
+            has_sent = self._access.has_sent if self.acts else lambda _: True  # only who acts takes Orders up
+            self.node(message.node).see_knobs(message, now_s, has_sent)
         elif isinstance(message, Verdict):
             self.node(message.node).see_verdict(message, now_s)
         else:
@@ -84,8 +88,8 @@ class OrderedPool(ABC, Generic[N]):
 
     @property
     def may_order(self) -> bool:
-        """Whether Orders may be sent now; in a pause only those that give back."""
-        return self.acts and self._clock() - self._cycle_s < SILENT_S
+        """Whether Orders may be given now; in a pause only those that give back."""
+        return not self.acts or self._clock() - self._cycle_s < SILENT_S
 
     def target(self, node: N, now_s: float) -> dict[str, Value]:
         """Knob -> the value that it should have now."""
@@ -103,7 +107,7 @@ class OrderedPool(ABC, Generic[N]):
         would be refused for it."""
         target = self.target(node, now_s)
         for knob, held in list(node.held.items()):
-            is_due = now_s - held.sent_s >= self._lease_s * RENEW_AT
+            is_due = self.acts and now_s - held.sent_s >= self._lease_s * RENEW_AT
             if is_due and knob in target and knob not in changing:
                 held.sent_s = now_s
                 why = f"renewed: {node.reason()}"
@@ -112,11 +116,11 @@ class OrderedPool(ABC, Generic[N]):
     async def give(self, node: N, values: Mapping[str, Value], why: str) -> None:
         """Orders the values, in this order."""
         for knob, value in values.items():
-            if order := await self.order(node, knob, value, why):
+            if (order := await self.order(node, knob, value, why)) is not None:
                 self.hold(node, knob, value, order)
 
     def hold(self, node: N, knob: str, value: Value, order: str) -> None:
-        """The Order was sent."""
+        """The Order was given."""
         if value == RELEASE:
             node.held.pop(knob, None)
         else:
@@ -124,6 +128,9 @@ class OrderedPool(ABC, Generic[N]):
 
     async def order(self, node: N, knob: str, value: Value, why: str, cause: ChangeCause | None = None) -> str | None:
         """Its id; None: it could not be sent now."""
+        if not self.acts:
+            await self._access.note(node.name, knob, node.value(knob), value, why, cause or self.cause)
+            return ""
         try:
             return await self._access.order(node.name, knob, value, why, cause or self.cause)
         except NotNow as error:

@@ -77,7 +77,6 @@ class RetunedNode(OrderedNode):
     def entered_or_left(self) -> None:
         """An episode begins or ends: nothing counts any more that was learnt for the last one."""
         self.left_alone_s.clear()
-        self.noted.clear()
         self.search = NodeSearch()
 
     def affected(self, now_s: float) -> Affected | None:

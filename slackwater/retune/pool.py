@@ -64,10 +64,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
     async def step(self) -> None:
         now_s = self._clock()
         room = self._step_stages(now_s)
-        if not self.acts:
-            for node in list(self.nodes.values()):
-                await self._note_intentions(node, now_s)
-        may_set = self.may_order and not self.paused
+        may_set = self.acts and self.may_order and not self.paused
         if may_set:
             await self._limit_servers(now_s)
         for node in list(self.nodes.values()) if self.may_order else ():
@@ -101,14 +98,6 @@ class RetunedPool(OrderedPool[RetunedNode]):
                 log.info("%s leaves the second stage", name)
             node.entered_or_left()
         return room
-
-    async def _note_intentions(self, node: RetunedNode, now_s: float) -> None:
-        """Once for each value in an episode."""
-        usable = node.usable(now_s)
-        for knob, value in node.target_values(now_s).items() if node.stage.entered else ():
-            if node.noted.get(knob) != value:
-                node.noted[knob] = value
-                await self._access.note(node.name, knob, usable[knob].value, value, node.reason(), self.cause)
 
     # --- the balancer's own limit
 
@@ -147,7 +136,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
         if self.paused and self._is_applying(node):
             return
         values = self.due(node, now_s)
-        if not self.paused:
+        if self.acts and not self.paused:
             values = {knob: value for knob, value in values.items() if not reloads(node.knobs, knob)}
         if values:
             await self.give(node, values, self.reason(node))

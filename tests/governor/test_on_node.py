@@ -103,7 +103,7 @@ def test_in_observe_mode_it_is_noted_and_no_order_is_given() -> None:
         scene = played("observe")
         await scene.run(2.0)
         assert scene.orders == []
-        assert scene.notes == [(POLICY, "baseline", HURRY_UP)]
+        assert scene.notes == [(POLICY, "off", HURRY_UP)]
 
     asyncio.run(story())
 

@@ -387,6 +387,13 @@ def test_in_observe_it_only_says_what_it_would_do(folder: Path) -> None:
             f"web1 {CHILDREN} 4 -> 16: interference: run delay, for 30 s; severity 50%",
             f"web1 {FREQUENCY} schedutil -> performance: interference: run delay, for 30 s; severity 50%",
         ]
+        story.site.notes.clear()
+        story.states.clear()
+        assert await story.run(20.0) == []
+        assert story.site.notes == [
+            f"web1 {CHILDREN} 16 -> baseline: the episode is over",
+            f"web1 {FREQUENCY} performance -> baseline: the episode is over",
+        ]
 
     play(script())
 
