@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from slackwater.core.config import GovernorSettings
-from slackwater.core.messages import GOVERNOR, WSENGINE, Change, Cycle, Message, Order, Verdict
+from slackwater.core.messages import GOVERNOR, WSENGINE, Change, Cycle, Order, Verdict
 from slackwater.governor.levers import CORES, QUOTA
 from slackwater.governor.lines import as_line
 from slackwater.governor.node import REST_S, STALE_S
@@ -19,6 +19,7 @@ from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import BusAccess
 from slackwater.orders.knobs import RELEASE
 from slackwater.orders.signing import Signer
+from tests.support.played_bus import PlayedBus, PlayedJournal
 from tests.support.played_governor import LEASE_S, PERIOD_S, TARGET_MS, Played, PlayedNode
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act", target_p95_ms=TARGET_MS)
@@ -235,42 +236,15 @@ def test_each_policy_stays_within_the_limits(policy: str) -> None:
     go(story())
 
 
-class PlayedBus:
-    """Keeps what is sent."""
-
-    connected = True
-
-    def __init__(self) -> None:
-        self.orders: list[Order] = []
-        self.changes: list[Change] = []
-
-    async def publish(self, message: Message, headers: object = None) -> None:
-        if isinstance(message, Order):
-            assert headers
-            self.orders.append(message)
-        elif isinstance(message, Change):
-            self.changes.append(message)
-
-
-class Records:
-    """In the journal's place."""
-
-    def __init__(self) -> None:
-        self.changes: list[Message] = []
-
-    def record(self, *batch: Message, wait: bool = True) -> None:  # noqa: ARG002
-        self.changes += batch
-
-
 def test_of_two_controllers_only_the_one_whose_lbengine_leads_gives_orders() -> None:
     async def story() -> None:
         now_s = [1000.0]
-        bus, records = PlayedBus(), Records()
+        bus, journal = PlayedBus(), PlayedJournal()
         access = BusAccess(
             POOL,
             LEASE_S,
             bus,  # type: ignore[arg-type]
-            records,  # type: ignore[arg-type]
+            journal,  # type: ignore[arg-type]
             Signer(Ed25519PrivateKey.generate()),
             "a",
             by=GOVERNOR,
@@ -304,9 +278,9 @@ def test_of_two_controllers_only_the_one_whose_lbengine_leads_gives_orders() -> 
         assert await run(40.0, "b") == []
         orders = await run(60.0, "a")
         assert {order.by for order in orders} == {GOVERNOR}
-        assert len(orders) > len(records.changes) > 0, "renewals are not recorded"
-        assert {one.cause for one in records.changes if isinstance(one, Change)} == {"governor"}
-        assert bus.changes == records.changes
+        assert len(orders) > len(journal.messages) > 0, "renewals are not recorded"
+        assert {change.cause for change in journal.messages if isinstance(change, Change)} == {"governor"}
+        assert bus.changes == journal.messages
         assert await run(40.0, "b") == []
 
     go(story())

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from slackwater.core.config import RetuneSettings
-from slackwater.core.messages import Cycle, Knobs, KnobState, Message, Mode, Order, State, Verdict
+from slackwater.core.messages import Cycle, Knobs, KnobState, Mode, State, Verdict
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import REACHES_S, SILENT_S, BusAccess, NotNow
 from slackwater.orders.signing import Signer
@@ -18,37 +18,11 @@ from slackwater.retune import knowledge
 from slackwater.retune.best_values import BestValues
 from slackwater.retune.node import BY
 from slackwater.retune.pool import RetunedPool
+from tests.support.played_bus import PlayedBus, PlayedJournal
 from tests.support.played_retune import FREQUENCY, NODES, PlayedCluster, play
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
 SETTINGS = RetuneSettings(mode="act", order_key="k", long_after_s=1.0)
-
-
-class PlayedBus:
-    """Keeps what is sent."""
-
-    connected = True
-
-    def __init__(self) -> None:
-        self.orders: list[Order] = []
-        self.requests: list[dict[str, Any]] = []
-
-    async def publish(self, message: Message, headers: object = None) -> None:
-        if isinstance(message, Order):
-            assert headers
-            self.orders.append(message)
-
-    async def request(self, subject: str, question: dict[str, Any]) -> dict[str, Any]:
-        assert subject == "slackwater.request.web"
-        self.requests.append(question)
-        return {"sentence": "done"}
-
-
-class Records:
-    """In the journal's place."""
-
-    def record(self, *batch: Message, wait: bool = True) -> None:
-        pass
 
 
 class Controller:
@@ -63,7 +37,7 @@ class Controller:
             POOL,
             SETTINGS.lease_s,
             self.bus,  # type: ignore[arg-type]
-            Records(),  # type: ignore[arg-type]
+            PlayedJournal(),  # type: ignore[arg-type]
             signer,
             "a",
             by=BY,
