@@ -216,8 +216,8 @@ class Judge(SlotArrays):
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
         """Teaches the baselines the rows that are calm without doubt; returns which rows these are, (M,).
 
-        A row whose users wait is not: it may look calm only because its peers wait as long. In a full pool a neighbour
-        overloads them too, and the row would teach the neighbour as calm.
+        A row whose users wait teaches only after `LEARN_ANYWAY_S`, and none that is excused: in a full pool a neighbour
+        overloads the peers too, and the row would teach the neighbour as calm.
         """
         if self.calm_by_label is not None:
             calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
@@ -225,8 +225,8 @@ class Judge(SlotArrays):
             slots, state = frame.slots, outcome.steps.state
             shared = (state == ALL_SLOW) | (state == OVERLOAD)
             waits = outcome.pool.waits
-            excused = (state == INTERFERENCE) | self.rules.is_any(OVERLOAD)
-            self._usual_s[slots[~waits | excused]] = now_s
+            explained = outcome.excused | (state == INTERFERENCE)
+            self._usual_s[slots[~waits | explained]] = now_s
             slow_for_s = now_s - np.where(shared, self.rules.since_s(slots), self._usual_s[slots])
             looks_calm = (outcome.pool.looks == CALM) & (state == CALM)
             calm = np.where(shared | (looks_calm & waits), slow_for_s >= LEARN_ANYWAY_S, looks_calm)

@@ -88,6 +88,8 @@ class Signs:
     answered: Bools
     slow: Bools
     """(M,) whether a request was answered; whether users waited longer than in calm."""
+    excused: Bools
+    """(M,) as `slackwater.detector.classify.rules.Outcome.excused`: the look of the tick says nothing."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class StateMachines(SlotArrays):
         if going.any():
             without_s = now_s - self._requests_s[slots]
             timed_out = going & idle & (without_s >= NO_REQUESTS_TIMEOUT_S)
-            ends = timed_out | proof.proven
+            ends = timed_out | (proof.proven & ~signs.excused)
             event[going] = Event.WAITS
             event[going & idle & np.isinf(proof.within_s)] = Event.BLIND
             event[going & ~idle & (classification != CALM)] = Event.GOES_ON
@@ -304,7 +306,7 @@ class StateMachines(SlotArrays):
         another state (`shared`) each tick counts: without requests no server is slow with the others, nor overloaded.
         """
         loud = np.column_stack([classification != CALM, signs.slow, signs.loud])
-        looks = calm | signs.answered | loud[:, 0] | shared
+        looks = (calm | signs.answered | loud[:, 0] | shared) & ~signs.excused
         known = np.column_stack([looks, signs.answered, signs.known])
         hits = np.where(loud & known, weights[:, None], 0.0)
         count = np.where(known, np.where(loud, weights[:, None], covered[:, None]), 0.0)

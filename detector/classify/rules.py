@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackwater.detector.classify.episodes import CALM, INTERFERENCE, Signs, StateMachines, Steps
+from slackwater.detector.classify.episodes import CALM, INTERFERENCE, OVERLOAD, Signs, StateMachines, Steps
 from slackwater.detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from slackwater.detector.classify.tree import Answers, Model
 from slackwater.detector.features.columns import Bools, Floats, Ints, Table, filled
@@ -34,6 +34,9 @@ class Outcome:
     """(M,) whether the tree's answer counts, since the tick looks neither overloaded nor as slow as the whole pool."""
     stands_out: Bools
     """(M,) whether a feature deviates, so that the tick is not fit for a node's first baseline."""
+    excused: Bools
+    """(M,) whether users wait, and the tick looks calm while a peer is overloaded: it may look calm only because its
+    peers wait as long. So it is no sign of calm."""
 
 
 class Rules(SlotArrays):
@@ -59,10 +62,6 @@ class Rules(SlotArrays):
         """(M,) times when these slots' states began, in monotonic seconds."""
         return self._machines.since_s[slots]
 
-    def is_any(self, state: int) -> bool:
-        """Whether any node is in this state (index in `STATES`)."""
-        return bool((self._machines.state == state).any())
-
     def lost(self, slot: int, now_s: float, label_unix_s: float) -> tuple[int, float]:
         """Notes that the node sends no Samples any more; returns its state and when that began (Unix seconds)."""
         self._machines.mark_unknown(slot, now_s, label_unix_s)
@@ -77,6 +76,8 @@ class Rules(SlotArrays):
         pool = self._correlator.classify(frame, answers.says > 0.0, fresh, in_episode)
         # Looks of overload, or of a pool that is slow together, are believed after two Samples.
         by_tree: Bools = (pool.looks == INTERFERENCE) | (pool.looks == CALM)
+        overloaded = (self._machines.state == OVERLOAD).any()
+        excused: Bools = pool.waits & (pool.looks == CALM) & overloaded
         threshold = self._thresholds[answers.kind]
         steps = self._machines.step(
             frame.slots,
@@ -88,12 +89,13 @@ class Rules(SlotArrays):
             threshold=threshold,
             period_s=table.columns["period_s"],
             low_traffic=~pool.has_requests,
-            signs=_signs(frame, table),
+            signs=_signs(frame, table, excused),
         )
-        return Outcome(answers, pool, steps, by_tree, np.asarray((frame.matrix >= STANDS_OUT).any(axis=1)))
+        stands_out = np.asarray((frame.matrix >= STANDS_OUT).any(axis=1))
+        return Outcome(answers, pool, steps, by_tree, stands_out, excused)
 
 
-def _signs(frame: Frame, table: Table) -> Signs:
+def _signs(frame: Frame, table: Table, excused: Bools) -> Signs:
     """The signs of a neighbour that a tick shows without requests."""
     share = frame.values[:, INDEX["kept_waiting"]]
     counted = table.columns["gaps.moments"]
@@ -107,4 +109,5 @@ def _signs(frame: Frame, table: Table) -> Signs:
         known=~np.isnan(frame.values[:, IDLE]),
         answered=np.asarray(~np.isnan(frame.values[:, RESPONSES]).all(axis=1)),
         slow=frame.felt(frame.own_excess) >= FELT_SLOW,
+        excused=excused,
     )

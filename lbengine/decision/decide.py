@@ -246,8 +246,8 @@ def _in_episode(
 
 
 def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int) -> int:
-    """The weight that brings a server `WATCHED_RPS`. Under least connections that is 1: with any weight below the
-    others' it gets the requests that come while all others are busy."""
+    """The weight that brings a server `WATCHED_RPS`. Under least connections that is 1: with any weight an idle server
+    gets its turn, and a busy one nothing."""
     total_rps = state.rates.total_rps
     if view.snapshot.by_concurrency or not total_rps:
         return 1

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 DWELL_S = 2.0
 LARGE_FALL = 0.2
 """A fall of at least this share of the baseline is large: it is news, not a wavering estimate."""
-WATCH_AFTER_S = 1.5
+WATCH_AFTER_S = 3.0
+"""A quiet monitor speaks once a second, and needs two such Samples until its random moments show the neighbour."""
 TRIAL_AFTER_S = 6.0
 TRIAL_S = 3.0
 """Length of a trial. At five requests a second they decide within this time."""

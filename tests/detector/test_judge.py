@@ -389,3 +389,20 @@ def test_a_server_that_stays_slow_among_calm_peers_has_a_new_normal_after_a_whil
     assert dearest_calm_answer_ms(judge, "host1") < 30.0
     play(judge, cluster, 60.0)
     assert dearest_calm_answer_ms(judge, "host1") > 60.0
+
+
+def test_looking_calm_beside_overloaded_peers_ends_no_episode() -> None:
+    judge, cluster = new_judge(), Cluster()
+    cluster.hosts["host1"].rps = 160.0
+    play(judge, cluster, 10.0)
+    cluster.hosts["host1"].neighbour = 0.9
+    play(judge, cluster, 5.0)
+    for name in ("host2", "host3"):
+        cluster.hosts[name].rps = 1.2 * CAPACITY_RPS
+    assert states(play(judge, cluster, 5.0), "host2")["overload"] > 5
+    cluster.hosts["host1"].neighbour, cluster.hosts["host1"].slow_database_ms = 0.0, 60.0
+    verdicts = play(judge, cluster, 30.0)
+    assert states(verdicts, "host2")["overload"] > 100
+    assert set(states(verdicts, "host1")) == {"interference"}
+    cluster.hosts["host1"].slow_database_ms = 0.0
+    assert seconds_until(judge, cluster, "host1", "calm") < 8.0

@@ -48,6 +48,7 @@ def signs(*ticks: Shows) -> Signs:
         known=np.array([[tick.loud is not None] for tick in ticks]),
         answered=np.array([tick.answered for tick in ticks]),
         slow=np.array([tick.slow for tick in ticks]),
+        excused=np.zeros(len(ticks), dtype=bool),
     )
 
 
