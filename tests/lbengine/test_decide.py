@@ -98,7 +98,7 @@ def test_a_server_that_shows_nothing_else_gets_a_few_requests_and_keeps_them(
     assert position.weight == 0, "at once"
     for number in range(20):
         now_s = NOW_S + number / 5.0
-        after = turn(position, balance=balance, blind=number < 10, total_rps=total_rps, now_s=now_s)
+        after = turn(position, balance=balance, blind=number < 18, total_rps=total_rps, now_s=now_s)
         position = after.position
     assert position.weight == least
     assert after.cause == "interference"
