@@ -33,7 +33,7 @@ async def run_pools(
     *,
     records_renewals: bool = True,
 ) -> None:
-    """Has the pools step until `stop`. `section`: of the settings, with `mode` and `lease_s`; it signs as Orders' `by`.
+    """Has the pools step until `stop`, each with its heartbeat. `section`: of the settings, and `by` of its Orders.
 
     Raises SigningError, JournalError, BusError at the start.
     """
@@ -57,17 +57,16 @@ async def run_pools(
                 made[pool.name] = access.pool = make(pool, access)
                 for kind in KINDS:
                     await bus.subscribe(kind, access.take, pool=pool.name)
-            await drive_all(made, stop, step_s, end_within_s)
+            await _drive_all(made, stop, step_s, end_within_s)
         finally:
             await bus.flush()
             await bus.close()
 
 
-async def drive_all(
-    pools: Mapping[str, OrderedPool[Any]], stop: asyncio.Event, step_s: float, end_within_s: float | None = None
+async def _drive_all(
+    pools: Mapping[str, OrderedPool[Any]], stop: asyncio.Event, step_s: float, end_within_s: float | None
 ) -> None:
-    """Has pools, by name, step until `stop`, each with its heartbeat. When one fails the others are ended too, within
-    `end_within_s` if that is given."""
+    """When one pool fails the others are ended too, within `end_within_s` if that is given."""
     heartbeat = Heartbeat(pools)
     driving = [
         asyncio.create_task(drive(pool, partial(heartbeat.beat, name), stop, step_s)) for name, pool in pools.items()
