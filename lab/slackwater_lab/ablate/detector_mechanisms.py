@@ -47,8 +47,8 @@ def _no_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
     return np.full((len(slots), values.shape[1]), np.nan)
 
 
-def _no_moments(frame: Frame, table: Table) -> Signs:
-    found = _signs(frame, table)
+def _no_moments(frame: Frame, table: Table, excused: Bools) -> Signs:
+    found = _signs(frame, table, excused)
     return replace(found, moments=np.zeros_like(found.moments), waited=np.zeros_like(found.waited))
 
 
