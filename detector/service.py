@@ -144,7 +144,9 @@ class Detector:
         return min(time.monotonic() + ALIVE_EVERY_S, again_s, self._checkpoint.due_s(), *judges)
 
     def _take_sample(self, sample: Sample) -> None:
-        """Keeps a Sample for the next tick."""
+        """Keeps a Sample for the next tick. The balancer's are not judged: the trees were trained on monitors'."""
+        if sample.source == "balancer":
+            return
         self._arrived[sample.pool].append(row_of(sample))
         self._alarm.bring_forward(self._pause_until_s())
 

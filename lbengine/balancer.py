@@ -63,6 +63,12 @@ class Server:
     placeholder: Placeholder = ""
     uncounted: str = ""
     """Why its counters are not known, in words. They are 0 then, and mean nothing."""
+    address: str = ""
+    """ADDRESS:PORT of its machine; empty where the balancer shows none."""
+    answers_pass: bool = True
+    """Its answers pass the balancer's host; with IPVS only where it rewrites addresses."""
+    is_encrypted: bool = False
+    """The balancer asks it over TLS."""
     slow_start: bool = False
     """It came back from a failed check, and the balancer's own slow start holds its weight down."""
 

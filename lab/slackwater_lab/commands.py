@@ -15,6 +15,7 @@ from slackwater.core.options import json_option as for_programs
 from slackwater.core.options import tell
 from slackwater_lab.ablate.commands import ablate
 from slackwater_lab.ablate.detector_commands import ablate_detector
+from slackwater_lab.balancer_view.commands import balancer_view
 from slackwater_lab.calm.commands import calm
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.noise import NOISES
@@ -221,6 +222,7 @@ for command in (
     *(
         ablate,
         ablate_detector,
+        balancer_view,
         calm,
         simulate,
         balance,

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,6 +64,11 @@ pub enum Action {
         #[arg(long)]
         user: Option<String>,
     },
+    /// Print a line of JSON for each of some servers and each period, and a line that ends the period, until interrupted.
+    ///
+    /// For a host that passes all requests to these servers, as a balancer does. Servers without a line were silent.
+    #[command(after_help = "Example: slackwater-sniffer servers -i eth0 --server 10.0.0.11:80 --server 10.0.0.12:80")]
+    Servers(ServersOptions),
     /// Put histograms of several runs or nodes together: percentiles of all. Reads what `--json --histograms` printed,
     /// from files or standard input, and merges the last line of each file.
     #[command(after_help = "Example: slackwater-sniffer merge node1.json node2.json")]
@@ -81,6 +87,7 @@ impl Action {
     pub fn prints_json(&self) -> bool {
         match self {
             Self::Read { what, .. } | Self::Live { what, .. } => what.json,
+            Self::Servers(_) => true,
             Self::Merge { json, .. } => *json,
         }
     }
@@ -111,6 +118,54 @@ pub struct TrafficOptions {
     /// Also time turns on connections that went over to another protocol (Upgrade, CONNECT).
     #[arg(long)]
     pub upgraded: bool,
+}
+
+#[derive(Args)]
+pub struct ServersOptions {
+    /// The interface on which the servers are reached.
+    #[arg(short, long)]
+    pub interface: String,
+    /// Address and port of a server. Is given once for each.
+    #[arg(long = "server", value_name = "ADDRESS:PORT", required = true)]
+    pub servers: Vec<SocketAddr>,
+    /// What the servers speak: http1, memcached or unknown (turns are timed, not read, as for TLS).
+    #[arg(long, default_value = "http1", value_parser = protocol)]
+    pub protocol: &'static str,
+    /// A class of requests with figures of its own, as of `live`. May be given several times.
+    #[arg(long = "route", value_name = "NAME=PATTERN", value_parser = str::parse::<Route>)]
+    pub routes: Vec<Route>,
+    /// Length of a period.
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
+    pub every: Duration,
+    /// Bytes kept of each packet; by default all.
+    #[arg(long, value_name = "BYTES", default_value_t = LiveSettings::default().snap_length)]
+    pub snap_length: u32,
+    /// Size of the kernel's ring in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = LiveSettings::default().buffer_mib)]
+    pub buffer_mib: u32,
+    /// Change to this user (a name or a number) once the capture is open. All capabilities go in any case.
+    #[arg(long)]
+    pub user: Option<String>,
+}
+
+impl ServersOptions {
+    /// What each server's tracker is to do.
+    pub fn tracker_settings(&self) -> Result<TrackerSettings, ArgumentError> {
+        if self.routes.len() > MOST_ROUTES {
+            return Err(ArgumentError::TooManyRoutes(self.routes.len()));
+        }
+        let protocols = self.servers.iter().map(|server| (server.port(), self.protocol)).collect();
+        Ok(TrackerSettings { protocols, routes: self.routes.clone(), ..TrackerSettings::default() })
+    }
+
+    /// What to capture.
+    pub fn live_settings(&self) -> LiveSettings {
+        let mut ports: Vec<u16> = self.servers.iter().map(SocketAddr::port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        let (snap_length, buffer_mib) = (self.snap_length, self.buffer_mib);
+        LiveSettings { interface: self.interface.clone(), ports, snap_length, buffer_mib }
+    }
 }
 
 /// An argument that cannot be used.
@@ -155,20 +210,21 @@ pub struct Port {
 }
 
 fn port(text: &str) -> Result<Port, ArgumentError> {
-    let (number, protocol) = match text.split_once(':') {
-        Some((number, protocol)) => (number, Some(protocol)),
+    let (number, name) = match text.split_once(':') {
+        Some((number, name)) => (number, Some(name)),
         None => (text, None),
     };
     let number: u16 = number.parse().unwrap_or(0);
     if number == 0 {
         return Err(ArgumentError::Port(text.to_owned()));
     }
+    Ok(Port { number, protocol: name.map(protocol).transpose()? })
+}
+
+fn protocol(name: &str) -> Result<&'static str, ArgumentError> {
     let known = || PROTOCOLS.iter().map(|protocol| protocol.name).collect::<Vec<_>>().join(", ");
-    let protocol = protocol.map(|name| {
-        let found = Protocol::named(name).map(|protocol| protocol.name);
-        found.ok_or_else(|| ArgumentError::Protocol { name: name.to_owned(), known: known() })
-    });
-    Ok(Port { number, protocol: protocol.transpose()? })
+    let protocol = Protocol::named(name).map(|protocol| protocol.name);
+    protocol.ok_or_else(|| ArgumentError::Protocol { name: name.to_owned(), known: known() })
 }
 
 fn seconds(text: &str) -> Result<Duration, ArgumentError> {

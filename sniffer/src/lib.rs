@@ -7,6 +7,7 @@
 //! - `tracker`: the table of connections (`key`: their names; `closed`: those that ended), bounded in entries and bytes;
 //! - `share`: which connections are looked at when not all can be; `budget`: how many; `sampling`: how much they count;
 //!   `spread`: how sure that is;
+//! - `servers`: a tracker for each of several servers;
 //! - `stream`: order, retransmissions and holes of one connection (`half`: of one direction);
 //! - `preamble`: what a balancer says before the first request; `foreign`: whether the server speaks what its port
 //!   is taken for (`answers`: of all of a port's servers);
@@ -42,6 +43,7 @@ mod recorder;
 mod routes;
 mod sampling;
 mod segment;
+mod servers;
 mod settings;
 mod share;
 mod spread;
@@ -61,6 +63,7 @@ pub use privileges::{PrivilegeError, drop_privileges, keep_privileges, user_exis
 pub use protocol::{PROTOCOLS, Protocol};
 pub use routes::{MOST_ROUTES, Route, RouteError};
 pub use segment::Packet;
+pub use servers::Servers;
 pub use settings::TrackerSettings;
 pub use share::Share;
 pub use tracker::Tracker;

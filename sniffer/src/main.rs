@@ -5,6 +5,7 @@ mod merge_command;
 mod output;
 mod run;
 mod screen;
+mod servers_command;
 mod table;
 
 use std::io;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
             };
             run::live(&settings, what, *seconds, user.as_deref())
         }
+        Action::Servers(options) => servers_command::servers(options),
         Action::Merge { files, json } => merge_command::merge_files(files, *json),
     };
     match result {

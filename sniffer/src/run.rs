@@ -162,6 +162,7 @@ fn wait(live: &Live, most: Option<Duration>) -> Result<(), AnyError> {
     }
 }
 
-fn now_ns() -> u64 {
+/// The wall clock, which is that of the packets: nanoseconds since 1970.
+pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64)
 }

@@ -1,5 +1,5 @@
-//! Any protocol in which client and server take turns: nothing is read but sequence and acknowledgement numbers, so this
-//! also times what is encrypted.
+//! Any protocol in which client and server take turns: nothing is read but sequence and acknowledgement numbers, and the
+//! first bytes of an answer, which tell a handshake of TLS. So this also times what is encrypted.
 //!
 //! A turn is a run of bytes from the client and the run of bytes from the server that follows. What the server had not
 //! acknowledged when it spoke, it can't have answered: then it still speaks to the turn before. What the client
@@ -18,6 +18,13 @@ struct Reply {
     last: Moment,
     first_lost: bool,
     end_lost: bool,
+    is_handshake: bool,
+}
+
+/// Whether a server's bytes begin with a record of TLS's handshake, or with the change of the cipher that ends it (RFC
+/// 8446, section 5.1): no request was answered.
+fn is_handshake(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x14 | 0x16, 0x03, ..])
 }
 
 struct Turn {
@@ -109,9 +116,15 @@ impl Unknown {
                 reply.end_lost = context.is_late;
             }
             None => {
-                let (start, end) = (piece.seq, piece.end());
-                turn.reply =
-                    Some(Reply { start, end, first: now, last: now, first_lost: gap, end_lost: context.is_late });
+                turn.reply = Some(Reply {
+                    start: piece.seq,
+                    end: piece.end(),
+                    first: now,
+                    last: now,
+                    first_lost: gap,
+                    end_lost: context.is_late,
+                    is_handshake: is_handshake(piece.bytes),
+                });
             }
         }
     }
@@ -175,6 +188,9 @@ impl Unknown {
             context.ledger.counts.unmatched_requests += 1;
             return;
         };
+        if reply.is_handshake {
+            return;
+        }
         if turn.request_end_lost {
             context.ledger.counts.orphan_responses += 1;
             return;

@@ -123,6 +123,29 @@ fn after_an_upgrade_turns_are_timed_on_request() {
 }
 
 #[test]
+fn a_handshake_of_tls_is_no_turn() {
+    const REQUEST: &[u8] = b"\x17\x03\x03 request";
+    const RESPONSE: &[u8] = b"\x17\x03\x03 response";
+    let mut newer = Talk::new();
+    newer.client(b"\x16\x03\x01 hello");
+    newer.server(b"\x16\x03\x03 hello\x17\x03\x03 finished");
+    newer.client(b"\x14\x03\x03 \x17\x03\x03 finished");
+    newer.client(REQUEST);
+    newer.server(RESPONSE);
+    assert_eq!((seen(&newer).pairs(), seen(&newer).unpaired()), (vec![(7, 8)], (0, 0)), "TLS 1.3");
+    let mut older = Talk::new();
+    older.client(b"\x16\x03\x01 hello");
+    older.server(b"\x16\x03\x03 hello");
+    older.client(b"\x16\x03\x03 key\x14\x03\x03 \x16\x03\x03 finished");
+    older.server(b"\x14\x03\x03 \x16\x03\x03 finished");
+    for _ in 0..2 {
+        older.client(REQUEST);
+        older.server(RESPONSE);
+    }
+    assert_eq!((seen(&older).pairs(), seen(&older).unpaired()), (vec![(8, 9), (10, 11)], (0, 0)), "TLS 1.2");
+}
+
+#[test]
 fn each_port_speaks_its_own_protocol() {
     let mut http = Talk::new();
     http.client(GET);

@@ -103,6 +103,8 @@ def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
         srv_record=state.srv_record,
         cookie=row.get("cookie") or "",
         maxconn=count("slim") or None,
+        address=row.get("addr") or "",
+        is_encrypted=state.is_encrypted,
         slow_start=bool(row.get("throttle")),
         placeholder=placeholder(state.admin, state.address, row.get("addr") or ""),
     )
@@ -172,9 +174,9 @@ def count_of(row: Mapping[str, str], column: str, where: str) -> int:
     return int(text)
 
 
-STATE_COLUMNS = frozenset(
-    "srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight srv_agent_state srvrecord".split()  # noqa: SIM905
-)
+STATE_COLUMNS = {"srv_name", "srv_addr", "srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight"} | {
+    *("srv_agent_state", "srvrecord", "srv_use_ssl"),
+}
 """The columns of `show servers state` that are read here, of some thirty."""
 ALWAYS_SHOWN = ("srv_name", "srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight")
 MOST_DIGITS = 20
@@ -201,6 +203,8 @@ class ServerState:
     srv_record: bool
     address: str = ""
     """srv_addr"""
+    is_encrypted: bool = False
+    """srv_use_ssl"""
 
 
 def backend_id(state: str) -> str:
@@ -274,4 +278,6 @@ def _state(row: Mapping[str, str], times: int, where: str) -> ServerState:
     if not weight <= MOST_WEIGHT >= configured:
         raise BalancerError(f"{where}: expected weights up to {MOST_WEIGHT}, got {weight}, configured {configured}")
     srv_record = row.get("srvrecord", "-") != "-"
-    return ServerState(name, running, admin, weight, configured, agent, srv_record, row.get("srv_addr", ""))
+    is_encrypted = row.get("srv_use_ssl", "0") not in ("0", "-")
+    address = row.get("srv_addr", "")
+    return ServerState(name, running, admin, weight, configured, agent, srv_record, address, is_encrypted)

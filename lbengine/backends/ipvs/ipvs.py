@@ -129,6 +129,7 @@ class Lvs(Balancer):
                 in_flight=limits[destination.address].active,
                 requests=counts[destination.address],
                 upper=limits[destination.address].upper,
+                answers_pass="-m" in destination.options,
             )
             for destination in entry.destinations
             if destination.address in limits and destination.address in counts

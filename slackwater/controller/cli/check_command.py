@@ -153,7 +153,10 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     servers = [server.name for server in snapshot.servers if not server.backup and not server.placeholder]
     for node in dict.fromkeys(pool.servers.get(server, server) for server in servers):
         about = f"node {node} of pool {pool.name}"
-        if nodes_of_bus is not None and node not in nodes_of_bus:
+        if is_running and _has_no_monitor(samples.get(node), heard.get(node, 0.0)):
+            seen = "it has no monitor: what its balancer sees of it is shown, and not judged"
+            yield Line(about, "warning", seen, "install slackwater-monitor there, so that it is judged")
+        elif nodes_of_bus is not None and node not in nodes_of_bus:
             yield Line(about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}")
         elif not is_running:
             yield Line(about, "missing", "nobody listens, as the controller does not run", START)
@@ -168,6 +171,11 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             yield Line(about, "warning", f"its Samples come, but its requests are not known: {why}", remedy)
         else:
             yield Line(about, "ok", "its Samples come")
+
+
+def _has_no_monitor(sample: Sample | None, heard_unix_s: float) -> bool:
+    """Whether its last Sample is fresh and was made beside the balancer."""
+    return sample is not None and sample.source == "balancer" and time.time() - heard_unix_s <= HEARD_WITHIN_S
 
 
 def unseen(sample: Sample | None, sent_per_s: float) -> str:

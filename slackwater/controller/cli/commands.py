@@ -29,6 +29,7 @@ SERVICES = {
     "journal": "slackwater.core.journal.service",
     "detector": "slackwater.detector.service",
     "lbengine": "slackwater.lbengine.service",
+    "balancer_view": "slackwater.lbengine.view.service",
     "retune": "slackwater.retune.service",
     "governor": "slackwater.governor.service",
     "web": "slackwater.web.service",

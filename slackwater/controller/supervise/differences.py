@@ -10,12 +10,12 @@ import msgspec
 from slackwater.core.bus.bus import without_password
 from slackwater.core.config import ControllerSettings, PoolSettings
 
-PARTS = ("journal", "detector", "lbengine", "retune", "governor", "web", "otlp")
+PARTS = ("journal", "detector", "lbengine", "balancer_view", "retune", "governor", "web", "otlp")
 """The parts that read the settings, in the order in which they are started and replaced."""
-JOURNAL, DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB, OTLP = PARTS
+JOURNAL, DETECTOR, LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, WEB, OTLP = PARTS
 CONCERNS: Mapping[str, frozenset[str]] = {
-    "pool": frozenset({LBENGINE, RETUNE, GOVERNOR, WEB, OTLP}),
-    "pool.servers": frozenset({DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB, OTLP}),
+    "pool": frozenset({LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, WEB, OTLP}),
+    "pool.servers": frozenset({DETECTOR, LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, WEB, OTLP}),
     "pool.target_p95_ms": frozenset({GOVERNOR, WEB, OTLP}),
     "pool.target_p99_ms": frozenset({WEB, OTLP}),
     "pool.zones": frozenset({WEB}),
@@ -24,6 +24,8 @@ CONCERNS: Mapping[str, frozenset[str]] = {
     "bus.control_password_file": frozenset({WEB}),
     "detector": frozenset({DETECTOR, WEB}),
     "lbengine": frozenset({LBENGINE, WEB}),
+    "lbengine.socket_timeout_s": frozenset({LBENGINE, BALANCER_VIEW, WEB}),
+    "balancer_view": frozenset({BALANCER_VIEW, WEB}),
     "lbengine.lease_s": frozenset({LBENGINE, WEB, OTLP}),
     "retune": frozenset({RETUNE, WEB}),
     "retune.order_key": frozenset({RETUNE, GOVERNOR, WEB}),

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slackwater.controller.supervise.children import Limits
-from slackwater.controller.supervise.differences import GOVERNOR, LBENGINE, OTLP, PARTS, RETUNE, WEB
+from slackwater.controller.supervise.differences import (
+    BALANCER_VIEW,
+    GOVERNOR,
+    LBENGINE,
+    OTLP,
+    PARTS,
+    RETUNE,
+    WEB,
+)
 from slackwater.core.config import ControllerSettings, LbengineSettings, parse
 
 START_WITHIN_S = 300.0
@@ -21,6 +29,7 @@ def names_of(settings: ControllerSettings) -> list[str]:
     """The parts that run with these settings, in the order in which they start."""
     off = {RETUNE} if settings.retune.mode == "off" else set()
     off |= {GOVERNOR} if settings.governor.mode == "off" else set()
+    off |= {BALANCER_VIEW} if settings.balancer_view.mode == "off" else set()
     off |= set() if settings.web.listen else {WEB}
     off |= set() if settings.otlp.endpoint else {OTLP}
     return [name for name in PARTS if name not in off]

@@ -44,8 +44,19 @@ STORE_BYTES = 16 * 1024 * 1024
 """For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
 STORE = ["$JS.API.>", "$KV.slackwater_lease.>"]
 """The key-value store of lbengine's leases, where JetStream is switched on."""
-MADE_BY_CONTROLLER = ("verdict", "order", "weight", "ask", "cycle", "governed", "controller-change", "request")
-"""What the controller's parts publish. `control` is missing: only a person's command is one."""
+MADE_BY_CONTROLLER = (
+    "sample",
+    "verdict",
+    "order",
+    "weight",
+    "ask",
+    "cycle",
+    "governed",
+    "controller-change",
+    "request",
+)
+"""What the controller's parts publish; its Samples are of nodes without a monitor. `control` is missing: only a
+person's command is one."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from slackwater.core.config.balancer_view import BalancerViewSettings
 from slackwater.core.config.kinds import (
     HEADER_PATTERN,
     URL_PATTERN,
@@ -318,6 +319,7 @@ class ControllerSettings(Settings, frozen=True):
     bus: BusSettings = BusSettings()
     detector: DetectorSettings = DetectorSettings()
     lbengine: LbengineSettings = LbengineSettings()
+    balancer_view: BalancerViewSettings = BalancerViewSettings()
     retune: RetuneSettings = RetuneSettings()
     governor: GovernorSettings = GovernorSettings()
     web: WebSettings = WebSettings()

@@ -304,3 +304,6 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason."""
     absence_causes: Annotated[dict[Word, AbsenceCause], Meta(max_length=MOST_ABSENT)] = {}
     """The same names with the causes of those that have one, for programs."""
+    source: Literal["monitor", "balancer"] = "monitor"
+    """`balancer`: what the controller sees of a node without a monitor from the balancer beside it; `boot_id` is of the
+    balancer's kernel then, and `traffic` is all that there is."""

@@ -1,0 +1,1 @@
+"""What the balancer sees of servers that have no monitor, as Samples."""

@@ -1,0 +1,96 @@
+"""What a balancer's counters say of each server since the look before. Pure.
+
+The mean response time follows from Little's law ("A proof for the queuing formula L = lambda W", 1961): the requests in
+flight over the rate of answers. The looks must come at random moments: at regular ones they would meet whatever else
+is regular, such as the period of a CPU quota, always in the same phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slackwater.lbengine.balancer import Server, Snapshot
+
+WINDOW_S = 2.0
+"""Time over which the requests in flight are averaged."""
+LEAST_LOOKS = 5
+"""In the window: of fewer, no mean response time is given."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A server's counters since the look before."""
+
+    period_s: float
+    """Time since the look before."""
+    in_flight: int | None
+    """Requests; None: the balancer counts none, but connections."""
+    rps: float | None
+    """Answers per second; None likewise."""
+    errors_per_s: float | None
+    rt_mean_ms: float | None
+    """Over the last `WINDOW_S`; None: nothing was answered then, or too little was seen."""
+
+
+@dataclass(frozen=True)
+class _Count:
+    """A server's counters at one look."""
+
+    time_s: float
+    answered: int
+    errors: int
+    in_flight: int
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The looks of the last `WINDOW_S`."""
+
+    counted: Mapping[str, Counted] = field(default_factory=dict)
+    """By server; one whose counters started again since the look before is missing."""
+    _looks: Mapping[str, tuple[_Count, ...]] = field(default_factory=dict)
+    _snapshot: Snapshot | None = None
+
+    def after(self, now_s: float, snapshot: Snapshot) -> Counters:
+        """The counters after a fresh look. `now_s` is monotonic seconds."""
+        anew = snapshot.restarted_since(self._snapshot)
+        looks: dict[str, tuple[_Count, ...]] = {}
+        counted: dict[str, Counted] = {}
+        for server in snapshot.servers:
+            if server.uncounted:
+                continue
+            before = () if anew else self._looks.get(server.name, ())
+            now = _count(now_s, server)
+            if before and (now.answered < before[-1].answered - before[-1].in_flight or now.errors < before[-1].errors):
+                before = ()  # a server of this name was removed and added
+            while len(before) > 1 and before[1].time_s <= now_s - WINDOW_S:
+                before = before[1:]
+            looks[server.name] = (*before, now)
+            if before:
+                counted[server.name] = _since(looks[server.name], snapshot.counts == "requests")
+        return Counters(counted, looks, snapshot)
+
+
+def _count(now_s: float, server: Server) -> _Count:
+    return _Count(now_s, server.requests - server.in_flight, server.errors, server.in_flight)
+
+
+def _since(looks: tuple[_Count, ...], counts_requests: bool) -> Counted:
+    """`looks`: at least two, the oldest first."""
+    before, now = looks[-2:]
+    period_s = max(now.time_s - before.time_s, 1e-6)
+    if not counts_requests:
+        return Counted(period_s, None, None, None, None)
+    answered, window_s = now.answered - looks[0].answered, now.time_s - looks[0].time_s
+    rt_mean_ms = None
+    if answered > 0 and len(looks) > LEAST_LOOKS:
+        held = sum(look.in_flight for look in looks[1:]) / (len(looks) - 1)
+        rt_mean_ms = held * window_s / answered * 1000.0
+    return Counted(
+        period_s,
+        now.in_flight,
+        max(0, now.answered - before.answered) / period_s,
+        max(0, now.errors - before.errors) / period_s,
+        rt_mean_ms or None,
+    )

@@ -1,0 +1,266 @@
+"""Times of requests from the packets between this host and the servers: `slackwater-sniffer servers` as a child.
+
+One program runs for each interface on which servers are reached, and each protocol. It writes a line of JSON for each
+server that had something to show, and a line that ends the look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from slackwater.lbengine.balancer import Server
+
+log = logging.getLogger("slackwater.view")
+
+AGAIN_S = 30.0
+"""Time after which a program that ended is started again."""
+LONGEST_LINE_BYTES = 64 * 1024
+FIND_WITHIN_S = 5.0
+"""For `ip`, to name the interfaces."""
+DIRECT = "its answers do not pass the balancer (direct routing or a tunnel), so their times are not seen there"
+HEARD_WITHIN_LOOKS = 5
+"""After so many periods without a line the program counts as silent."""
+
+
+class RouteTimes(msgspec.Struct, frozen=True):
+    """Requests of one route class."""
+
+    name: str
+    exchanges: int
+    errors: int
+    rt_mean_ms: float | None = None
+    rt_p95_ms: float | None = None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A server's line, or the line that ends a look, which has no `server`."""
+
+    server: str = ""
+    exchanges: int = 0
+    errors: int = 0
+    in_flight: int = 0
+    oldest_unanswered_ms: float = 0.0
+    rt_mean_ms: float | None = None
+    rt_p50_ms: float | None = None
+    rt_p95_ms: float | None = None
+    rt_p99_ms: float | None = None
+    unmatched: int = 0
+    holes: int = 0
+    is_foreign: bool = False
+    routes: list[RouteTimes] = []
+    period_s: float = 0.0
+    drops: int = 0
+
+
+Protocol = Literal["http1", "unknown"]
+"""`unknown`: turns are timed, as of what is encrypted."""
+_decode = msgspec.json.Decoder(Line).decode
+
+
+class Place(NamedTuple):
+    """What a program looks at besides the servers' addresses."""
+
+    interface: str
+    protocol: Protocol
+
+
+class Sniffer:
+    """The program of one place, started again when it ends."""
+
+    def __init__(
+        self, program: str, place: Place, servers: Collection[str], every_s: float, looked: asyncio.Event
+    ) -> None:
+        """`looked` is set at the end of each look."""
+        self.servers = frozenset(servers)
+        self.why_not = "the sniffer has not reported yet"
+        """Why there are no times, in words; empty while there are."""
+        self._interface, self._every_s = place.interface, every_s
+        addresses = [word for server in sorted(servers) for word in ("--server", server)]
+        self._command = [program, "servers", "--interface", place.interface, "--protocol", place.protocol]
+        self._command += [*addresses, "--every", f"{every_s:g}"]
+        self.answered = Counter[str]()
+        """Exchanges by server since this began."""
+        self._heard_s = 0.0
+        self._look: dict[str, Line] = {}
+        self._end = Line()
+        self._looked = looked
+        self._task = asyncio.create_task(self._run())
+
+    def take(self) -> tuple[Mapping[str, Line], Line] | None:
+        """The lines of the newest look by server, and the line that ended it. None where it was taken before, or where
+        there is none: `why_not` says so."""
+        if not self.why_not and time.monotonic() - self._heard_s > HEARD_WITHIN_LOOKS * self._every_s:
+            self.why_not = f"the sniffer on {self._interface} is silent"
+        if self.why_not or self._end.period_s <= 0:
+            return None
+        taken, self._end = (self._look, self._end), Line()
+        return taken
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        complaint = ""
+        while True:
+            self.why_not = f"no times from packets on {self._interface}: {await self._once()}"
+            level = logging.DEBUG if self.why_not == complaint else logging.WARNING
+            log.log(level, "%s; the balancer's counters are used; trying again every %g s", self.why_not, AGAIN_S)
+            complaint = self.why_not
+            await asyncio.sleep(AGAIN_S)
+
+    async def _once(self) -> str:
+        """Runs the program until it ends; gives the reason in words."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=LONGEST_LINE_BYTES,
+            )
+        except OSError as error:
+            return f"{self._command[0]}: {error.strerror}"
+        assert process.stdout is not None
+        assert process.stderr is not None
+        look: dict[str, Line] = {}
+        try:
+            while line := await process.stdout.readline():
+                read = _decode(line)
+                if read.server:
+                    look[read.server] = read
+                    self.answered[read.server] += read.exchanges
+                    continue
+                self._look, self._end, look = look, read, {}
+                self._heard_s, self.why_not = time.monotonic(), ""
+                self._looked.set()
+            told = (await process.stderr.read(LONGEST_LINE_BYTES)).decode("utf-8", "replace").strip()
+            status = await process.wait()
+            return told.splitlines()[-1] if told else f"{self._command[0]} ended with status {status}"
+        except (msgspec.DecodeError, ValueError) as error:
+            return f"{self._command[0]} wrote a line that cannot be read: {error}"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+class Packets:
+    """A program for each place; `watch` follows the servers as they come, go and change their addresses."""
+
+    def __init__(self, program: str, every_s: float) -> None:
+        self._program, self._every_s = program, every_s
+        self.looked = asyncio.Event()
+        """A sniffer has ended a look."""
+        self._sniffers: dict[Place, Sniffer] = {}
+        self._watched: dict[str, Protocol] = {}
+        self._unreached: dict[str, str] = {}
+        """Server -> why no interface is known."""
+
+    async def watch(self, servers: Iterable[Server]) -> None:
+        """Watches these servers, as far as they have an address, and no others."""
+        wanted: dict[str, Protocol] = {
+            server.address: "unknown" if server.is_encrypted else "http1"
+            for server in servers
+            if server.address and server.answers_pass
+        }
+        if wanted == self._watched:
+            return
+        self._watched = wanted
+        interfaces, self._unreached = await interfaces_to(wanted)
+        by_place: dict[Place, set[str]] = {}
+        for address, interface in interfaces.items():
+            by_place.setdefault(Place(interface, wanted[address]), set()).add(address)
+        for place, sniffer in list(self._sniffers.items()):
+            if by_place.get(place, set()) != sniffer.servers:
+                await self._sniffers.pop(place).close()
+        for place, its in by_place.items():
+            if place not in self._sniffers:
+                self._sniffers[place] = Sniffer(self._program, place, its, self._every_s, self.looked)
+
+    def take(self) -> dict[str, tuple[Line, Line]]:
+        """Of each server in a look that was not taken yet: its line and the one that ended the look."""
+        times: dict[str, tuple[Line, Line]] = {}
+        for sniffer in self._sniffers.values():
+            if (taken := sniffer.take()) is not None:
+                look, end = taken
+                times |= {server: (look.get(server, Line(server)), end) for server in sniffer.servers}
+        return times
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether there is a sniffer that reports."""
+        return any(not sniffer.why_not for sniffer in self._sniffers.values())
+
+    def why_not(self, server: Server) -> str:
+        """Why a server has no times from packets, in words; empty where it has, or nothing was answered."""
+        if not server.answers_pass:
+            return DIRECT
+        if (sniffer := self._sniffer_of(server)) is not None:
+            return sniffer.why_not
+        return self._unreached.get(server.address, f"no address of a TCP server: {server.address or 'none is shown'}")
+
+    def answered(self, server: Server) -> int:
+        """Exchanges of a server since its sniffer began."""
+        sniffer = self._sniffer_of(server)
+        return 0 if sniffer is None else sniffer.answered[server.address]
+
+    def _sniffer_of(self, server: Server) -> Sniffer | None:
+        return next((sniffer for sniffer in self._sniffers.values() if server.address in sniffer.servers), None)
+
+    async def close(self) -> None:
+        for sniffer in self._sniffers.values():
+            await sniffer.close()
+        self._sniffers.clear()
+        self._watched = {}
+
+
+async def interfaces_to(servers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The interface on which each `ADDRESS:PORT` is reached, and why there is none for the others, in words."""
+    hosts = {server: host for server in sorted(servers) if (host := host_of(server))}
+    if not hosts:
+        return {}, {}
+    questions = sorted(set(hosts.values()))
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("ip", "-json", "-force", "-batch", "-"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        asked = "".join(f"route get {host}\n" for host in questions).encode()
+        answer, _ = await asyncio.wait_for(process.communicate(asked), FIND_WITHIN_S)
+    except (OSError, TimeoutError) as error:
+        return {}, dict.fromkeys(hosts, f"`ip route get` cannot be asked: {error or 'no answer'}")
+    routes = _routes_in(answer.decode("utf-8", "replace").splitlines())
+    found = {server: routes[host] for server, host in hosts.items() if host in routes}
+    return found, {server: f"no route to {host}" for server, host in hosts.items() if server not in found}
+
+
+def _routes_in(lines: Sequence[str]) -> dict[str, str]:
+    """Address -> interface, of the answers of `ip -json route get`, a line each."""
+    routes: dict[str, str] = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            routes |= {str(route["dst"]): str(route["dev"]) for route in json.loads(line)}
+    return routes
+
+
+def host_of(server: str) -> str:
+    """The address in `ADDRESS:PORT` or `[ADDRESS]:PORT`; empty where there is none."""
+    host, colon, port = server.rpartition(":")
+    try:
+        return str(ipaddress.ip_address(host.strip("[]"))) if colon and 0 < int(port) < 65536 else ""
+    except ValueError:
+        return ""

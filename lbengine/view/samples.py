@@ -1,0 +1,92 @@
+"""Samples of servers from the balancer's counters and the packets' times. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slackwater.core.messages import VERSION, RouteTraffic, Sample, Traffic
+from slackwater.lbengine.view.counters import Counted
+from slackwater.lbengine.view.packets import Line, RouteTimes
+
+NO_MONITOR = "the node has no monitor: what is known of it is what its balancer sees"
+SECTIONS = ("cpu", "sched", "pressure", "counters")
+OTHER_PROTOCOL = "its answers are no HTTP/1, so no packet tells their times: as with HTTP/2"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What all Samples of a pool have in common."""
+
+    pool: str
+    boot_id: str
+    """Of the balancer's host."""
+    next_within_s: float
+
+
+def sample_of(
+    origin: Origin,
+    node: str,
+    seq: int,
+    time_unix_s: float,
+    counted: Counted,
+    times: tuple[Line, Line] | None,
+    why_not: str,
+) -> Sample:
+    """A server's Sample. `times`: its packets, and the line that ended their look; `why_not`: why there are none."""
+    absent = dict.fromkeys(SECTIONS, NO_MONITOR)
+    if times is not None and times[0].is_foreign:
+        times, why_not = None, OTHER_PROTOCOL
+    if times is None and why_not:
+        absent["traffic.rt_p95_ms"] = why_not
+    return Sample(
+        v=VERSION,
+        node=node,
+        pool=origin.pool,
+        time_unix_s=time_unix_s,
+        boot_id=origin.boot_id,
+        seq=seq,
+        period_s=counted.period_s,
+        next_within_s=origin.next_within_s,
+        source="balancer",
+        traffic=_by_counters(counted, why_not) if times is None else _with_times(counted, *times),
+        absent=absent,
+    )
+
+
+def _by_counters(counted: Counted, why_not: str) -> Traffic:
+    """`why_not` is empty where packets are seen, and only their next look is not there yet: the mean of the counters
+    would then be another one than the packets'."""
+    return Traffic(
+        rps=counted.rps,
+        rt_mean_ms=counted.rt_mean_ms if why_not else None,
+        in_flight=counted.in_flight,
+        errors_per_s=counted.errors_per_s,
+    )
+
+
+def _with_times(counted: Counted, times: Line, end: Line) -> Traffic:
+    """Rates, errors and what is in flight are the balancer's, which counts all requests wherever they end."""
+    return Traffic(
+        rps=times.exchanges / end.period_s if counted.rps is None else counted.rps,
+        rt_mean_ms=times.rt_mean_ms,
+        rt_p50_ms=times.rt_p50_ms,
+        rt_p95_ms=times.rt_p95_ms,
+        rt_p99_ms=times.rt_p99_ms,
+        in_flight=times.in_flight if counted.in_flight is None else counted.in_flight,
+        oldest_unanswered_ms=times.oldest_unanswered_ms,
+        errors_per_s=times.errors / end.period_s if counted.errors_per_s is None else counted.errors_per_s,
+        drops=end.drops,
+        unmatched=times.unmatched,
+        holes=times.holes,
+        routes=[_route(route, end.period_s) for route in times.routes],
+    )
+
+
+def _route(route: RouteTimes, period_s: float) -> RouteTraffic:
+    return RouteTraffic(
+        route=route.name,
+        rps=route.exchanges / period_s,
+        rt_mean_ms=route.rt_mean_ms,
+        rt_p95_ms=route.rt_p95_ms,
+        errors_per_s=route.errors / period_s,
+    )

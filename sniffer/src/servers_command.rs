@@ -1,0 +1,137 @@
+//! `slackwater-sniffer servers`: a line for each server and period, for the controller beside a balancer.
+
+use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use slackwater_sniffer::{Live, Period, RouteFigures, Servers, drop_privileges};
+
+use crate::AnyError;
+use crate::arguments::ServersOptions;
+use crate::output::json;
+use crate::run::now_ns;
+
+/// Between two looks at the ring.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
+
+/// What a server answered in a period. Times are last request byte to last response byte, in milliseconds.
+#[derive(Serialize)]
+struct ServerLine {
+    server: SocketAddr,
+    exchanges: u64,
+    errors: u64,
+    in_flight: u64,
+    oldest_unanswered_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rt_mean_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rt_p50_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rt_p95_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rt_p99_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rt_max_ms: Option<f64>,
+    unmatched: u64,
+    holes: u64,
+    /// Its answers are of another protocol: there are no figures of its requests.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_foreign: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<RouteLine>,
+}
+
+#[derive(Serialize)]
+struct RouteLine {
+    name: String,
+    exchanges: u64,
+    errors: u64,
+    rt_mean_ms: Option<f64>,
+    rt_p95_ms: Option<f64>,
+}
+
+/// The end of a look: a line for each server that had something to show came before it.
+#[derive(Serialize)]
+struct LookLine {
+    time_unix_s: f64,
+    period_s: f64,
+    /// Packets that the kernel dropped in this period.
+    drops: u64,
+}
+
+impl ServerLine {
+    fn of(server: SocketAddr, period: Period) -> Self {
+        Self {
+            server,
+            exchanges: period.exchanges,
+            errors: period.errors,
+            in_flight: period.in_flight,
+            oldest_unanswered_ms: period.oldest_unanswered_ms,
+            rt_mean_ms: period.rt_mean_ms,
+            rt_p50_ms: period.rt_p50_ms,
+            rt_p95_ms: period.rt_p95_ms,
+            rt_p99_ms: period.rt_p99_ms,
+            rt_max_ms: period.rt_max_ms,
+            unmatched: period.counts.unmatched_requests,
+            holes: period.counts.holes,
+            is_foreign: !period.foreign_ports.is_empty(),
+            routes: period.details.routes.into_iter().filter(|route| route.exchanges > 0).map(RouteLine::of).collect(),
+        }
+    }
+
+    /// Whether there is anything to show. A server without a line was silent.
+    fn shows(&self) -> bool {
+        self.exchanges > 0 || self.in_flight > 0 || self.unmatched > 0 || self.holes > 0 || self.is_foreign
+    }
+}
+
+impl RouteLine {
+    fn of(route: RouteFigures) -> Self {
+        Self {
+            name: route.name,
+            exchanges: route.exchanges,
+            errors: route.status.server_error,
+            rt_mean_ms: route.last_byte_ms.mean,
+            rt_p95_ms: route.last_byte_ms.p95,
+        }
+    }
+}
+
+/// Captures until a signal, or until nobody reads what is printed.
+pub fn servers(options: &ServersOptions) -> Result<(), AnyError> {
+    let mut servers = Servers::new(&options.servers, &options.tracker_settings()?);
+    let mut live = Live::open(&options.live_settings())?;
+    drop_privileges(options.user.as_deref())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut began = Instant::now();
+    let mut drops_before = 0;
+    while !stop.load(Ordering::Relaxed) {
+        // Not at each block of packets: a wake-up costs as much as some requests, and the ring holds more than this.
+        std::thread::sleep(DRAIN_EVERY.min((began + options.every).saturating_duration_since(Instant::now())));
+        live.drain_each(|packet| servers.packet(packet))?;
+        let now = Instant::now();
+        if now < began + options.every {
+            continue;
+        }
+        let time_ns = now_ns();
+        for (server, period) in servers.take_periods(time_ns) {
+            let line = ServerLine::of(server, period);
+            if line.shows() {
+                json(&mut out, &line)?;
+            }
+        }
+        let drops = live.drops()?;
+        let period_s = (now - began).as_secs_f64();
+        json(&mut out, &LookLine { time_unix_s: time_ns as f64 / 1e9, period_s, drops: drops - drops_before })?;
+        out.flush()?;
+        (drops_before, began) = (drops, now);
+    }
+    Ok(())
+}

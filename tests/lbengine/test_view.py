@@ -1,0 +1,257 @@
+"""The part that looks at servers from the balancer: a real HAProxy, real requests, the real sniffer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from slackwater.core.config import parse
+from slackwater.core.journal.journal import Journal, journal_path
+from slackwater.core.messages import Sample, Traffic
+from slackwater.lbengine.view.service import PoolView
+from tests.support.certificates import certificates
+from tests.support.paths import PROGRAMS
+from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, servers_of, stopped, web_servers
+from tests.support.real_processes import free_port
+from tests.support.served_site import Site, until
+
+SNIFFER = shutil.which("slackwater-sniffer", path=str(PROGRAMS))
+WITHIN_S = 60.0
+HOSTS = ("host1", "host2", "host3")
+pytestmark = needs_haproxy
+may_capture = pytest.mark.skipif(os.geteuid() != 0, reason="only root may capture")
+
+
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    with web_servers(3) as listening:
+        yield listening
+
+
+@pytest.fixture
+def running(ports: list[int]) -> Iterator[RealHAProxy]:
+    with haproxy(backend(ports)) as balancer:
+        yield balancer
+
+
+class Watched:
+    """A view of a HAProxy, and the Samples that it has made."""
+
+    def __init__(self, balancer: RealHAProxy, sniffer: str = "", timeout_s: float = 20.0) -> None:
+        settings = parse(
+            f"[lbengine]\nsocket_timeout_s = {timeout_s:g}\n"
+            f'[balancer_view]\nmode = "on"\nlook_s = 0.05\nsniffer = "{sniffer}"\n'
+            f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{balancer.socket}"\nservers = {{ host3 = "third" }}\n',
+            "test",
+        )
+        self.samples: list[Sample] = []
+        self.view = PoolView(settings.pool[0], settings, self._keep, listens_s=0.0)
+
+    async def _keep(self, sample: Sample) -> None:
+        self.samples.append(sample)
+
+    def of(self, node: str) -> list[Sample]:
+        return [sample for sample in self.samples if sample.node == node]
+
+    def answered(self, node: str) -> int:
+        """Requests in all of a node's Samples."""
+        return round(sum((traffic_of(sample).rps or 0.0) * sample.period_s for sample in self.of(node)))
+
+    async def until(self, happened: Callable[[], object], what: str) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            while not happened():
+                await asyncio.sleep(0.01)
+        assert happened(), what
+
+    async def a_look(self) -> None:
+        """Waits for a Sample of each node that is of later counters than now."""
+        before = len(self.samples)
+        await self.until(lambda: len(self.samples) >= before + 2 * len(HOSTS), "two looks")
+
+
+def traffic_of(sample: Sample) -> Traffic:
+    assert sample.traffic is not None
+    return sample.traffic
+
+
+@asynccontextmanager
+async def watching(watched: Watched) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(watched.view.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+async def ask(balancer: RealHAProxy, count: int) -> None:
+    await asyncio.to_thread(balancer.request, count)
+
+
+@pytest.mark.usefixtures("haproxy_version")
+def test_each_server_has_samples_with_its_requests(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        async with watching(watched):
+            await watched.a_look()
+            await ask(running, 30)
+            nodes = ("host1", "host2", "third")
+            await watched.until(lambda: all(watched.answered(node) == 10 for node in nodes), "ten requests each")
+            await watched.a_look()
+        assert [watched.answered(node) for node in nodes] == [10, 10, 10]
+        for node in nodes:
+            samples = watched.of(node)
+            assert [sample.seq for sample in samples] == list(range(len(samples)))
+            assert {(sample.source, sample.pool) for sample in samples} == {("balancer", "web")}
+            assert all(sample.absent["traffic.rt_p95_ms"] for sample in samples)
+
+    asyncio.run(play())
+
+
+def test_a_reload_loses_nothing_but_its_moment(running: RealHAProxy, ports: list[int]) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        async with watching(watched):
+            await watched.a_look()
+            await ask(running, 30)
+            await watched.until(lambda: watched.answered("host1") == 10, "ten requests")
+            fewer = f"backend web\n    balance roundrobin\n{servers_of(ports[:2])}\n"
+            await asyncio.to_thread(running.reload, fewer)
+            await watched.a_look()
+            await ask(running, 20)
+            await watched.until(lambda: watched.answered("host1") == 20, "ten more")
+            await watched.a_look()
+        assert (watched.answered("host1"), watched.answered("host2"), watched.answered("third")) == (20, 20, 10)
+        assert all((traffic_of(sample).rps or 0.0) >= 0.0 for sample in watched.samples)
+
+    asyncio.run(play())
+
+
+def test_while_the_balancer_is_silent_nothing_is_said_and_then_it_goes_on(
+    running: RealHAProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play() -> None:
+        watched = Watched(running, timeout_s=0.2)
+        async with watching(watched):
+            await watched.a_look()
+            with stopped(running.pid()):
+                await watched.until(lambda: "did not answer" in caplog.text, "a word about it")
+                said = len(watched.samples)
+                await asyncio.sleep(0.3)
+                assert len(watched.samples) == said
+            await watched.a_look()
+        assert caplog.text.count("did not answer") == 1
+        assert "answers again" in caplog.text
+
+    asyncio.run(play())
+
+
+def test_a_node_with_a_monitor_has_no_samples_from_here(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        async with watching(watched):
+            await watched.a_look()
+            watched.view.hear(Sample(1, "third", "web", 1.0, "boot", 0, 0.2))
+            watched.view.hear(Sample(1, "host1", "web", 1.0, "boot", 0, 0.2, source="balancer"))
+            before = len(watched.of("third"))
+            await watched.a_look()
+        assert len(watched.of("third")) <= before + 1, "at most the one that was on its way"
+        assert len(watched.of("host1")) > before
+
+    asyncio.run(play())
+
+
+@may_capture
+def test_packets_tell_the_times_of_requests(running: RealHAProxy) -> None:
+    assert SNIFFER, "slackwater-sniffer is missing: run `make setup`"
+
+    async def play() -> None:
+        watched = Watched(running, SNIFFER or "")
+
+        def timed(node: str) -> bool:
+            return any(traffic_of(sample).rt_p95_ms for sample in watched.of(node))
+
+        async with watching(watched):
+            async with asyncio.timeout(WITHIN_S):
+                while not all(timed(node) for node in ("host1", "host2", "third")):
+                    await ask(running, 6)
+            await watched.a_look()
+        last = watched.of("host1")[-1]
+        assert "traffic.rt_p95_ms" not in last.absent, last.absent
+        assert traffic_of(last).oldest_unanswered_ms is not None
+
+    asyncio.run(play())
+
+
+@may_capture
+def test_over_tls_turns_count_once_they_are_as_many_as_the_requests(tmp_path: Path, ports: list[int]) -> None:
+    assert SNIFFER, "slackwater-sniffer is missing: run `make setup`"
+    certificates(tmp_path)
+    (tmp_path / "both.pem").write_text("".join((tmp_path / f"server.{end}").read_text() for end in ("pem", "key")))
+    encrypted = [free_port() for _ in ports]
+    fronts = "\n".join(
+        f"listen tls{n}\n    bind 127.0.0.1:{mine} ssl crt {tmp_path}/both.pem\n    server it 127.0.0.1:{port}"
+        for n, (mine, port) in enumerate(zip(encrypted, ports, strict=True))
+    )
+
+    async def play(running: RealHAProxy) -> None:
+        watched = Watched(running, SNIFFER or "")
+        async with watching(watched):
+            async with asyncio.timeout(WITHIN_S):
+                while not any(traffic_of(sample).rt_p95_ms for sample in watched.of("host1")):
+                    await ask(running, 60)
+        reasons = [sample.absent.get("traffic.rt_p95_ms", "") for sample in watched.of("host1")]
+        assert any("are encrypted" in reason for reason in reasons)
+        assert all(
+            traffic_of(sample).rt_p95_ms is None
+            for sample in watched.of("host1")
+            if sample.absent.get("traffic.rt_p95_ms")
+        )
+
+    with haproxy(backend(encrypted, options="weight 100 ssl verify none") + fronts + "\n") as running:
+        asyncio.run(play(running))
+
+
+def test_without_a_sniffer_that_runs_the_reason_is_in_each_sample(running: RealHAProxy, tmp_path: Path) -> None:
+    refusing = tmp_path / "refusing"
+    refusing.write_text("#!/bin/sh\necho 'lo: CAP_NET_RAW is missing' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+
+    async def play(program: str, reason: str) -> None:
+        watched = Watched(running, program)
+        async with watching(watched):
+            await watched.until(
+                lambda: watched.samples and reason in watched.samples[-1].absent["traffic.rt_p95_ms"], reason
+            )
+
+    asyncio.run(play(str(refusing), "CAP_NET_RAW is missing"))
+    asyncio.run(play(str(tmp_path / "not-there"), "No such file"))
+
+
+def test_a_controller_that_is_told_to_has_samples_in_its_journal(tmp_path: Path, running: RealHAProxy) -> None:
+    site = Site(tmp_path, running)
+    try:
+        text = site.config.read_text()
+        site.config.write_text(text.replace("[lbengine]", '[balancer_view]\nmode = "on"\nsniffer = ""\n[lbengine]'))
+        site.serve()
+        site.wait_for_cycles()
+
+        def seen() -> bool:
+            with Journal.open(journal_path(site.state), read_only=True) as journal:
+                return set(journal.received("sample", "web")) == set(HOSTS)
+
+        until(seen, "Samples of all servers in the journal")
+        assert "balancer_view" in site.children()
+        lines = {line["about"]: line for line in json.loads(site.cli("check", "--json").stdout)}
+        assert lines["node host1 of pool web"]["state"] == "warning"
+        assert "no monitor" in lines["node host1 of pool web"]["text"]
+    finally:
+        site.clean()

@@ -1,0 +1,68 @@
+"""Samples of servers without a monitor, made of counters and of packets' times."""
+
+from __future__ import annotations
+
+from slackwater.core import messages
+from slackwater.core.messages import Sample
+from slackwater.lbengine.view.counters import Counted
+from slackwater.lbengine.view.packets import Line, RouteTimes, host_of
+from slackwater.lbengine.view.samples import NO_MONITOR, OTHER_PROTOCOL, Origin, sample_of
+
+ORIGIN = Origin("web", "boot", 0.6)
+COUNTED = Counted(period_s=0.2, in_flight=3, rps=50.0, errors_per_s=5.0, rt_mean_ms=60.0)
+END = Line(period_s=0.25, drops=2)
+
+
+def sample(counted: Counted = COUNTED, times: tuple[Line, Line] | None = None, why_not: str = "") -> Sample:
+    return sample_of(ORIGIN, "web1", 7, 1.0, counted, times, why_not)
+
+
+def test_rates_are_the_balancers_and_times_the_packets() -> None:
+    route = RouteTimes("search", 5, 1, 80.0, 90.0)
+    line = Line("10.0.0.1:80", 10, 1, 4, 30.0, 2.0, 1.5, 8.0, 9.0, unmatched=1, holes=2, routes=[route])
+    made = sample(times=(line, END))
+    traffic = made.traffic
+    assert traffic is not None
+    assert (traffic.rps, traffic.errors_per_s, traffic.in_flight) == (50.0, 5.0, 3)
+    assert (traffic.rt_mean_ms, traffic.rt_p50_ms, traffic.rt_p95_ms, traffic.rt_p99_ms) == (2.0, 1.5, 8.0, 9.0)
+    assert (traffic.oldest_unanswered_ms, traffic.drops, traffic.unmatched, traffic.holes) == (30.0, 2, 1, 2)
+    assert [(one.route, one.rps, one.rt_p95_ms, one.errors_per_s) for one in traffic.routes] == [
+        ("search", 20.0, 90.0, 4.0)
+    ]
+    assert (made.source, made.seq, made.next_within_s, made.absent["cpu"]) == ("balancer", 7, 0.6, NO_MONITOR)
+    assert messages.decode("sample", messages.encode(made)) == made
+
+
+def test_where_the_balancer_counts_no_requests_the_packets_give_the_rate() -> None:
+    made = sample(Counted(0.2, None, None, None, None), (Line("10.0.0.1:80", 10, 1, 2), END)).traffic
+    assert made is not None
+    assert (made.rps, made.errors_per_s, made.in_flight) == (40.0, 4.0, 2)
+
+
+def test_without_packets_the_counters_give_the_mean_and_the_reason_stands_there() -> None:
+    made = sample(why_not="the sniffer ended")
+    assert made.traffic is not None
+    assert (made.traffic.rt_mean_ms, made.traffic.rt_p95_ms) == (60.0, None)
+    assert made.absent["traffic.rt_p95_ms"] == "the sniffer ended"
+
+
+def test_answers_in_another_protocol_have_no_times() -> None:
+    made = sample(times=(Line("10.0.0.1:80", is_foreign=True), END))
+    assert made.traffic is not None
+    assert made.traffic.rt_mean_ms == 60.0
+    assert made.absent["traffic.rt_p95_ms"] == OTHER_PROTOCOL
+
+
+def test_between_two_looks_of_the_packets_no_other_mean_takes_their_place() -> None:
+    made = sample()
+    assert made.traffic is not None
+    assert (made.traffic.rt_mean_ms, made.traffic.rps) == (None, 50.0)
+    assert "traffic.rt_p95_ms" not in made.absent
+
+
+def test_addresses_are_read_as_balancers_show_them() -> None:
+    shown = {"10.0.0.1:80": "10.0.0.1", "[2001:db8::1]:443": "2001:db8::1", "unix": "", "/run/a.sock": "", "": ""}
+    assert {text: host_of(text) for text in [*shown, "10.0.0.1:0", "10.0.0.1", "web1:80"]} == {
+        **shown,
+        **{"10.0.0.1:0": "", "10.0.0.1": "", "web1:80": ""},
+    }
