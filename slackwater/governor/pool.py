@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from slackwater.core.config import NODE_POLICIES, GovernorSettings, PoolSettings
-from slackwater.core.messages import ChangeCause, Mode
+from slackwater.core.messages import GOVERNOR, Mode
 from slackwater.governor.batch import turn
 from slackwater.governor.lines import as_line
 from slackwater.governor.node import GovernedNode
@@ -22,7 +22,7 @@ PUBLISH_EVERY_S = 1.0
 class GovernedPool(OrderedPool[GovernedNode]):
     """`step` is called several times a second."""
 
-    cause: ChangeCause = "governor"
+    by, cause = GOVERNOR, "governor"
 
     def __init__(
         self,

@@ -24,6 +24,8 @@ class OrderedPool(ABC, Generic[N]):
     In observe mode it decides as in act mode, and records the Orders instead of sending them.
     """
 
+    by: str
+    """The giver of the Orders, as in their `by`."""
     cause: ChangeCause
     """Of its Orders; a renewal has its own."""
 
@@ -141,4 +143,4 @@ class OrderedPool(ABC, Generic[N]):
         """Logs a node's trouble when it is new, not several times a second."""
         if self._logged.get(name) != problem:
             self._logged[name] = problem
-            log.warning("%s: %s: %s: %s", self.cause, self._pool.name, name, problem)
+            log.warning("%s: %s: %s: %s", self.by, self._pool.name, name, problem)

@@ -14,7 +14,7 @@ from slackwater.orders.pool import OrderedPool
 from slackwater.retune.best_values import BestValues
 from slackwater.retune.drain import drain_and_apply
 from slackwater.retune.knowledge import MAXCONN, Knowledge, value_for
-from slackwater.retune.node import RetunedNode
+from slackwater.retune.node import BY, RetunedNode
 from slackwater.retune.searching import PoolSearch
 from slackwater.retune.stage import has_room
 
@@ -27,7 +27,7 @@ HOLD_FOR_S = 15.0
 class RetunedPool(OrderedPool[RetunedNode]):
     """`step` is called twice a second."""
 
-    cause: ChangeCause = "second_stage"
+    by, cause = BY, "second_stage"
 
     def __init__(
         self,
