@@ -114,8 +114,10 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
         else:
             moves[name] = _back(state, view, settings, admission, name, baseline)
     weights = {server.name: server.weight for server in servers.usable} | servers.pins
-    moves |= _given_back(moves, reduce, weights, room, view.now_s)
     weights |= {name: move.position.weight for name, move in moves.items()}
+    given_back = _given_back(moves, reduce, weights, room, view.now_s)
+    moves |= given_back
+    weights |= {name: move.position.weight for name, move in given_back.items()}
     for name, weight in room.keeps(weights, settings.min_change).items():
         weights[name] = weight
         moves[name] = _Move(weight, Position(weight), Reason("drained", request=str(view.drains[name]), keeps=weight))
@@ -290,26 +292,24 @@ def _given_back(
     moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], room: Room, now_s: float
 ) -> dict[str, _Move]:
     """The moves of slow servers that get load back at once, since the others would be too full: as much as those cannot
-    carry, up to their targets."""
-    behind = [name for name in slow if name in moves and moves[name].position.weight < moves[name].target]
+    carry, up to their targets. `weights`: of all servers after the moves."""
+    behind = [name for name in slow if name in moves and weights[name] < moves[name].target]
     if not behind:
         return {}
-    others = {**weights, **{name: move.position.weight for name, move in moves.items()}}
-    filled, most = room.filled(others), room.limit()
+    filled, most = room.filled(weights), room.limit()
     if filled <= most:
         return {}
 
     def part(share: float) -> dict[str, int]:
         """The weights, each this share of the way to its target."""
-        now = {name: moves[name].position.weight for name in behind}
-        return {name: weight + math.ceil(share * (moves[name].target - weight)) for name, weight in now.items()}
+        return {name: weights[name] + math.ceil(share * (moves[name].target - weights[name])) for name in behind}
 
-    share = least_share(lambda share: room.filled(others | part(share)) <= most - OVER)
+    share = least_share(lambda share: room.filled({**weights, **part(share)}) <= most - OVER)
     return {
-        name: _Move(
-            moves[name].target,
-            position.given_back(moves[name].position, weight, now_s),
-            replace(moves[name].reason, share=None, others_filled=filled),
+        name: replace(
+            moves[name],
+            position=position.given_back(moves[name].position, weight, now_s),
+            reason=replace(moves[name].reason, others_filled=filled),
         )
         for name, weight in part(share).items()
     }
