@@ -35,6 +35,8 @@ REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the last one needs twice its evidence; a later one the usual."""
 MOST_CAUTION = 4.0
 MOST_DWELL_S = 4.0
+"""The proof of calm takes up to `MOST_CAUTION` times the usual evidence in such an episode. The time that a node must
+look calm grows likewise up to `MOST_DWELL_S`; a longer one that is set does not grow."""
 ONSETS_PER_NODE_DAY, MEAN_EPISODE_S = 20.0, 60.0
 """The prior: the expected number of neighbours on a node in a day, and how long each stays."""
 MOST_CERTAIN = 1.0 - 1e-6
@@ -148,7 +150,7 @@ class StateMachines(SlotArrays):
     """The state before `unknown`, and the time when it began."""
 
     def __init__(self, calm_dwell_s: float, signals: tuple[str, ...] = ()) -> None:
-        """`signals`: the names of `Signs.loud`'s columns."""
+        """`calm_dwell_s`: least time of calm that ends an episode; `signals`: the names of `Signs.loud`'s columns."""
         self.calm_dwell_s = calm_dwell_s
         self._proof = CalmProof((*SIGNS, *signals))
         super().__init__(
@@ -332,7 +334,7 @@ class StateMachines(SlotArrays):
             peers=self.state == CALM,
             idle=idle[going],
             needed=PROOF * caution[going],
-            dwell_s=np.minimum(self.calm_dwell_s * caution[going], MOST_DWELL_S),
+            dwell_s=np.maximum(self.calm_dwell_s, np.minimum(self.calm_dwell_s * caution[going], MOST_DWELL_S)),
         )
         whole.put(going, proofs)
         return whole

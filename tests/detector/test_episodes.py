@@ -61,8 +61,8 @@ def machines(count: int) -> StateMachines:
 class Run:
     """Steps a machine tick by tick."""
 
-    def __init__(self) -> None:
-        self.one = OneMachine(DWELL_S, 0.0, 1000.0)
+    def __init__(self, calm_dwell_s: float = DWELL_S) -> None:
+        self.one = OneMachine(calm_dwell_s, 0.0, 1000.0)
         self.machines = self.one.machines
         self.now_s = 0.0
 
@@ -318,6 +318,16 @@ def test_after_an_end_without_requests_only_requests_begin_another() -> None:
         assert run.step("interference", low_traffic=True).state == "calm"
     run.step("interference")
     assert run.step("interference").state == "interference"
+
+
+@pytest.mark.parametrize("calm_dwell_s", [2.0, 5.0, 30.0])
+def test_an_episode_goes_on_until_the_node_looked_calm_for_as_long_as_is_set(calm_dwell_s: float) -> None:
+    run = Run(calm_dwell_s)
+    run.until("interference", "interference")
+    assert calm_dwell_s - PERIOD_S <= run.until("calm") <= calm_dwell_s + 1.0
+    run.until("interference", "interference")
+    again_s = max(calm_dwell_s, MOST_DWELL_S)
+    assert again_s - PERIOD_S <= run.until("calm") <= again_s + 1.0
 
 
 def test_an_episode_that_reopens_soon_needs_more_evidence_up_to_a_bound_and_a_later_one_does_not() -> None:

@@ -187,7 +187,13 @@ class DetectorSettings(Settings, frozen=True):
     stale_after_s: Annotated[
         Positive, Meta(description="a node is `unknown` when its next Sample is this much later than it said")
     ] = 1.0
-    calm_dwell_s: Annotated[Positive, Meta(description="how long a node must look calm for its episode to end")] = 1.8
+    calm_dwell_s: Annotated[
+        Positive,
+        Meta(
+            description="how long a node must at least look calm for its episode to end; up to four times that, but "
+            "not beyond 4 s, where episodes follow each other within 10 s"
+        ),
+    ] = 1.8
     false_episodes_per_node_day: Annotated[
         Positive,
         Meta(
