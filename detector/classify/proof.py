@@ -26,9 +26,6 @@ MOMENTS, LOOKS, ANSWERS = "moments that had to wait", "Samples that are not calm
 PROOF = 10.0
 """Sum of log-likelihood ratios that proves calm. Beside a steady neighbour it is reached at most once in e^10 trials
 (Lorden, 1971), so once in a quarter of an hour of random moments."""
-REFUTED = 2.0
-"""Neighbours come in bursts. A sign whose sum has risen and then fallen to 0 in this episode must rise to this many
-times that height."""
 MOST_PROOF_S = 7.0
 """A sign has no power when it would usually need longer than this to prove calm."""
 LEARNT = {MOMENTS: 16.0, ANSWERS: 3.0, LOOKS: 2.0}
@@ -114,9 +111,6 @@ class CalmProof(SlotArrays):
     _sum: Floats
     _zero_s: Floats
     """(slots, signs) time at which the sum last was 0."""
-    _highest: Floats
-    _refuted: Floats
-    """(slots, signs) the highest sum since then; the highest sum that fell to 0 in this episode."""
 
     def __init__(self, signs: tuple[str, ...]) -> None:
         self.signs = signs
@@ -134,8 +128,6 @@ class CalmProof(SlotArrays):
             _since=pairs,
             _sum=row,
             _zero_s=row,
-            _highest=row,
-            _refuted=row,
         )
 
     def learn(self, slots: Ints, trials: Trials, covered_s: Floats) -> None:
@@ -153,7 +145,7 @@ class CalmProof(SlotArrays):
         self._calm[slots, looks] = np.maximum(self._calm[slots, looks] - LEARNT[LOOKS], self._prior)
         self._beside[slots] = self._since[slots] = 0.0
         self._beside[slots, looks] = LEARNT[LOOKS]
-        self._sum[slots] = self._highest[slots] = self._refuted[slots] = 0.0
+        self._sum[slots] = 0.0
         self._zero_s[slots] = now_s
 
     def forget_neighbour(self, slots: Ints, now_s: float) -> None:
@@ -162,7 +154,7 @@ class CalmProof(SlotArrays):
         The looks of Samples stay: they are judged at that load alone.
         """
         others = np.flatnonzero(~self._is_looks)
-        for counts in (self._beside, self._since, self._sum, self._highest, self._refuted):
+        for counts in (self._beside, self._since, self._sum):
             counts[np.ix_(slots, others)] = 0.0
         self._zero_s[np.ix_(slots, others)] = now_s
 
@@ -200,15 +192,10 @@ class CalmProof(SlotArrays):
         self._beside[slots] += np.where(zero[:, :, None], since, 0.0)
         self._since[slots] = np.where(zero[:, :, None], 0.0, since)
         self._zero_s[slots] = np.where(zero, now_s, self._zero_s[slots])
-        highest = np.maximum(self._highest[slots], sums)
-        refuted = np.where(zero, np.maximum(self._refuted[slots], highest), self._refuted[slots])
-        self._highest[slots], self._refuted[slots] = np.where(zero, 0.0, highest), refuted
-        again = REFUTED * refuted
-        needs = np.maximum(needed[:, None], again)
         with np.errstate(divide="ignore"):
-            quick = np.maximum(PROOF, again) / pace <= MOST_PROOF_S
+            quick = PROOF / pace <= MOST_PROOF_S
             able = learnt & (pace > 0.0) & (quick | self._is_looks) & (self._is_looks != idle[:, None])
-            within_s = np.where(able, needs / pace, np.inf)
+            within_s = np.where(able, needed[:, None] / pace, np.inf)
         sign = np.argmin(within_s, axis=1)
         rows = np.arange(len(slots))
         fastest_s = within_s[rows, sign]
@@ -219,10 +206,10 @@ class CalmProof(SlotArrays):
         lasted = now_s - self._zero_s[slots, sign] >= dwell_s - 1e-6
         agree = ~(able & (sums <= 0.0)).any(axis=1)
         return Proof(
-            proven=has_power & (evidence >= needs[rows, sign]) & lasted & fits & agree,
+            proven=has_power & (evidence >= needed) & lasted & fits & agree,
             ratio=np.where(has_power, ratio[rows, sign], 0.0),
             evidence=evidence,
-            needed=needs[rows, sign],
+            needed=needed,
             within_s=np.where(fastest_s <= MOST_PROOF_S, np.maximum(fastest_s, dwell_s), np.inf),
             sign=sign,
             calm_share=calm[rows, sign],

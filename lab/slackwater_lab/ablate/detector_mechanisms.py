@@ -11,6 +11,7 @@ import numpy as np
 from slackwater.detector.classify import rules
 from slackwater.detector.classify.episodes import Signs
 from slackwater.detector.classify.evidence import CalmSums
+from slackwater.detector.classify.proof import CalmProof, Proof, Trials
 from slackwater.detector.features.baseline import Reference
 from slackwater.detector.features.columns import Bools, Floats, Ints, Table
 from slackwater.detector.features.features import CAUSES, Features, Frame
@@ -21,7 +22,7 @@ from slackwater_lab.ablate.mechanisms import Mechanism
 from slackwater_lab.ablate.seams import Seam, as_it_came
 
 _EVIDENCE = [signal for signal in SIGNALS if signal.scale < math.inf]
-_signs, _add = rules._signs, SampleWindows.add
+_signs, _add, _take = rules._signs, SampleWindows.add, CalmProof.take
 CLASSIFY, FEATURES = "slackwater.detector.classify.", "slackwater.detector.features."
 ANYTHING = 1e-6
 """A sum of evidence that any Sample which looks so reaches."""
@@ -57,6 +58,22 @@ def _at_once(self: CalmSums, false_episodes_per_day: float) -> float:
     return ANYTHING
 
 
+def _without_dwell(
+    self: CalmProof,
+    slots: Ints,
+    now_s: float,
+    trials: Trials,
+    covered_s: Floats,
+    *,
+    peers: Bools,
+    idle: Bools,
+    needed: Floats,
+    dwell_s: Floats,
+) -> Proof:
+    never = np.zeros_like(dwell_s)
+    return _take(self, slots, now_s, trials, covered_s, peers=peers, idle=idle, needed=needed, dwell_s=never)
+
+
 def _counts_fully(covered_s: Floats) -> Floats:
     return np.ones(len(covered_s))
 
@@ -86,9 +103,8 @@ def _members(group: str) -> list[str]:
 
 _SHARE = Seam(f"{CLASSIFY}pool_correlation:ALL_SLOW_SHARE", 2.0)
 _SUM = Seam(f"{CLASSIFY}episodes:PROOF", 0.0)
-_DWELL = Seam(f"{CLASSIFY}episodes:MOST_DWELL_S", 0.0)
+_DWELL = Seam(f"{CLASSIFY}proof:CalmProof.take", _without_dwell)
 _WEAKEST = Seam(f"{CLASSIFY}proof:WEAKEST", WHATEVER)
-_REFUTED = Seam(f"{CLASSIFY}proof:REFUTED", 0.0)
 
 DETECTOR: dict[str, Mechanism] = {
     one.name: one
@@ -159,7 +175,6 @@ DETECTOR: dict[str, Mechanism] = {
         Mechanism("proof-sum", "calm needs no sum of evidence", (_SUM,)),
         Mechanism("proof-dwell", "calm needs no time above 0", (_DWELL,)),
         Mechanism("proof-weakest", "calm is proven however far the share of hits is from that of calm", (_WEAKEST,)),
-        Mechanism("proof-refuted", "a sum that fell to 0 before need not rise higher", (_REFUTED,)),
         Mechanism(
             "proof-caution",
             "an episode that follows another at once needs no more evidence for its end",
@@ -167,8 +182,8 @@ DETECTOR: dict[str, Mechanism] = {
         ),
         Mechanism(
             "proof-bare",
-            "none of the four conditions that have a name of their own",
-            (_DWELL, _WEAKEST, _REFUTED, _SUM),
+            "none of the three conditions that have a name of their own",
+            (_DWELL, _WEAKEST, _SUM),
         ),
         *(
             _signals(f"signals-of-{name.replace(' ', '-')}", f"any signal of the group {name}", _members(name))
