@@ -16,6 +16,7 @@ from slackwater_lab.commands import lab
 from slackwater_lab.compare import balance
 from slackwater_lab.compare.drawn import Played
 from slackwater_lab.experiment.recording import ExperimentError
+from slackwater_lab.sim import drawn
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs/results/balance.md"
@@ -73,7 +74,9 @@ def test_the_figures_that_are_shipped_are_those_of_the_page() -> None:
     assert {"roundrobin", "leastconn", "random"} == measured.read().balances.keys() <= ALGORITHMS.keys()
 
 
-def test_the_command_plays_and_writes_what_check_reads(tmp_path: Path) -> None:
+def test_the_command_plays_and_writes_what_check_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "SECONDS", 2.0)  # of the scenario, which is played six times
+    monkeypatch.setattr(drawn, "WARM_UP_S", 1.0)
     page, data = tmp_path / "page.md", tmp_path / "measured.json"
     places = ["--out", str(tmp_path / "out"), "--page", str(page), "--data", str(data)]
     done = CliRunner().invoke(lab, ["balance", "--scenarios", "1", "--seed", "4", *places])

@@ -190,7 +190,7 @@ def test_maxconn_is_set_seen_and_never_zero(running: RealHAProxy) -> None:
 @needs_haproxy
 def test_queue_and_errors_are_seen_per_server() -> None:
     with web_servers(1) as ports, haproxy(backend([free_port(), *ports], "roundrobin\n    retries 0")) as running:
-        for _ in range(4):
+        for _ in range(2):
             running.request_any()
         servers = HAProxy(running.socket, "web", TIMEOUT_S).read().servers
         assert servers[0].errors > 0

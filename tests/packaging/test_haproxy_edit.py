@@ -175,27 +175,43 @@ def test_a_weight_that_the_site_has_added_since_keeps_our_line_with_it(tmp_path:
     assert file.read_text() == bare
 
 
+MIXTURES = [
+    " server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 3\n",
+    " server a 192.0.2.1:80\n server b 192.0.2.2:80 backup weight 50\n",
+    " server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 0\n server c 192.0.2.2:80 weight 1\n",
+    " server a 192.0.2.1:80\n default-server weight 7\n server b 192.0.2.2:80\n",
+    " server-template t 1-3 192.0.2.1:80\n server b 192.0.2.2:80 weight 20\n",
+    ' server a 192.0.2.1:80\n server b 192.0.2.2:80 weight "${UNSET-8}"\n',
+    " .if defined(X)\n server a 192.0.2.1:80 weight 5\n .endif\n server b 192.0.2.2:80\n",
+    ' server a 192.0.2.1:80 weight "${HAPROXY_BRANCH-0}"\n server b 192.0.2.2:80\n',
+    ' server "a$NAME" 192.0.2.1:80\n server b 192.0.2.2:80 weight 0\n',
+]
+
+
+@needs_haproxy
+def test_no_backend_with_a_mixture_of_weights_is_edited(tmp_path: Path) -> None:
+    names = [f"web{n}" for n in range(len(MIXTURES))]
+    sections = [f"backend {name}\n{servers}" for name, servers in zip(names, MIXTURES, strict=True)]
+    file = written(tmp_path, " server a 192.0.2.1:80\n" + "".join(sections))
+    before = file.read_text()
+    answer = edit(tmp_path, backends=names)
+    assert not answer.get("failed"), answer
+    assert file.read_text() == before
+    assert all(any(f"backend `{name}` is left" in left for left in answer["left"]) for name in names), answer
+
+
 @needs_haproxy
 @pytest.mark.parametrize(
     ("servers", "more"),
     [
-        (" server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 3\n", ""),
-        (" server a 192.0.2.1:80\n server b 192.0.2.2:80 backup weight 50\n", ""),
-        (" server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 0\n server c 192.0.2.2:80 weight 1\n", ""),
-        (" server a 192.0.2.1:80\n default-server weight 7\n server b 192.0.2.2:80\n", ""),
-        (" server-template t 1-3 192.0.2.1:80\n server b 192.0.2.2:80 weight 20\n", ""),
-        (' server a 192.0.2.1:80\n server b 192.0.2.2:80 weight "${UNSET-8}"\n', ""),
-        (" .if defined(X)\n server a 192.0.2.1:80 weight 5\n .endif\n server b 192.0.2.2:80\n", ""),
         (" server a 192.0.2.1:80\n server b 192.0.2.2:80 weight 5\n", "defaults fast\n default-server weight 9\n"),
         (
             ' server a 192.0.2.1:80 weight "${W-0}"\n server b 192.0.2.2:80\n server c 192.0.2.2:80\n',
             "global\n .if defined(NOPE)\n setenv W 0\n .endif\n presetenv W 4\n",
         ),
-        (' server a 192.0.2.1:80 weight "${HAPROXY_BRANCH-0}"\n server b 192.0.2.2:80\n', ""),
-        (' server "a$NAME" 192.0.2.1:80\n server b 192.0.2.2:80 weight 0\n', ""),
     ],
 )
-def test_no_mixture_of_weights_is_edited(tmp_path: Path, servers: str, more: str) -> None:
+def test_weights_of_defaults_and_of_variables_count_too(tmp_path: Path, servers: str, more: str) -> None:
     file = written(tmp_path, servers, more)
     before = file.read_text()
     answer = edit(tmp_path)

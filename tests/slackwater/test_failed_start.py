@@ -97,7 +97,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] if "nats-server" in way else []) for way in WAYS]
+)  # a nats-server is waited for, for half a minute
 def test_a_start_that_fails_ends_with_the_baseline_and_says_so(site: Site, way: str) -> None:
     WAYS[way](site)
     start(site)

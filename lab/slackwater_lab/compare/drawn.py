@@ -68,7 +68,10 @@ def run(
     done = {one.number for one in read(folder, seed, count, players)}
     left = [number for number in range(count) if number not in done]
     work = partial(_play, model, seed, players, commit())
-    for played in cells.side_by_side(work, left, count, "scenarios", progress, until_mono_s):
+    # For a single scenario other processes, which import the whole lab, cost more than they save.
+    alone = len(left) == 1 and until_mono_s == float("inf")
+    found = map(work, left) if alone else cells.side_by_side(work, left, count, "scenarios", progress, until_mono_s)
+    for played in found:
         cells.append(folder / DATA, played)
     return read(folder, seed, count, players)
 
