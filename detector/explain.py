@@ -11,10 +11,10 @@ from functools import cache
 
 import numpy as np
 
-from slackwater.detector.classify.episodes import ALL_SLOW, CALM, OVERLOAD, SIGNS, STATES, Event, Steps
+from slackwater.detector.classify.episodes import ALL_SLOW, CALM, OVERLOAD, SIGNS, STATES, TickEffect, TickStates
 from slackwater.detector.classify.pool_correlation import PoolCorrelation
 from slackwater.detector.classify.rules import SIGNAL_WORDS, Outcome
-from slackwater.detector.classify.tree import Limits, Tree
+from slackwater.detector.classify.tree import FeatureLimits, Tree
 from slackwater.detector.features.columns import Ints
 from slackwater.detector.features.features import CAUSE, FEATURES, FELT, Frame
 from slackwater.detector.features.signals import SIGNALS
@@ -47,7 +47,7 @@ class Explainer:
             rows = np.flatnonzero(outcome.answers.kind == number)
             for row, lines in zip(rows.tolist(), _paths(tree, frame, rows, outcome.answers.leaf), strict=True):
                 reasons[row] = lines
-        eventful = (looks != CALM) | (steps.state != CALM) | (steps.event != Event.QUIET)
+        eventful = (looks != CALM) | (steps.state != CALM) | (steps.event != TickEffect.QUIET)
         for row in eventful.nonzero()[0].tolist():
             reasons[row] = self._eventful(frame, outcome, row, reasons[row])
         return reasons
@@ -60,7 +60,7 @@ class Explainer:
         elif looks == ALL_SLOW:
             path = [_describe(FELT, frame, np.array([row]))[0], _shared_cause(outcome.pool, row)]
         reason = episode_reason(outcome.steps, row)
-        if looks == state and int(outcome.steps.event[row]) in (Event.BEGAN, Event.GOES_ON):
+        if looks == state and int(outcome.steps.event[row]) in (TickEffect.BEGAN, TickEffect.GOES_ON):
             self._last_shown[slot] = path
             return [*path, reason]
         if state != CALM:  # the reason why it goes on comes first, since the evidence is old
@@ -75,24 +75,24 @@ def silence(for_s: float) -> str:
     return f"no Sample for {for_s:.1f} s"
 
 
-def episode_reason(steps: Steps, row: int, sign_words: tuple[str, ...] = SIGN_WORDS) -> str:
+def episode_reason(steps: TickStates, row: int, sign_words: tuple[str, ...] = SIGN_WORDS) -> str:
     """Why a row's episode begins, goes on or ends; empty where nothing happened."""
     event, amount, episode, proof = int(steps.event[row]), float(steps.amount[row]), steps.episode[row], steps.proof
-    if event == Event.BEGAN:
+    if event == TickEffect.BEGAN:
         return f"the evidence is {amount:.1f}, and an episode begins at {steps.threshold[row]:.1f}"
-    if event == Event.GOES_ON:
+    if event == TickEffect.GOES_ON:
         return f"episode {episode}, for {amount:.1f} s"
-    if event == Event.BLIND:
+    if event == TickEffect.BLIND:
         return "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
-    if event == Event.WAITS:
+    if event == TickEffect.WAITS:
         sign, calm, beside = sign_words[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
         return (
             f"the episode goes on: {proof.evidence[row] / proof.needed[row]:.0%} of the proof that it is over has"
             f" come, by the share of {sign} ({beside:.0%} in this episode, {calm:.0%} in calm)"
         )
-    if event == Event.TIMED_OUT:
+    if event == TickEffect.TIMED_OUT:
         return f"episode {episode} ended: {amount:.0f} s without requests, and only requests can tell"
-    return f"episode {episode} ended: calm is proven after {amount:.1f} s" if event == Event.ENDED else ""
+    return f"episode {episode} ended: calm is proven after {amount:.1f} s" if event == TickEffect.ENDED else ""
 
 
 def _shared_cause(pool: PoolCorrelation, row: int) -> str:
@@ -126,7 +126,7 @@ def _paths(tree: Tree, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]
 
 
 @cache
-def _limits(limits: Limits) -> str:
+def _limits(limits: FeatureLimits) -> str:
     above = [f"> {limits.above:.3g}"] if limits.above is not None else []
     up_to = [f"<= {limits.up_to:.3g}"] if limits.up_to is not None else []
     return f" ({limits.feature} {', '.join(above + up_to)})"

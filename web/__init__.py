@@ -19,7 +19,7 @@ from slackwater.web.blueprints import api, controls, errors, fleet, live, login,
 from slackwater.web.content.model import Models
 from slackwater.web.context import Context, SendToEngine
 from slackwater.web.fleet import Fleet
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 from slackwater.web.streams import Streams
 
 __all__ = ["create_app"]
@@ -45,7 +45,7 @@ def create_app(
     app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals.update(version=__version__, notice=notice)
     gate = access.Gate(settings, clock)
-    reader = Reader(settings, clock)
+    reader = JournalReader(settings, clock)
     app.extensions["slackwater"] = Context(
         settings, reader, gate, send, Models(settings.detector.model), Streams(), Fleet(reader)
     )

@@ -15,7 +15,7 @@ from slackwater.core.control import Request
 from slackwater.web.access import Gate
 from slackwater.web.content.model import Models
 from slackwater.web.fleet import Fleet
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 from slackwater.web.streams import Streams
 
 SendToEngine = Callable[[str, Request], str]
@@ -28,7 +28,7 @@ class Context:
     """The parts of one application."""
 
     settings: ControllerSettings
-    reader: Reader
+    reader: JournalReader
     gate: Gate
     send: SendToEngine
     models: Models

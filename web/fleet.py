@@ -9,9 +9,9 @@ import msgspec
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.views.pool import no_view
 from slackwater.web.content import harm
-from slackwater.web.content.fleet import Server, servers_of, summary
+from slackwater.web.content.fleet import FleetServer, servers_of, summary
 from slackwater.web.content.harm import HarmMap
-from slackwater.web.reader import FRESH_S, Reader
+from slackwater.web.reader import FRESH_S, JournalReader
 
 HARM_FRESH_S = 5.0
 
@@ -25,13 +25,13 @@ class FleetEvent(msgspec.Struct):
     silent: list[str]
     """Pools whose controller is silent."""
     summary: str
-    servers: list[Server]
+    servers: list[FleetServer]
 
 
 class Fleet:
     """Reads for all viewers at once. May be used from several threads."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
         self._lock = threading.Lock()
         self._event = FleetEvent(0.0, "", [], "", [])

@@ -15,9 +15,9 @@ from slackwater.core import state_dir
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.messages import PARTS, Change, Governed
 from slackwater.governor.lines import FRESH_S
-from slackwater.views.pool import SYMBOLS, PoolView
+from slackwater.views.pool import SYMBOLS, PoolStatus
 from slackwater.views.why import SLOW
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 
 RECENT_S = 3600.0
 """Decision latency is that of the Changes of the last hour."""
@@ -113,12 +113,12 @@ def is_counter(name: str) -> bool:
     return name.endswith("_total")
 
 
-def values(reader: Reader) -> Iterator[Value]:
+def values(reader: JournalReader) -> Iterator[Value]:
     """All metrics that have a value now."""
     yield from ((name, labels, value) for name, labels, value in _values(reader) if value is not None)
 
 
-def _values(reader: Reader) -> Iterator[MaybeValue]:
+def _values(reader: JournalReader) -> Iterator[MaybeValue]:
     yield "slackwater_info", (__version__,), 1
     serve = state_dir.read_serve(Path(reader.settings.state_dir)) or {}
     for part, pid in serve.get("children", {}).items():
@@ -144,7 +144,7 @@ def _values(reader: Reader) -> Iterator[MaybeValue]:
         yield from found
 
 
-def _pools(reader: Reader, views: dict[str, PoolView]) -> Iterator[MaybeValue]:
+def _pools(reader: JournalReader, views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
     for pool in reader.settings.pool:
         view = views[pool.name]
         yield "slackwater_pool_stale", (pool.name,), view.stale
@@ -161,7 +161,7 @@ def _pools(reader: Reader, views: dict[str, PoolView]) -> Iterator[MaybeValue]:
                 yield "slackwater_pool_target_seconds", (pool.name, quantile), target_ms / 1000.0
 
 
-def _servers(views: dict[str, PoolView]) -> Iterator[MaybeValue]:
+def _servers(views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
     for pool, view in views.items():
         for row in view.rows:
             for state in SYMBOLS:
@@ -194,7 +194,7 @@ def _governed(pool: str, latest: dict[str, tuple[Governed, float]], now_unix_s: 
         yield "slackwater_governor_misses_total", at, said.misses
 
 
-def _ages(reader: Reader, journal: Journal, views: dict[str, PoolView]) -> Iterator[MaybeValue]:
+def _ages(reader: JournalReader, journal: Journal, views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
     now_unix_s, lease_s = reader.clock(), reader.settings.lbengine.lease_s
     for pool, view in views.items():
         yield "slackwater_cycle_age_seconds", (pool,), view.age_s

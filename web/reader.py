@@ -16,10 +16,10 @@ from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
 from slackwater.core.messages import Change, CycleOutage
 from slackwater.views.harm import Remembered
-from slackwater.views.pool import PoolView, no_view, pool_view
+from slackwater.views.pool import PoolStatus, no_view, pool_status
 from slackwater.views.standing import Standing, standing
 from slackwater.views.usual import Usual
-from slackwater.views.why import Story, episodes
+from slackwater.views.why import Episode, episodes
 from slackwater.web.content.pool import ShownPool, drawn, show
 from slackwater.web.lanes import Lane
 
@@ -39,7 +39,7 @@ READS, READS_WAITING = 2, 10
 READ_S = 20.0
 
 
-class Mark(msgspec.Struct):
+class WeightMark(msgspec.Struct):
     """A weight change in a plot."""
 
     id: str
@@ -56,10 +56,10 @@ class Plots(msgspec.Struct):
     history: PoolSeries
     spans: list[StateSpan]
     """States other than calm."""
-    marks: list[Mark]
+    marks: list[WeightMark]
 
 
-class Event(msgspec.Struct):
+class LiveUpdate(msgspec.Struct):
     """Sent to each viewer every second."""
 
     time_unix_s: float
@@ -74,7 +74,7 @@ class Event(msgspec.Struct):
 class _Made(msgspec.Struct):
     """An event, and its JSON once it was needed."""
 
-    event: Event
+    event: LiveUpdate
     json: bytes
 
 
@@ -93,7 +93,7 @@ class Health(msgspec.Struct):
     """Of each pool's balancer."""
 
 
-class Reader:
+class JournalReader:
     """Reads for the configured pools. May be used from several threads."""
 
     def __init__(self, settings: ControllerSettings, clock: Callable[[], float] = time.time) -> None:
@@ -128,13 +128,13 @@ class Reader:
             journal.give_up_after(READ_S)
             yield journal
 
-    def views(self) -> list[PoolView]:
+    def views(self) -> list[PoolStatus]:
         """All pools, now. Raises JournalError."""
         with self.journal() as journal:
             return [self.view(journal, pool) for pool in self.settings.pool]
 
-    def view(self, journal: Journal, pool: PoolSettings) -> PoolView:
-        return pool_view(journal, pool.name, self.clock(), pool.servers, pool.title, self._usual)
+    def view(self, journal: Journal, pool: PoolSettings) -> PoolStatus:
+        return pool_status(journal, pool.name, self.clock(), pool.servers, pool.title, self._usual)
 
     def plots(
         self,
@@ -176,7 +176,7 @@ class Reader:
             spans = [span for span in spans if span.node in nodes]
         return Plots(history=history, spans=spans, marks=marks)
 
-    def event(self, pool: str | None = None) -> Event:
+    def event(self, pool: str | None = None) -> LiveUpdate:
         """The present second's event, of all pools in short or of one whole: renewed when older than 0.9 s."""
         with self._lock:
             return self._fresh(pool).event
@@ -217,7 +217,7 @@ class Reader:
         stale, outages = {one.pool: one.stale for one in views}, {one.pool: one.outage for one in views}
         return Health(now_unix_s, "", self._standing(views), ages_s, stale, outages)
 
-    def _standing(self, views: Sequence[PoolView], error: str = "") -> Standing:
+    def _standing(self, views: Sequence[PoolStatus], error: str = "") -> Standing:
         return standing(views, error, self._path.exists())
 
     def _fresh(self, pool: str | None) -> _Made:
@@ -227,10 +227,10 @@ class Reader:
             made = self._made[pool or ""] = _Made(self._make(now_unix_s, pool), b"")
         return made
 
-    def _make(self, now_unix_s: float, only: str | None) -> Event:
+    def _make(self, now_unix_s: float, only: str | None) -> LiveUpdate:
         pools = [pool for pool in self.settings.pool if only in (None, pool.name)]
         shown: list[ShownPool] = []
-        views: list[PoolView] = []
+        views: list[PoolStatus] = []
         tails: dict[str, Plots] = {}
         error = ""
         try:
@@ -249,20 +249,20 @@ class Reader:
             shown = [show(no_view(pool.name, error), [], now_unix_s, pool) for pool in pools]
             tails = {}
         stands = self._standing(views, error)
-        return Event(time_unix_s=now_unix_s, error=error, standing=stands, pools=shown, tails=tails)
+        return LiveUpdate(time_unix_s=now_unix_s, error=error, standing=stands, pools=shown, tails=tails)
 
 
-def _goes_on(episode: Story, view: PoolView) -> bool:
+def _goes_on(episode: Episode, view: PoolStatus) -> bool:
     return episode.until_unix_s is None and any(
         row.since_unix_s is not None and episode.began(row.node, round(row.since_unix_s * 1000)) for row in view.rows
     )
 
 
-def _mark(change: Change, pool: PoolSettings) -> Mark | None:
+def _mark(change: Change, pool: PoolSettings) -> WeightMark | None:
     """The mark of a Change of a weight; None for another Change."""
     if not isinstance(change.before, int | float) or not isinstance(change.after, int | float):
         return None
-    return Mark(
+    return WeightMark(
         id=change.id,
         time_unix_s=change.time_unix_s,
         node=pool.servers.get(change.target, change.target),

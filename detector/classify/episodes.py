@@ -58,7 +58,7 @@ SIGNS = (MOMENTS, LOOKS, ANSWERS)
 _LOOKS = SIGNS.index(LOOKS)
 
 
-class Event(IntEnum):
+class TickEffect(IntEnum):
     """What a tick did to its node's state."""
 
     QUIET = 0
@@ -95,7 +95,7 @@ class Signs:
 
 
 @dataclass(frozen=True)
-class Steps:
+class TickStates:
     """The results of a tick of M nodes, (M,) each."""
 
     state: Ints
@@ -113,11 +113,11 @@ class Steps:
     """Mean time in which calm is proven after the neighbour's end: infinite where no sign would prove it, 0 in calm."""
     proof: Proof
     event: Ints
-    """As `Event`."""
+    """As `TickEffect`."""
     amount: Floats
-    """At `Event.BEGAN` the sum of evidence, otherwise seconds."""
+    """At `TickEffect.BEGAN` the sum of evidence, otherwise seconds."""
     threshold: Floats
-    """At `Event.BEGAN` the sum at which an episode begins, otherwise 0."""
+    """At `TickEffect.BEGAN` the sum at which an episode begins, otherwise 0."""
 
 
 class StateMachines(SlotArrays):
@@ -198,7 +198,7 @@ class StateMachines(SlotArrays):
         period_s: Floats | float = REFERENCE_S,
         low_traffic: Bools,
         signs: Signs,
-    ) -> Steps:
+    ) -> TickStates:
         """Steps these slots by one tick each; all arrays are (M,).
 
         `classification`: the tick's looks by itself (index in `STATES`). `says`: its log-likelihood ratio (of a
@@ -226,7 +226,7 @@ class StateMachines(SlotArrays):
         covered = counts(now_s - self._heard_s[slots])
         shown = sums[rows, classification]
         begins = (classification != CALM) & (classification != state) & (shown >= threshold)
-        event = np.full(len(slots), Event.QUIET)
+        event = np.full(len(slots), TickEffect.QUIET)
         amounts, thresholds = np.zeros(len(slots)), np.zeros(len(slots))
 
         idle = self._is_relieved(slots, low_traffic, signs.rps, REFERENCE_S * covered, now_s)
@@ -237,7 +237,7 @@ class StateMachines(SlotArrays):
         began = begins.copy()
         if begins.any():
             self._begin(slots[begins], classification[begins], now_s, label_unix_s[begins])
-            event[begins], amounts[begins], thresholds[begins] = Event.BEGAN, shown[begins], threshold[begins]
+            event[begins], amounts[begins], thresholds[begins] = TickEffect.BEGAN, shown[begins], threshold[begins]
         going = ~begins & (state != CALM)
         proof = self._take(slots, going, now_s, trials, covered, idle)
         within_s = np.where(going, proof.within_s, 0.0)
@@ -247,11 +247,11 @@ class StateMachines(SlotArrays):
             without_s = now_s - self._requests_s[slots]
             timed_out = going & idle & (without_s >= NO_REQUESTS_TIMEOUT_S)
             ends = timed_out | (proof.proven & ~signs.excused)
-            event[going] = Event.WAITS
-            event[going & idle & np.isinf(proof.within_s)] = Event.BLIND
-            event[going & ~idle & (classification != CALM)] = Event.GOES_ON
+            event[going] = TickEffect.WAITS
+            event[going & idle & np.isinf(proof.within_s)] = TickEffect.BLIND
+            event[going & ~idle & (classification != CALM)] = TickEffect.GOES_ON
             amounts[going] = now_s - self.since_s[slots[going]]
-            event[ends] = np.where(timed_out, Event.TIMED_OUT, Event.ENDED)[ends]
+            event[ends] = np.where(timed_out, TickEffect.TIMED_OUT, TickEffect.ENDED)[ends]
             amounts[timed_out] = without_s[timed_out]
             began |= ends
             within_s[ends] = probability[ends] = self._probability[slots[ends]] = 0.0
@@ -259,7 +259,7 @@ class StateMachines(SlotArrays):
             self._awaits_requests[slots[ends & idle]] = True
             self._change(slots[ends], np.full(int(ends.sum()), CALM), now_s, label_unix_s[ends])
         self._heard_s[slots] = now_s
-        return Steps(
+        return TickStates(
             state=self.state[slots],
             since_unix_s=self.since_unix_s[slots],
             episode=self.episode[slots],

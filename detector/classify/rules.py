@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackwater.detector.classify.episodes import CALM, INTERFERENCE, OVERLOAD, Signs, StateMachines, Steps
+from slackwater.detector.classify.episodes import CALM, INTERFERENCE, OVERLOAD, Signs, StateMachines, TickStates
 from slackwater.detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from slackwater.detector.classify.tree import Answers, Model
 from slackwater.detector.features.columns import Bools, Floats, Ints, Table, filled
@@ -29,7 +29,7 @@ class Outcome:
 
     answers: Answers
     pool: PoolCorrelation
-    steps: Steps
+    steps: TickStates
     by_tree: Bools
     """(M,) whether the tree's answer counts, since the tick looks neither overloaded nor as slow as the whole pool."""
     stands_out: Bools

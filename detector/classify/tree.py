@@ -54,7 +54,7 @@ class ModelError(Exception):
     """A model cannot be used. The text says which file, what is wrong and what was expected."""
 
 
-class Limits(NamedTuple):
+class FeatureLimits(NamedTuple):
     """The limits of a feature on the path to a leaf; None: it has none on that side."""
 
     feature: str
@@ -139,17 +139,17 @@ class Tree:
         return nodes
 
     @cached_property
-    def tested(self) -> dict[int, list[Limits]]:
+    def tested(self) -> dict[int, list[FeatureLimits]]:
         """Leaf -> the features that are tested on the path to it, the cause first.
 
         Of several splits on a feature only the tightest counts.
         """
-        limits_by_leaf: dict[int, list[Limits]] = {}
+        limits_by_leaf: dict[int, list[FeatureLimits]] = {}
 
         def node(number: int, low: dict[int, float], high: dict[int, float]) -> None:
             if self.left[number] < 0:
                 features = sorted(low.keys() | high.keys())
-                limits = [Limits(FEATURES[feature], low.get(feature), high.get(feature)) for feature in features]
+                limits = [FeatureLimits(FEATURES[feature], low.get(feature), high.get(feature)) for feature in features]
                 limits_by_leaf[number] = limits
                 return
             feature, limit = int(self.feature[number]), float(self.threshold[number])

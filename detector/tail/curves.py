@@ -16,12 +16,12 @@ from slackwater.detector.features.columns import Bools
 from slackwater.detector.tail.data import Rows
 from slackwater.detector.tail.estimator import TailEstimator, paae, r2
 from slackwater.detector.tail.regressors import Forest, Svm
-from slackwater.detector.tail.table import Table
+from slackwater.detector.tail.table import TabularLearner
 
 TRAIN_SHARE = 0.7
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MIN_ROWS = 20
-ESTIMATORS: tuple[Callable[[], TailEstimator], ...] = (Forest, Svm, Table)
+ESTIMATORS: tuple[Callable[[], TailEstimator], ...] = (Forest, Svm, TabularLearner)
 
 
 class TooFewRows(ValueError):
@@ -52,7 +52,7 @@ def scores(estimator: TailEstimator, rows: Rows) -> dict[str, Any]:
         "r2": round(r2(predicted, rows.p95_ms), 4),
         "rows": len(rows.p95_ms),
     }
-    if isinstance(estimator, Table):
+    if isinstance(estimator, TabularLearner):
         kept = estimator.buckets(rows.p95_ms) < len(estimator.levels_ms) - 1
         figures["correctness"] = round(estimator.correctness(rows), 4)
         figures["paae_within_target"] = round(paae(predicted[kept], rows.p95_ms[kept]), 4) if kept.any() else None

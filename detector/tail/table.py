@@ -21,7 +21,7 @@ WAIT_EDGES = (0.5, 1.5, 4.0, 12.0)
 """Bucket edges of the run delay per CPU second: a table needs whole numbers, and a neighbour is there or not."""
 
 
-class Table:
+class TabularLearner:
     """Tabular learner. `least_ms` and `target_ms` are by default the 1st and the 95th percentile of the rows."""
 
     name = "reinforcement learning"

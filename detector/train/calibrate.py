@@ -37,7 +37,7 @@ class CalibrationError(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class StopLimits:
     """Everything is stopped when any node of the pool is beyond one of these."""
 
     rt_p95_ms: float
@@ -86,7 +86,7 @@ def argv_of(template: str, node: str, intensity: float, seconds: float) -> list[
     return words
 
 
-def beyond(sample: Sample, limits: Limits) -> str:
+def beyond(sample: Sample, limits: StopLimits) -> str:
     """The limit that a Sample is beyond, in words; empty when none."""
     traffic = sample.traffic
     if traffic is None:
@@ -102,7 +102,7 @@ def beyond(sample: Sample, limits: Limits) -> str:
 class CalibrationMonitor:
     """The last Samples of the pool's nodes, and whether they are too bad to go on."""
 
-    limits: Limits
+    limits: StopLimits
     clock: Callable[[], float] = time.monotonic
     heard: list[Sample] = field(default_factory=list)
     trouble: str = ""
@@ -204,7 +204,12 @@ async def calm(schedule: NoiseSchedule, monitor: CalibrationMonitor) -> None:
 
 
 async def calibrate(
-    where: BusSettings, pool: str, schedule: NoiseSchedule, limits: Limits, folder: Path, show: Callable[[str], None]
+    where: BusSettings,
+    pool: str,
+    schedule: NoiseSchedule,
+    limits: StopLimits,
+    folder: Path,
+    show: Callable[[str], None],
 ) -> list[Path]:
     """Makes the recordings of a schedule, one a round, in a folder. Raises CalibrationError, BusError, RecordingError.
 

@@ -28,7 +28,7 @@ calm."""
 
 
 @dataclass(frozen=True)
-class Noise:
+class ScoredNoise:
     """A noise of a label, and its detection."""
 
     kind: str
@@ -51,7 +51,7 @@ class Scores:
         default_factory=lambda: {truth: Counter(dict.fromkeys(FOUND, 0)) for truth in STATES}
     )
     """Number of ticks by true state, then by found state."""
-    noises: list[Noise] = field(default_factory=list)
+    noises: list[ScoredNoise] = field(default_factory=list)
     true_episodes: int = 0
     false_episodes: int = 0
     """Episodes of interference that began while the node had no neighbour."""
@@ -132,7 +132,7 @@ class Scores:
         return by_kind
 
 
-def of_noises(noises: Sequence[Noise]) -> dict[str, Any]:
+def of_noises(noises: Sequence[ScoredNoise]) -> dict[str, Any]:
     """Recall with its interval, and delays, of these noises."""
     delays_s = [noise.delay_s for noise in noises if noise.delay_s is not None]
     return {
@@ -201,7 +201,7 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             loud_ms = median_ms(tick.rt_p95_ms for tick in during)
             harm = loud_ms / calm_ms if loud_ms and calm_ms else None
             delay_s = None if found_unix_s is None else found_unix_s - noise.start_unix_s
-            scores.noises.append(Noise(noise.kind, noise.intensity, delay_s, harm))
+            scores.noises.append(ScoredNoise(noise.kind, noise.intensity, delay_s, harm))
             if scores.noises[-1].felt:
                 felt.append(noise)
         _count_reliability(scores.reliability, ticks, noises, felt)

@@ -49,7 +49,7 @@ async def _greeted(greeting: bytes) -> None:
     said: list[bytes] = []
     wire = _Wire()
     wire.write = said.append  # type: ignore[method-assign, assignment]
-    transport = client.Transport(client.Rules(needs_tls=True, has_password=True))
+    transport = client.Transport(client.ConnectionRules(needs_tls=True, has_password=True))
     reader = asyncio.StreamReader()
     reader.feed_data(greeting)
     reader.feed_eof()

@@ -30,7 +30,7 @@ from slackwater.lbengine import describe
 from slackwater.lbengine.backends.haproxy import answers
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.lbengine.backends.haproxy.site import Configuration
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration
 from slackwater.lbengine.backends.haproxy.survey import backends_of
 from slackwater.lbengine.backends.ipvs import table
 from slackwater.lbengine.backends.keepalived import conf
@@ -164,7 +164,7 @@ POOL = HAProxyPool(name="web", backend="web", socket="/s")
 
 def surveyed(stats: str, state: str) -> None:
     """As `slackwater init` reads them."""
-    for _, _, servers in backends_of(stats, state, Configuration()):
+    for _, _, servers in backends_of(stats, state, SiteConfiguration()):
         assert all(server.name for server in servers)
 
 

@@ -40,7 +40,7 @@ ALONE = "its requests wait, and those of others that say so too do not"
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldRequests:
     """What the balancer held of one server at looks since its node called it slow."""
 
     looks: float = 0.0
@@ -52,7 +52,7 @@ class Held:
     """The last sure answer. True: requests take more than `MANY` times as long as in calm; False: less; None: there was
     no sure answer yet."""
 
-    def after(self, requests: int, in_calm: float) -> Held:
+    def after(self, requests: int, in_calm: float) -> HeldRequests:
         """Adds a look: the `requests` in flight, and how many a calm server would have in flight."""
         kept = math.exp(-1.0 / MEMORY_LOOKS)
         looks, held = kept * self.looks + 1.0, kept * self.requests + requests
@@ -64,12 +64,16 @@ class Held:
             is_slow = True
         elif held < expected - SURELY_NOT * spread:
             is_slow = False
-        return Held(looks, held, in_calm, is_slow)
+        return HeldRequests(looks, held, in_calm, is_slow)
 
 
 def after(
-    before: Mapping[str, Held], servers: Collection[Server], verdicts: Mapping[str, Verdict], rates: Rates, calm: Calm
-) -> dict[str, Held]:
+    before: Mapping[str, HeldRequests],
+    servers: Collection[Server],
+    verdicts: Mapping[str, Verdict],
+    rates: Rates,
+    calm: Calm,
+) -> dict[str, HeldRequests]:
     """Adds a look at each server whose node calls it slow; the others drop out.
 
     A drained server holds no requests, which says nothing about its speed, so its look is not counted.
@@ -79,7 +83,7 @@ def after(
         verdict = verdicts.get(server.name)
         if verdict is None or verdict.state not in SLOW_STATES:
             continue
-        held = before.get(server.name, Held())
+        held = before.get(server.name, HeldRequests())
         rps = (rates.rps or {}).get(server.name, 0.0)
         if server.weight > 0 and rps >= LEAST_RPS and not server.uncounted and calm.wait_s is not None:
             held = held.after(server.in_flight, rps * calm.wait_s)
@@ -87,7 +91,7 @@ def after(
     return held_by_server
 
 
-def weighed(verdicts: Mapping[str, Verdict], held: Mapping[str, Held]) -> Mapping[str, Verdict]:
+def weighed(verdicts: Mapping[str, Verdict], held: Mapping[str, HeldRequests]) -> Mapping[str, Verdict]:
     """The Verdicts; `all_slow` is replaced where the balancer's counts surely tell the servers apart."""
     if not {True, False} <= {counts.is_slow for counts in held.values()}:
         return verdicts

@@ -17,7 +17,7 @@ from slackwater.core.messages import DecisionCause, Verdict
 from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.baseline import Baseline
 from slackwater.lbengine.decision import alike, belief, explain, guard, limits, position
-from slackwater.lbengine.decision.alike import Held
+from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.explain import Reason
 from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
@@ -55,7 +55,7 @@ class Decisions:
     """Why no Verdict is believed, in words; empty where they are."""
     calm: Calm | None = None
     """The sums over the calm pool after this turn; None where it adds nothing."""
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, HeldRequests] = field(default_factory=dict)
     """As `PoolState.held`, after this turn."""
 
 

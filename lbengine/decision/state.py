@@ -9,7 +9,7 @@ from typing import Literal
 from slackwater.core.messages import Verdict
 from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.baseline import Baseline
-from slackwater.lbengine.decision.alike import Held
+from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.position import Position
 from slackwater.lbengine.decision.rates import Rates
@@ -41,7 +41,7 @@ class PoolState:
     """Any `maxconn` that differs from the stored baseline may be ours, set by an earlier run."""
     rates: Rates = field(default_factory=Rates)
     calm: Calm = field(default_factory=Calm)
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, HeldRequests] = field(default_factory=dict)
     """By server, of those whose nodes call them slow."""
     last: Snapshot | None = None
     """The snapshot of the turn before; None before the first look."""

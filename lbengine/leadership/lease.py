@@ -40,14 +40,14 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     """Name of the holder's host, for people."""
     process_space: str = ""
-    """As in `slackwater.core.machine`; empty in records of earlier versions."""
+    """The holder's, as in `slackwater.core.machine`."""
     pid: int = 0
     folder: str = ""
-    """The `folder_id` of the holder's state folder; empty in records of earlier versions."""
+    """The `folder_id` of the holder's state folder."""
     baseline: dict[str, Baseline] | None = None
     """The baseline while the holder may have changed weights; None: it has changed none."""
     baseline_id: str = ""
-    """As in `BaselineStore`; empty in records of earlier versions."""
+    """As in `BaselineStore`; empty without a baseline."""
     paused: Pause | None = None
     contested: bool = False
     """The lease was given back soon after it was taken from another lbengine. That one may still set weights, if it is

@@ -29,7 +29,7 @@ STATE_DIR_MODE = 0o750
 """As systemd makes it for the unit (StateDirectoryMode=)."""
 
 
-class User(NamedTuple):
+class FileUser(NamedTuple):
     """The ids of a user and of a group."""
 
     uid: int
@@ -39,7 +39,7 @@ class User(NamedTuple):
 # --- with whose rights
 
 
-def in_hands_of(path: Path) -> User | None:
+def in_hands_of(path: Path) -> FileUser | None:
     """The user who can put something else at this path; None: root alone.
 
     That is the owner of the last folder or link on the way that is not root's. Links of root's lead where root wants.
@@ -48,7 +48,7 @@ def in_hands_of(path: Path) -> User | None:
     return _not_roots(path.absolute()) or _not_roots(Path(os.path.realpath(path)))
 
 
-def _not_roots(path: Path) -> User | None:
+def _not_roots(path: Path) -> FileUser | None:
     found = None
     for part in (*reversed(path.parents), path):
         try:
@@ -56,12 +56,12 @@ def _not_roots(path: Path) -> User | None:
         except OSError:
             break
         if here.st_uid and _is_known(here.st_uid) and (stat.S_ISDIR(here.st_mode) or stat.S_ISLNK(here.st_mode)):
-            found = User(here.st_uid, here.st_gid)
+            found = FileUser(here.st_uid, here.st_gid)
     return found
 
 
 @contextmanager
-def as_owner(path: Path) -> Iterator[User | None]:
+def as_owner(path: Path) -> Iterator[FileUser | None]:
     """For root: the files of the block are opened with the rights of the user who has `path` in hands, whom it gives.
 
     It holds for this thread. For all other users, and where root alone has it in hands, nothing is changed. Raises
@@ -80,12 +80,12 @@ def as_owner(path: Path) -> Iterator[User | None]:
         _use(before)
 
 
-def _use(user: User) -> User:
+def _use(user: FileUser) -> FileUser:
     """Has the kernel check this thread's use of files against these ids (setfsuid(2)); returns those of before."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    before = User(libc.setfsuid(-1), libc.setfsgid(-1))  # -1 is nobody's: the ids stay, and are told
+    before = FileUser(libc.setfsuid(-1), libc.setfsgid(-1))  # -1 is nobody's: the ids stay, and are told
     libc.setfsgid(user.gid)
     libc.setfsuid(user.uid)
     if (libc.setfsuid(-1), libc.setfsgid(-1)) != user:

@@ -8,7 +8,7 @@ import os
 import pwd
 from pathlib import Path
 
-from slackwater.core.files import SERVICE_USER, User, bytes_of, in_hands_of
+from slackwater.core.files import SERVICE_USER, FileUser, bytes_of, in_hands_of
 
 SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.d"
 
@@ -33,7 +33,7 @@ def become_owner_of(folder: Path) -> str:
     return become(owner) if owner else ""
 
 
-def become(user: User) -> str:
+def become(user: FileUser) -> str:
     """Root is this user from now on, with the groups that the unit has if it is the service's; returns the name.
 
     Raises OSError where this root may not.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.core.messages import Change
-from slackwater.views.pool import PoolView
-from slackwater.views.why import Story
+from slackwater.views.pool import PoolStatus
+from slackwater.views.why import Episode
 
 
 class Pools(msgspec.Struct):
     """All pools."""
 
-    pools: list[PoolView]
+    pools: list[PoolStatus]
 
 
 class Changes(msgspec.Struct):
@@ -21,10 +21,10 @@ class Changes(msgspec.Struct):
     changes: list[Change]
 
 
-class NodeStory(msgspec.Struct):
+class NodeEpisode(msgspec.Struct):
     """A node's last episode within a week; null: there was none."""
 
-    story: Story | None
+    episode: Episode | None
 
 
 class Done(msgspec.Struct):

@@ -22,7 +22,7 @@ from slackwater.core.journal.journal import Journal
 from slackwater.core.journal.pool_totals import Requests, requests
 from slackwater.core.messages import Change
 from slackwater.views.percentile import pooled_ms, share_above
-from slackwater.views.why import BEFORE_S, Story
+from slackwater.views.why import BEFORE_S, Episode
 
 Q = 0.95
 TIMES_CALM = 2.0
@@ -87,19 +87,19 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """A run of episodes that are close together."""
 
-    episodes: Sequence[Story]
+    episodes: Sequence[Episode]
     limit_ms: float | None
     pieces: Sequence[Piece]
     slow_unknown: Unknown
     avoided_unknown: Unknown
 
 
-def runs(episodes: Iterable[Story], now_unix_s: float) -> list[list[Story]]:
+def runs(episodes: Iterable[Episode], now_unix_s: float) -> list[list[Episode]]:
     """The episodes (the oldest first) in runs with at least `APART_S` between them."""
-    found: list[list[Story]] = []
+    found: list[list[Episode]] = []
     until = -math.inf
     for one in episodes:
         if not found or one.since_unix_s - until >= APART_S:
@@ -109,13 +109,15 @@ def runs(episodes: Iterable[Story], now_unix_s: float) -> list[list[Story]]:
     return found
 
 
-def end_of(episode: Story, now_unix_s: float) -> float:
+def end_of(episode: Episode, now_unix_s: float) -> float:
     if episode.until_unix_s is None:
         return now_unix_s if episode.unseen_since_unix_s is None else episode.unseen_since_unix_s
     return episode.until_unix_s
 
 
-def finest_steps(of: Sequence[Sequence[Story]], servers: int, now_unix_s: float, keep_samples_s: float) -> list[float]:
+def finest_steps(
+    of: Sequence[Sequence[Episode]], servers: int, now_unix_s: float, keep_samples_s: float
+) -> list[float]:
     """In which steps each run (the oldest first) is read: of a second or a minute."""
     left = MOST_SERVER_S
     found = []
@@ -127,7 +129,7 @@ def finest_steps(of: Sequence[Sequence[Story]], servers: int, now_unix_s: float,
     return found[::-1]
 
 
-def until_of(run: Sequence[Story], now_unix_s: float) -> float:
+def until_of(run: Sequence[Episode], now_unix_s: float) -> float:
     return max(end_of(one, now_unix_s) for one in run)
 
 
@@ -136,18 +138,18 @@ class Run:
     """A run of episodes, and how it is to be measured."""
 
     pool: PoolSettings
-    episodes: Sequence[Story]
+    episodes: Sequence[Episode]
     changes: Sequence[Change]
     """The weight changes of the pool in its time, the oldest first."""
     finest_s: float
     weights_work: bool
 
 
-Measure = Callable[[Journal, Run, float], Measured]
+Measure = Callable[[Journal, Run, float], MeasuredRun]
 """Of a run, at a time."""
 
 
-def measure(journal: Journal, run: Run, now_unix_s: float) -> Measured:
+def measure(journal: Journal, run: Run, now_unix_s: float) -> MeasuredRun:
     """Reads what users felt from the journal. Raises JournalError."""
     pool, episodes, changes, finest_s = run.pool, run.episodes, run.changes, run.finest_s
     since = episodes[0].since_unix_s
@@ -160,14 +162,14 @@ def measure(journal: Journal, run: Run, now_unix_s: float) -> Measured:
         limit_ms = None if calm_ms is None else TIMES_CALM * calm_ms
     avoided_unknown = _avoided_unknown(changes, run.weights_work)
     if limit_ms is None:
-        return Measured(episodes, None, [], "no_calm", avoided_unknown or "no_calm")
+        return MeasuredRun(episodes, None, [], "no_calm", avoided_unknown or "no_calm")
     step_s = finest_s * max(1, math.ceil((until - since) / MOST_STEPS / finest_s))
     begin = _floor(since, finest_s)
     answered = requests(journal, pool.name, begin, step_s, until)
     steps = [(begin + slot * step_s, begin + (slot + 1) * step_s, answered[slot]) for slot in sorted(answered)]
     pieces = list(_pieces(steps, episodes, changes, limit_ms, now_unix_s))
     missing: Unknown = "" if pieces else "no_samples"
-    return Measured(episodes, limit_ms, pieces, missing, avoided_unknown or missing)
+    return MeasuredRun(episodes, limit_ms, pieces, missing, avoided_unknown or missing)
 
 
 class Remembered:
@@ -176,9 +178,9 @@ class Remembered:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[object, ...], Measured] = {}
+        self._known: dict[tuple[object, ...], MeasuredRun] = {}
 
-    def __call__(self, journal: Journal, run: Run, now_unix_s: float) -> Measured:
+    def __call__(self, journal: Journal, run: Run, now_unix_s: float) -> MeasuredRun:
         if now_unix_s - until_of(run.episodes, now_unix_s) < OVER_S:
             return measure(journal, run, now_unix_s)
         spans = tuple((one.node, one.since_unix_s, one.until_unix_s) for one in run.episodes)
@@ -203,7 +205,7 @@ def _avoided_unknown(changes: Sequence[Change], weights_work: bool) -> Unknown:
     return "no_prediction" if changes and all(made.rt_p95_predicted_ms is None for made in changes) else ""
 
 
-def harm(measured: Measured, episode: Story | None, now_unix_s: float, off_by: float | None) -> Harm:
+def harm(measured: MeasuredRun, episode: Episode | None, now_unix_s: float, off_by: float | None) -> Harm:
     """Of one episode, or of the whole run (None): time within several episodes counts once."""
     if measured.slow_unknown:
         return Harm(measured.limit_ms, slow_unknown=measured.slow_unknown, avoided_unknown=measured.avoided_unknown)
@@ -256,7 +258,7 @@ def off_by(outcomes: Iterable[Change]) -> float | None:
 
 def _pieces(
     steps: Iterable[tuple[float, float, Sequence[Requests]]],
-    episodes: Sequence[Story],
+    episodes: Sequence[Episode],
     changes: Sequence[Change],
     limit_ms: float,
     now_unix_s: float,

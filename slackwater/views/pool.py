@@ -54,7 +54,7 @@ _STATE_OF_CAUSE: dict[DecisionCause, State] = {
 """Causes of lbengine's decisions whose reason includes the Verdict's."""
 
 
-class PoolView(msgspec.Struct, kw_only=True):
+class PoolStatus(msgspec.Struct, kw_only=True):
     """A pool, now; mode, law and balance are None when there never was a Cycle."""
 
     pool: str
@@ -88,14 +88,14 @@ class PoolView(msgspec.Struct, kw_only=True):
     rows: list[Row] = []
 
 
-def pool_view(
+def pool_status(
     journal: Journal,
     pool: str,
     now_unix_s: float,
     servers: Mapping[str, str] | None = None,
     title: str = "the balancer",
     mostly: Callable[[Journal, str, float], Mapping[str, Medians]] = usual,
-) -> PoolView:
+) -> PoolStatus:
     """The pool's table at `now_unix_s`; `servers` maps server names to node names where they differ (settings).
 
     `title` is what the balancer is called, `mostly` may be a `Usual` of this journal. Raises JournalError.
@@ -184,7 +184,7 @@ def pool_view(
     state, text = _headline(rows, cycle, title, silence, now_unix_s)
     fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]
     measured_now = [(r.rps or 0.0, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
-    return PoolView(
+    return PoolStatus(
         pool=pool,
         mode=cycle.mode if cycle else None,
         paused=cycle.paused if cycle else False,
@@ -206,9 +206,9 @@ def pool_view(
     )
 
 
-def no_view(pool: str, error: str) -> PoolView:
+def no_view(pool: str, error: str) -> PoolStatus:
     """The view of a pool whose journal cannot be read."""
-    return PoolView(pool=pool, sentence=error, headline="Nothing is known: the journal cannot be read")
+    return PoolStatus(pool=pool, sentence=error, headline="Nothing is known: the journal cannot be read")
 
 
 def describe_change(change: Change) -> str:
@@ -281,7 +281,7 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
     return headline(rows)
 
 
-def without_controller(view: PoolView, shown: Mapping[str, ShownServer] | str) -> PoolView:
+def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str) -> PoolStatus:
     """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing."""
     since = "" if view.weights_unix_s is None else f" since {clock(view.weights_unix_s)}"
     view.running, view.state = False, "unknown"

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from slackwater.views.pool import PoolView
+from slackwater.views.pool import PoolStatus
 from slackwater.views.row import clock, listed
 
 StandingState = Literal["empty", "observing", "acting", "paused", "broken"]
@@ -113,7 +113,7 @@ class Standing(msgspec.Struct):
     """The next step."""
 
 
-def standing(pools: Sequence[PoolView], error: str = "", has_journal: bool = True) -> Standing:
+def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = True) -> Standing:
     """Of pools; `error`: why the journal cannot be read, then nothing is known of them."""
     if error:
         return _said("unreadable" if has_journal else "no_journal", [], error)
@@ -132,7 +132,7 @@ def standing(pools: Sequence[PoolView], error: str = "", has_journal: bool = Tru
     return found
 
 
-def _kind(view: PoolView) -> Kind:
+def _kind(view: PoolStatus) -> Kind:
     if view.running is False:
         return "not_running"
     if view.outage is not None:
@@ -144,7 +144,7 @@ def _kind(view: PoolView) -> Kind:
     return "paused" if view.paused else view.mode or "observe"
 
 
-def _said(kind: Kind, views: Sequence[PoolView], error: str = "") -> Standing:
+def _said(kind: Kind, views: Sequence[PoolStatus], error: str = "") -> Standing:
     words, names = _WORDS[kind], [view.pool for view in views]
     balancer = listed(list(dict.fromkeys(view.balancer for view in views)))
     since = clock(min((view.outage_since_unix_s or 0.0 for view in views), default=0.0))

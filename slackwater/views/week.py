@@ -16,7 +16,7 @@ from slackwater.core.messages import Change, ChangeCause, Cycle, EpisodeMark, Mo
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
 from slackwater.views.pool import describe_change
 from slackwater.views.together import leading, together
-from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes, mark_key, marks, note_unseen
+from slackwater.views.why import AFTER_S, BEFORE_S, Episode, Marked, episodes, mark_key, marks, note_unseen
 
 DAYS = (1, 7, 30, 90)
 """Spans that are offered."""
@@ -232,7 +232,7 @@ def _sum(parts: Sequence[Totals]) -> Totals:
 
 
 def _about(
-    episode: Story, run: Sequence[Story], changes: Iterable[Change], pool: PoolSettings, now_unix_s: float
+    episode: Episode, run: Sequence[Episode], changes: Iterable[Change], pool: PoolSettings, now_unix_s: float
 ) -> list[Change]:
     """The changes of the episode's server, until its next one begins."""
     nodes = set(episode.nodes)
@@ -246,7 +246,7 @@ def _about(
     ]
 
 
-def _episode(episode: Story, about: Sequence[Change], felt: Harm) -> WeekEpisode:
+def _episode(episode: Episode, about: Sequence[Change], felt: Harm) -> WeekEpisode:
     first = next((made for made in about if made.rt_p95_predicted_ms is not None), None)
     return WeekEpisode(
         pool=episode.pool,

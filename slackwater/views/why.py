@@ -1,4 +1,4 @@
-"""The story of a node's last episode, from the journal: when and why it began, what was done, and the outcome."""
+"""A node's episodes, from the journal: when and why each began, what was done about it, and the outcome."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ class Marked(msgspec.Struct):
     time_unix_s: float
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A time that a node spent in one state of an episode."""
+class EpisodePart(msgspec.Struct, frozen=True):
+    """A time that one node spent in one slow state. An episode has one or more: a server's with little calm between
+    them, or those of all servers that are slow alike."""
 
     node: str
     state: State
@@ -59,61 +60,65 @@ class Part(msgspec.Struct, frozen=True):
     until_unix_s: float | None
     """None: it goes on."""
     severity: float
+    """The highest share of the node's calm capacity that was lost in it."""
     path: list[str]
+    """The reasons when it began."""
     resource: Resource | None
+    """The resource that the neighbour takes, where that is clear; None for other states."""
 
 
-class Story(msgspec.Struct):
-    """An episode of one node, or of all servers of a pool that were slow at once."""
+class Episode(msgspec.Struct):
+    """A trouble as people see it: of one node, or of all servers of a pool that were slow at once."""
 
     pool: str
     node: str
-    """Of several the first."""
+    """The node of the leading part: the first beside a neighbour, else the first."""
     state: State
+    """The state of the leading part."""
     since_unix_s: float
     until_unix_s: float | None
     """None: it goes on, or went on when its node was last judged (`unseen_since_unix_s`)."""
     severity: float
-    """The highest share of the node's calm capacity that was lost."""
+    """The highest share of a node's calm capacity that was lost."""
     path: list[str]
-    """The reasons when it began."""
+    """The reasons when the leading part began."""
     resource: Resource | None
-    """What the neighbour takes, where that is clear; None for other states."""
+    """The resource that the neighbour takes, where that is clear; None for other states."""
     changes: list[Change]
-    """What was done about it and the outcomes, oldest first."""
+    """The changes that were made for it and their outcomes, oldest first."""
     now: str = ""
     """The first reason of its last Verdict, while it goes on."""
     marked: Marked | None = None
-    parts: list[Part] = []
-    """The times that it is made of, oldest first."""
+    parts: list[EpisodePart] = []
+    """Oldest first."""
     unseen_since_unix_s: float | None = None
-    """Nobody has judged its node since then, so that its end is not known; None: it is."""
+    """Its nodes' last Verdict was at this time, so its end is not known; None: its end is known, or it goes on."""
     undone: str = ""
     """Why no weight was changed; empty where one was."""
 
     @property
     def nodes(self) -> list[str]:
-        """All that it is about."""
+        """The nodes of its parts, each once."""
         return list(dict.fromkeys(part.node for part in self.parts)) or [self.node]
 
     @property
     def who(self) -> str:
-        """Whom it is about, in words."""
+        """Its node, or the pool with all its nodes, in words."""
         return self.node if self.state != "all_slow" else f"pool {self.pool} ({listed(self.nodes)})"
 
     def began(self, node: str, since_ms: int) -> bool:
-        """Whether it, or a time of it, began then."""
+        """Whether a part of it began on this node at this time (Unix milliseconds)."""
         return any((part.node, round(part.since_unix_s * 1000)) == (node, since_ms) for part in self.parts)
 
 
-def story(
+def episode_of(
     journal: Journal,
     pool: str,
     node: str,
     servers: Mapping[str, str],
     now_unix_s: float,
     at_unix_s: float | None = None,
-) -> Story | None:
+) -> Episode | None:
     """The last episode of a node within a week, or the one that went on at `at_unix_s`; None if there was none.
 
     `servers` maps server to node names.
@@ -137,7 +142,7 @@ def story(
     return with_changes(journal, last, servers)
 
 
-def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool = False) -> list[Story]:
+def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool = False) -> list[Episode]:
     """The episodes of a pool that went on since then, the oldest first, without their Changes. Of very many the newest,
     or the oldest, as `Journal.states` has them."""
     following: dict[str, float] = {}
@@ -150,11 +155,11 @@ def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool =
         following[span.node] = span.since_unix_s
         if span.state in SLOW:
             fields = (span.node, span.state, span.since_unix_s, ended, span.severity, span.path, span.resource)
-            parts.append(Part(*fields))
-    return [_story(pool, group, marked) for group in together(reversed(parts))]
+            parts.append(EpisodePart(*fields))
+    return [_episode(pool, group, marked) for group in together(reversed(parts))]
 
 
-def note_unseen(journal: Journal, pool: str, found: Iterable[Story], now_unix_s: float) -> None:
+def note_unseen(journal: Journal, pool: str, found: Iterable[Episode], now_unix_s: float) -> None:
     """Notes in those that have no end since when nobody has judged their nodes, if so."""
     judged = journal.received("verdict", pool)
     for one in found:
@@ -163,11 +168,11 @@ def note_unseen(journal: Journal, pool: str, found: Iterable[Story], now_unix_s:
             one.unseen_since_unix_s = last_s
 
 
-def _story(pool: str, parts: list[Part], marked: Mapping[tuple[str, int], Marked]) -> Story:
+def _episode(pool: str, parts: list[EpisodePart], marked: Mapping[tuple[str, int], Marked]) -> Episode:
     first = leading(parts)
     named = [part.resource for part in parts if part.resource not in (None, "unclear")]
     said = [marked[key] for part in parts if (key := mark_key(part.node, part.since_unix_s)) in marked]
-    return Story(
+    return Episode(
         pool=pool,
         node=first.node,
         state=first.state,
@@ -199,13 +204,13 @@ def mark_key(node: str, since_unix_s: float) -> tuple[str, int]:
     return node, round(since_unix_s * 1000)
 
 
-def _went_on(episode: Story, at_unix_s: float) -> bool:
+def _went_on(episode: Episode, at_unix_s: float) -> bool:
     return episode.since_unix_s - BEFORE_S <= at_unix_s and (
         episode.until_unix_s is None or at_unix_s <= episode.until_unix_s
     )
 
 
-def with_changes(journal: Journal, episode: Story, servers: Mapping[str, str]) -> Story:
+def with_changes(journal: Journal, episode: Episode, servers: Mapping[str, str]) -> Episode:
     """The episode with what was done about it."""
     nodes = set(episode.nodes)
     names = {server for server, node in servers.items() if node in nodes} | (nodes - servers.keys())
@@ -219,7 +224,7 @@ def with_changes(journal: Journal, episode: Story, servers: Mapping[str, str]) -
     return msgspec.structs.replace(episode, changes=changes, undone=undone)
 
 
-def _until(journal: Journal, episode: Story) -> float | None:
+def _until(journal: Journal, episode: Episode) -> float | None:
     """Changes from then on do not belong to it: some time after its end, or when its nodes' next one begins."""
     if episode.until_unix_s is None:
         return None
@@ -232,14 +237,14 @@ def _until(journal: Journal, episode: Story) -> float | None:
     return min([episode.until_unix_s + AFTER_S, *later])
 
 
-def _undone(journal: Journal, episode: Story, servers: Collection[str]) -> str:
+def _undone(journal: Journal, episode: Episode, servers: Collection[str]) -> str:
     """Why no weight was changed: while it goes on as lbengine says, later by its state."""
     cycle = journal.latest_cycle(episode.pool) if episode.until_unix_s is None else None
     said = [one.why for one in cycle.servers if one.server in servers and one.why] if cycle is not None else []
     return said[0] if said else UNDONE.get(episode.state, "")
 
 
-def as_text(episode: Story) -> str:
+def as_text(episode: Episode) -> str:
     """For people, times in the local zone."""
     since = episode.since_unix_s
     lasted = "it goes on" if episode.until_unix_s is None else f"{episode.until_unix_s - since:.1f} s"

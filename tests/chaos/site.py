@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slackwater.core.bus import nats_server
-from slackwater.core.bus.config import WSENGINE, Node
+from slackwater.core.bus.config import WSENGINE, ListedNode
 from slackwater.core.config import CONTROLLER as CONTROLLER_USER
 from slackwater.core.config import BusSettings, ControllerSettings
 from slackwater_lab.cluster.balancer import free_port
@@ -129,7 +129,7 @@ class Site:
             self.links[name] = Link(name, (BRIDGE_ADDRESS, FIRST_LINK_PORT + number), BUS, self.seed, tls)
             self.links[name].start()
         names = [name for host in self.lab.hosts for name in (host.name, host.name + RENAMED)]
-        nats_server.change_nodes(SETTINGS, lambda _: [Node(POOL, name) for name in names])
+        nats_server.change_nodes(SETTINGS, lambda _: [ListedNode(POOL, name) for name in names])
         self._add_controllers()
         for host in self.lab.hosts:
             self._add_node(host)

@@ -27,8 +27,8 @@ from slackwater.detector.train import calibrate
 from slackwater.detector.train.calibrate import (
     CalibrationError,
     CalibrationMonitor,
-    Limits,
     NoiseSchedule,
+    StopLimits,
     argv_of,
     beyond,
 )
@@ -232,7 +232,7 @@ def sample(p95: float | None, errors: float = 0.0) -> Sample:
 
 
 def test_limits_are_for_two_samples_in_a_row_and_a_quiet_node_ends_it() -> None:
-    limits = Limits(100.0, 1.0, 0.5)
+    limits = StopLimits(100.0, 1.0, 0.5)
     assert beyond(sample(99.0, 0.5), limits) == ""
     assert beyond(sample(None, 2.0), limits) == "2.0 errors/s > 1"
     assert beyond(Sample(1, "n", "web", 1.0, "b", 0, 0.2), limits) == ""
@@ -252,7 +252,7 @@ def test_limits_are_for_two_samples_in_a_row_and_a_quiet_node_ends_it() -> None:
 
 
 def test_an_engine_that_moves_weights_is_noticed() -> None:
-    watch = CalibrationMonitor(Limits(100.0, 1.0, 0.5))
+    watch = CalibrationMonitor(StopLimits(100.0, 1.0, 0.5))
     for mode, paused, acting in (("act", False, True), ("act", True, False), ("observe", False, False)):
         watch.cycle(Cycle(1, "web", 1.0, mode, paused, "roundrobin", "optimal", "", []))  # type: ignore[arg-type]
         assert watch.acting is acting

@@ -16,7 +16,7 @@ from slackwater.detector.recordings.recording import read
 from slackwater.detector.tail.curves import ESTIMATORS, TooFewRows, compare, part_of, scores
 from slackwater.detector.tail.data import COLUMNS, Rows, rows_of
 from slackwater.detector.tail.estimator import NotFitted, TailEstimator, paae, r2
-from slackwater.detector.tail.table import ACTIONS, Table
+from slackwater.detector.tail.table import ACTIONS, TabularLearner
 from tests.support.synthetic_recording import make
 
 RATE_PER_CORE = 120.0
@@ -62,7 +62,7 @@ def test_forest_and_svm_find_the_queues_p95(make_one: Callable[[], TailEstimator
 
 def test_the_table_learns_online_and_gets_better_with_iterations() -> None:
     rows = queue_rows(600)
-    once, often = Table(seed=1), Table(seed=1)
+    once, often = TabularLearner(seed=1), TabularLearner(seed=1)
     once.fit(rows)
     often.fit(rows)
     for _ in range(40):
@@ -73,7 +73,7 @@ def test_the_table_learns_online_and_gets_better_with_iterations() -> None:
 
 
 def test_the_table_has_ten_estimates_and_all_violations_in_the_uppermost() -> None:
-    table = Table(least_ms=0.5, target_ms=1.1)
+    table = TabularLearner(least_ms=0.5, target_ms=1.1)
     rows = queue_rows()
     table.fit(rows)
     assert len(table.levels_ms) == ACTIONS

@@ -10,7 +10,7 @@ import pytest
 from slackwater.core.config.node_changes import NODE_POLICIES, GovernorPolicy
 from slackwater.detector.features.columns import Floats
 from slackwater.detector.tail.data import Rows
-from slackwater.detector.tail.table import Table
+from slackwater.detector.tail.table import TabularLearner
 from slackwater.governor.policies.core_switch import CoreSwitch
 from slackwater.governor.policies.linux import Linux
 from slackwater.governor.policies.parties import Parties
@@ -79,7 +79,7 @@ def test_heimdall_follows_the_load() -> None:
 
 
 def test_the_learner_goes_on_learning_from_what_is_in_use() -> None:
-    table = Table(0.5, 1.1, 1)
+    table = TabularLearner(0.5, 1.1, 1)
     table.fit(Rows(np.array([[0.1, 3.0, 1000.0, 0.0]]), np.array([0.6]), np.zeros(1, dtype=np.int64)))
     policy = HeimdallRl(HARDWARE, 1.1, table)
     before = table.predict_ms(np.array([[0.1, 3.0, 1000.0, 0.0]]))[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slackwater.detector.train.scores import Noise, Scores
+from slackwater.detector.train.scores import ScoredNoise, Scores
 from slackwater_lab.bench import recordings
 from slackwater_lab.bench.detector import START_UNIX_S, EventLoad
 from slackwater_lab.commands import record
@@ -107,7 +107,11 @@ def test_each_set_has_hours_of_calm_and_the_whole_plan_takes_at_most_four() -> N
 
 def test_the_page_shows_each_kind_and_each_disturbance_with_counts(tmp_path: Path) -> None:
     plan = recordings
-    noises = [Noise("disk", 1.0, None, 2.0), Noise("disk", 1.0, 0.6, 2.0), Noise("cpu", 1.0, 0.4, 9.0)]
+    noises = [
+        ScoredNoise("disk", 1.0, None, 2.0),
+        ScoredNoise("disk", 1.0, 0.6, 2.0),
+        ScoredNoise("cpu", 1.0, 0.4, 9.0),
+    ]
     scores = Scores(noises=noises, calm_node_hours=1.0, false_episodes=1)
     scores.disturbed_node_s["reload"], scores.false_during["reload"] = 600.0, 1
     for name in plan.JUDGED:

@@ -10,7 +10,7 @@ import pytest
 from slackwater.core.messages import State, Verdict
 from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.decision import alike
-from slackwater.lbengine.decision.alike import Held
+from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.rates import Rates
 from tests.support.pool_shown import verdict
@@ -28,11 +28,13 @@ def holds(dice: random.Random, mean: float) -> int:
     return held
 
 
-def looked(times: Mapping[str, float], looks: int, states: Mapping[str, State], seed: int = 1) -> dict[str, Held]:
+def looked(
+    times: Mapping[str, float], looks: int, states: Mapping[str, State], seed: int = 1
+) -> dict[str, HeldRequests]:
     """After so many looks at servers whose requests take so many times as long as in calm."""
     dice = random.Random(seed)
     verdicts = {name: verdict(name, state, 0.0, 250.0) for name, state in states.items()}
-    seen: dict[str, Held] = {}
+    seen: dict[str, HeldRequests] = {}
     for _ in range(looks):
         servers = [
             Server(name=name, weight=100, in_flight=holds(dice, RPS * 0.005 * more)) for name, more in times.items()
@@ -41,7 +43,7 @@ def looked(times: Mapping[str, float], looks: int, states: Mapping[str, State], 
     return seen
 
 
-def states_of(seen: Mapping[str, Held], claims: Mapping[str, State]) -> dict[str, str]:
+def states_of(seen: Mapping[str, HeldRequests], claims: Mapping[str, State]) -> dict[str, str]:
     verdicts = {name: verdict(name, state, 0.0, 250.0) for name, state in claims.items()}
     return {name: one.state for name, one in alike.weighed(verdicts, seen).items()}
 
@@ -68,7 +70,7 @@ def test_before_there_is_evidence_and_without_a_calm_to_compare_with_the_claim_h
     servers = [Server(name=name, weight=100, in_flight=50) for name in BOTH]
     verdicts = {name: verdict(name, "all_slow", 0.0, 250.0) for name in BOTH}
     assert alike.after({}, servers, verdicts, Rates(rps=dict.fromkeys(BOTH, RPS)), Calm()) == dict.fromkeys(
-        BOTH, Held()
+        BOTH, HeldRequests()
     )
 
 

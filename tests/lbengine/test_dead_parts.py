@@ -14,7 +14,7 @@ from slackwater.controller.cli.main import cli
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Cycle, ServerState
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
-from slackwater.views.pool import PoolView, pool_view
+from slackwater.views.pool import PoolStatus, pool_status
 from slackwater.views.row import clock
 from slackwater.views.standing import standing
 from tests.support.engine_site import DrivenHAProxy
@@ -31,12 +31,12 @@ def site(tmp_path: Path) -> Iterator[DrivenHAProxy]:
         made.journal.close()
 
 
-def shown(site: DrivenHAProxy) -> PoolView:
+def shown(site: DrivenHAProxy) -> PoolStatus:
     """What is shown of the last Cycle."""
     cycle = site.engine.outbox[-1]
     assert isinstance(cycle, Cycle)
     site.journal.record(cycle)
-    return pool_view(site.journal, "web", cycle.time_unix_s, {}, "HAProxy")
+    return pool_status(site.journal, "web", cycle.time_unix_s, {}, "HAProxy")
 
 
 def test_a_dead_haproxy_is_said_to_be_silent_since_when_and_the_controller_is_not(site: DrivenHAProxy) -> None:

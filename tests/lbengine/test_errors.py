@@ -24,7 +24,7 @@ from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.balancer import Server, Snapshot
 from slackwater.lbengine.decision.rates import Rates
 from slackwater.lbengine.errors import WINDOW_S, Count, ErrorWindow, failing
-from slackwater.views.pool import pool_view
+from slackwater.views.pool import pool_status
 from slackwater_lab.played_verdict import verdict
 from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
@@ -196,7 +196,7 @@ def test_one_server_that_answers_500_at_once_is_named_by_status_and_the_api(tmp_
         calm = [verdict(host, "calm", time_unix_s=now, since_unix_s=now - 60.0) for host in HOSTS]
         site.journal.record(cycle, *calm)
         said = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "controller.toml")]).stdout
-        view = pool_view(site.journal, "web", now, {}, "HAProxy")
+        view = pool_status(site.journal, "web", now, {}, "HAProxy")
         site.journal.close()
     assert "2 of 3 calm; host2 fails 100 of 100 requests, its peers 0" in " ".join(said.split())
     assert "errors/s" in said

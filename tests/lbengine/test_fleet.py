@@ -14,7 +14,7 @@ from slackwater.core.config import ConfigError, LbengineSettings, PoolSettings, 
 from slackwater.core.control import Request
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import State
-from slackwater.lbengine.backends.haproxy.fleet import ASK_AGAIN_S, Fleet, haproxy_of
+from slackwater.lbengine.backends.haproxy.fleet import ASK_AGAIN_S, HAProxies, haproxy_of
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
@@ -58,9 +58,9 @@ class Two:
         self.doors = [HAProxy(member.socket, "web", PATIENCE_S) for member in members]
         self.fleet = self.again()
 
-    def again(self) -> Fleet:
+    def again(self) -> HAProxies:
         """As a process that is started anew sees them."""
-        return Fleet(self.doors, self.clock)
+        return HAProxies(self.doors, self.clock)
 
     @contextmanager
     def stuck(self, number: int) -> Iterator[None]:
@@ -322,7 +322,7 @@ def test_one_that_was_stuck_when_a_limit_ended_has_its_own_maxconn_back(tmp_path
 @needs_haproxy
 def test_one_socket_is_plain_and_several_are_a_fleet(two: Two) -> None:
     assert isinstance(haproxy_of("web", [two.members[0].socket], 1.0), HAProxy)
-    assert isinstance(haproxy_of("web", [member.socket for member in two.members], 1.0), Fleet)
+    assert isinstance(haproxy_of("web", [member.socket for member in two.members], 1.0), HAProxies)
 
 
 def test_the_lock_is_on_every_socket(tmp_path: Path) -> None:

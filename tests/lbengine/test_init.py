@@ -18,7 +18,7 @@ from slackwater.controller.cli.main import cli
 from slackwater.controller.haproxy_init.first_settings import Wishes, choose, lines_for, settings_text
 from slackwater.core.bus import nats_server
 from slackwater.core.config import load, parse
-from slackwater.lbengine.backends.haproxy.site import Configuration, StatsSocket, SurveyError, read_configuration
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, StatsSocket, SurveyError, read_configuration
 from slackwater.lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey, access_of, find_socket
 from tests.support.certificates import certificates
 from tests.support.paths import ROOT
@@ -178,7 +178,7 @@ def test_a_bus_that_others_reach(here: Here, balancer: RealHAProxy, tmp_path: Pa
 # --- the parts
 
 
-def cfg(tmp_path: Path, text: str) -> Configuration:
+def cfg(tmp_path: Path, text: str) -> SiteConfiguration:
     path = tmp_path / "haproxy.cfg"
     path.write_text(text)
     return read_configuration(path)
@@ -190,10 +190,10 @@ def test_the_socket_of_the_configuration_comes_first(tmp_path: Path) -> None:
     assert find_socket("/b", found) == ("/b", "as given")
     usual = tmp_path / "admin.sock"
     with pytest.raises(SurveyError, match=r"add `stats socket /run/haproxy/admin\.sock mode 660 level admin`"):
-        find_socket("", Configuration(), [str(usual)])
+        find_socket("", SiteConfiguration(), [str(usual)])
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(usual))
-        assert find_socket("", Configuration(), [str(usual)]) == (str(usual), "at a usual place")
+        assert find_socket("", SiteConfiguration(), [str(usual)]) == (str(usual), "at a usual place")
     with pytest.raises(SurveyError, match=r"haproxy.cfg:2: `stats socket /a` has level operator; add `level admin`"):
         find_socket("", cfg(tmp_path, "global\n  stats socket /a mode 660\nbackend stats\n"))
     with pytest.raises(SurveyError, match="cannot be read: No such file"):
@@ -204,7 +204,7 @@ def test_the_socket_of_the_configuration_comes_first(tmp_path: Path) -> None:
 def test_access_for_the_controllers_user_names_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     user = pwd.getpwnam("nobody")
-    configuration = Configuration([StatsSocket(str(path), "admin", "haproxy.cfg:3")])
+    configuration = SiteConfiguration([StatsSocket(str(path), "admin", "haproxy.cfg:3")])
     path.touch()
     path.chmod(0o600)
     (said,) = access_of(str(path), configuration, "nobody")

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from slackwater.controller.cli.main import cli
 from slackwater.controller.haproxy_init.bus_address import own_address
 from slackwater.core.bus import nats_server
-from slackwater.core.bus.authority import CERTIFICATE_DAYS, AuthorityError, Files, ensure
+from slackwater.core.bus.authority import CERTIFICATE_DAYS, AuthorityError, AuthorityFiles, ensure
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import load
 from slackwater.web.users import Users
@@ -35,7 +35,7 @@ class Here:
     def __init__(self, folder: Path) -> None:
         self.config = folder / "etc" / "controller.toml"
         self.state = folder / "state"
-        self.files = Files(folder / "etc")
+        self.files = AuthorityFiles(folder / "etc")
 
     def init(self, balancer: RealHAProxy, *arguments: str) -> Result:
         where = ("--config", str(self.config), "--state-dir", str(self.state), "--socket", balancer.socket)
@@ -77,7 +77,7 @@ def test_where_there_is_no_certificate_it_makes_one_and_says_so(here: Here, bala
 @needs_haproxy
 def test_a_node_logs_in_over_tls_with_what_was_made(here: Here, balancer: RealHAProxy) -> None:
     port = free_address().rpartition(":")[2]
-    Files(here.config.parent)
+    AuthorityFiles(here.config.parent)
     here.init(balancer, "--listen", f"127.0.0.1:{port}")
     ensure(here.files, "127.0.0.1", write, datetime.datetime.now(datetime.UTC))
     text = here.config.read_text().replace("[bus]\n", "[bus]\n" + "".join(
@@ -126,7 +126,7 @@ def test_it_says_that_the_buttons_need_a_login_until_somebody_has_one(here: Here
 
 
 def test_what_is_there_is_kept_while_it_fits(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = AuthorityFiles(tmp_path)
     made, until = ensure(files, "lb1.example.org", write, NOW)
     assert set(made) == {files.certificate, files.key, files.authority, files.authority_key}
     assert until - NOW == datetime.timedelta(days=CERTIFICATE_DAYS)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from slackwater.lbengine.backends.ipvs import schedulers
-from slackwater.lbengine.backends.ipvs.ipvs import Lvs, Result, run_here, server_name
+from slackwater.lbengine.backends.ipvs.ipvs import CommandResult, Lvs, run_here, server_name
 from slackwater.lbengine.backends.ipvs.preflight import check
 from slackwater.lbengine.backends.ipvs.settings import IpvsPool
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
@@ -119,7 +119,7 @@ class Meddling:
         self.guest = guest
         self.command = command
 
-    def __call__(self, argv: list[str], stdin: str) -> Result:
+    def __call__(self, argv: list[str], stdin: str) -> CommandResult:
         if argv == ["ipvsadm", "-R"]:
             self.guest.ok(self.command)
         return self.guest.run(argv, stdin)
@@ -146,8 +146,8 @@ def test_a_service_that_goes_meanwhile_is_reported(guest: IpvsGuest) -> None:
 def test_a_batch_that_does_not_arrive_is_seen_in_what_the_kernel_shows(guest: IpvsGuest) -> None:
     make(guest)
 
-    def lost(argv: list[str], stdin: str) -> Result:
-        return Result(0, "", "") if argv == ["ipvsadm", "-R"] else guest.run(argv, stdin)
+    def lost(argv: list[str], stdin: str) -> CommandResult:
+        return CommandResult(0, "", "") if argv == ["ipvsadm", "-R"] else guest.run(argv, stdin)
 
     with pytest.raises(BalancerError, match=r"10\.8\.0\.1:80 shows 100 instead of 5"):
         Lvs(WEB, lost).set_weights({"10.8.0.1:80": 5})
@@ -160,7 +160,7 @@ def test_a_thousand_weights_are_set_in_one_batch(guest: IpvsGuest) -> None:
     lvs = Lvs(WEB, guest.run)
     batches = []
 
-    def counted(argv: list[str], stdin: str) -> Result:
+    def counted(argv: list[str], stdin: str) -> CommandResult:
         batches.append(argv)
         return guest.run(argv, stdin)
 
@@ -231,7 +231,7 @@ def test_a_good_service_has_no_warnings_and_a_poor_one_has_its_own(guest: IpvsGu
 def test_a_user_without_rights_learns_what_is_missing(guest: IpvsGuest) -> None:
     make(guest)
 
-    def as_nobody(argv: list[str], stdin: str) -> Result:
+    def as_nobody(argv: list[str], stdin: str) -> CommandResult:
         return guest.run(["setpriv", "--reuid=65534", "--clear-groups", *argv], stdin)
 
     with pytest.raises(BalancerUnreachable, match="no permission to use IPVS; expected root or CAP_NET_ADMIN"):
@@ -252,13 +252,13 @@ def test_a_user_without_rights_learns_what_is_missing(guest: IpvsGuest) -> None:
 )
 def test_what_ipvsadm_complains_of_is_reported_in_words(error: str, words: str) -> None:
     with pytest.raises(BalancerUnreachable) as caught:
-        Lvs(WEB, lambda _argv, _stdin: Result(2, "", error)).read()
+        Lvs(WEB, lambda _argv, _stdin: CommandResult(2, "", error)).read()
     assert str(caught.value).startswith(f"IPVS service `{WEB}`: {words}")
 
 
 def test_output_of_something_else_is_refused() -> None:
     with pytest.raises(BalancerError, match="expected ipvsadm's `-A` or `-a` line, got 'hello'"):
-        Lvs(WEB, lambda _argv, _stdin: Result(0, "hello\n", "")).read()
+        Lvs(WEB, lambda _argv, _stdin: CommandResult(0, "hello\n", "")).read()
 
 
 def test_a_service_that_is_none_is_refused_at_once() -> None:
@@ -267,7 +267,7 @@ def test_a_service_that_is_none_is_refused_at_once() -> None:
 
 
 def test_a_command_that_is_not_there_or_hangs_is_named() -> None:
-    assert run_here(60.0)(["cat"], "what was given") == Result(0, "what was given", "")
+    assert run_here(60.0)(["cat"], "what was given") == CommandResult(0, "what was given", "")
     with pytest.raises(BalancerUnreachable, match="no-such-command is not on this host"):
         run_here(60.0)(["no-such-command"], "")
     with pytest.raises(BalancerUnreachable, match="may not be run by this user"):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slackwater.lbengine.backends.ipvs.ipvs import Result
+from slackwater.lbengine.backends.ipvs.ipvs import CommandResult
 from slackwater.lbengine.backends.keepalived.conf import (
     ConfigurationError,
     RealServer,
@@ -142,7 +142,9 @@ def test_a_weight_that_ipvs_shows_otherwise_is_not_written_to(tmp_path: Path) ->
             fixed = {"/run/keepalived.pid": "7", "/proc/7/comm": "keepalived", "/proc/7/cmdline": f"k\0-f\0{file}\0"}
             return fixed.get(path) or super().read(path)
 
-    driven = Keepalived(service, lambda argv, _: Result(0, table if "-Sn" in argv else listed, ""), Running(), 0.0)
+    driven = Keepalived(
+        service, lambda argv, _: CommandResult(0, table if "-Sn" in argv else listed, ""), Running(), 0.0
+    )
     said = "192.0.2.11:80 has weight 20 in IPVS, where the configuration and its track_file ask for 1"
     with pytest.raises(BalancerError, match=f"before anything was written: {re.escape(said)}"):
         driven.set_weights({"192.0.2.11:80": 5})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slackwater.core.bus import nats_server
-from slackwater.core.bus.config import WSENGINE, Node, Tls, config_text, users
+from slackwater.core.bus.config import WSENGINE, ListedNode, Tls, config_text, users
 from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.real_processes import free_address
 from tests.support.real_wsengine import wait_for
@@ -21,7 +21,7 @@ from tests.support.real_wsengine import wait_for
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("nats-server", "openssl", "slackwater-monitor"))), reason="make setup was not run"
 )
-NODES = [Node("web", "web1")]
+NODES = [ListedNode("web", "web1")]
 
 
 class Site:

@@ -131,7 +131,7 @@ def permissions(text: str) -> set[str]:
 
 
 def test_the_broker_s_permissions_are_those_of_the_command() -> None:
-    nodes = [bus_config.Node("web", name) for name in ("web1", "second")]
+    nodes = [bus_config.ListedNode("web", name) for name in ("web1", "second")]
     command = bus_config.config_text(nodes, dict.fromkeys(bus_config.users(nodes), "x"), "127.0.0.1:4222", None)
     facts = {"slackwater_node_monitor_nkey": "U1", "slackwater_node_wsengine_nkey": "U2"}
     role = rendered(

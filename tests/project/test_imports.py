@@ -140,3 +140,18 @@ def test_no_test_imports_from_another() -> None:
         if name.startswith("tests.") and (not name.startswith(HELPERS) or ".test_" in name)
     }
     assert not wrong, sorted(wrong)
+
+
+SAME = {"Bucket": "a part of the other one, as a protocol", "Recorder": "what is needed of the journal"}
+"""Classes of one name that mean the same thing in two places, and what."""
+
+
+def test_the_name_of_a_class_means_one_thing() -> None:
+    """The lab is a distribution of its own, and names what it plays like the real thing."""
+    places: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        if part_of(module) != "slackwater_lab":
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in SAME} == {}

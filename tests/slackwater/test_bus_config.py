@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from slackwater.controller.cli.main import cli
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.bus import Bus, BusError, subject_of
-from slackwater.core.bus.config import WSENGINE, Node, config_text, read_nodes
+from slackwater.core.bus.config import WSENGINE, ListedNode, config_text, read_nodes
 from slackwater.core.config import CONTROL, CONTROLLER, BusSettings, ConfigError
 from slackwater.core.messages import Change, Knobs, Order, Sample, Weight, encode
 from slackwater.orders.signing import Signer
@@ -271,7 +271,7 @@ def test_a_wrong_list_of_nodes_is_refused_with_its_line(text: str, wrong: str) -
 
 def test_passwords_in_the_clear_stay_on_this_machine(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0:4222 is reached from outside: passwords need TLS"):
-        config_text([Node("web", "a")], {CONTROLLER: "x", "a": "y", f"{WSENGINE}a": "z"}, "0.0.0.0:4222", None)
+        config_text([ListedNode("web", "a")], {CONTROLLER: "x", "a": "y", f"{WSENGINE}a": "z"}, "0.0.0.0:4222", None)
     assert write(tmp_path, "--listen", "0.0.0.0:4222").exit_code == 1
     assert not (tmp_path / "bus").exists()
 

@@ -16,7 +16,7 @@ from slackwater.controller.supervise.children import (
     LONGEST_LOOK_S,
     Child,
     Death,
-    Limits,
+    SilenceLimits,
     how_it_ended,
     wait_before_start_s,
 )
@@ -134,7 +134,7 @@ def test_child_is_replaced_by_one_with_another_command() -> None:
     first = child.pid
     assert first is not None
     try:
-        child.use(["sleep", "2000"], [], Limits())
+        child.use(["sleep", "2000"], [], SilenceLimits())
         assert child.tend() is None
         assert child.pid == first  # until its next start
         child.begin_to_end(IN_TIME_S)
@@ -169,12 +169,12 @@ def test_replaced_child_whose_program_is_gone_is_tried_again() -> None:
     child = Child("sleeper", ["sleep", "1000"], clock=clock)
     child.start()
     try:
-        child.use(["/no/such/program"], [], Limits())
+        child.use(["/no/such/program"], [], SilenceLimits())
         child.begin_to_end(IN_TIME_S)
         until(child.has_ended)
         child.restart()
         assert child.pid is None
-        child.use(["sleep", "1000"], [], Limits())
+        child.use(["sleep", "1000"], [], SilenceLimits())
         clock.now_s += 5.0
         child.tend()
         assert child.pid is not None
@@ -252,7 +252,7 @@ def worker(clock: Clock, beats: int, **limits: float) -> tuple[Child, int]:
     )
     reader, writer = os.pipe()
     command = [sys.executable, "-c", program, str(writer)]
-    child = Child("worker", command, pass_fds=[writer], limits=Limits(**limits), clock=clock)
+    child = Child("worker", command, pass_fds=[writer], limits=SilenceLimits(**limits), clock=clock)
     child.start()
     os.close(writer)
     return child, reader

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from slackwater.core.bus.client import GuardedClient
-from slackwater.core.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Subscription
+from slackwater.core.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, FloodLimit, Intake, _Subscription
 from tests.support.nats_process import Server, until
 
 SENDERS = 200
@@ -24,7 +24,7 @@ AGAIN_S = 0.5
 
 
 def test_of_one_subject_only_so_many_messages_a_second_count() -> None:
-    meter = Meter()
+    meter = FloodLimit()
     assert [meter.counts("a", 100, 0.0) for _ in range(PER_S + 2)] == [True] * PER_S + [False] * 2
     assert meter.counts("b", 100, 0.5), "another subject's messages do"
     assert (meter.floods(0.5), meter.others(0.5)) == (["a"], ["b"])
@@ -34,7 +34,7 @@ def test_of_one_subject_only_so_many_messages_a_second_count() -> None:
 
 
 def test_a_long_message_counts_as_several() -> None:
-    meter = Meter()
+    meter = FloodLimit()
     assert not meter.counts("a", PER_S * BYTES_A_MESSAGE, 0.0)
     assert meter.counts("b", BYTES_A_MESSAGE - 1, 0.0)
     assert meter.floods(0.0) == ["a"]

@@ -24,7 +24,7 @@ from slackwater.core import messages
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.bus import Bus
 from slackwater.core.journal.journal import Journal, JournalError, journal_path
-from slackwater.core.journal.service import COMPLAIN_S, Queue, Writer
+from slackwater.core.journal.service import COMPLAIN_S, JournalWriter, Queue
 from slackwater.core.journal.steps import STEPS
 from slackwater.core.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 from tests.support.nats_process import open_server
@@ -426,7 +426,7 @@ def test_what_cannot_be_written_waits_and_is_complained_about_once(
     now_s = 0.0
     queue = Queue()
     with Journal.open(path, wait_s=0.01) as journal:
-        writer = Writer(journal, queue, clock=lambda: now_s)
+        writer = JournalWriter(journal, queue, clock=lambda: now_s)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         queue.put(change(1))
@@ -448,7 +448,7 @@ def test_one_message_that_cannot_be_stored_does_not_hold_up_the_others(
     queue = Queue()
     for message in (sample("host1", 0.0), sample("host2", 0.0, in_flight=10**400), sample("host3", 0.0), change(1)):
         queue.put(message)
-    assert asyncio.run(Writer(journal, queue).flush())
+    assert asyncio.run(JournalWriter(journal, queue).flush())
     assert journal.latest_samples("web").keys() == {"host1", "host3"}
     assert len(journal.changes()) == 1
     assert "host2" in caplog.text
@@ -458,7 +458,7 @@ def test_messages_of_one_sender_that_cannot_be_stored_are_told_once_a_minute(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = Queue()
-    writer = Writer(journal, queue, clock=lambda: 0.0)
+    writer = JournalWriter(journal, queue, clock=lambda: 0.0)
     for second in range(5):
         queue.put(sample("host2", float(second), in_flight=10**400))
         queue.put(sample("host3", float(second)))
@@ -476,7 +476,7 @@ def test_changes_that_could_not_be_written_to_the_very_end_are_in_the_log(
         other.execute("BEGIN IMMEDIATE")
         queue.put(change(1))
         queue.put(sample("host1", 0.0))
-        asyncio.run(Writer(journal, queue).finish())
+        asyncio.run(JournalWriter(journal, queue).finish())
         other.execute("ROLLBACK")
     assert messages.encode(change(1)).decode() in caplog.text
     assert "ended with 2 messages that were not written" in caplog.text

@@ -14,7 +14,7 @@ from slackwater.core.journal import age
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.journal.receipt import NEAR_S, Receipt
 from slackwater.core.journal.retention import DAY_S, Keeper
-from slackwater.core.journal.service import Queue, Writer
+from slackwater.core.journal.service import JournalWriter, Queue
 from slackwater.core.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
 
 T0 = 1_794_999_600.0
@@ -190,7 +190,7 @@ def test_a_node_whose_clock_is_off_is_drawn_at_our_time(machine: Machine, off_s:
 @pytest.mark.parametrize("off_s", [DAY_S, -DAY_S, 1e9])
 def test_one_sample_with_a_wrong_date_stops_nothing(machine: Machine, off_s: float) -> None:
     queue = Queue()
-    writer = Writer(machine.journal, queue)
+    writer = JournalWriter(machine.journal, queue)
     machine.work(60)
     queue.put(machine.receipt.dated(sample(machine.now_unix_s + off_s, rps=10.0)))
     assert asyncio.run(writer.flush())

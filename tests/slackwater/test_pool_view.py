@@ -26,7 +26,7 @@ from slackwater.core.messages import (
     WeightsMean,
 )
 from slackwater.views import pool as view
-from slackwater.views.pool import describe_change, duration, pool_view
+from slackwater.views.pool import describe_change, duration, pool_status
 from slackwater.views.row import clock
 
 T0 = 1_795_000_000.0
@@ -60,8 +60,8 @@ class Pool:
         at, sentence = self.now_unix_s, "web: unchanged"
         self.journal.record(Cycle(1, "web", at, mode, False, balance, "optimal", sentence, list(servers), weights_mean))
 
-    def view(self, after_s: float = 0.0, servers: dict[str, str] | None = None) -> view.PoolView:
-        return pool_view(self.journal, "web", self.now_unix_s + after_s, servers)
+    def view(self, after_s: float = 0.0, servers: dict[str, str] | None = None) -> view.PoolStatus:
+        return pool_status(self.journal, "web", self.now_unix_s + after_s, servers)
 
 
 def server(

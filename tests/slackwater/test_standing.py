@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from slackwater.core.messages import State
-from slackwater.views.pool import PoolView, Row
+from slackwater.views.pool import PoolStatus, Row
 from slackwater.views.standing import SYMBOLS, StandingState, standing
 
 
@@ -31,9 +31,9 @@ def row(state: State) -> Row:
     )
 
 
-def view(pool: str = "web", state: State = "calm", **more: object) -> PoolView:
+def view(pool: str = "web", state: State = "calm", **more: object) -> PoolStatus:
     fields: dict[str, object] = {"mode": "act", "age_s": 0.2, "stale": False, "judged": True, **more}
-    return PoolView(pool=pool, sentence="", headline="", rows=[row(state)], **fields)  # type: ignore[arg-type]
+    return PoolStatus(pool=pool, sentence="", headline="", rows=[row(state)], **fields)  # type: ignore[arg-type]
 
 
 SEEN = [
@@ -51,7 +51,7 @@ SEEN = [
 
 @pytest.mark.parametrize(("views", "state", "sentence"), SEEN)
 def test_each_state_has_its_sentence_and_a_next_step(
-    views: list[PoolView], state: StandingState, sentence: str
+    views: list[PoolStatus], state: StandingState, sentence: str
 ) -> None:
     found = standing(views)
     assert (found.state, found.symbol) == (state, SYMBOLS[state])

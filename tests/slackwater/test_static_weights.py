@@ -12,7 +12,7 @@ from slackwater.core.messages import Cpu, Cycle, Message, Sample, ServerState, T
 from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.static_weights import estimate_ms, first_change
-from slackwater.views.why import Story, episodes
+from slackwater.views.why import Episode, episodes
 from slackwater.web.content.episodes import EpisodePage, page
 from tests.support.web_settings import settings_in
 
@@ -62,7 +62,7 @@ def shown(tmp_path: Path, messages: list[Message], now: float = 30.0) -> Episode
     settings = settings_in(tmp_path)
     with Journal.open(journal_path(tmp_path), clock=lambda: T0 + now) as journal:
         journal.record(*messages)
-        story: Story = episodes(journal, "web", 0.0)[0]
+        story: Episode = episodes(journal, "web", 0.0)[0]
         return page(journal, settings, settings.pool[0], story, T0 + now)
 
 

@@ -330,7 +330,7 @@ def test_the_check_is_run_with_this_configuration(site: Site, monkeypatch: pytes
         return f"bus: password={MARKER}-check\n"
 
     monkeypatch.setattr(contents, "output", output)
-    found = dict(contents.checks(contents.Site(site.config, None, "", "1 hour ago", has_check=True)))
+    found = dict(contents.checks(contents.BundledSite(site.config, None, "", "1 hour ago", has_check=True)))
     assert ran[0][-3:] == ("check", "--config", str(site.config))
     assert Scrubber().text(found["check.txt"]) == f"bus: password={REMOVED}\n"
 

@@ -13,7 +13,7 @@ from slackwater.core.journal import series
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Change, Cycle, ServerState, State, Verdict
 from slackwater.views.together import MOST_S, end, leading, together
-from slackwater.views.why import Story, as_text, episodes, story
+from slackwater.views.why import Episode, as_text, episode_of, episodes
 
 T0 = 1_795_000_000.0
 
@@ -89,8 +89,8 @@ def test_of_very_many_states_the_newest_are_read_or_the_oldest(
         found = episodes(journal, "web", T0, oldest=oldest)
         assert [one.since_unix_s - T0 for one in found] == ([0, 200] if oldest else [1600, 1800])
         assert all(one.until_unix_s is not None for one in found), "what was left out is no reason to go on"
-        first = story(journal, "web", "web1", {}, T0 + 3000, T0 + 10)
-        last = story(journal, "web", "web1", {}, T0 + 3000)
+        first = episode_of(journal, "web", "web1", {}, T0 + 3000, T0 + 10)
+        last = episode_of(journal, "web", "web1", {}, T0 + 3000)
     assert first is not None
     assert last is not None
     assert (first.since_unix_s, last.since_unix_s) == (T0, T0 + 1800)
@@ -111,10 +111,10 @@ def weight(at_s: float, after: int, server: str = "web1", what: str = "weight", 
     )
 
 
-def seen(folder: Path, *messages: Verdict | Change | Cycle, node: str = "web1", now_s: float = 300.0) -> Story:
+def seen(folder: Path, *messages: Verdict | Change | Cycle, node: str = "web1", now_s: float = 300.0) -> Episode:
     with Journal.open(journal_path(folder)) as journal:
         journal.record(*messages)
-        found = story(journal, "web", node, {}, T0 + now_s)
+        found = episode_of(journal, "web", node, {}, T0 + now_s)
     assert found is not None
     return found
 
@@ -127,8 +127,8 @@ def test_the_changes_of_another_episode_of_the_server_are_not_listed(tmp_path: P
     ]
     with Journal.open(journal_path(tmp_path)) as journal:
         journal.record(*messages)
-        first = story(journal, "web", "web1", {}, T0 + 300, T0 + 10)
-        last = story(journal, "web", "web1", {}, T0 + 300)
+        first = episode_of(journal, "web", "web1", {}, T0 + 300, T0 + 10)
+        last = episode_of(journal, "web", "web1", {}, T0 + 300)
     assert first is not None
     assert last is not None
     assert [one.why for one in first.changes] == ["at 0.4", "at 21", "at 22"]
@@ -165,7 +165,7 @@ def test_an_episode_during_which_the_controller_died_is_not_said_to_go_on(tmp_pa
     now = T0 + 3600.0
     with Journal.open(journal_path(tmp_path), clock=lambda: T0 + 5.0) as journal:
         journal.record(*verdicts("web1", (0, "interference")))
-        late, soon = story(journal, "web", "web1", {}, now), story(journal, "web", "web1", {}, T0 + 6.0)
+        late, soon = episode_of(journal, "web", "web1", {}, now), episode_of(journal, "web", "web1", {}, T0 + 6.0)
     assert late is not None
     assert soon is not None
     assert late.unseen_since_unix_s == T0 + 5.0

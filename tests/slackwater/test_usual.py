@@ -11,7 +11,7 @@ from slackwater.core.config import JournalSettings
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.journal.retention import Keeper
 from slackwater.core.messages import Cpu, Cycle, Pressure, Sample, Sched, ServerState, Traffic, Verdict
-from slackwater.views.pool import PoolView, pool_view
+from slackwater.views.pool import PoolStatus, pool_status
 from slackwater.views.usual import Usual, as_in_calm
 
 T0 = 1_795_000_020.0
@@ -42,13 +42,13 @@ class Site:
                 )
         self.journal.record(*batch)
 
-    def view(self) -> PoolView:
+    def view(self) -> PoolStatus:
         at = self.now_unix_s
         for node in ("web1", "web2"):
             self.journal.record(Verdict(1, node, "web", at, "calm", at - 60.0, 0.0, [], "start"))
         servers = [ServerState(node, "up", 100, 100, 100, cause="calm") for node in ("web1", "web2")]
         self.journal.record(Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 2 unchanged", servers))
-        return pool_view(self.journal, "web", at, {}, "HAProxy")
+        return pool_status(self.journal, "web", at, {}, "HAProxy")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Change, ChangeCause, Resource, State, Verdict
-from slackwater.views.why import Story, as_text, story
+from slackwater.views.why import Episode, as_text, episode_of
 
 NOW = time.time()
 
@@ -55,8 +55,8 @@ def journal(tmp_path: Path) -> Journal:
     return made
 
 
-def story_of(journal: Journal) -> Story:
-    found = story(journal, "web", "web1", {"host1": "web1", "host2": "web2"}, NOW)
+def story_of(journal: Journal) -> Episode:
+    found = episode_of(journal, "web", "web1", {"host1": "web1", "host2": "web2"}, NOW)
     assert found is not None
     return found
 
@@ -102,7 +102,7 @@ def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
     with Journal.open(journal_path(tmp_path)) as made:
         made.record(verdict("interference", -10.0, -1.0, 0.5))
         made.record(change("weight", 100, 0, -9.0, "because", target="web1", applied=False))
-        found = story(made, "web", "web1", {}, NOW)
+        found = episode_of(made, "web", "web1", {}, NOW)
     assert found is not None
     assert found.until_unix_s is None
     assert "it goes on" in as_text(found)
@@ -110,7 +110,7 @@ def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
 
 
 def test_without_an_episode_there_is_no_story(journal: Journal) -> None:
-    assert story(journal, "web", "web9", {}, NOW) is None
+    assert episode_of(journal, "web", "web9", {}, NOW) is None
 
 
 def test_the_command_shows_it_by_the_name_of_the_node_or_of_its_server(journal: Journal, tmp_path: Path) -> None:
@@ -151,10 +151,10 @@ def test_orders_are_reported_by_what_came_of_them_and_renewals_are_counted(journ
 
 def test_an_earlier_episode_is_found_by_its_time(journal: Journal) -> None:
     servers = {"host1": "web1", "host2": "web2"}
-    found = story(journal, "web", "web1", servers, NOW, NOW - 395)
+    found = episode_of(journal, "web", "web1", servers, NOW, NOW - 395)
     assert found is not None
     assert found.since_unix_s == pytest.approx(NOW - 400)
-    assert story(journal, "web", "web1", servers, NOW, NOW - 200) is None
+    assert episode_of(journal, "web", "web1", servers, NOW, NOW - 200) is None
 
 
 def test_what_people_said_it_was_is_told(journal: Journal) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.lbengine.backends.ipvs.ipvs import Result
+from slackwater.lbengine.backends.ipvs.ipvs import CommandResult
 from slackwater.lbengine.balancer import BalancerUnreachable
 from slackwater_lab.cluster import guest
 from slackwater_lab.cluster.guest import Guest, GuestSettings, GuestSilent, quoted
@@ -62,7 +62,7 @@ class IpvsGuest(Guest):
             self.stop()
             raise
 
-    def run(self, argv: list[str], stdin: str = "") -> Result:
+    def run(self, argv: list[str], stdin: str = "") -> CommandResult:
         """What lbengine's doors run their commands with: here, in the guest."""
         _, printed = self.sh(
             f"printf %s {quoted(stdin)} >/run/stdin; {shlex.join(argv)} </run/stdin 2>/run/stderr; s=$?;"
@@ -72,7 +72,7 @@ class IpvsGuest(Guest):
         errors, _, status = rest.rpartition("\n")
         if status == "127":
             raise BalancerUnreachable(f"{argv[0]}: not found in the guest")
-        return Result(int(status), out, errors)
+        return CommandResult(int(status), out, errors)
 
     # slackwater.lbengine.backends.keepalived.keepalived.Files, of the guest: its /run and /proc are its own.
 

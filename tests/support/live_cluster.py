@@ -20,10 +20,10 @@ import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers
 from slackwater.core import state_dir
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.bus import Bus
-from slackwater.core.bus.config import Node
+from slackwater.core.bus.config import ListedNode
 from slackwater.core.config import load
 from slackwater.core.journal.journal import Journal, JournalError, journal_path
-from slackwater.views.pool import PoolView, pool_view
+from slackwater.views.pool import PoolStatus, pool_status
 from slackwater.web.users import Users
 from tests.support.nats_process import as_node
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, web_servers
@@ -69,7 +69,7 @@ class LiveCluster:
         self._done = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._publish()), daemon=True)
         self._load = threading.Thread(target=self._request, daemon=True)
-        nats_server.change_nodes(load(self.config), lambda _: [Node("web", name) for name in self.cluster.names])
+        nats_server.change_nodes(load(self.config), lambda _: [ListedNode("web", name) for name in self.cluster.names])
         users = Users(self.state)
         users.add_user("anna", "operator", PASSWORD)
         users.add_user("victor", "viewer", PASSWORD)
@@ -90,10 +90,10 @@ class LiveCluster:
         self._load.start()
         until(lambda: self.states() == ["calm"] * 3, "three calm hosts")
 
-    def view(self) -> PoolView | None:
+    def view(self) -> PoolStatus | None:
         try:
             with Journal.open(journal_path(self.state), read_only=True) as journal:
-                return pool_view(journal, "web", time.time())
+                return pool_status(journal, "web", time.time())
         except JournalError:  # it is being made
             return None
 

@@ -14,9 +14,9 @@ from slackwater.core.messages import Sample
 from slackwater.views.pool import NOTHING
 from slackwater.web import create_app
 from slackwater.web.content import harm
-from slackwater.web.content.fleet import Server, servers_of
+from slackwater.web.content.fleet import FleetServer, servers_of
 from slackwater.web.fleet import Fleet
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 from tests.support.fleet_story import settings_in, site, verdicts
 from tests.support.web_story import MARKUP, T0, Clock
 
@@ -99,7 +99,7 @@ def test_harm_is_time_of_whole_capacity_and_leads_to_the_worst_episode(client: F
 
 
 def test_load_is_shown_as_a_share_of_that_in_calm_where_weights_set_shares(tmp_path: Path, journal: Journal) -> None:
-    reader = Reader(settings_in(tmp_path), Clock())
+    reader = JournalReader(settings_in(tmp_path), Clock())
 
     def loads() -> dict[str, str]:
         return {one.node: one.load for one in Fleet(reader).event().servers}
@@ -179,7 +179,7 @@ def test_a_silent_controller_and_a_missing_journal_look_dead(tmp_path: Path, jou
 def test_events_have_every_server_of_every_pool(tmp_path: Path, journal: Journal) -> None:
     journal.record(*site())
     clock = Clock()
-    fleet = Fleet(Reader(settings_in(tmp_path), clock))
+    fleet = Fleet(JournalReader(settings_in(tmp_path), clock))
     first = fleet.event_json()
     assert b'"key":"shop/shop1"' in first
     journal.record(*verdicts("web10", "web", "interference", -1, 0, 0.5))
@@ -191,8 +191,8 @@ def test_events_have_every_server_of_every_pool(tmp_path: Path, journal: Journal
 
 def test_a_server_without_a_label_has_none(tmp_path: Path, journal: Journal) -> None:
     journal.record(*site())
-    reader = Reader(settings_in(tmp_path), Clock())
-    found: list[Server] = []
+    reader = JournalReader(settings_in(tmp_path), Clock())
+    found: list[FleetServer] = []
     for pool, view in zip(reader.settings.pool, reader.views(), strict=True):
         found += servers_of(view, pool, T0)
     labels = {one.node: (one.zone, one.machine_type) for one in found}

@@ -27,7 +27,7 @@ NODES = 100
 READ_ANEW = (
     *("/pools/web", "/episodes", "/week", "/changes", "/detector", "/governor", "/metrics", "/api/v1/pools"),
     *("/api/v1/pools/web", "/api/v1/pools/web/history", "/api/v1/pools/web/episodes", "/api/v1/week"),
-    *("/api/v1/pools/web/changes", "/api/v1/changes", "/api/v1/changes.csv", "/api/v1/pools/web/nodes/web1/story"),
+    *("/api/v1/pools/web/changes", "/api/v1/changes", "/api/v1/changes.csv", "/api/v1/pools/web/nodes/web1/episode"),
     "/api/v1/fleet/harm?until_unix_s=1000000",
 )
 SHARED = ("/", "/fleet", "/healthz", "/login", "/api/v1/fleet/harm", "/api/v1/openapi.json")

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.views.pool import PoolView
+from slackwater.views.pool import PoolStatus
 from slackwater.views.row import NOTHING, Row
 from slackwater.web import create_app
 from slackwater.web.content.looks import Badge, badge, of_pool
@@ -89,8 +89,8 @@ def test_a_server_looks_as_what_is_most_urgent_of_it(row: Row, shown: Badge) -> 
     assert badge(row) == shown
 
 
-def view(*rows: Row, **more: object) -> PoolView:
-    return PoolView(pool="web", sentence="", headline="", stale=False, state="calm", rows=list(rows), **more)  # type: ignore[arg-type]
+def view(*rows: Row, **more: object) -> PoolStatus:
+    return PoolStatus(pool="web", sentence="", headline="", stale=False, state="calm", rows=list(rows), **more)  # type: ignore[arg-type]
 
 
 def test_a_pool_looks_as_its_most_urgent_server_and_is_never_calm_with_an_exception() -> None:

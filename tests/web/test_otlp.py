@@ -20,7 +20,7 @@ from slackwater.web import create_app
 from slackwater.web.otlp import sender
 from slackwater.web.otlp.convert import MOST_CHANGES
 from slackwater.web.otlp.sender import Sender
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 from tests.support.otlp_receiver import Receiver, receiver
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
@@ -45,7 +45,7 @@ def settings(folder: Path, url: str, headers_file: str = "") -> ControllerSettin
 
 def sending(folder: Path, url: str, clock: Clock, headers_file: str = "") -> Sender:
     ours = settings(folder, url, headers_file)
-    return Sender(Reader(ours, clock), Collector.of(ours.otlp))
+    return Sender(JournalReader(ours, clock), Collector.of(ours.otlp))
 
 
 def calm(node: str, since_unix_s: float) -> Verdict:

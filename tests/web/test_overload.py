@@ -15,7 +15,7 @@ import pytest
 
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.web.http_server import MAX_REQUEST_BYTES, MOST_CONNECTIONS, THREADS, HttpServer
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 from tests.support.served_dashboard import IN_TIME_S, Dashboard, served
 from tests.support.web_settings import settings_in
 
@@ -67,7 +67,7 @@ def test_large_requests_are_refused_before_they_are_read(dashboard: Dashboard) -
 def test_checks_read_the_journal_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_unix_s = 1_795_000_000.0
     Journal.open(journal_path(tmp_path)).close()
-    reader = Reader(settings_in(tmp_path), lambda: now_unix_s)
+    reader = JournalReader(settings_in(tmp_path), lambda: now_unix_s)
     opened: list[object] = []
     real = Journal.open
 
@@ -87,7 +87,7 @@ def test_checks_read_the_journal_once_a_second(tmp_path: Path, monkeypatch: pyte
 def test_checks_do_not_wait_for_one_that_waits_for_the_disk(tmp_path: Path) -> None:
     now_unix_s = 1_795_000_000.0
     Journal.open(journal_path(tmp_path)).close()
-    reader = Reader(settings_in(tmp_path), lambda: now_unix_s)
+    reader = JournalReader(settings_in(tmp_path), lambda: now_unix_s)
     first = reader.health()
     with reader._health_lock:  # as one that reads
         now_unix_s += 1.0

@@ -25,7 +25,7 @@ from slackwater.core.messages import (
 from slackwater.views.pool import NOTHING
 from slackwater.views.row import clock as local
 from slackwater.web import create_app
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 from slackwater.web.streams import MAX_STREAMS
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
@@ -140,7 +140,7 @@ def test_names_and_reasons_with_markup_stay_text(tmp_path: Path, client: FlaskCl
         for tag, given in page.tags
         if tag == "script"
     )
-    event = json.loads(Reader(settings_in(tmp_path), lambda: T0).event_json())
+    event = json.loads(JournalReader(settings_in(tmp_path), lambda: T0).event_json())
     assert event["pools"][0]["rows"][0]["details"] == MARKUP, "as data; the script sets it as text"
 
 

@@ -12,8 +12,8 @@ from flask import Blueprint, Response, abort, request
 from slackwater.core.messages import Change, is_server_name
 from slackwater.views import week as views
 from slackwater.views import why
-from slackwater.views.answers import Changes, Done, NodeStory, Pools
-from slackwater.views.pool import PoolView
+from slackwater.views.answers import Changes, Done, NodeEpisode, Pools
+from slackwater.views.pool import PoolStatus
 from slackwater.views.week import DAYS, WEEK_DAYS, Week
 from slackwater.web.blueprints.controls import send
 from slackwater.web.content import audit, episodes
@@ -74,7 +74,7 @@ def pools() -> Response:
         return as_json(Pools([reader.view(journal, pool) for pool in settings.pool]))
 
 
-@described.get("/api/v1/pools/<pool>", "One pool, now", PoolView)
+@described.get("/api/v1/pools/<pool>", "One pool, now", PoolStatus)
 def pool(pool: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
     with reader.one_request() as journal:
@@ -120,17 +120,19 @@ def pool_changes(pool: str) -> Response:
 
 
 @described.get(
-    "/api/v1/pools/<pool>/nodes/<node>/story",
+    "/api/v1/pools/<pool>/nodes/<node>/episode",
     "A node's last episode within a week, or the one at a time, and what was done about it",
-    NodeStory,
+    NodeEpisode,
     number_parameter("at_unix_s", "the episode that went on at this Unix time", MAX_UNIX_S),
 )
-def story(pool: str, node: str) -> Response:
+def episode(pool: str, node: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
     of = settings.servers.get(node, node)
     at_unix_s = _number("at_unix_s", 0.0, most=MAX_UNIX_S) or None
     with reader.one_request() as journal:
-        return as_json(NodeStory(why.story(journal, settings.name, of, settings.servers, reader.clock(), at_unix_s)))
+        return as_json(
+            NodeEpisode(why.episode_of(journal, settings.name, of, settings.servers, reader.clock(), at_unix_s))
+        )
 
 
 @described.get("/api/v1/fleet/harm", "What each server lost of its capacity over time", HarmMap, *HARM)

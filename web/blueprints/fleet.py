@@ -6,7 +6,8 @@ import msgspec
 from flask import Blueprint, abort, render_template, request, url_for
 
 from slackwater.web.content import harm as harms
-from slackwater.web.content.fleet import GROUPS, SORTS, FilterError, arrange, filter_of
+from slackwater.web.content.audit import FilterError
+from slackwater.web.content.fleet import GROUPS, SORTS, arrange, filter_of
 from slackwater.web.context import context
 
 fleet = Blueprint("fleet", __name__)

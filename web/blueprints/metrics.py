@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from slackwater.web.context import context
 from slackwater.web.metric_values import METRICS, is_counter, values
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 
 metrics = Blueprint("metrics", __name__)
 
@@ -27,7 +27,7 @@ def show() -> Response:
 class _Collector:
     """A collector in the sense of prometheus-client."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
 
     def describe(self) -> list[Metric]:

@@ -30,7 +30,7 @@ class FilterError(ValueError):
     """A filter that cannot be used; the text names it and what was expected."""
 
 
-class Filter(msgspec.Struct):
+class ChangeFilter(msgspec.Struct):
     """Which Changes to show; empty is all."""
 
     pool: str = ""
@@ -41,13 +41,13 @@ class Filter(msgspec.Struct):
     page: int = 1
 
 
-def filter_of(given: Mapping[str, str]) -> Filter:
+def filter_of(given: Mapping[str, str]) -> ChangeFilter:
     """From a query string. Raises FilterError."""
     texts = {key: given[key] for key in ("pool", "what", "target", "text", "since") if given.get(key)}
     for key, text in texts.items():
         if len(text) > LONGEST:
             raise FilterError(f"{key}: expected at most {LONGEST} characters, got {len(text)}")
-    chosen = msgspec.convert(texts, Filter)
+    chosen = msgspec.convert(texts, ChangeFilter)
     if chosen.since not in SINCE_S:
         raise FilterError(f"since: expected one of {', '.join(SINCE_S)}, got `{chosen.since}`")
     page = given.get("page", "1")
@@ -59,7 +59,7 @@ def filter_of(given: Mapping[str, str]) -> Filter:
 
 def find(
     journal: Journal,
-    chosen: Filter,
+    chosen: ChangeFilter,
     now_unix_s: float,
     limit: int,
     offset: int = 0,

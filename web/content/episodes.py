@@ -16,7 +16,7 @@ from slackwater.views import static_weights
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import NOTHING, SYMBOLS, WORDS, duration, milliseconds
-from slackwater.views.why import Marked, Story, episodes, with_changes
+from slackwater.views.why import Episode, Marked, episodes, with_changes
 from slackwater.web.content.pool import MOST_DRAWN, episode_url, number, percent
 
 AROUND_S = 60.0
@@ -114,7 +114,7 @@ def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, 
     ]
 
 
-def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Story | None:
+def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Episode | None:
     """The episode of a node that began then, with its Changes; None if there was none."""
     for one in episodes(journal, pool.name, since_ms / 1000.0 - 1.0, oldest=True):
         if one.began(node, since_ms):
@@ -122,7 +122,9 @@ def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Stor
     return None
 
 
-def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, episode: Story, now: float) -> EpisodePage:
+def page(
+    journal: Journal, settings: ControllerSettings, pool: PoolSettings, episode: Episode, now: float
+) -> EpisodePage:
     """The whole page."""
     until = now if episode.until_unix_s is None else episode.until_unix_s
     length = min(LONGEST_S, max(until - episode.since_unix_s, FINEST_S))
@@ -166,12 +168,12 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, epi
     )
 
 
-def _drawn(episode: Story, during: PoolSeries) -> list[str]:
+def _drawn(episode: Episode, during: PoolSeries) -> list[str]:
     """Of many nodes those of the episode, and then the first."""
     return list(dict.fromkeys([*episode.nodes, *during.nodes]))[:MOST_DRAWN] if len(during.nodes) > MOST_DRAWN else []
 
 
-def _lasted(episode: Story, now_unix_s: float) -> str:
+def _lasted(episode: Episode, now_unix_s: float) -> str:
     if episode.until_unix_s is None:
         return f"goes on, for {duration(max(0.0, now_unix_s - episode.since_unix_s))}"
     return duration(episode.until_unix_s - episode.since_unix_s)
@@ -225,7 +227,7 @@ def _felt(means: dict[str, NodeSeries]) -> float | None:
 
 
 def _static(
-    journal: Journal, pool: PoolSettings, episode: Story, before: PoolSeries, during: PoolSeries
+    journal: Journal, pool: PoolSettings, episode: Episode, before: PoolSeries, during: PoolSeries
 ) -> tuple[float | None, bool, str]:
     """What static weights would have given in ms, whether it was measured, and its ground or why there is none."""
     cycle = journal.latest_cycle(pool.name)

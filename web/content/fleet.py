@@ -9,8 +9,9 @@ import msgspec
 
 from slackwater.core.config import PoolSettings
 from slackwater.core.messages import TAKES_REQUESTS
-from slackwater.views.pool import PoolView
+from slackwater.views.pool import PoolStatus
 from slackwater.views.row import NOTHING, Row, duration, milliseconds
+from slackwater.web.content.audit import FilterError
 from slackwater.web.content.harm import RANGES, ServerHarm
 from slackwater.web.content.looks import NAMES, URGENCY, Look, badge
 from slackwater.web.content.pool import number, percent
@@ -21,11 +22,7 @@ SORTS = ("harm", "name", "state", "load", "p95")
 LONGEST = 200
 
 
-class FilterError(ValueError):
-    """A filter that cannot be used; the text names it and what was expected."""
-
-
-class Filter(msgspec.Struct):
+class ServerFilter(msgspec.Struct):
     """Which servers to show, and how."""
 
     q: str = ""
@@ -36,7 +33,7 @@ class Filter(msgspec.Struct):
     """Unix time at which the harm that is shown ends; None: now."""
 
 
-class Server(msgspec.Struct):
+class FleetServer(msgspec.Struct):
     """One server, now: texts, and the numbers that rows are sorted by."""
 
     key: str
@@ -59,17 +56,19 @@ class Server(msgspec.Struct):
     p95_ms: float | None
 
 
-class Group(msgspec.Struct):
+class ServerGroup(msgspec.Struct):
     """Servers that have a label in common."""
 
     title: str
     """Empty where nothing is grouped."""
-    servers: list[Server]
+    servers: list[FleetServer]
 
 
-def filter_of(given: Mapping[str, str]) -> Filter:
+def filter_of(given: Mapping[str, str]) -> ServerFilter:
     """From a query string. Raises FilterError."""
-    chosen = msgspec.convert({key: given[key] for key in ("q", "group", "sort", "last") if given.get(key)}, Filter)
+    chosen = msgspec.convert(
+        {key: given[key] for key in ("q", "group", "sort", "last") if given.get(key)}, ServerFilter
+    )
     for key, value, expected in (("group", chosen.group, GROUPS), ("sort", chosen.sort, SORTS)):
         if value not in expected:
             raise FilterError(f"{key}: expected one of {', '.join(expected)}, got `{value[:LONGEST]}`")
@@ -84,20 +83,20 @@ def filter_of(given: Mapping[str, str]) -> Filter:
     return chosen
 
 
-def servers_of(view: PoolView, pool: PoolSettings, now_unix_s: float) -> list[Server]:
+def servers_of(view: PoolStatus, pool: PoolSettings, now_unix_s: float) -> list[FleetServer]:
     """The servers of a pool, in the balancer's order."""
     by_weight = any(row.share_wanted is not None for row in view.rows)
     baseline = sum(row.baseline or 0 for row in view.rows if row.condition in TAKES_REQUESTS)
     return [_server(row, pool, baseline if by_weight else 0, now_unix_s) for row in view.rows]
 
 
-def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> Server:
+def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> FleetServer:
     look, symbol, word = badge(row)
     since = row.since_unix_s if look == row.state else None
     share = None
     if row.share is not None and row.baseline and baseline:
         share = row.share * baseline / row.baseline
-    return Server(
+    return FleetServer(
         key=f"{pool.name}/{row.node}",
         pool=pool.name,
         node=row.node,
@@ -116,7 +115,7 @@ def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> S
     )
 
 
-def arrange(servers: Iterable[Server], harm: Mapping[str, ServerHarm], chosen: Filter) -> list[Group]:
+def arrange(servers: Iterable[FleetServer], harm: Mapping[str, ServerHarm], chosen: ServerFilter) -> list[ServerGroup]:
     """The servers that match, sorted, in their groups; `harm` by their keys. `static/js/fleet.js` does the same."""
     words = chosen.q.lower().split()
     shown = [one for one in servers if all(word in _searched(one) for word in words)]
@@ -131,25 +130,27 @@ def arrange(servers: Iterable[Server], harm: Mapping[str, ServerHarm], chosen: F
         shown.sort(key=lambda one: -(one.p95_ms or 0.0))
     field = GROUPS[chosen.group]
     if not field:
-        return [Group("", shown)] if shown else []
-    found: dict[str, list[Server]] = {}
+        return [ServerGroup("", shown)] if shown else []
+    found: dict[str, list[FleetServer]] = {}
     for one in shown:
         found.setdefault(getattr(one, field), []).append(one)
-    return [Group(title or NOTHING, found[title]) for title in sorted(found, key=lambda title: (not title, title))]
+    return [
+        ServerGroup(title or NOTHING, found[title]) for title in sorted(found, key=lambda title: (not title, title))
+    ]
 
 
-def summary(servers: Sequence[Server]) -> str:
+def summary(servers: Sequence[FleetServer]) -> str:
     """How many servers look how: `▲ 2 interference, ● 298 calm`."""
     symbols = {one.state: one.symbol for one in servers}
     counts = [(look, sum(one.state == look for one in servers)) for look in URGENCY if look in symbols]
     return ", ".join(f"{symbols[look]} {count} {NAMES[look]}" for look, count in counts)
 
 
-def _searched(server: Server) -> str:
+def _searched(server: FleetServer) -> str:
     return " ".join((server.node, server.pool, server.zone, server.machine_type, server.word)).lower()
 
 
-def _natural(server: Server) -> list[tuple[int, str]]:
+def _natural(server: FleetServer) -> list[tuple[int, str]]:
     """`web2` before `web10`."""
     parts = re.findall(r"[0-9]+|[^0-9]+", server.node.lower())
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts] + [(-1, server.pool)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from slackwater.views.pool import PoolView
+from slackwater.views.pool import PoolStatus
 from slackwater.views.row import SYMBOLS, WORDS, Row
 
 Look = Literal[
@@ -44,7 +44,7 @@ def badge(row: Row) -> Badge:
     return Badge("calm", SYMBOLS["calm"], WORDS["calm"])
 
 
-def of_pool(view: PoolView) -> Badge:
+def of_pool(view: PoolStatus) -> Badge:
     """The pool's: the most urgent of its servers', and never calm while one of them is not."""
     whole = Badge(view.state, SYMBOLS[view.state], WORDS[view.state])
     if view.stale or view.outage is not None:

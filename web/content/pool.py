@@ -10,10 +10,10 @@ import msgspec
 from slackwater.core.config import PoolSettings
 from slackwater.core.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
-from slackwater.views.pool import PoolView
+from slackwater.views.pool import PoolStatus
 from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, duration, listed, milliseconds
 from slackwater.views.week import WeekEpisode
-from slackwater.views.why import Story
+from slackwater.views.why import Episode
 from slackwater.web.content.looks import Look, badge, of_pool
 
 FEW = 12
@@ -120,11 +120,11 @@ class ShownPool(msgspec.Struct):
 
 
 def show(
-    view: PoolView,
+    view: PoolStatus,
     changes: Sequence[Change],
     now_unix_s: float,
     settings: PoolSettings | None = None,
-    episodes: Sequence[Story] = (),
+    episodes: Sequence[Episode] = (),
     all_rows: bool = True,
 ) -> ShownPool:
     """The texts of a pool; `changes` newest first, `episodes` those that go on."""
@@ -178,7 +178,7 @@ def show(
     )
 
 
-def drawn(view: PoolView, most: int = MOST_DRAWN) -> list[str]:
+def drawn(view: PoolStatus, most: int = MOST_DRAWN) -> list[str]:
     """The nodes that are drawn: none where all are, or of many those that are not calm and then the first."""
     if len(view.rows) <= most:
         return []
@@ -186,7 +186,7 @@ def drawn(view: PoolView, most: int = MOST_DRAWN) -> list[str]:
     return [row.node for row in view.rows if row.node in urgent]
 
 
-def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
+def _row(row: Row, view: PoolStatus, now_unix_s: float) -> ShownRow:
     notes = [row.server] if row.server not in ("", row.node) else []
     look, symbol, word = badge(row)
     since = row.since_unix_s if look == row.state else None
@@ -218,7 +218,7 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
     )
 
 
-def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
+def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
     row = next((row for row in view.rows if row.node == episode.node), None)
     names = {episode.node, row.server if row is not None else episode.node}
     since = [made for made in changes if made.target in names and made.time_unix_s >= episode.since_unix_s - 1.0]
@@ -251,7 +251,7 @@ def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix
     )
 
 
-def episode_url(episode: Story | WeekEpisode) -> str:
+def episode_url(episode: Episode | WeekEpisode) -> str:
     """The page of an episode."""
     return episode_path(episode.pool, episode.node, episode.since_unix_s)
 
@@ -261,7 +261,7 @@ def episode_path(pool: str, node: str, since_unix_s: float) -> str:
     return f"/pools/{quote(pool)}/episodes/{quote(node)}/{round(since_unix_s * 1000)}"
 
 
-def _sentence(view: PoolView) -> str:
+def _sentence(view: PoolStatus) -> str:
     """The last cycle in a line; if there was none, the banner reports that."""
     if not view.stale:
         return view.sentence

@@ -24,7 +24,7 @@ class ShownSetting(msgspec.Struct):
     help: str
 
 
-class Section(msgspec.Struct):
+class SettingsSection(msgspec.Struct):
     """A table of the file."""
 
     title: str
@@ -38,7 +38,7 @@ class SettingsPage(msgspec.Struct):
     """Where they were read from; empty when that is not known."""
     changed: bool
     """The file has changed since; a reload would apply it."""
-    sections: list[Section]
+    sections: list[SettingsSection]
 
 
 def settings_page(settings: ControllerSettings) -> SettingsPage:
@@ -61,18 +61,18 @@ def _parsed(text: str, path: str) -> ControllerSettings | None:
         return None
 
 
-def _sections(settings: ControllerSettings, text: str, file: str) -> Iterator[Section]:
+def _sections(settings: ControllerSettings, text: str, file: str) -> Iterator[SettingsSection]:
     lines = key_lines(text)
     described = [(*name.rpartition("."), help_text) for name, _, help_text in config.describe()]
 
-    def section(title: str, table: str, path: KeyPath, struct: msgspec.Struct) -> Section:
+    def section(title: str, table: str, path: KeyPath, struct: msgspec.Struct) -> SettingsSection:
         shown = []
         for prefix, _, name, help_text in described:
             if prefix == table and hasattr(struct, name):
                 line = lines.get((*path, name))
                 source = f"{file}, line {line}" if line else "default"
                 shown.append(ShownSetting(name, _value(getattr(struct, name)), source, help_text))
-        return Section(title, shown)
+        return SettingsSection(title, shown)
 
     yield section("At the top", "", (), settings)
     for index, pool in enumerate(settings.pool):

@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from slackwater import __version__
 from slackwater.core.messages import Change
-from slackwater.views.why import Story
+from slackwater.views.why import Episode
 from slackwater.web.metric_values import METRICS, Value, is_counter
 
 SCOPE = InstrumentationScope("slackwater", __version__)
@@ -56,7 +56,7 @@ def metrics_data(values: Iterable[Value], now_unix_s: float, resource: Resource)
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(SCOPE, found, "")], "")])
 
 
-def spans_of(episode: Story, resource: Resource) -> Iterator[ReadableSpan]:
+def spans_of(episode: Episode, resource: Resource) -> Iterator[ReadableSpan]:
     """An episode that is over: one span from its beginning to its end, and below it a span for each Change.
 
     The same episode has the same ids each time, so one that is sent twice is one trace.

@@ -12,10 +12,10 @@ from slackwater.core.config import PoolSettings
 from slackwater.core.files import bytes_of, write_whole
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.otlp_collector import Collector
-from slackwater.views.why import AFTER_S, Story, episodes, with_changes
+from slackwater.views.why import AFTER_S, Episode, episodes, with_changes
 from slackwater.web.metric_values import values
 from slackwater.web.otlp.convert import metrics_data, resource_of, spans_of
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 
 log = logging.getLogger("slackwater.otlp")
 
@@ -34,7 +34,7 @@ class Sender:
     How far it came is in `state_dir`, so that a restart sends nothing twice and leaves nothing out.
     """
 
-    def __init__(self, reader: Reader, collector: Collector) -> None:
+    def __init__(self, reader: JournalReader, collector: Collector) -> None:
         self._reader = reader
         self._collector = collector
         self._resource = resource_of(socket.gethostname())
@@ -71,7 +71,7 @@ class Sender:
         if not problem:
             self._write(until_unix_s)
 
-    def _ended(self, journal: Journal, until_unix_s: float) -> list[tuple[PoolSettings, Story]]:
+    def _ended(self, journal: Journal, until_unix_s: float) -> list[tuple[PoolSettings, Episode]]:
         """The episodes that ended since the last one that was sent, the first that ended first."""
         since = self._sent_until_unix_s
         found = [
@@ -106,7 +106,7 @@ class Sender:
             log.error("%s: %s; a restart would send episodes again", self._path, error.strerror)
 
 
-def end_of(found: tuple[PoolSettings, Story]) -> float:
+def end_of(found: tuple[PoolSettings, Episode]) -> float:
     until_unix_s = found[1].until_unix_s
     assert until_unix_s is not None
     return until_unix_s

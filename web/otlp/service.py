@@ -12,7 +12,7 @@ from slackwater.core.config import ControllerSettings
 from slackwater.core.heartbeat import Heartbeat
 from slackwater.core.otlp_collector import Collector
 from slackwater.core.stopping import stop_event
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 
 log = logging.getLogger("slackwater.otlp")
 
@@ -25,7 +25,7 @@ async def run(settings: ControllerSettings) -> None:
     from slackwater.web.otlp.sender import Sender  # needs packages that the Collector found
 
     stop = stop_event()
-    sender = Sender(Reader(settings), collector)
+    sender = Sender(JournalReader(settings), collector)
     heartbeat = Heartbeat()
     next_s = time.monotonic()
     log.info("OpenTelemetry collector: %s", without_password(settings.otlp.endpoint))

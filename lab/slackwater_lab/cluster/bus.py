@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.x509.oid import NameOID
 
 from slackwater.core.bus import nats_server
-from slackwater.core.bus.config import WSENGINE, Node
+from slackwater.core.bus.config import WSENGINE, ListedNode
 from slackwater.core.config import BusSettings, ControllerSettings
 from slackwater.core.files import write_secret
 from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS, Host
@@ -42,7 +42,7 @@ VALID = datetime.timedelta(days=30)
 def prepare(lab_hosts: Sequence[Host]) -> None:
     """Makes the bus's certificate, unless it is there, and its users: the controller's, and those of all hosts."""
     certify()
-    nats_server.change_nodes(SITE, lambda _: [Node(host.pool, host.name) for host in lab_hosts])
+    nats_server.change_nodes(SITE, lambda _: [ListedNode(host.pool, host.name) for host in lab_hosts])
 
 
 def forget(state_dir: Path = STATE_DIR) -> None:

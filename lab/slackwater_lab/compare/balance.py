@@ -7,7 +7,7 @@ import math
 import statistics as plain
 from collections.abc import Mapping, Sequence
 
-from slackwater.lbengine.backends.haproxy.measured import Measured, Measurement, Ratio, Response
+from slackwater.lbengine.backends.haproxy.measured import MeasuredAlgorithm, Measurement, Ratio, Response
 from slackwater_lab.cells import templates
 from slackwater_lab.compare import statistics
 from slackwater_lab.compare.drawn import Played
@@ -38,9 +38,9 @@ def measured(played: Sequence[Played], command: str) -> Measurement:
     def response(ours: str, theirs: str) -> Response:
         return Response(*(_ratio(felt, ours, theirs, key) for key in ("mean_ms", "p95_ms", "p99_ms")))
 
-    def of(name: str) -> Measured:
+    def of(name: str) -> MeasuredAlgorithm:
         to_best, to_alone = (_ratios(felt, WITH[name], other, "mean_ms") for other in (WITH[best], ALONE[name]))
-        return Measured(
+        return MeasuredAlgorithm(
             to_best=response(WITH[name], WITH[best]),
             to_alone=response(WITH[name], ALONE[name]),
             to_best_worst=max(to_best),

@@ -16,7 +16,7 @@ import numpy as np
 from slackwater.detector.tail.data import Rows
 from slackwater.detector.tail.estimator import paae, r2
 from slackwater.detector.tail.regressors import Forest
-from slackwater.detector.tail.table import Table
+from slackwater.detector.tail.table import TabularLearner
 from slackwater.governor.types import Hardware
 from slackwater_lab.governor.figures import Figure, one_by_one
 from slackwater_lab.governor.heimdall import STEP_S, TARGET_MS, machine
@@ -51,7 +51,7 @@ def online(of: Hardware, rows: Rows, passes: int, seed: int) -> tuple[float, flo
     known = with_clocks(of, rows)
     before = np.flatnonzero(np.diff(rows.configuration) == 0)
     states, measured_ms = known.inputs[before], known.p95_ms[before + 1]
-    table = Table(LEAST_MS, TARGET_MS, seed)
+    table = TabularLearner(LEAST_MS, TARGET_MS, seed)
     table.fit(known.only(np.array([known.inputs[:, 0].argmax()])))  # one second, so that it knows the highest load
     predicted: list[float] = []
     for number in range((passes + 1) * len(states)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from slackwater.detector.tail.data import Rows
 from slackwater.detector.tail.regressors import Forest, Svm
-from slackwater.detector.tail.table import Table
+from slackwater.detector.tail.table import TabularLearner
 from slackwater.governor.policies.table import POLICIES, Conditions
 from slackwater.governor.types import Hardware, Policy
 from slackwater_lab.governor.figures import Figure, one_by_one
@@ -57,7 +57,7 @@ def _svm(of: Hardware, seed: int) -> Policy:
 
 
 def _rl(of: Hardware, seed: int) -> Policy:
-    table = Table(LEAST_MS, TARGET_MS, seed)
+    table = TabularLearner(LEAST_MS, TARGET_MS, seed)
     table.fit(with_clocks(of, profile(PROFILE_STEP_S)))
     return HeimdallRl(of, TARGET_MS, table)
 

@@ -88,7 +88,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
     )
 
 
-def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
+def _server(state: ServerStateLine, row: Mapping[str, str], where: str) -> Server:
     """A server from its state and its row. If its counters are no numbers it is uncounted. Raises BalancerError."""
     where = f"{where}: server {state.name}"
     _expect(row, ("status", "bck"), "show stat", where)
@@ -122,7 +122,7 @@ def _server(state: ServerState, row: Mapping[str, str], where: str) -> Server:
         return replace(server, uncounted=str(error))
 
 
-def _condition(state: ServerState, status: str) -> ServerCondition:
+def _condition(state: ServerStateLine, status: str) -> ServerCondition:
     if state.admin & MAINTENANCE:
         return "maintenance"
     if state.running == STOPPED:
@@ -186,7 +186,7 @@ MOST_COUNT = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class ServerState:
+class ServerStateLine:
     """A server's line in `show servers state`."""
 
     name: str
@@ -238,7 +238,7 @@ def placeholder(admin: int, address: str, shown: str) -> Placeholder:
     return "no_address" if address in NOWHERE or (address == "-" and not shown) else ""
 
 
-def states(text: str, where: str) -> tuple[list[ServerState], dict[str, str]]:
+def states(text: str, where: str) -> tuple[list[ServerStateLine], dict[str, str]]:
     """The rows of `show servers state`, and the rows that cannot be read as name -> why, in words.
 
     The first line must be the format's version, the second `# ` with the columns. Raises BalancerError for another
@@ -262,7 +262,7 @@ def states(text: str, where: str) -> tuple[list[ServerState], dict[str, str]]:
     return server_states, unreadable
 
 
-def _state(row: Mapping[str, str], times: int, where: str) -> ServerState:
+def _state(row: Mapping[str, str], times: int, where: str) -> ServerStateLine:
     """A row of `show servers state`; `times`: number of rows with its name. Raises BalancerError."""
     _expect(row, ("srv_name",), "show servers state", where)
     name = row["srv_name"]
@@ -280,4 +280,4 @@ def _state(row: Mapping[str, str], times: int, where: str) -> ServerState:
     srv_record = row.get("srvrecord", "-") != "-"
     is_encrypted = row.get("srv_use_ssl", "0") not in ("0", "-")
     address = row.get("srv_addr", "")
-    return ServerState(name, running, admin, weight, configured, agent, srv_record, address, is_encrypted)
+    return ServerStateLine(name, running, admin, weight, configured, agent, srv_record, address, is_encrypted)

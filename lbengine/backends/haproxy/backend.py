@@ -14,7 +14,7 @@ from slackwater.lbengine.backends.haproxy.agent_check import AgentCheck
 from slackwater.lbengine.backends.haproxy.fleet import haproxy_of
 from slackwater.lbengine.backends.haproxy.preflight import check
 from slackwater.lbengine.backends.haproxy.settings import TCP, HAProxyPool
-from slackwater.lbengine.backends.haproxy.site import Configuration
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration
 from slackwater.lbengine.backends.haproxy.survey import access_of
 from slackwater.lbengine.balancer import Backend, Balancer, Snapshot, Target
 
@@ -63,7 +63,7 @@ def _rest(pool: HAProxyPool, other: PoolSettings) -> HAProxyPool | None:
 
 def _lacks(pool: HAProxyPool) -> list[str]:
     local = [path for path in pool.all_sockets if not path.startswith(TCP)]
-    return [text for path in local for text in access_of(path, Configuration())]
+    return [text for path in local for text in access_of(path, SiteConfiguration())]
 
 
 def _advice(pool: HAProxyPool, snapshot: Snapshot) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ ASK_AGAIN_S = 2.0
 Result = TypeVar("Result")
 
 
-class Fleet(Balancer):
+class HAProxies(Balancer):
     """HAProxies as one balancer. `clock` is monotonic."""
 
     def __init__(self, members: Sequence[HAProxy], clock: Callable[[], float] = time.monotonic) -> None:
@@ -175,7 +175,7 @@ def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
     return sum(value * weight for value, weight in known) / total if total else None
 
 
-def haproxy_of(backend: str, sockets: Sequence[str], timeout_s: float) -> HAProxy | Fleet:
+def haproxy_of(backend: str, sockets: Sequence[str], timeout_s: float) -> HAProxy | HAProxies:
     """The HAProxy, or HAProxies, behind these admin sockets."""
     members = [HAProxy(path, backend, timeout_s) for path in sockets]
-    return members[0] if len(members) == 1 else Fleet(members)
+    return members[0] if len(members) == 1 else HAProxies(members)

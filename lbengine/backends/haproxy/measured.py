@@ -30,7 +30,7 @@ class Response(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p99: Ratio
 
 
-class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredAlgorithm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An algorithm with Slackwater, as ratios that are taken scenario by scenario."""
 
     to_best: Response
@@ -52,7 +52,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scenarios: int
     best: str
     """The algorithm whose means have the least geometric mean."""
-    balances: dict[str, Measured]
+    balances: dict[str, MeasuredAlgorithm]
     """By HAProxy's name."""
 
 

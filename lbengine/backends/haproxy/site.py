@@ -51,7 +51,7 @@ class StatsSocket:
 
 
 @dataclass(frozen=True)
-class Configuration:
+class SiteConfiguration:
     """The contents of the files as far as they matter here."""
 
     sockets: list[StatsSocket] = field(default_factory=list)
@@ -76,7 +76,7 @@ def _of_server(by_server: Mapping[str, str], server: str) -> str:
     return by_server.get(server) or by_server.get(server.rstrip("0123456789"), "")
 
 
-def read_configuration(path: Path) -> Configuration:
+def read_configuration(path: Path) -> SiteConfiguration:
     """Reads the file, and all others that a running HAProxy was started with beside it.
 
     Raises SurveyError for a file that cannot be read, or is no configuration.
@@ -97,8 +97,8 @@ def read_configuration(path: Path) -> Configuration:
     return _configuration(rows, [place for place, _ in lines])
 
 
-def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str]) -> Configuration:
-    configuration = Configuration()
+def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str]) -> SiteConfiguration:
+    configuration = SiteConfiguration()
     prefix = ""
     defaults: dict[str, list[str]] = {}
     last_defaults: list[str] = []
@@ -159,7 +159,7 @@ def socket_named(name: str) -> str:
     return place
 
 
-def find_in(configuration: Configuration) -> tuple[str, str] | None:
+def find_in(configuration: SiteConfiguration) -> tuple[str, str] | None:
     """The first admin socket of the configuration that can be used, and its place in words; None where there is none.
 
     Raises SurveyError where none of its sockets can be used.

@@ -24,7 +24,7 @@ from slackwater.lbengine.backends.haproxy.answers import MOST_DIGITS, facts_of, 
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.backends.haproxy.preflight import check, of_several
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.lbengine.backends.haproxy.site import Configuration, SurveyError, find_in, socket_named, spoken
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, SurveyError, find_in, socket_named, spoken
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder
 
 USUAL_SOCKETS = (
@@ -103,7 +103,7 @@ class Survey(msgspec.Struct, frozen=True):
     """The rights that the controller's user lacks to use the socket, in words with the remedy."""
 
 
-def find_socket(named: str, configuration: Configuration, usual: Sequence[str] = USUAL_SOCKETS) -> tuple[str, str]:
+def find_socket(named: str, configuration: SiteConfiguration, usual: Sequence[str] = USUAL_SOCKETS) -> tuple[str, str]:
     """The admin socket, and in words how it was found: named, in the configuration, or at a usual place.
 
     Raises SurveyError where there is none.
@@ -121,7 +121,7 @@ def find_socket(named: str, configuration: Configuration, usual: Sequence[str] =
     )
 
 
-def survey(socket: str, found_by: str, configuration: Configuration, timeout_s: float) -> Survey:
+def survey(socket: str, found_by: str, configuration: SiteConfiguration, timeout_s: float) -> Survey:
     """Asks the HAProxy behind the socket, and changes nothing. Raises SurveyError when it does not answer."""
     haproxy = HAProxy(socket, "none", timeout_s)
     questions = ("show info", f"show stat -1 {_BACKEND_AND_SERVER} -1", "show servers state", "set server none/none")
@@ -143,7 +143,9 @@ def survey(socket: str, found_by: str, configuration: Configuration, timeout_s: 
     return Survey(socket, found_by, facts.get("Version", "?"), backends, access_of(socket, configuration))
 
 
-def backends_of(stats: str, state: str, configuration: Configuration) -> Iterator[tuple[str, str, list[FoundServer]]]:
+def backends_of(
+    stats: str, state: str, configuration: SiteConfiguration
+) -> Iterator[tuple[str, str, list[FoundServer]]]:
     """(name, algorithm, servers) of each backend with servers, in HAProxy's order."""
     by_backend: dict[str, tuple[str, list[FoundServer]]] = {}
     rows = _rows(stats)
@@ -177,7 +179,7 @@ def _states(state: str) -> dict[tuple[str, str], dict[str, str]]:
     return {(row["be_name"], row["srv_name"]): row for row in rows if "be_name" in row and "srv_name" in row}
 
 
-def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Configuration) -> FoundServer:
+def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: SiteConfiguration) -> FoundServer:
     address = row.get("addr") or ""
     number = address.rpartition(":")[2]
     protocol = spoken(
@@ -231,7 +233,7 @@ def _examined(
     balance: str,
     servers: list[FoundServer],
     socket: str,
-    configuration: Configuration,
+    configuration: SiteConfiguration,
     timeout_s: float,
 ) -> FoundBackend:
     where = f" ({configuration.backends[name]})" if name in configuration.backends else ""
@@ -252,7 +254,7 @@ def _examined(
 
 
 def access_of(
-    socket: str, configuration: Configuration, user: str = SERVICE_USER, systemd: Path = SYSTEMD
+    socket: str, configuration: SiteConfiguration, user: str = SERVICE_USER, systemd: Path = SYSTEMD
 ) -> list[str]:
     """The rights that the controller's user lacks to connect to the socket, in words with the remedy.
 

@@ -34,7 +34,7 @@ QUIESCENT = "/proc/sys/net/ipv4/vs/expire_quiescent_template"
 
 
 @dataclass(frozen=True)
-class Result:
+class CommandResult:
     """A command's exit status and output."""
 
     status: int
@@ -42,14 +42,14 @@ class Result:
     err: str
 
 
-Run = Callable[[list[str], str], Result]
+Run = Callable[[list[str], str], CommandResult]
 """(command, standard input) -> Result. Raises BalancerUnreachable when it can't be run or doesn't end in time."""
 
 
 def run_here(timeout_s: float) -> Run:
     """Runs commands on this host, each for at most `timeout_s`."""
 
-    def run(argv: list[str], stdin: str) -> Result:
+    def run(argv: list[str], stdin: str) -> CommandResult:
         try:
             done = subprocess.run(
                 argv,
@@ -66,7 +66,7 @@ def run_here(timeout_s: float) -> Run:
             raise BalancerUnreachable(f"{argv[0]} may not be run by this user") from None
         except subprocess.TimeoutExpired:
             raise BalancerUnreachable(f"`{' '.join(argv)}` did not end within {timeout_s:g} s") from None
-        return Result(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     return run
 

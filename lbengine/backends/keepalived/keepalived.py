@@ -43,7 +43,7 @@ DEFAULT_CONFIGURATION = "/etc/keepalived/keepalived.conf"
 LOOK_EVERY_S = 0.01
 
 
-class Files(Protocol):
+class HostFiles(Protocol):
     """The files of the host on which keepalived runs."""
 
     def read(self, path: str) -> str | None:
@@ -87,7 +87,7 @@ class Owner:
     """The name that the conditions in its configuration are compared with; None: the first part of this host's name."""
 
 
-def owner(files: Files) -> Owner | None:
+def owner(files: HostFiles) -> Owner | None:
     """The keepalived that drives IPVS on this host, by its pid file; None when none runs."""
     for path in PID_FILES:
         text = (files.read(path) or "").strip()
@@ -114,7 +114,7 @@ def _option(words: list[str], short: str, long: str) -> str:
     return ""
 
 
-def owned_by(service: Service, files: Files) -> Owner | None:
+def owned_by(service: Service, files: HostFiles) -> Owner | None:
     """The keepalived whose configuration has this service; None where there is none. Raises BalancerError."""
     running = owner(files)
     if running is None:
@@ -122,7 +122,7 @@ def owned_by(service: Service, files: Files) -> Owner | None:
     return running if _find(service, _gather(running, files)) is not None else None
 
 
-def _gather(running: Owner, files: Files) -> Texts:
+def _gather(running: Owner, files: HostFiles) -> Texts:
     try:
         return gather(running.configuration, files.read, files.matching, running.config_id)
     except ConfigurationError as error:
@@ -144,7 +144,7 @@ class Keepalived(Balancer):
         self,
         service: str,
         run: Run,
-        files: Files,
+        files: HostFiles,
         wait_s: float,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -9,14 +9,14 @@ from pathlib import PurePosixPath
 from slackwater.core.config import PoolSettings
 from slackwater.lbengine.backends.ipvs.preflight import check_service
 from slackwater.lbengine.backends.ipvs.table import Service
-from slackwater.lbengine.backends.keepalived.keepalived import Files, Keepalived, own_file, owned_by
+from slackwater.lbengine.backends.keepalived.keepalived import HostFiles, Keepalived, own_file, owned_by
 from slackwater.lbengine.balancer import BalancerError
 from slackwater.lbengine.preflight import NOTHING_SET
 
 GONE_AFTER_A_BOOT = ("/run/", "/dev/shm/")
 
 
-def claim(service: Service, files: Files) -> str:
+def claim(service: Service, files: HostFiles) -> str:
     """Why only keepalived may set a service's weights, in words; empty when no keepalived has it configured.
 
     Raises BalancerError when keepalived's configuration cannot be followed.
@@ -31,7 +31,7 @@ def claim(service: Service, files: Files) -> str:
 
 
 def check(
-    keepalived: Keepalived, pool: PoolSettings, files: Files, without_us: Mapping[str, int] = NOTHING_SET
+    keepalived: Keepalived, pool: PoolSettings, files: HostFiles, without_us: Mapping[str, int] = NOTHING_SET
 ) -> list[str]:
     """Checks a service and its configuration, and changes nothing; returns warnings. Raises BalancerError."""
     running, known = keepalived.configuration()

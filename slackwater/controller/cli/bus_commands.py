@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from slackwater.core.bus import nats_server
-from slackwater.core.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users
+from slackwater.core.bus.config import WSENGINE, ListedNode, Tls, config_text, passwords_in, read_nodes, users
 from slackwater.core.bus.node_settings import node_text
 from slackwater.core.bus.ports import Port, parse_port
 from slackwater.core.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
@@ -94,7 +94,7 @@ def node() -> None:
 def add(pool_name: str, name: str, config_path: Path, as_json: bool) -> None:
     """Let NODE of POOL log in; prints what goes to the node. A password that is there stays."""
     settings = private(config_path)
-    new = Node(settings.the_pool(pool_name).name, name)
+    new = ListedNode(settings.the_pool(pool_name).name, name)
     nats_server.change_nodes(settings, lambda nodes: nodes if new in nodes else [*nodes, new])
     taken_over(settings)
     url = settings.bus.address

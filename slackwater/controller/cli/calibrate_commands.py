@@ -15,7 +15,7 @@ from slackwater.core.options import config_option, pool_option
 from slackwater.core.stopping import on_stop
 from slackwater.detector.recordings.recording import read
 from slackwater.detector.train import calibrate as calibrating
-from slackwater.detector.train.calibrate import CalibrationError, Limits, NoiseSchedule
+from slackwater.detector.train.calibrate import CalibrationError, NoiseSchedule, StopLimits
 from slackwater.detector.train.training import train_model
 
 EXAMPLE = "ssh {node} stress-ng --cpu 2 --cpu-load {percent} --timeout {seconds}s"
@@ -73,7 +73,7 @@ def calibrate(
     settings = load(config_path)
     pool = settings.the_pool(pool_name).name
     schedule = NoiseSchedule(nodes, kind, intensities, rounds, noise_s, calm_s, noise_command, stop_command)
-    limits = Limits(max_rt_p95_ms, max_errors_per_s, max_load)
+    limits = StopLimits(max_rt_p95_ms, max_errors_per_s, max_load)
     if any(out.glob("*.parquet")):
         raise click.UsageError(f"{out}: holds recordings already; name another folder")
     first = " ".join(calibrating.argv_of(noise_command, nodes[0], min(intensities), noise_s))
@@ -104,7 +104,7 @@ def calibrate(
 
 
 async def _interruptible(
-    settings: ControllerSettings, pool: str, schedule: NoiseSchedule, limits: Limits, out: Path
+    settings: ControllerSettings, pool: str, schedule: NoiseSchedule, limits: StopLimits, out: Path
 ) -> list[Path]:
     """Runs the calibration. SIGINT and SIGTERM end it as a limit does."""
     work = asyncio.ensure_future(

@@ -32,7 +32,7 @@ START = "systemctl enable --now slackwater-controller"
 LOG = "journalctl -u slackwater-controller"
 
 
-class Line(msgspec.Struct, frozen=True):
+class CheckLine(msgspec.Struct, frozen=True):
     """The result for one thing that was checked."""
 
     about: str
@@ -61,7 +61,7 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     """
     logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line of the result says the same
     until_s = time.monotonic() + (wait_s or 0.0)
-    shown: set[Line] = set()
+    shown: set[CheckLine] = set()
     while True:
         lines = list(_check_all(config_path))
         if not as_json:
@@ -82,13 +82,13 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     sys.exit(1 if missing else 0)
 
 
-def _check_all(config_path: Path) -> Iterator[Line]:
+def _check_all(config_path: Path) -> Iterator[CheckLine]:
     try:
         load(config_path)
     except ConfigError as error:
-        yield Line("configuration", "missing", str(error), "" if config_path.exists() else "slackwater init")
+        yield CheckLine("configuration", "missing", str(error), "" if config_path.exists() else "slackwater init")
     else:
-        yield Line("configuration", "ok", str(config_path))
+        yield CheckLine("configuration", "ok", str(config_path))
     try:
         settings = load_or_last(config_path)
     except ConfigError:
@@ -100,46 +100,48 @@ def _check_all(config_path: Path) -> Iterator[Line]:
         yield from _nodes(settings, pool, is_running=is_running)
 
 
-def _balancer(settings: ControllerSettings, pool: PoolSettings) -> Iterator[Line]:
+def _balancer(settings: ControllerSettings, pool: PoolSettings) -> Iterator[CheckLine]:
     about = f"balancer of pool {pool.name}"
     try:
         # As in observe mode: in act mode some balancers can only be asked by setting a weight.
         warnings = check(msgspec.structs.replace(pool, mode="observe"), settings.lbengine, settings.state_dir)
     except BalancerError as error:
-        yield Line(about, "missing", str(error))
+        yield CheckLine(about, "missing", str(error))
         return
-    yield Line(about, "ok", pool.place)
+    yield CheckLine(about, "ok", pool.place)
     for warning in warnings:
-        yield Line(about, "warning", warning)
+        yield CheckLine(about, "warning", warning)
     for text in lacks(pool):
-        yield Line(about, "missing", text)
+        yield CheckLine(about, "missing", text)
 
 
-def _controller(settings: ControllerSettings) -> Generator[Line, None, bool]:
+def _controller(settings: ControllerSettings) -> Generator[CheckLine, None, bool]:
     """Returns whether the controller runs."""
     pid = running_serve(settings.state_dir)
     if pid is None:
-        yield Line("controller", "missing", "it does not run", START)
+        yield CheckLine("controller", "missing", "it does not run", START)
         return False
     described = read_serve(Path(settings.state_dir)) or {}
     idle = [name for name, works in described.get("works", {}).items() if not works]
     if idle or not described:
-        yield Line("controller", "missing", f"no progress yet: {', '.join(idle) or 'all parts'}", LOG)
+        yield CheckLine("controller", "missing", f"no progress yet: {', '.join(idle) or 'all parts'}", LOG)
     else:
-        yield Line("controller", "ok", f"pid {pid}, dashboard {described.get('web') or 'off'}")
+        yield CheckLine("controller", "ok", f"pid {pid}, dashboard {described.get('web') or 'off'}")
     last = described.get("reloads", {}).get("last") or {}
     if last.get("error"):
-        yield Line("last reload", "missing", f"refused: {last['error']}", "correct the file, then slackwater reload")
+        yield CheckLine(
+            "last reload", "missing", f"refused: {last['error']}", "correct the file, then slackwater reload"
+        )
     return True
 
 
-def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool) -> Iterator[Line]:
+def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool) -> Iterator[CheckLine]:
     try:
         snapshot = balancer_of(pool, settings.lbengine.socket_timeout_s).read()
     except BalancerError:
         return  # `_balancer` reports it
     if (better := advice(pool, snapshot)) is not None:
-        yield Line(f"balance algorithm of pool {pool.name}", "warning", *better)
+        yield CheckLine(f"balance algorithm of pool {pool.name}", "warning", *better)
     yield from _servers(settings, pool, snapshot)
     nodes_of_bus = (
         None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
@@ -155,22 +157,24 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         about = f"node {node} of pool {pool.name}"
         if is_running and _has_no_monitor(samples.get(node), heard.get(node, 0.0)):
             seen = "it has no monitor: what its balancer sees of it is shown, and not judged"
-            yield Line(about, "warning", seen, "install slackwater-monitor there, so that it is judged")
+            yield CheckLine(about, "warning", seen, "install slackwater-monitor there, so that it is judged")
         elif nodes_of_bus is not None and node not in nodes_of_bus:
-            yield Line(about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}")
+            yield CheckLine(
+                about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}"
+            )
         elif not is_running:
-            yield Line(about, "missing", "nobody listens, as the controller does not run", START)
+            yield CheckLine(about, "missing", "nobody listens, as the controller does not run", START)
         elif (heard_unix_s := heard.get(node)) is None:
             remedy = "run `slackwater-monitor check` there; `systemctl enable --now slackwater-monitor` starts it"
-            yield Line(about, "missing", f"no Sample has come; it sends them to {settings.bus.address}", remedy)
+            yield CheckLine(about, "missing", f"no Sample has come; it sends them to {settings.bus.address}", remedy)
         elif (age_s := time.time() - heard_unix_s) > HEARD_WITHIN_S:
             remedy = "run `systemctl status slackwater-monitor` and `slackwater-monitor check` there"
-            yield Line(about, "missing", f"the last Sample came {age_s:.0f} s ago", remedy)
+            yield CheckLine(about, "missing", f"the last Sample came {age_s:.0f} s ago", remedy)
         elif why := unseen(samples.get(node), sent.get(node, 0.0)):
             remedy = f"run `slackwater-monitor check` on {node}"
-            yield Line(about, "warning", f"its Samples come, but its requests are not known: {why}", remedy)
+            yield CheckLine(about, "warning", f"its Samples come, but its requests are not known: {why}", remedy)
         else:
-            yield Line(about, "ok", "its Samples come")
+            yield CheckLine(about, "ok", "its Samples come")
 
 
 def _has_no_monitor(sample: Sample | None, heard_unix_s: float) -> bool:
@@ -190,7 +194,7 @@ def unseen(sample: Sample | None, sent_per_s: float) -> str:
     return ""
 
 
-def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapshot) -> Iterator[Line]:
+def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapshot) -> Iterator[CheckLine]:
     """Servers that fail, or whose weight is lowered, by the controller's last Cycle."""
     cycle = _latest_cycle(settings, pool)
     if cycle is None or time.time() - cycle.time_unix_s > HEARD_WITHIN_S:
@@ -199,7 +203,7 @@ def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapsho
     rates = [state.rps for state in cycle.servers if state.rps is not None]
     if errors and rates:
         text = f"{sum(rates):.1f} requests/s, {sum(errors):.1f} errors/s"
-        yield Line(f"requests of pool {pool.name}", "ok", text)
+        yield CheckLine(f"requests of pool {pool.name}", "ok", text)
     weights = {server.name: server.weight for server in snapshot.servers}
     for server in cycle.servers:
         about = f"server {server.server} of pool {pool.name}"
@@ -208,10 +212,12 @@ def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapsho
             where = (
                 f"look at its own error log; {server.errors_per_s or 0.0:.1f} errors/s now, and no load is moved to it"
             )
-            yield Line(about, "warning", failing, where)
+            yield CheckLine(about, "warning", failing, where)
         weight = weights.get(server.server)
         if server.cause is not None and weight is not None and weight < server.baseline:
-            yield Line(about, "ok", f"Slackwater has set its weight to {weight} of {server.baseline}: {server.why}")
+            yield CheckLine(
+                about, "ok", f"Slackwater has set its weight to {weight} of {server.baseline}: {server.why}"
+            )
 
 
 def _latest_cycle(settings: ControllerSettings, pool: PoolSettings) -> Cycle | None:

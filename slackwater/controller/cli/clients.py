@@ -26,9 +26,9 @@ from slackwater.core.options import Command, config_option
 if TYPE_CHECKING:
     from slackwater.core.journal.journal import Journal
     from slackwater.core.messages import Change
-    from slackwater.views.pool import PoolView
+    from slackwater.views.pool import PoolStatus
     from slackwater.views.week import Week
-    from slackwater.views.why import Story
+    from slackwater.views.why import Episode
 
 ANSWERS_WITHIN_S = 15.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -42,13 +42,13 @@ class ClientError(Exception):
 class ControllerClient(Protocol):
     """A controller, as the commands use it."""
 
-    def views(self, pool: str | None) -> list[PoolView]:
+    def views(self, pool: str | None) -> list[PoolStatus]:
         """The pools' tables, now."""
 
     def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
         """The newest first."""
 
-    def story(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Story | None]:
+    def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:
         """The pool's name, and the node's last episode within a week, or the one that went on at `at_unix_s`."""
 
     def week(self, pool: str | None, days: int) -> Week:
@@ -81,13 +81,13 @@ class LocalClient:
         with Journal.open(journal_path(self._settings.state_dir), read_only=True) as journal:
             yield journal
 
-    def views(self, pool: str | None) -> list[PoolView]:
+    def views(self, pool: str | None) -> list[PoolStatus]:
         from slackwater.core.config import look_at
-        from slackwater.views.pool import pool_view, without_controller
+        from slackwater.views.pool import pool_status, without_controller
 
         pools = [self._settings.the_pool(pool)] if pool else self._settings.pool
         with self._journal() as journal:
-            views = [pool_view(journal, one.name, time.time(), one.servers, one.title) for one in pools]
+            views = [pool_status(journal, one.name, time.time(), one.servers, one.title) for one in pools]
         if not any(view.stale for view in views) or not self._is_dead():
             return views
         timeout_s = self._settings.lbengine.socket_timeout_s
@@ -107,13 +107,13 @@ class LocalClient:
         with self._journal() as journal:
             return journal.changes(name, limit, since_unix_s)
 
-    def story(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Story | None]:
+    def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:
         from slackwater.views import why
 
         of = self._settings.the_pool(pool)
         named = of.servers.get(node, node)
         with self._journal() as journal:
-            return of.name, why.story(journal, of.name, named, of.servers, time.time(), at_unix_s)
+            return of.name, why.episode_of(journal, of.name, named, of.servers, time.time(), at_unix_s)
 
     def week(self, pool: str | None, days: int) -> Week:
         from slackwater.views import week as views
@@ -163,7 +163,7 @@ class ApiClient:
         self._token = token
         self._known: dict[str | None, str] = {}
 
-    def views(self, pool: str | None) -> list[PoolView]:
+    def views(self, pool: str | None) -> list[PoolStatus]:
         views = self._views()
         if pool is not None:
             self._check(pool, views)
@@ -175,12 +175,12 @@ class ApiClient:
         query = {"pool": self.the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
         return self._get("/changes", Changes, {key: value for key, value in query.items() if value is not None}).changes
 
-    def story(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Story | None]:
-        from slackwater.views.answers import NodeStory
+    def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:
+        from slackwater.views.answers import NodeEpisode
 
         name = self.the_pool(pool)
         query = None if at_unix_s is None else {"at_unix_s": at_unix_s}
-        return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", NodeStory, query).story
+        return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/episode", NodeEpisode, query).episode
 
     def week(self, pool: str | None, days: int) -> Week:
         from slackwater.views.week import Week
@@ -210,12 +210,12 @@ class ApiClient:
         name = self.the_pool(pool)
         return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(fields)).sentence
 
-    def _views(self) -> list[PoolView]:
+    def _views(self) -> list[PoolStatus]:
         from slackwater.views.answers import Pools
 
         return self._get("/pools", Pools).pools
 
-    def _check(self, name: str, views: list[PoolView]) -> None:
+    def _check(self, name: str, views: list[PoolStatus]) -> None:
         names = [view.pool for view in views]
         if name not in names:
             raise ClientError(f"no pool `{name}`; {self._url} has: {', '.join(names)}")

@@ -30,7 +30,7 @@ class PoolAnswer(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
-class Answers(msgspec.Struct):
+class PoolAnswers(msgspec.Struct):
     """For `--json`."""
 
     answers: list[PoolAnswer]
@@ -45,7 +45,7 @@ def send_to_one(client: ControllerClient, pool_name: str | None, as_json: bool, 
     """Sends a command to one pool and prints the answer."""
     pool = client.the_pool(pool_name)
     sentence = client.send(pool, **fields)
-    tell(Answers([PoolAnswer(pool, sentence)]), sentence, as_json)
+    tell(PoolAnswers([PoolAnswer(pool, sentence)]), sentence, as_json)
 
 
 def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_json: bool, action: str, why: str) -> None:
@@ -55,7 +55,7 @@ def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_jso
         return
     if pool_name is not None:
         raise click.UsageError("--all and --pool exclude each other.")
-    answers = Answers([])
+    answers = PoolAnswers([])
     for name in client.pools():
         try:
             answers.answers.append(PoolAnswer(name, sentence=client.send(name, action=action, why=why)))
@@ -176,7 +176,7 @@ def mark_episode(
 
     `deploy`, `backup` and `false_alarm` count as false alarms. A second mark replaces the first.
     """
-    pool, episode = client.story(pool_name, node, at_unix_s)
+    pool, episode = client.episode(pool_name, node, at_unix_s)
     if episode is None:
         raise ClientError(no_episode(node, pool, at_unix_s))
     found = {"target": episode.node, "mark": mark, "since_unix_s": episode.since_unix_s}

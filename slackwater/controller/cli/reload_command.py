@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from slackwater.controller.supervise.reload import Outcome
+from slackwater.controller.supervise.reload import ReloadOutcome
 from slackwater.core.last_settings import state_dirs_of
 from slackwater.core.messages import plain_text
 from slackwater.core.options import config_option
@@ -70,7 +70,7 @@ def _running(config_path: Path, state_dir: Path | None) -> tuple[Path, int]:
     raise ReloadError(f"no `slackwater serve` runs with {file} and its state in {where}; see --state-dir")
 
 
-def _ask(folder: Path, pid: int) -> Outcome:
+def _ask(folder: Path, pid: int) -> ReloadOutcome:
     """Sends SIGHUP and waits for the outcome of a reload that began afterwards. Raises ReloadError."""
     asked_s = time.monotonic()
     try:
@@ -79,7 +79,7 @@ def _ask(folder: Path, pid: int) -> Outcome:
         raise ReloadError(f"process {pid} is another user's: run it as root or as the controller's user") from None
     while time.monotonic() < asked_s + ANSWERS_WITHIN_S:
         last = (read_serve(folder) or {}).get("reloads", {}).get("last")
-        outcome = msgspec.convert(last, Outcome) if last else None
+        outcome = msgspec.convert(last, ReloadOutcome) if last else None
         if outcome is not None and outcome.began_s >= asked_s:
             return outcome
         if not is_alive(pid):

@@ -34,7 +34,7 @@ def status(client: ControllerClient, pool_name: str | None, as_json: bool, watch
     if as_json and watch:
         raise click.UsageError("--json and --watch exclude each other.")
 
-    def read() -> list[tables.PoolView]:
+    def read() -> list[tables.PoolStatus]:
         return client.views(pool_name)
 
     if as_json:
@@ -109,7 +109,7 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
     from slackwater.core.messages import GOVERNOR
     from slackwater.views import why as stories
 
-    pool, episode = client.story(pool_name, node, at_unix_s)
+    pool, episode = client.episode(pool_name, node, at_unix_s)
     if as_json:
         click.echo(msgspec.json.encode(episode).decode())
     elif episode is None:

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from slackwater.core import messages
 from slackwater.core.messages import Change, State
-from slackwater.views.pool import PoolView, describe_change
+from slackwater.views.pool import PoolStatus, describe_change
 from slackwater.views.reasons import expected, of_change
 from slackwater.views.row import CONDITIONS, SYMBOLS, WORDS, Row, duration
 from slackwater.views.standing import standing
 
-__all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "console", "show", "watch"]
+__all__ = ["PoolStatus", "as_json", "change_as_json", "change_as_line", "console", "show", "watch"]
 
 PIPE_COLUMNS = 240
 """Width without a terminal: lines are not wrapped for a file or grep."""
@@ -31,12 +31,12 @@ STYLES: dict[State, str] = {
 }
 
 
-def show(views: list[PoolView], now_unix_s: float, out: Console | None = None) -> None:
+def show(views: list[PoolStatus], now_unix_s: float, out: Console | None = None) -> None:
     """Prints the pools' tables."""
     (out or console()).print(_render(views, now_unix_s))
 
 
-def watch(look: Callable[[], list[PoolView]], every_s: float) -> None:
+def watch(look: Callable[[], list[PoolStatus]], every_s: float) -> None:
     """Prints them again and again in the same place, until Ctrl-C."""
     try:
         with Live(_render(look(), time.time()), console=console(), auto_refresh=False) as live:
@@ -47,8 +47,8 @@ def watch(look: Callable[[], list[PoolView]], every_s: float) -> None:
         return
 
 
-def as_json(views: list[PoolView], now_unix_s: float) -> str:
-    """`{"time_unix_s": ..., "pools": [...]}` with the fields of `slackwater.views.pool.PoolView`."""
+def as_json(views: list[PoolStatus], now_unix_s: float) -> str:
+    """`{"time_unix_s": ..., "pools": [...]}` with the fields of `slackwater.views.pool.PoolStatus`."""
     text = msgspec.json.encode({"time_unix_s": now_unix_s, "pools": views})
     return msgspec.json.format(text, indent=2).decode()
 
@@ -75,7 +75,7 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 
 
-def _render(views: list[PoolView], now_unix_s: float) -> RenderableType:
+def _render(views: list[PoolStatus], now_unix_s: float) -> RenderableType:
     parts: list[RenderableType] = []
     for view in views:
         sentence = f"last cycle: {view.sentence}" if view.stale and view.age_s is not None else view.sentence
@@ -83,7 +83,7 @@ def _render(views: list[PoolView], now_unix_s: float) -> RenderableType:
     return Group(*parts[:-1])
 
 
-def _headline(view: PoolView) -> Text:
+def _headline(view: PoolStatus) -> Text:
     words = [f"pool {view.pool}"]
     if view.mode is not None:
         words += [
@@ -104,7 +104,7 @@ def _headline(view: PoolView) -> Text:
     return line
 
 
-def _table(view: PoolView, now_unix_s: float) -> Table:
+def _table(view: PoolStatus, now_unix_s: float) -> Table:
     table = Table(box=None, pad_edge=False, header_style="underline")
     for heading in ("node", "state", "since", f"in {view.balancer}"):
         table.add_column(heading, no_wrap=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slackwater.controller.haproxy_init.first_settings import Wishes
 from slackwater.core.bus import authority
-from slackwater.core.bus.authority import Files, Write
+from slackwater.core.bus.authority import AuthorityFiles, Write
 from slackwater.core.config import ADDRESS_PATTERN, ControllerSettings, host_and_port, is_loopback
 
 ANY_PORT = 9
@@ -27,14 +27,14 @@ def with_certificate(wishes: Wishes, folder: Path) -> Wishes:
     named = wishes.tls_cert or wishes.tls_key or wishes.tls_ca
     if named or not re.search(ADDRESS_PATTERN, wishes.listen) or is_loopback(wishes.listen):
         return wishes
-    files = Files(folder.absolute())
+    files = AuthorityFiles(folder.absolute())
     authority.name_of(host_and_port(wishes.listen)[0])  # refuses before anything is written
     return replace(wishes, tls_cert=str(files.certificate), tls_key=str(files.key), tls_ca=str(files.authority))
 
 
 def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -> list[str]:
     """Makes the files that `with_certificate` has named; returns what was done, in words."""
-    files, host = Files(folder.absolute()), host_and_port(settings.bus.listen)[0]
+    files, host = AuthorityFiles(folder.absolute()), host_and_port(settings.bus.listen)[0]
     made, until = authority.ensure(files, host, write, datetime.datetime.now(datetime.UTC))
     certificate = f"{files.certificate}: a certificate of {files.authority} for {host}, valid until {until:%Y-%m-%d}"
     if not made:

@@ -23,14 +23,14 @@ from slackwater.controller.haproxy_init.first_settings import (
     settings_text,
 )
 from slackwater.core.bus import nats_server
-from slackwater.core.bus.config import Node, parse_nodes
+from slackwater.core.bus.config import ListedNode, parse_nodes
 from slackwater.core.config import ControllerSettings, is_loopback, parse
 from slackwater.core.files import PRIVATE, SERVICE_USER, exists, in_hands_of, replacing
 from slackwater.core.options import DEFAULT_CONFIG, config_option
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
 from slackwater.lbengine.backends.haproxy.configuration import started
-from slackwater.lbengine.backends.haproxy.site import Configuration, read_configuration
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, read_configuration
 from slackwater.lbengine.backends.haproxy.survey import (
     FoundBackend,
     FoundServer,
@@ -60,7 +60,7 @@ class NodeLines(msgspec.Struct, frozen=True):
     commands: list[str]
 
 
-class Result(msgspec.Struct, frozen=True):
+class InitResult(msgspec.Struct, frozen=True):
     """The survey's findings and what was done, for `--json`."""
 
     config: str
@@ -144,7 +144,7 @@ def init(
     text = settings_text(haproxy, pools, wishes)
     settings = parse(text, str(config_path))
     named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
-    new = [Node(pool.name, node.name) for pool in pools for node in pool.nodes]
+    new = [ListedNode(pool.name, node.name) for pool in pools for node in pool.nodes]
     _with_nodes(nats_server.nodes_of(settings), new)  # refuses before anything is written
     certificate: list[str] = []
     if not dry_run:
@@ -152,7 +152,7 @@ def init(
             certificate = make_certificate(settings, config_path.parent, _write)
         nats_server.change_nodes(settings, lambda nodes: _with_nodes(nodes, new))
         _write(config_path, text, 0o640)
-    result = Result(
+    result = InitResult(
         config=str(config_path),
         written=not dry_run,
         text=text,
@@ -171,16 +171,16 @@ def init(
     click.echo(msgspec.json.encode(result).decode() if as_json else _as_text(result, settings))
 
 
-def _with_nodes(nodes: list[Node], new: list[Node]) -> list[Node]:
+def _with_nodes(nodes: list[ListedNode], new: list[ListedNode]) -> list[ListedNode]:
     """The nodes with the new ones. Raises ConfigError where two have the same name."""
     together = dict.fromkeys([*nodes, *new])
     return parse_nodes("".join(f"{node.pool} {node.name}\n" for node in together), "the list of nodes")
 
 
-def _configuration(named: Path | None) -> Configuration:
+def _configuration(named: Path | None) -> SiteConfiguration:
     if named is None and not USUAL_CONFIGURATION.exists():
         running = started()
-        return read_configuration(Path(running[0].files[0])) if len(running) == 1 else Configuration()
+        return read_configuration(Path(running[0].files[0])) if len(running) == 1 else SiteConfiguration()
     return read_configuration(named or USUAL_CONFIGURATION)
 
 
@@ -221,7 +221,7 @@ def _is_cut_off(pools: list[NewPool], settings: ControllerSettings) -> bool:
     return reached_from_outside(pools) and is_loopback(settings.bus.listen)
 
 
-def _as_text(result: Result, settings: ControllerSettings) -> str:
+def _as_text(result: InitResult, settings: ControllerSettings) -> str:
     haproxy = result.haproxy
     lines = [f"HAProxy {haproxy.version}, admin socket {haproxy.socket} ({haproxy.found_by})", ""]
     left_out = {backend.backend: backend.why for backend in result.left_out}

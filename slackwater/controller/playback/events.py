@@ -74,7 +74,7 @@ class Noise(Event, tag="noise"):
     begins: bool
 
 
-class Episode(Event, tag="episode"):
+class EpisodeBegin(Event, tag="episode"):
     """The detector's state of a node became another one that is not calm."""
 
     node: str
@@ -161,7 +161,7 @@ def lines(event: Event) -> list[str]:
             ended = f"`{event.kind}` beside {event.node} ended"
             line = f"{_at(event.at_s)}[noise, as recorded] {did if event.begins else ended}"
             return ["", line] if event.begins else [line]
-        case Episode():
+        case EpisodeBegin():
             taken = f" ({event.resource})" if event.resource not in (None, "unclear") else ""
             return [
                 f"{_at(event.at_s)}{event.node}: {WORDS[event.state]}{taken}",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from slackwater.controller.playback.clock import Clock
-from slackwater.controller.playback.events import End, Episode, EpisodeEnd, Event, Noise, Opened, WouldChange
+from slackwater.controller.playback.events import End, EpisodeBegin, EpisodeEnd, Event, Noise, Opened, WouldChange
 from slackwater.controller.playback.pool import BALANCE, RecordedBalancer
 from slackwater.core.config import ControllerSettings
 from slackwater.core.journal.journal import Journal, journal_path
@@ -136,7 +136,7 @@ class Player:
             return
         self._state[verdict.node] = (verdict.state, verdict.since_unix_s)
         if verdict.state in SLOW:
-            yield Episode(
+            yield EpisodeBegin(
                 at_s=now_s, node=verdict.node, state=verdict.state, resource=verdict.resource, because=verdict.path
             )
         elif before in SLOW:

@@ -62,7 +62,7 @@ class Death:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SilenceLimits:
     """How long a child may be silent: while it starts, and between two reports of progress."""
 
     start_s: float = math.inf
@@ -81,7 +81,7 @@ class Child:
         command: Sequence[str],
         *,
         pass_fds: Sequence[int] = (),
-        limits: Limits = Limits(),
+        limits: SilenceLimits = SilenceLimits(),
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -117,7 +117,7 @@ class Child:
         """True when it was killed and is still there: the kernel cannot end it."""
         return self._is_killed
 
-    def use(self, command: Sequence[str], pass_fds: Sequence[int], limits: Limits) -> None:
+    def use(self, command: Sequence[str], pass_fds: Sequence[int], limits: SilenceLimits) -> None:
         """For its next start, whenever that is."""
         self._command, self._pass_fds, self._next_limits = list(command), list(pass_fds), limits
 

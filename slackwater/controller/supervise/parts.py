@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from slackwater.controller.supervise.children import Limits
+from slackwater.controller.supervise.children import SilenceLimits
 from slackwater.controller.supervise.differences import (
     BALANCER_VIEW,
     GOVERNOR,
@@ -40,8 +40,8 @@ def lbengine_silent_s(settings: LbengineSettings) -> float:
     return settings.cycle_s + 2 * settings.socket_timeout_s
 
 
-def limits_of(name: str, settings: ControllerSettings) -> Limits:
-    return Limits(START_WITHIN_S, lbengine_silent_s(settings.lbengine) if name == LBENGINE else OTHERS_SILENT_S)
+def limits_of(name: str, settings: ControllerSettings) -> SilenceLimits:
+    return SilenceLimits(START_WITHIN_S, lbengine_silent_s(settings.lbengine) if name == LBENGINE else OTHERS_SILENT_S)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class ReloadRefused(Exception):
     """The new settings are not in force, those before are; the text says why."""
 
 
-class Outcome(msgspec.Struct, omit_defaults=True, kw_only=True):
+class ReloadOutcome(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What became of one reload, as it stands in serve.json."""
 
     began_s: float
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The parts that were replaced."""
 
 
-class Site(Protocol):
+class ReloadedSite(Protocol):
     """What a reload needs of the supervisor."""
 
     in_force: SettingsInForce
@@ -65,7 +65,7 @@ class Site(Protocol):
         """Gives back the locks that the settings in force do not need."""
 
 
-def reload(site: Site, path: Path, found: Outcome) -> Iterator[None]:
+def reload(site: ReloadedSite, path: Path, found: ReloadOutcome) -> Iterator[None]:
     """Puts the file's settings in force; `found` has what was changed afterwards. Raises ReloadRefused."""
     try:
         new = SettingsInForce.of(read(path), path)
@@ -89,7 +89,9 @@ def reload(site: Site, path: Path, found: Outcome) -> Iterator[None]:
     (old if site.in_force is new else new).close()
 
 
-def _apply(site: Site, new: SettingsInForce, differences: list[Difference], concerned: set[str]) -> Iterator[None]:
+def _apply(
+    site: ReloadedSite, new: SettingsInForce, differences: list[Difference], concerned: set[str]
+) -> Iterator[None]:
     old = site.in_force
     examined = {one.pool for one in differences if one.pool and one.after is not None}
     listen = new.settings.web.listen if new.settings.web.listen != old.settings.web.listen else ""

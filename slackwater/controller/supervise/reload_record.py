@@ -9,7 +9,7 @@ import uuid
 
 import msgspec
 
-from slackwater.controller.supervise.reload import Outcome
+from slackwater.controller.supervise.reload import ReloadOutcome
 from slackwater.core.config import ControllerSettings
 from slackwater.core.journal.journal import Journal, JournalError, journal_path
 from slackwater.core.messages import VERSION, Change
@@ -26,14 +26,14 @@ class Reloads(msgspec.Struct, kw_only=True, frozen=True):
     last_success_unix_s: float
     """When settings were last put in force or found unchanged; the start counts."""
     last_successful: bool = True
-    last: Outcome | None = None
+    last: ReloadOutcome | None = None
 
-    def after(self, outcome: Outcome) -> Reloads:
+    def after(self, outcome: ReloadOutcome) -> Reloads:
         at = self.last_success_unix_s if outcome.error else outcome.time_unix_s
         return Reloads(last_success_unix_s=at, last_successful=not outcome.error, last=outcome)
 
 
-def to_log(outcome: Outcome) -> None:
+def to_log(outcome: ReloadOutcome) -> None:
     """A line for each setting, and one for the whole."""
     if outcome.error:
         log.error("reload refused, the settings before stay in force: %s", outcome.error)
@@ -45,7 +45,7 @@ def to_log(outcome: Outcome) -> None:
     log.info("reload done: %s; started anew: %s", settings, ", ".join(outcome.restarted) or "nothing")
 
 
-def to_journal(settings: ControllerSettings, outcome: Outcome) -> None:
+def to_journal(settings: ControllerSettings, outcome: ReloadOutcome) -> None:
     """A Change for each pool that it is about; what is about no pool is about all. Returns before it is written."""
     changes = []
     for pool in dict.fromkeys([*(one.name for one in settings.pool), *(one.pool for one in outcome.changed)]):

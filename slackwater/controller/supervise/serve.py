@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 
 from slackwater.controller.supervise import reload_record
-from slackwater.controller.supervise.children import Child, Death, Limits
+from slackwater.controller.supervise.children import Child, Death, SilenceLimits
 from slackwater.controller.supervise.differences import LBENGINE, PARTS
 from slackwater.controller.supervise.give_back import after_failed_start, set_baseline
 from slackwater.controller.supervise.notify import Notify
 from slackwater.controller.supervise.outage import Outage
 from slackwater.controller.supervise.parts import OTHERS_SILENT_S, START_WITHIN_S, SettingsInForce, limits_of, names_of
-from slackwater.controller.supervise.reload import Outcome, ReloadRefused, reload
+from slackwater.controller.supervise.reload import ReloadOutcome, ReloadRefused, reload
 from slackwater.controller.supervise.start import Start, prepare
 from slackwater.controller.supervise.store_progress import StoreProgress
 from slackwater.core import last_settings, state_dir
@@ -91,7 +91,7 @@ class Supervisor:
         self._started = False
         self._reload_asked = False
         self._reloading: Iterator[None] | None = None
-        self._outcome = Outcome(began_s=time.monotonic(), time_unix_s=time.time())
+        self._outcome = ReloadOutcome(began_s=time.monotonic(), time_unix_s=time.time())
         self._reloads = reload_record.Reloads(last_success_unix_s=time.time())
         self._written: dict[str, Any] = {}
         self._notify = Notify()
@@ -134,7 +134,7 @@ class Supervisor:
                     NATS,
                     nats_server.command(settings),
                     pass_fds=[self._lock_fd],
-                    limits=Limits(START_WITHIN_S, OTHERS_SILENT_S),
+                    limits=SilenceLimits(START_WITHIN_S, OTHERS_SILENT_S),
                     progress=StoreProgress(settings.controller_bus, BUCKET),
                 )
             )
@@ -161,7 +161,7 @@ class Supervisor:
         command, fds, limits = self._start_of(name)
         return Child(name, command, pass_fds=fds, limits=limits)
 
-    def _start_of(self, name: str) -> tuple[list[str], list[int], Limits]:
+    def _start_of(self, name: str) -> tuple[list[str], list[int], SilenceLimits]:
         """How a part is started with the settings in force."""
         fds = [self._lock_fd, self.in_force.fd]
         return self.in_force.command("run", name), fds, limits_of(name, self._settings)
@@ -201,7 +201,7 @@ class Supervisor:
             if not self._reload_asked:
                 return
             self._reload_asked = False
-            self._outcome = Outcome(began_s=time.monotonic(), time_unix_s=time.time())
+            self._outcome = ReloadOutcome(began_s=time.monotonic(), time_unix_s=time.time())
             log.info("reload: reading %s", self.in_force.path)
             self._notify.reloading()
             self._reloading = reload(self, self.in_force.path, self._outcome)

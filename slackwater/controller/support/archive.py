@@ -36,7 +36,7 @@ class BundleError(Exception):
     """The bundle cannot be written; the text has the file and the reason."""
 
 
-class Entry(msgspec.Struct):
+class ArchivedFile(msgspec.Struct):
     """A file of the archive."""
 
     name: str
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct):
 class Contents(msgspec.Struct):
     """What is in an archive, and what is not."""
 
-    files: list[Entry]
+    files: list[ArchivedFile]
     left_out: dict[str, str]
     """Name and reason."""
     secrets_removed: int
@@ -97,7 +97,7 @@ class Bundle:
                 continue
             room -= len(zlib.compress(fitting.data)) + ENTRY_BYTES
             chosen.append(fitting)
-        files = [Entry(text.name, len(text.data), text.cut) for text in chosen]
+        files = [ArchivedFile(text.name, len(text.data), text.cut) for text in chosen]
         return chosen, Contents(files, left_out, self.scrubber.removed)
 
 

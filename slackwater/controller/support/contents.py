@@ -45,7 +45,7 @@ Text = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Site:
+class BundledSite:
     """What the bundle is of."""
 
     config: Path
@@ -65,15 +65,15 @@ class Site:
         return Path(self.settings.state_dir)
 
 
-def site_of(config: Path, since: str, has_check: bool) -> Site:
+def site_of(config: Path, since: str, has_check: bool) -> BundledSite:
     """With its settings, if they can be read."""
     try:
-        return Site(config, load(config), "", since, has_check)
+        return BundledSite(config, load(config), "", since, has_check)
     except ConfigError as error:
-        return Site(config, None, str(error), since, has_check)
+        return BundledSite(config, None, str(error), since, has_check)
 
 
-def gather(site: Site, bundle: Bundle) -> None:
+def gather(site: BundledSite, bundle: Bundle) -> None:
     """All parts; one that cannot be had is left out with its reason."""
     _settings(site, bundle)  # first: the scrubber learns the secrets from it
     for name, part in PARTS.items():
@@ -84,7 +84,7 @@ def gather(site: Site, bundle: Bundle) -> None:
             bundle.left_out(name, str(error))
 
 
-def _settings(site: Site, bundle: Bundle) -> None:
+def _settings(site: BundledSite, bundle: Bundle) -> None:
     """The settings that are given, and those in force."""
     scrubber = bundle.scrubber
     given: dict[str, object] = {}
@@ -107,7 +107,7 @@ def _settings(site: Site, bundle: Bundle) -> None:
     bundle.add("settings.json", json.dumps(found, indent=1, default=str) + "\n")
 
 
-def versions(_: Site) -> Iterator[Text]:
+def versions(_: BundledSite) -> Iterator[Text]:
     lines = [f"slackwater {__version__}", f"python {sys.version}", f"kernel {platform.platform()}"]
     try:
         lines += [f"{key} {value}" for key, value in platform.freedesktop_os_release().items() if key != "HOME_URL"]
@@ -120,7 +120,7 @@ def versions(_: Site) -> Iterator[Text]:
     yield "versions.txt", "\n".join(lines) + "\n"
 
 
-def checks(site: Site) -> Iterator[Text]:
+def checks(site: BundledSite) -> Iterator[Text]:
     """`slackwater check`, and on a node `slackwater-monitor check`."""
     if site.has_check:
         command = (sys.executable, "-P", "-m", "slackwater.controller.cli.main", "check", "--config", str(site.config))
@@ -129,18 +129,18 @@ def checks(site: Site) -> Iterator[Text]:
         raise NotRead("this version has no `slackwater check`")
 
 
-def node_checks(_: Site) -> Iterator[Text]:
+def node_checks(_: BundledSite) -> Iterator[Text]:
     path = NODE_FOLDER / NODE_FILES[0]
     if not path.exists():
         raise NotRead(f"{path} is not there: no monitor is configured on this machine")
     yield "node-check.txt", output("slackwater-monitor", "check", "--config", str(path))
 
 
-def units(_: Site) -> Iterator[Text]:
+def units(_: BundledSite) -> Iterator[Text]:
     yield "units.txt", output("systemctl", "show", "--no-pager", "-p", SHOWN, *UNITS, ok=(0,))
 
 
-def logs(site: Site) -> Iterator[Text]:
+def logs(site: BundledSite) -> Iterator[Text]:
     chosen = [word for unit in LOGS_OF for word in ("-u", unit)]
     options = ("-q", "--no-pager", "-o", "short-iso", "-n", str(MOST_LOG_LINES), "--since", site.since)
     text = output("journalctl", *options, *chosen, ok=(0,))
@@ -149,14 +149,14 @@ def logs(site: Site) -> Iterator[Text]:
     yield "log.txt", text
 
 
-def bus_log(site: Site) -> Iterator[Text]:
+def bus_log(site: BundledSite) -> Iterator[Text]:
     text = read_inside(site.state_dir, "nats.log")
     if not text:
         raise NotRead("there is none: the bus is not the controller's own, or it has not run yet")
     yield "nats.log", text.decode("utf-8", "replace")
 
 
-def state(site: Site) -> Iterator[Text]:
+def state(site: BundledSite) -> Iterator[Text]:
     """What is in the state folder, and the small files of it that hold no secret."""
     folder = site.state_dir
     yield "state/listing.txt", "\n".join(listing(folder)) + "\n"
@@ -173,11 +173,11 @@ def state(site: Site) -> Iterator[Text]:
             yield f"state/{'/'.join(names)}", content.decode("utf-8", "replace")
 
 
-def journal(site: Site) -> Iterator[Text]:
+def journal(site: BundledSite) -> Iterator[Text]:
     yield from rows(site.state_dir)
 
 
-def metrics(site: Site) -> Iterator[Text]:
+def metrics(site: BundledSite) -> Iterator[Text]:
     import urllib3
 
     listen = site.settings.web.listen if site.settings is not None else ""
@@ -195,7 +195,7 @@ def metrics(site: Site) -> Iterator[Text]:
         yield f"{path}.txt", answer.data.decode("utf-8", "replace")
 
 
-PARTS: dict[str, Callable[[Site], Iterator[Text]]] = {
+PARTS: dict[str, Callable[[BundledSite], Iterator[Text]]] = {
     "versions": versions,
     "check": checks,
     "node check": node_checks,

@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from slackwater.core.bus.client import Rules
+from slackwater.core.bus.client import ConnectionRules
 from slackwater.core.config import BusSettings
 from slackwater.core.files import secret_of
 from slackwater.core.messages import is_name
@@ -22,10 +22,10 @@ def without_password(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//***@", url)
 
 
-def rules_of(settings: BusSettings) -> Rules:
+def rules_of(settings: BusSettings) -> ConnectionRules:
     """What may be said on which connection."""
     follows = bool(settings.tls_ca) or not (settings.has_password or settings.needs_tls)
-    return Rules(needs_tls=settings.needs_tls, has_password=settings.has_password, follows=follows)
+    return ConnectionRules(needs_tls=settings.needs_tls, has_password=settings.has_password, follows=follows)
 
 
 def inbox_of(user: str) -> str:

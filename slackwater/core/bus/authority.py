@@ -34,7 +34,7 @@ class AuthorityError(Exception):
 
 
 @dataclass(frozen=True)
-class Files:
+class AuthorityFiles:
     """Where they are."""
 
     folder: Path
@@ -67,7 +67,9 @@ def name_of(host: str) -> x509.GeneralName:
     return x509.IPAddress(address)
 
 
-def ensure(files: Files, host: str, write: Write, now: datetime.datetime) -> tuple[list[Path], datetime.datetime]:
+def ensure(
+    files: AuthorityFiles, host: str, write: Write, now: datetime.datetime
+) -> tuple[list[Path], datetime.datetime]:
     """A certificate for this host: the files that were made, and until when it is valid. What is there and fits stays.
 
     Raises AuthorityError, OSError.
@@ -138,7 +140,7 @@ def _builder(
     )
 
 
-def _read(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _read(files: AuthorityFiles) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         certificate = x509.load_pem_x509_certificate(bytes_of(files.authority))
         key = serialization.load_pem_private_key(bytes_of(files.authority_key), None)
@@ -150,7 +152,7 @@ def _read(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 
 
 def _fitting(
-    files: Files, name: x509.GeneralName, authority: x509.Certificate, now: datetime.datetime
+    files: AuthorityFiles, name: x509.GeneralName, authority: x509.Certificate, now: datetime.datetime
 ) -> x509.Certificate | None:
     """The certificate that is there, if it is of this authority and key, for this host, and for a while yet."""
     try:

@@ -27,7 +27,7 @@ from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 
-from slackwater.core.bus.wire import END, Frame, Info, ProtocolError, Reader, info_of
+from slackwater.core.bus.wire import END, Info, ProtocolError, Reader, WireFrame, info_of
 from slackwater.core.config import ADDRESS_PATTERN, is_loopback_host
 from slackwater.core.messages import plain_text
 
@@ -46,7 +46,7 @@ class InsecureError(ConnectionError):
 
 
 @dataclass(frozen=True)
-class Rules:
+class ConnectionRules:
     """What may be said on which connection."""
 
     needs_tls: bool = False
@@ -72,13 +72,13 @@ class Rules:
             raise InsecureError(f"the password would go to {host} in the clear; use tls://")
 
 
-DEFAULT_RULES = Rules()
+DEFAULT_RULES = ConnectionRules()
 
 
 class Transport(TcpTransport):
     """A connection that keeps to the rules, whatever the server says in its greeting."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ConnectionRules) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._rules = rules
         self._is_greeted = False
@@ -170,7 +170,7 @@ def size_of(message: Msg) -> int:
 class GuardedClient(Client):
     """See above. It is used as nats-py's."""
 
-    def __init__(self, rules: Rules = DEFAULT_RULES) -> None:
+    def __init__(self, rules: ConnectionRules = DEFAULT_RULES) -> None:
         super().__init__()
         self._rules = rules
         self._ps = Reader(self)  # type: ignore[assignment]
@@ -215,7 +215,7 @@ class GuardedClient(Client):
                 await self._error_cb(error)
                 await self._process_op_err(error)
 
-    async def take(self, frame: Frame) -> None:
+    async def take(self, frame: WireFrame) -> None:
         """Hands a message to its subscription. Of what others say beside the data nothing is read."""
         self.stats["in_msgs"] += 1
         subscription = self._subs.get(frame.sid)
@@ -238,7 +238,7 @@ class GuardedClient(Client):
                 subscription._pending_queue.put_nowait(message)
                 subscription._pending_size += len(frame.data)
 
-    async def _headers_of(self, frame: Frame) -> dict[str, str] | None:
+    async def _headers_of(self, frame: WireFrame) -> dict[str, str] | None:
         """Those of an answer to us, if they can be read."""
         if not frame.headers or not frame.subject.startswith(INBOX):
             return None

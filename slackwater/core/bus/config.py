@@ -60,7 +60,7 @@ person's command is one."""
 
 
 @dataclass(frozen=True)
-class Node:
+class ListedNode:
     """A line of the list of nodes."""
 
     pool: str
@@ -79,7 +79,7 @@ class Tls:
     key: Path
 
 
-def read_nodes(text: str, where: str) -> list[Node]:
+def read_nodes(text: str, where: str) -> list[ListedNode]:
     """Reads lines of `POOL NODE`; `#` starts a comment. Raises ConfigError with the line, also when there is none."""
     nodes = parse_nodes(text, where)
     if not nodes:
@@ -87,9 +87,9 @@ def read_nodes(text: str, where: str) -> list[Node]:
     return nodes
 
 
-def parse_nodes(text: str, where: str) -> list[Node]:
+def parse_nodes(text: str, where: str) -> list[ListedNode]:
     """As `read_nodes`; there may be no line."""
-    nodes: list[Node] = []
+    nodes: list[ListedNode] = []
     names, subjects = {CONTROLLER, CONTROL}, set[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -100,7 +100,7 @@ def parse_nodes(text: str, where: str) -> list[Node]:
         for word in words:
             if not re.search(NAME_PATTERN, word):
                 raise ConfigError(f"{where}:{number}: {word!r} is no name of letters, digits, `_`, `-`, `:` and `.`")
-        node = Node(*words)
+        node = ListedNode(*words)
         if node.name.startswith(WSENGINE):
             raise ConfigError(f"{where}:{number}: names that begin with {WSENGINE} are those of wsengines")
         if node.subject("sample") in subjects:
@@ -115,13 +115,13 @@ def parse_nodes(text: str, where: str) -> list[Node]:
     return nodes
 
 
-def users(nodes: list[Node]) -> list[str]:
+def users(nodes: list[ListedNode]) -> list[str]:
     """The names of all users."""
     return [CONTROLLER, CONTROL, *(prefix + node.name for node in nodes for prefix in ("", WSENGINE))]
 
 
 def config_text(
-    nodes: list[Node],
+    nodes: list[ListedNode],
     passwords: dict[str, str],
     listen: str,
     tls: Tls | None,

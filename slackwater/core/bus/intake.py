@@ -43,7 +43,7 @@ def messages_worth(size: int) -> int:
     return 1 + size // BYTES_A_MESSAGE
 
 
-class Meter:
+class FloodLimit:
     """Which messages are accepted: at most `per_s` of a subject."""
 
     def __init__(self, per_s: int = PER_S) -> None:
@@ -138,7 +138,7 @@ class Intake:
         self._take = take
         self._retry_s = retry_s
         self._per_s = per_s
-        self._meter = Meter(per_s)
+        self._meter = FloodLimit(per_s)
         self._all: _Subscription | None = None
         self._all_again_s = 0.0
         self._own: dict[str, _Subscription] = {}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slackwater.core.bus.bus import BusError
-from slackwater.core.bus.config import Node, Tls, config_text, parse_nodes, passwords_in, users
+from slackwater.core.bus.config import ListedNode, Tls, config_text, parse_nodes, passwords_in, users
 from slackwater.core.config import ControllerSettings, host_and_port
 from slackwater.core.files import (
     bytes_of,
@@ -47,7 +47,7 @@ def log_file(settings: ControllerSettings) -> Path:
     return Path(settings.state_dir) / "nats.log"
 
 
-def nodes_of(settings: ControllerSettings) -> list[Node]:
+def nodes_of(settings: ControllerSettings) -> list[ListedNode]:
     """The nodes that may log in. Raises ConfigError for a list that somebody broke."""
     path = settings.bus_folder / "nodes"
     return parse_nodes(text_of(path), str(path)) if exists(path) else []
@@ -64,7 +64,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def change_nodes(settings: ControllerSettings, change: Callable[[list[Node]], list[Node]]) -> None:
+def change_nodes(settings: ControllerSettings, change: Callable[[list[ListedNode]], list[ListedNode]]) -> None:
     """Replaces the list of nodes with what `change` makes of it, and writes their passwords and the configuration.
 
     A server that runs takes it over when it gets SIGHUP. The password of a node that went is gone.

@@ -33,7 +33,7 @@ class ProtocolError(nats.errors.ProtocolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class WireFrame:
     """A message as it came. `size_bytes` is what it took on the wire, with its line and its headers."""
 
     sid: int
@@ -73,10 +73,10 @@ def info_of(text: bytes) -> Info:
         raise ProtocolError(f"INFO: {error}") from None
 
 
-class Receiver(Protocol):
+class FrameReceiver(Protocol):
     """Who gets what was read."""
 
-    async def take(self, frame: Frame) -> None: ...
+    async def take(self, frame: WireFrame) -> None: ...
 
     async def take_info(self, info: Info) -> None: ...
 
@@ -90,7 +90,7 @@ class Receiver(Protocol):
 class Reader:
     """The state between two reads of a connection. It keeps one line or one message at most."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: FrameReceiver) -> None:
         self._receiver = receiver
         self.reset()
 
@@ -153,7 +153,7 @@ class Reader:
             case _:
                 raise ProtocolError(f"a line that begins with {line[:20]!r}")
 
-    def _content_of(self, head: _Head) -> Frame | None:
+    def _content_of(self, head: _Head) -> WireFrame | None:
         """The message, once all of it is there."""
         size_bytes = head.content_bytes
         if len(self._buffer) < size_bytes + len(END):
@@ -177,9 +177,9 @@ class _Head:
     content_bytes: int
     line_bytes: int
 
-    def frame(self, headers: bytes, data: bytes) -> Frame:
+    def frame(self, headers: bytes, data: bytes) -> WireFrame:
         size_bytes = self.line_bytes + self.content_bytes
-        return Frame(self.sid, self.subject, self.reply, headers, data, size_bytes)
+        return WireFrame(self.sid, self.subject, self.reply, headers, data, size_bytes)
 
 
 def _head_of(line: bytes, has_headers: bool, line_bytes: int) -> _Head:

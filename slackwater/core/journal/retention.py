@@ -43,7 +43,7 @@ LEAST_NODE_CHANGES = 500
 CHANGES_AT_ONCE = 5000
 
 
-class Node(NamedTuple):
+class JournalNode(NamedTuple):
     """A node, or a server by the balancer's name."""
 
     id: int
@@ -168,13 +168,13 @@ def _range(segments: list[age.Segment], last_s: float, step_s: int) -> dict[str,
     return {"since": since // step_s * step_s if step_s else since, "until": until + AHEAD_S}
 
 
-def _roll_all(journal: Journal, nodes: list[Node], since: float, until: float) -> None:
+def _roll_all(journal: Journal, nodes: list[JournalNode], since: float, until: float) -> None:
     where = {}
     for name, step_s in (("minute", schema.MINUTE_S), ("hour", schema.HOUR_S)):
         where[f"since_{name}"] = (since - LATE_S) // step_s * step_s
         where[f"until_{name}"] = ((until + LATE_S) // step_s + 1) * step_s
 
-    def roll(database: sqlite3.Connection, node: Node) -> None:
+    def roll(database: sqlite3.Connection, node: JournalNode) -> None:
         of = {"node": node.id, "pool": node.pool, "server": node.name, **where}
         for statement in (schema.ROLL_MINUTES, schema.ROLL_HOURS, *schema.ROLL_WEIGHTS):
             database.execute(statement, of)
@@ -198,14 +198,16 @@ def _roll_day(database: sqlite3.Connection, day: int) -> None:
     database.execute(schema.ROLL_STATES, {"day": day})
 
 
-def _nodes(journal: Journal) -> list[Node]:
-    found: list[Node] = []
+def _nodes(journal: Journal) -> list[JournalNode]:
+    found: list[JournalNode] = []
     query = "SELECT id, pool, node FROM nodes"
-    journal.keeping(lambda database: found.extend(Node(*row) for row in database.execute(query)), "read")
+    journal.keeping(lambda database: found.extend(JournalNode(*row) for row in database.execute(query)), "read")
     return found
 
 
-def _each(journal: Journal, nodes: list[Node], work: Callable[[sqlite3.Connection, Node], None], verb: str) -> None:
+def _each(
+    journal: Journal, nodes: list[JournalNode], work: Callable[[sqlite3.Connection, JournalNode], None], verb: str
+) -> None:
     """`work` on all nodes, some in a transaction."""
 
     def some(database: sqlite3.Connection) -> None:
@@ -217,12 +219,12 @@ def _each(journal: Journal, nodes: list[Node], work: Callable[[sqlite3.Connectio
         journal.keeping(some, verb)
 
 
-def _delete(journal: Journal, nodes: list[Node], tier: Tier, segments: list[age.Segment], last_s: float) -> int:
+def _delete(journal: Journal, nodes: list[JournalNode], tier: Tier, segments: list[age.Segment], last_s: float) -> int:
     """Deletes the rows that are older than `last_s`, by whole steps of what is made of them."""
     deleted = 0
     dated = _range(segments, last_s, schema.HOUR_S if tier.step_s else schema.MINUTE_S)
 
-    def work(database: sqlite3.Connection, node: Node) -> None:
+    def work(database: sqlite3.Connection, node: JournalNode) -> None:
         nonlocal deleted
         where = {"node": node.id, "pool": node.pool, "server": node.name, "step": tier.step_s, **dated}
         for statement in tier.statements:

@@ -84,7 +84,7 @@ def log_lost(message: Message) -> None:
         log.error("not in the journal: %s", messages.encode(message).decode())
 
 
-class Writer:
+class JournalWriter:
     """Writes a Queue into a journal; failures are logged every 10 s, not at each try."""
 
     def __init__(self, journal: Journal, queue: Queue, clock: Callable[[], float] = time.monotonic) -> None:
@@ -163,7 +163,7 @@ async def run(settings: ControllerSettings) -> None:
         queue.put(receipt.dated(message))
 
     with Journal.open(journal_path(settings.state_dir)) as journal:
-        writer = Writer(journal, queue)
+        writer = JournalWriter(journal, queue)
         bus = await Bus.connect(settings.controller_bus, "slackwater-journal")
         stop = stop_event()
         try:
@@ -177,7 +177,7 @@ async def run(settings: ControllerSettings) -> None:
             await writer.finish()
 
 
-async def _loop(writer: Writer, keeper: Keeper, stop: asyncio.Event) -> None:
+async def _loop(writer: JournalWriter, keeper: Keeper, stop: asyncio.Event) -> None:
     keep_at = time.monotonic()
     keeping: asyncio.Task[None] | None = None
     heartbeat = Heartbeat()

@@ -91,14 +91,15 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     weights_mean: WeightsMean | None = None
     """What weights set under `balance`; absent: it is not known."""
     controller: str = ""
-    """Which controller made it, as its own parts recognise it; empty in those of earlier versions."""
+    """Id of the controller whose lbengine took the turn (`slackwater.core.machine.controller_id`). The other parts of
+    that controller act on its own Cycles alone; empty: the controller is not known."""
     outage: CycleOutage | None = None
     """Why there is nothing to show: `servers` is empty then, and `sentence` has the reason."""
     outage_since_unix_s: NonNegative | None = None
     last_known: list[ServerState] = []
     """What the balancer showed before that."""
     part: Count = 0
-    """Of a Cycle that is too large for one message: which of its `parts` this is, from 0. Each has some of the servers,
-    and all else."""
+    """Number of this message, from 0, where a Cycle is too large for one message. Each of its messages has some of the
+    servers, and all else."""
     parts: Annotated[int, Meta(ge=1, le=MOST)] = 1
-    """So many messages make this Cycle."""
+    """Number of messages that make up this Cycle."""

@@ -5,7 +5,7 @@ The thesis evaluates this learner (section 3.2.2) but never schedules with it (s
 
 from __future__ import annotations
 
-from slackwater.detector.tail.table import Table
+from slackwater.detector.tail.table import TabularLearner
 from slackwater.governor.types import Action, Configuration, Hardware, Observation
 from slackwater_lab.governor.policies.heimdall import Heimdall, inputs
 
@@ -14,7 +14,7 @@ LEAST_MS = 0.5
 
 
 class HeimdallRl(Heimdall):
-    def __init__(self, hardware: Hardware, target_ms: float, table: Table) -> None:
+    def __init__(self, hardware: Hardware, target_ms: float, table: TabularLearner) -> None:
         """`table` is fitted already."""
         super().__init__("heimdall-rl", hardware, target_ms, table)
         self._table = table
