@@ -22,8 +22,8 @@ from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.explain import Reason
 from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
 from slackwater.lbengine.decision.position import Position
-from slackwater.lbengine.decision.room import OVER, Room, least_share
-from slackwater.lbengine.decision.split import Share, split
+from slackwater.lbengine.decision.room import OVER, Room
+from slackwater.lbengine.decision.split import Share, split, step_of
 from slackwater.lbengine.decision.state import PoolState, PoolView
 
 WATCHED_RPS = 1.0
@@ -61,9 +61,8 @@ class Decisions:
 
 @dataclass(frozen=True)
 class _Move:
-    """A server's next position, the weight that it should reach, and why, before the guard's last word."""
+    """A server's next position, and why, before the guard's last word."""
 
-    target: int
     position: Position
     reason: Reason
 
@@ -94,16 +93,11 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     drains = _drains(state, servers, requested, pool)
     loads = [_load(state, view, servers, server, server.name in reduce) for server in servers.usable]
     loads = _believed(state, loads)
-    room = Room(
-        staying=[load for load in loads if load.server not in drains],
-        leaving=[load for load in loads if load.server in drains],
-        total_rps=state.rates.total_rps,
-        u_threshold=pool.u_threshold,
-        by_concurrency=view.snapshot.by_concurrency,
-    )
+    staying = [load for load in loads if load.server not in drains]
+    total_rps, snapshot = state.rates.total_rps, view.snapshot
     most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains), 0)
-    shares = split(room.staying, room.rps, pool.law, pool.u_threshold, view.snapshot, most_drained)
-    moves: dict[str, _Move] = {}
+    shares = split(staying, total_rps, pool.law, pool.u_threshold, snapshot, most_drained)
+    moves = {name: _Move(Position(0), Reason("drained", request=str(view.drains[name]))) for name in drains}
     for name, baseline in servers.movable.items():
         if name in drains or name in servers.pins:
             continue
@@ -115,14 +109,15 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
             moves[name] = _back(state, view, settings, admission, name, baseline)
     weights = {server.name: server.weight for server in servers.usable} | servers.pins
     weights |= {name: move.position.weight for name, move in moves.items()}
-    given_back = _given_back(moves, reduce, weights, room, view.now_s)
-    moves |= given_back
-    weights |= {name: move.position.weight for name, move in given_back.items()}
-    for name, weight in room.keeps(weights, settings.min_change).items():
-        weights[name] = weight
-        moves[name] = _Move(weight, Position(weight), Reason("drained", request=str(view.drains[name]), keeps=weight))
+    low = {name for name in (reduce | drains) & moves.keys() if weights[name] < servers.movable[name]}
+    room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step_of(loads, snapshot))
+    filled, given_back = room.give_back(weights, low)
+    for load in loads:
+        if (weight := given_back.get(load.server)) is not None:
+            moves[load.server] = _given_back(moves[load.server], load, weight, filled, settings, view.now_s)
+            weights[load.server] = moves[load.server].position.weight
     for name, weight in servers.pins.items():
-        moves[name] = _Move(weight, Position(weight), _pinned(view, servers, name, weight, weights, room))
+        moves[name] = _Move(Position(weight), _pinned(view, servers, name, weight, weights, room))
     for name in requested - drains - reduce:
         moves[name] = replace(moves[name], reason=replace(moves[name].reason, cause="not_drained"))
     moves |= _bounded(moves, reduce | drains, servers, view, pool)
@@ -237,14 +232,14 @@ def _in_episode(
     # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
     after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
     if after.is_tried(now_s):
-        return _Move(target, position.moved(after, baseline, now_s), Reason("tried"))
+        return _Move(position.moved(after, baseline, now_s), Reason("tried"))
     if blind:
         after = position.watched(after, watched, now_s)
     after = position.settle(after, target, baseline, now_s, settings.min_change)
     if target >= baseline and before.weight >= baseline:
-        return _Move(target, after, Reason("no_gain", verdict, share))
+        return _Move(after, Reason("no_gain", verdict, share))
     follows = share is not None and share.weight == after.weight < baseline
-    return _Move(target, after, Reason("interference", verdict, share if follows else None))
+    return _Move(after, Reason("interference", verdict, share if follows else None))
 
 
 def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int) -> int:
@@ -265,61 +260,48 @@ def _back(
     before, verdict = state.positions[name], view.verdicts.get(name)
     there = Position(baseline)
     if (hold := view.holds.get(name)) is not None:
-        return _Move(baseline, there, Reason("measured", request=str(hold)))
+        return _Move(there, Reason("measured", request=str(hold)))
     if verdict is None:
         # For the length of a lease after the start a server without a Verdict stays where it is.
         if state.started_s is not None and view.now_s - state.started_s < settings.lease_s:
-            return _Move(before.weight, Position(before.weight), Reason("waiting"))
+            return _Move(Position(before.weight), Reason("waiting"))
         if admission.panic:
-            return _Move(baseline, there, Reason("panic", panic=admission.panic))
-        return _Move(baseline, there, Reason("no_verdict"))
+            return _Move(there, Reason("panic", panic=admission.panic))
+        return _Move(there, Reason("no_verdict"))
     if verdict.state == "unknown" and before.moved_s is not None:
-        return _Move(baseline, position.tried(before, baseline, view.now_s, blind=True), Reason("unknown", verdict))
+        return _Move(position.tried(before, baseline, view.now_s, blind=True), Reason("unknown", verdict))
     if admission.panic:
-        return _Move(baseline, there, Reason("panic", verdict, panic=admission.panic))
+        return _Move(there, Reason("panic", verdict, panic=admission.panic))
     if verdict.state != "interference":
-        return _Move(baseline, there, Reason(verdict.state, verdict))
+        return _Move(there, Reason(verdict.state, verdict))
     if admission.fails:
-        return _Move(baseline, there, Reason("peer_fails", verdict, fails=admission.fails))
+        return _Move(there, Reason("peer_fails", verdict, fails=admission.fails))
     # The episode goes on although nothing shows it now, so its trials are kept.
-    return _Move(baseline, position.moved(before, baseline, view.now_s), Reason("not_shown", verdict))
+    return _Move(position.moved(before, baseline, view.now_s), Reason("not_shown", verdict))
 
 
 # -- what the others can carry ----------------------------------------------------------------------------------------
 
 
-def _given_back(
-    moves: Mapping[str, _Move], slow: Collection[str], weights: Mapping[str, int], room: Room, now_s: float
-) -> dict[str, _Move]:
-    """The moves of slow servers that get load back at once, since the others would be too full: as much as those cannot
-    carry, up to their targets. `weights`: of all servers after the moves."""
-    behind = [name for name in slow if name in moves and weights[name] < moves[name].target]
-    if not behind:
-        return {}
-    filled, most = room.filled(weights), room.limit()
-    if filled <= most:
-        return {}
+def _given_back(move: _Move, load: Load, weight: int, filled: float, settings: LbengineSettings, now_s: float) -> _Move:
+    """The move to a weight that the others have no room for. `filled`: how full the fullest of them would be.
 
-    def part(share: float) -> dict[str, int]:
-        """The weights, each this share of the way to its target."""
-        return {name: weights[name] + math.ceil(share * (moves[name].target - weights[name])) for name in behind}
-
-    share = least_share(lambda share: room.filled({**weights, **part(share)}) <= most - OVER)
-    return {
-        name: replace(
-            moves[name],
-            position=position.given_back(moves[name].position, weight, now_s),
-            reason=replace(moves[name].reason, others_filled=filled),
-        )
-        for name, weight in part(share).items()
-    }
+    For a drain no change below `min_change`, as a share of the baseline, is made.
+    """
+    if move.reason.cause == "drained":
+        if load.weight < load.baseline and abs(weight - load.weight) < settings.min_change * load.baseline:
+            weight = load.weight
+        return _Move(Position(weight), replace(move.reason, keeps=weight))
+    there = position.given_back(move.position, weight, now_s)
+    return _Move(there, replace(move.reason, others_filled=filled))
 
 
 def _pinned(
     view: PoolView, servers: _Servers, name: str, weight: int, weights: Mapping[str, int], room: Room
 ) -> Reason:
     """The reason of a pinned server. A pin is kept even where the others get too full; its reason warns then."""
-    filled = room.filled(weights, without=view.pins)
+    judged = {load.server for load in room.loads if not load.reduce and load.server not in view.pins}
+    filled = room.filled(weights, judged)
     too_full = weight < servers.movable[name] and filled > room.u_threshold + OVER
     request = f"pinned at {view.pins[name].weight} by {view.pins[name].by}"
     return Reason("pinned", request=request, others_filled=filled if too_full else None)
@@ -339,7 +321,7 @@ def _bounded(
         servers.pins.keys(),
     )
     return {
-        name: _Move(servers.movable[name], Position(weight), Reason("bounded"))
+        name: _Move(Position(weight), Reason("bounded"))
         for name, weight in bounded.items()
         if weight != moves[name].position.weight
     }

@@ -44,13 +44,13 @@ def words(reason: Reason, pool: PoolSettings, settings: LbengineSettings) -> Wor
 def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) -> Words:
     match reason.cause:
         case "waiting":
-            return _alike("waiting for its first Verdict")
+            return _same("waiting for its first Verdict")
         case "panic":
             return f"{reason.panic}: baseline weights", ("panic",)
         case "measured":
-            return _alike(reason.request)
+            return _same(reason.request)
         case "no_verdict":
-            return _alike(f"no fresh Verdict for {settings.lease_s:g} s: back to the baseline")
+            return _same(f"no fresh Verdict for {settings.lease_s:g} s: back to the baseline")
         case "bounded" | "not_drained":
             few = (
                 f"at most {pool.max_mitigated:.0%} of the pool may be drained at a time",
@@ -58,7 +58,7 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             )
             return _listed(f"not drained: {few[0]}" if reason.cause == "not_drained" else few[0], few[1])
         case "pinned":
-            return _alike(reason.request + _warning(reason, pool))
+            return _same(reason.request + _warning(reason, pool))
         case "drained":
             return _drained(reason, pool)
         case "peer_fails":
@@ -74,14 +74,14 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
         case "interference":
             return _interference(reason)
         case "calm" | "limited":
-            return _alike("calm")
+            return _same("calm")
         case "unknown":
             return f"unknown: {_seen(reason)}", ("unknown", _seen(reason))
         case state:
-            return _alike(f"{state}: {_seen(reason)}")
+            return _same(f"{state}: {_seen(reason)}")
 
 
-def _alike(why: str) -> Words:
+def _same(why: str) -> Words:
     return why, (why,)
 
 
@@ -98,7 +98,7 @@ def _interference(reason: Reason) -> Words:
     seen = _seen(reason)
     if reason.others_filled is not None:
         full = f"the fullest other server would be {reason.others_filled:.0%} full otherwise"
-        return f"interference: {seen}; it gets load back, since {full}", ("given back at once", full)
+        return f"interference: {seen}; it gets no less, since {full}", ("interference", "it gets no less", full)
     if reason.share is None:
         stays = "its weight stays until it is proven calm"
         return f"interference: {seen}; {stays}", ("interference", stays)
@@ -113,20 +113,16 @@ def _share(share: Share, severity: float) -> str:
     kept = "; its weight is higher than that, since no more servers may be drained at a time" if share.is_kept else ""
     if share.basis != "capacities":
         missing = "the pool's rate is not known" if share.basis == "no_rate" else "no server's capacity is known"
-        room = ", and what the others' CPU has no room for" if share.for_room else ""
-        return f"{missing}, so it keeps {1.0 - severity:.0%} of its weight{room}{kept}"
-    room = "; its weight is higher than that, since the others would be too full" if share.for_room else ""
+        return f"{missing}, so it keeps {1.0 - severity:.0%} of its weight{kept}"
     return (
         f"of {share.total_rps:.0f} requests/s it should answer {share.rps:.0f}, since it can surely answer"
-        f" {share.capacity_rps:.0f}, and the servers that keep their weight {share.others_rps:.0f}{room or kept}"
+        f" {share.capacity_rps:.0f}, and the servers that keep their weight {share.others_rps:.0f}{kept}"
     )
 
 
 def _no_gain(share: Share | None) -> str:
     if share is None:
         return "no other server can take its load"
-    if share.for_room:
-        return "it keeps its weight, since the others have no room for its requests"
     if share.basis == "capacities":
         return "it keeps its weight, since the others would not answer its requests sooner"
     return "it keeps its weight, since no loss of capacity is known"
@@ -134,7 +130,7 @@ def _no_gain(share: Share | None) -> str:
 
 def _drained(reason: Reason, pool: PoolSettings) -> Words:
     if reason.keeps == 0:
-        return _alike(reason.request)
+        return _same(reason.request)
     below = f"below {pool.u_threshold:.0%} of their capacity"
     return f"{reason.request}; it keeps {reason.keeps}, which the others cannot carry {below}", (reason.request,)
 

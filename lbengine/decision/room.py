@@ -1,4 +1,4 @@
-"""Room: how full the others would be, and the load that a slow or drained server keeps so that they stay below the
+"""Room: how full the others would be, and the load that slow and drained servers keep so that they stay below the
 threshold. Pure.
 
 Some weights share the requests: a server's rate is in proportion to its weight. Under least connections
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,171 +63,76 @@ def fullest(
     return max(weight * high / (1.0 + weight * high) for weight, _ in judged)
 
 
-def give_back(
-    weights: Sequence[int],
-    baselines: Sequence[int],
-    capacity: Sequence[float],
-    kept: Sequence[bool],
-    total_rps: float,
-    u_threshold: float,
-    by_concurrency: bool,
-    step: int = 1,
-) -> list[int]:
-    """The weights, raised for the servers that are not `kept` until no kept server is too full, or those are as full.
-
-    Each is raised by the same share of the way to its baseline, in whole `step`s.
-    """
-    raised = [not keeps for keeps in kept]
-    limit = allowed(capacity, total_rps, u_threshold)
-
-    def given_back(share: float) -> list[int]:
-        return [
-            weight if keeps else min(weight + step * math.ceil(share * (baseline - weight) / step), baseline)
-            for weight, baseline, keeps in zip(weights, baselines, kept, strict=True)
-        ]
-
-    def fits(trial: Sequence[int]) -> bool:
-        filled = fullest(trial, capacity, kept, total_rps, by_concurrency)
-        return filled <= limit or filled <= fullest(trial, capacity, raised, total_rps, by_concurrency)
-
-    if fits(weights):
-        return list(weights)
-    share = least_share(lambda share: fits(given_back(share)))
-    above, below = given_back(share), given_back(share - 0.5**STEPS)
-    if fullest(above, capacity, kept, total_rps, by_concurrency) <= limit:
-        return above
-    every = [True] * len(kept)
-    return min((above, below), key=lambda trial: fullest(trial, capacity, every, total_rps, by_concurrency))
-
-
-def least_share(fits: Callable[[float], bool]) -> float:
-    """The least share, 0 to 1 and to within 1/256, that fits; 1 if none does. More never fits worse."""
-    low, high = 0.0, 1.0
-    for _ in range(STEPS):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
-
-
-def left_rps(others_rps: float, own_rps: float, total_rps: float, u_threshold: float) -> float:
-    """The part of `total_rps` that servers of capacity `own_rps` keep beside others of capacity `others_rps`.
-
-    It is what the others cannot carry below the threshold, but at most what fills all servers alike.
-    """
-    too_much = max(total_rps - u_threshold * others_rps, 0.0)
-    return min(too_much, total_rps * own_rps / (others_rps + own_rps))
-
-
-def weight_for(
-    rate: float,
-    capacity: float,
-    others: Sequence[int],
-    others_capacity: Sequence[float],
-    others_rate: float,
-    by_concurrency: bool,
-) -> int:
-    """The least weight at which a server gets `rate`, beside others with these weights that get `others_rate`."""
-    whole = sum(others)
-    if rate <= 0.0 or whole <= 0 or others_rate <= 0.0:
-        return 0
-    if not by_concurrency:
-        return math.ceil(whole * rate / others_rate)
-    able_rps = math.fsum(mu for weight, mu in zip(others, others_capacity, strict=True) if weight > 0)
-    able_count = sum(weight > 0 for weight in others)
-    return max(1, math.ceil(whole / able_count * in_flight(rate / capacity) / in_flight(others_rate / able_rps)))
-
-
-def least_weight(
-    weights: Sequence[int], cpu: Sequence[float | None], kept: Sequence[bool], u_threshold: float
-) -> float:
-    """Sum of the pool's weights below which the CPU of the fullest kept server is predicted above the threshold.
-
-    It is for pools whose rate or capacities are not known: a server's CPU is taken to follow its share of the weight.
-    0 when no kept server's CPU is known.
-    """
-    kept_cpus = [use for weight, use, keeps in zip(weights, cpu, kept, strict=True) if keeps and weight and use]
-    return sum(weights) * max(kept_cpus, default=0.0) / u_threshold
-
-
 @dataclass(frozen=True)
 class Room:
-    """The servers that share the pool's requests (`staying`), those to drain (`leaving`), and the pool's rate."""
+    """The servers that share the pool's requests, and the pool's rate."""
 
-    staying: Sequence[Load]
-    leaving: Sequence[Load]
+    loads: Sequence[Load]
     total_rps: float | None
     """None: not known."""
     u_threshold: float
     by_concurrency: bool
+    step: int = 1
+    """Weights are multiples of this."""
+
+    def filled(self, weights: Mapping[str, int], judged: Collection[str]) -> float:
+        """Predicted utilisation of the fullest of the `judged` servers under these weights.
+
+        It is predicted from the rate and the capacities. Where these are not known a server's present CPU utilisation
+        is taken to follow its share of the weight; where that is not known either it is 0.
+        """
+        given = [weights[load.server] for load in self.loads]
+        which = [load.server in judged for load in self.loads]
+        if self._capacity is not None and self.total_rps is not None:
+            return fullest(given, self._capacity, which, self.total_rps, self.by_concurrency)
+        now = [load.cpu for load, judge in zip(self.loads, which, strict=True) if judge and load.weight and load.cpu]
+        return sum(load.weight for load in self.loads) * max(now, default=0.0) / max(sum(given), 1)
+
+    def give_back(self, weights: Mapping[str, int], low: Collection[str]) -> tuple[float, dict[str, int]]:
+        """How full the fullest server that keeps its weight would be, and the weights that the servers in `low` get for
+        that.
+
+        They are raised until no server that keeps its weight is too full, or these are as full themselves: each by the
+        same share of the way to its baseline. Nothing is raised where none is too full.
+        """
+        kept = {load.server for load in self.loads if not load.reduce and load.server not in low}
+        baselines = {load.server: load.baseline for load in self.loads if load.server in low}
+        filled, limit = self.filled(weights, kept), self._limit()
+        if filled <= limit or not low:
+            return filled, {}
+
+        def raised(share: float) -> dict[str, int]:
+            """All weights, with those in `low` this share of the way to their baselines."""
+            steps = {name: math.ceil(share * (most - weights[name]) / self.step) for name, most in baselines.items()}
+            return {
+                **weights,
+                **{name: min(weights[name] + self.step * steps[name], baselines[name]) for name in steps},
+            }
+
+        def fits(trial: Mapping[str, int]) -> bool:
+            others = self.filled(trial, kept)
+            return others <= limit - OVER or (self._is_known and others <= self.filled(trial, low))
+
+        below, above = 0.0, 1.0
+        for _ in range(STEPS):
+            middle = (below + above) / 2.0
+            below, above = (below, middle) if fits(raised(middle)) else (middle, above)
+        found = raised(above)
+        if self._is_known and self.filled(found, kept) > limit:  # the weights are coarse
+            every = [load.server for load in self.loads]
+            found = min((found, raised(below)), key=lambda trial: self.filled(trial, every))
+        return filled, {name: found[name] for name in baselines if found[name] != weights[name]}
 
     @cached_property
-    def rps(self) -> float | None:
-        """Requests/s that the staying servers have to carry; None: not known."""
-        return None if self.total_rps is None else self.total_rps - self._left_rps
+    def _capacity(self) -> list[float] | None:
+        return capacities(self.loads)
 
-    def limit(self) -> float:
-        """The highest utilisation, as `filled` predicts it, that a server which keeps its weight may have."""
-        capacity, rps = self._able, self.rps
-        if capacity is None or rps is None:
+    @property
+    def _is_known(self) -> bool:
+        return self._capacity is not None and self.total_rps is not None
+
+    def _limit(self) -> float:
+        """The highest utilisation that a server which keeps its weight may have."""
+        if self._capacity is None or self.total_rps is None:
             return self.u_threshold + OVER
-        return allowed(capacity, rps, self.u_threshold)
-
-    def filled(self, weights: Mapping[str, int], without: Collection[str] = ()) -> float:
-        """Predicted utilisation of the fullest server that is neither reduced nor named in `without`.
-
-        It is predicted from the rate and the capacities; where these are not known from the present CPU utilisations;
-        without these it is 0.
-        """
-        given = [weights[load.server] for load in self.staying]
-        kept = [not load.reduce and load.server not in without for load in self.staying]
-        capacity, rps = self._able, self.rps
-        if capacity is not None and rps is not None:
-            return fullest(given, capacity, kept, rps, self.by_concurrency)
-        now = [load.weight for load in self.staying]
-        least = least_weight(now, [load.cpu for load in self.staying], kept, self.u_threshold)
-        return least * self.u_threshold / max(sum(given), 1)
-
-    def keeps(self, weights: Mapping[str, int], min_change: float) -> dict[str, int]:
-        """The weights of the servers to drain: 0, or as much as the staying servers cannot carry with `weights`.
-
-        A change below `min_change`, as a share of the baseline, is not made.
-        """
-        if not self.leaving:
-            return {}
-        others = [weights[load.server] for load in self.staying]
-        kept = {}
-        for load, wanted in zip(self.leaving, self._keep(others), strict=True):
-            weight, now = min(wanted, load.baseline), load.weight
-            if 0 < abs(weight - now) < min_change * load.baseline and weight > 0 and now < load.baseline:
-                weight = now
-            kept[load.server] = weight
-        return kept
-
-    def _keep(self, others: Sequence[int]) -> list[int]:
-        capacity, left_rps, rps = self._all, self._left_rps, self.rps
-        if capacity is None or rps is None:
-            least = least_weight(
-                [*(load.weight for load in self.staying), *(load.weight for load in self.leaving)],
-                [load.cpu for load in (*self.staying, *self.leaving)],
-                [not load.reduce for load in self.staying] + [False] * len(self.leaving),
-                self.u_threshold,
-            )
-            return [math.ceil(max(least - sum(others), 0.0) / len(self.leaving)) for _ in self.leaving]
-        able, own = capacity[: len(self.staying)], capacity[len(self.staying) :]
-        return [weight_for(left_rps * mu / math.fsum(own), mu, others, able, rps, self.by_concurrency) for mu in own]
-
-    @cached_property
-    def _able(self) -> list[float] | None:
-        return capacities(self.staying)
-
-    @cached_property
-    def _all(self) -> list[float] | None:
-        return capacities([*self.staying, *self.leaving])
-
-    @cached_property
-    def _left_rps(self) -> float:
-        """Requests/s that the servers to drain keep together; 0 where that is not known."""
-        if not self.leaving or self._all is None or self.total_rps is None:
-            return 0.0
-        able, own = self._all[: len(self.staying)], self._all[len(self.staying) :]
-        return left_rps(math.fsum(able), math.fsum(own), self.total_rps, self.u_threshold)
+        return allowed(self._capacity, self.total_rps, self.u_threshold)

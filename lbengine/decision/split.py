@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from slackwater.lbengine.balancer import Snapshot
-from slackwater.lbengine.decision import guard, room
+from slackwater.lbengine.decision import guard
 from slackwater.lbengine.decision.loads import Load, capacities
+from slackwater.lbengine.decision.room import in_flight
 from slackwater.lbengine.laws import laws as law
 from slackwater.lbengine.laws.grain import grain
 
@@ -41,8 +42,6 @@ class Share:
     """What the server can answer."""
     others_rps: float = 0.0
     """What the servers that are not reduced can answer together."""
-    for_room: bool = False
-    """The weight is higher than the law's, or the others would be too full."""
     is_kept: bool = False
     """The weight is higher, since no more servers may be drained."""
 
@@ -57,15 +56,14 @@ def split(
 ) -> dict[str, Share]:
     """The shares of the servers to reduce, by name, for a pool that carries `total_rps` (None: not known).
 
-    Under any law they keep enough load that no other server is pushed over `u_threshold`, as far as that can be
-    predicted, or are as full themselves. At most `most_drained` of them are drained, those with the greatest probable
-    loss. The only server of a pool is never reduced.
+    At most `most_drained` of them are drained, those with the greatest probable loss. The only server of a pool is
+    never reduced. `room` asks later what the others have no room for.
     """
     if len(loads) < 2 or not any(load.reduce for load in loads):
         return {}
     capacity = capacities(loads)
     if total_rps is None or capacity is None:
-        shares = _by_severity(loads, "no_rate" if total_rps is None else "no_capacity", u_threshold)
+        shares = _by_severity(loads, "no_rate" if total_rps is None else "no_capacity")
     else:
         shares = _by_law(loads, capacity, total_rps, law_name, u_threshold, snapshot)
     return _within(shares, [load for load in loads if load.reduce], most_drained)
@@ -98,65 +96,38 @@ def _by_law(
     # Without load all splits are equally good. With a little load assumed, slow servers are drained.
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
-    step = grain([load.baseline for load in loads]) if snapshot.serves_in_runs else 1
     if snapshot.by_concurrency:
         weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
-        weights = _rounded(loads, rates, step)
-    with_room = room.give_back(
-        [weights.get(load.server, load.baseline) for load in loads],
-        [load.baseline for load in loads],
-        capacity,
-        [not load.reduce for load in loads],
-        total_rps,
-        u_threshold,
-        snapshot.by_concurrency,
-        step,
-    )
+        weights = _rounded(loads, rates, step_of(loads, snapshot))
     others_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if not load.reduce)
     return {
-        load.server: Share(weight, "capacities", rate, total_rps, mu, others_rps, weight > weights[load.server])
-        for load, mu, rate, weight in zip(loads, capacity, rates, with_room, strict=True)
+        load.server: Share(weights[load.server], "capacities", rate, total_rps, mu, others_rps)
+        for load, mu, rate in zip(loads, capacity, rates, strict=True)
         if load.reduce
     }
 
 
-def _by_severity(loads: Sequence[Load], basis: Basis, u_threshold: float) -> dict[str, Share]:
-    """The shares where the rate or all capacities are unknown.
+def step_of(loads: Sequence[Load], snapshot: Snapshot) -> int:
+    """The step of which all weights are a multiple."""
+    return grain([load.baseline for load in loads]) if snapshot.serves_in_runs else 1
 
-    A server keeps 1 - severity of its weight, the share of its capacity that is left. It keeps more where the others'
-    CPU is known to be too high to take the rest.
-    """
-    affected = [load for load in loads if load.reduce]
-    kept = [not load.reduce for load in loads]
-    least = room.least_weight([load.weight for load in loads], [load.cpu for load in loads], kept, u_threshold)
-    others = sum(load.baseline for load in loads if not load.reduce)
-    left = math.fsum(load.baseline * (1.0 - load.severity) for load in affected)
-    lost = sum(load.baseline for load in affected) - left
-    back = min(max((least - others - left) / lost, 0.0), 1.0) if lost > 0.0 else 0.0
-    shares = {}
-    for load in affected:
-        weight = load.baseline * (1.0 - load.severity * (1.0 - back))
-        whole = math.ceil(weight - 1e-9) if back > 0.0 else round(weight)
-        shares[load.server] = Share(min(whole, load.baseline), basis, for_room=back > 0.0)
-    return shares
+
+def _by_severity(loads: Sequence[Load], basis: Basis) -> dict[str, Share]:
+    """The shares where the rate or all capacities are unknown: each server keeps 1 - severity of its weight, the share
+    of its capacity that is left."""
+    return {load.server: Share(round(load.baseline * (1.0 - load.severity)), basis) for load in loads if load.reduce}
 
 
 def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
-    """`ice` for each server to reduce, but at least the rate that the others cannot carry below the threshold."""
+    """`ice` for each server to reduce; the others share the rest by their capacities."""
     weights = sum(load.baseline for load in loads)
     fair = [total_rps * load.baseline / weights for load in loads]
     rates = [
         law.ice(mu, load.cpu_predicted, load.rps, rate, u_threshold) if load.reduce else 0.0
         for load, mu, rate in zip(loads, capacity, fair, strict=True)
     ]
-    affected_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if load.reduce)
-    fine_rps = math.fsum(capacity) - affected_rps
-    left_rps = room.left_rps(fine_rps, affected_rps, total_rps, u_threshold)
-    rates = [
-        max(rate, left_rps * mu / affected_rps) if load.reduce else 0.0
-        for load, mu, rate in zip(loads, capacity, rates, strict=True)
-    ]
+    fine_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if not load.reduce)
     rest_rps = max(total_rps - math.fsum(rates), 0.0)
     return [
         rate if load.reduce else rest_rps * mu / fine_rps for load, mu, rate in zip(loads, capacity, rates, strict=True)
@@ -200,7 +171,7 @@ def _by_concurrency(
     Below about one request weights have no effect (an idle server is taken first whatever its weight). A server that
     should hold less gets 0, if the others can carry all load below the threshold without it.
     """
-    held = [room.in_flight(rate / mu) for mu, rate in zip(capacity, rates, strict=True)]
+    held = [in_flight(rate / mu) for mu, rate in zip(capacity, rates, strict=True)]
     rounded = _rounded(loads, held)
     staying_rps = math.fsum(capacity)
     weights: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """The pool's 95th percentile of response time: its present value from the nodes' p95s, and its value after a change.
 
-A server's response times are taken as exponential (see `lbengine/laws/percentile.py`): its p95 gives the rate
+A server's response times are taken as exponential (see `lbengine/outcome/percentile.py`): its p95 gives the rate
 ln(20)/p95, and the pool is the mixture. When the server's load moves from r to r', that rate changes like its slack, by
 the factor (μ - r')/(μ - r).
 """
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from slackwater.core.messages import Verdict
-from slackwater.lbengine.laws.percentile import percentile_s
+from slackwater.lbengine.outcome.percentile import percentile_s
 
 WINDOW_S = 1.0
 LEAST_SLACK = 0.02

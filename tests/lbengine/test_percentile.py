@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from slackwater.lbengine.laws.percentile import percentile_s
+from slackwater.lbengine.outcome.percentile import percentile_s
 
 
 def test_the_percentile_of_one_server_is_that_of_an_exponential() -> None:

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slackwater.lbengine.decision import room
+from slackwater.lbengine.decision.loads import Load
 
 pools = st.lists(
     st.tuples(st.integers(0, 256), st.sampled_from([20.0, 60.0, 300.0]) | st.floats(1.0, 1000.0), st.booleans()),
@@ -16,6 +17,28 @@ pools = st.lists(
     max_size=8,
 )
 """Weight, capacity, kept."""
+
+
+def given_back(
+    weights: list[int],
+    baselines: list[int],
+    capacity: list[float],
+    kept: list[bool],
+    total_rps: float,
+    u_threshold: float = 0.8,
+    by_concurrency: bool = False,
+    step: int = 1,
+) -> list[int]:
+    """The weights after `Room.give_back`, where these capacities are known surely."""
+    loads = [
+        Load(f"{n}", most, weight, reduce=not keeps)
+        for n, (weight, most, keeps) in enumerate(zip(weights, baselines, kept, strict=True))
+    ]
+    pool = room.Room(loads, total_rps, u_threshold, by_concurrency, step)
+    vars(pool)["_capacity"] = capacity
+    given = {load.server: weight for load, weight in zip(loads, weights, strict=True)}
+    raised = given | pool.give_back(given, {load.server for load in loads if load.reduce})[1]
+    return [raised[load.server] for load in loads]
 
 
 def test_under_round_robin_a_server_is_as_full_as_its_share_of_the_weight_makes_it() -> None:
@@ -61,60 +84,39 @@ def test_nobody_is_nobody() -> None:
     st.sampled_from([False, True]),
     st.sampled_from([1, 5]),
 )
-def test_what_is_given_back_is_enough_or_all_there_is_and_never_taken(
+def test_enough_is_given_back_or_all_and_nothing_is_taken(
     pool: list[tuple[int, float, bool]], total: float, u_threshold: float, by_concurrency: bool, step: int
 ) -> None:
     baselines, capacity, kept = [255] * len(pool), [row[1] for row in pool], [row[2] for row in pool]
     weights = [255 if keeps else weight - weight % 5 for weight, _, keeps in pool]
-    given_back = room.give_back(weights, baselines, capacity, kept, total, u_threshold, by_concurrency, step)
-    for before, after, keeps in zip(weights, given_back, kept, strict=True):
+    found = given_back(weights, baselines, capacity, kept, total, u_threshold, by_concurrency, step)
+    for before, after, keeps in zip(weights, found, kept, strict=True):
         assert before <= after <= 255
         assert after == before or not keeps
         assert after % step == 0
     limit = room.allowed(capacity, total, u_threshold)
-    if any(weight < 255 for weight in given_back):
+    if any(weight < 255 for weight in found):
         raised, every = [not keeps for keeps in kept], [True] * len(kept)
-        most = max(limit, room.fullest(given_back, capacity, raised, total, by_concurrency))
-        if room.fullest(given_back, capacity, kept, total, by_concurrency) > most:
+        most = max(limit, room.fullest(found, capacity, raised, total, by_concurrency))
+        if room.fullest(found, capacity, kept, total, by_concurrency) > most:
             a_step_more = [
-                weight if keeps else min(weight + step, 255) for weight, keeps in zip(given_back, kept, strict=True)
+                weight if keeps else min(weight + step, 255) for weight, keeps in zip(found, kept, strict=True)
             ]
             filled, more = (
-                room.fullest(trial, capacity, every, total, by_concurrency) for trial in (given_back, a_step_more)
+                room.fullest(trial, capacity, every, total, by_concurrency) for trial in (found, a_step_more)
             )
             assert more >= filled - 1e-9, "the weights are coarse"
     if room.fullest(weights, capacity, kept, total, by_concurrency) <= limit:
-        assert given_back == weights
+        assert found == weights
 
 
 def test_no_more_is_given_back_than_is_needed() -> None:
-    found = room.give_back([0, 100, 100], [100] * 3, [60.0, 300.0, 300.0], [False, True, True], 520.0, 0.8, False)
-    (less, *others) = found
+    (less, *others) = given_back([0, 100, 100], [100] * 3, [60.0, 300.0, 300.0], [False, True, True], 520.0)
     assert others == [100, 100]
-    assert 520.0 * 100 / (200 + less) <= 300.0 * 0.82 < 520.0 * 100 / (200 + less - 2)
-
-
-def test_a_drained_server_keeps_what_is_too_much_for_the_others_but_never_more_than_its_even_part() -> None:
-    assert room.left_rps(600.0, 300.0, 400.0, 0.8) == 0.0
-    assert room.left_rps(600.0, 300.0, 500.0, 0.8) == pytest.approx(20.0)
-    assert room.left_rps(600.0, 300.0, 900.0, 0.8) == pytest.approx(300.0)
-
-
-@pytest.mark.parametrize("by_concurrency", [False, True])
-@pytest.mark.parametrize("rate", [5.0, 60.0, 200.0])
-def test_the_weight_for_a_rate_brings_that_rate(by_concurrency: bool, rate: float) -> None:
-    others = [300.0, 300.0]
-    weight = room.weight_for(rate, 300.0, [1000, 1000], others, 480.0, by_concurrency)
-    filled = room.fullest([weight, 1000, 1000], [300.0, *others], [True, False, False], rate + 480.0, by_concurrency)
-    assert filled * 300.0 == pytest.approx(rate, abs=1.0)
-
-
-def test_nothing_to_keep_is_no_weight() -> None:
-    assert room.weight_for(0.0, 300.0, [100], [300.0], 100.0, True) == 0
-    assert room.weight_for(9.0, 300.0, [0], [300.0], 100.0, False) == 0
+    assert 520.0 * 100 / (200 + less) <= 300.0 * 0.8 < 520.0 * 100 / (200 + less - 2)
 
 
 def test_with_coarse_weights_a_dead_server_is_not_filled_to_spare_a_full_one() -> None:
     """All baselines are 1, and the server that keeps its weight is overloaded whatever the others do."""
     capacity, kept = [100.0, 100.0, 100.0, 52.0, 2.0], [True, True, True, True, False]
-    assert room.give_back([1, 1, 1, 1, 0], [1] * 5, capacity, kept, 345.0, 0.8, False) == [1, 1, 1, 1, 0]
+    assert given_back([1, 1, 1, 1, 0], [1] * 5, capacity, kept, 345.0) == [1, 1, 1, 1, 0]

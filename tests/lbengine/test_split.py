@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from slackwater.lbengine.decision import guard, room
 from slackwater.lbengine.decision.loads import Load, capacities
-from slackwater.lbengine.decision.split import LAWS, Share, split
+from slackwater.lbengine.decision.room import Room
+from slackwater.lbengine.decision.split import LAWS, split, step_of
 from slackwater.lbengine.laws.grain import grain
 from tests.support.examples import examples
 from tests.support.pool_shown import snapshot
@@ -29,10 +30,22 @@ def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_sl
     ]
 
 
-def weight(loads: list[Load], total: float | None, law: str = "optimal", balance: str = "roundrobin") -> int:
-    found = split(loads, total, law, 0.8, snapshot((), balance), MOST_DRAINED)
+def with_room(
+    loads: list[Load], total: float | None, law: str = "optimal", u_threshold: float = 0.8, balance: str = "roundrobin"
+) -> list[int]:
+    """The weights of the split, raised by as much as the others have no room for."""
+    look = snapshot((), balance)
+    found = split(loads, total, law, u_threshold, look, MOST_DRAINED)
     assert set(found) == {load.server for load in loads if load.reduce}
-    return found["host1"].weight
+    weights = {load.server: found[load.server].weight if load.reduce else load.baseline for load in loads}
+    low = {load.server for load in loads if load.reduce and weights[load.server] < load.baseline}
+    room = Room(loads, total, u_threshold, look.by_concurrency, step_of(loads, look))
+    weights |= room.give_back(weights, low)[1]
+    return [weights[load.server] for load in loads]
+
+
+def weight(loads: list[Load], total: float | None, law: str = "optimal", balance: str = "roundrobin") -> int:
+    return with_room(loads, total, law, balance=balance)[0]
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
@@ -167,7 +180,7 @@ def test_any_pool_gets_weights_within_its_baselines(
     st.floats(0.1, 1.0),
     st.sampled_from(["roundrobin", "leastconn", "wrr"]),
 )
-def test_no_law_pushes_the_others_over_the_threshold(
+def test_after_no_law_the_others_are_over_the_threshold(
     loads: list[Load], total: float, law: str, u_threshold: float, balance: str
 ) -> None:
     """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then."""
@@ -175,9 +188,8 @@ def test_no_law_pushes_the_others_over_the_threshold(
     assume(capacity is not None and any(load.reduce for load in loads))
     assert capacity is not None
     assume(total >= 0.001 * sum(capacity) and min(capacity) > 0.01)
-    found = split(loads, total, law, u_threshold, snapshot((), balance), MOST_DRAINED)
-    weights = [found[load.server].weight if load.reduce else load.baseline for load in loads]
-    if all(found[load.server].weight == load.baseline for load in loads if load.reduce):
+    weights = with_room(loads, total, law, u_threshold, balance)
+    if all(weight == load.baseline for weight, load in zip(weights, loads, strict=True) if load.reduce):
         return
     by_concurrency = balance == "leastconn"
 
@@ -209,24 +221,10 @@ def test_wrr_gives_back_in_whole_steps_too() -> None:
 
 
 def test_without_a_rate_a_slow_server_keeps_what_the_others_cpu_has_no_room_for() -> None:
-    def kept(cpu: float | None, now: int = 100) -> Share:
-        loads = [msgspec.structs.replace(load, cpu=cpu) for load in three(severity=0.8)]
-        loads[0] = msgspec.structs.replace(loads[0], weight=now, cpu=1.0)
-        return split(loads, None, "optimal", 0.8, snapshot(), MOST_DRAINED)["host1"]
+    def kept(cpu: float | None) -> int:
+        return weight([msgspec.structs.replace(load, cpu=cpu) for load in three(severity=0.8)], None)
 
-    assert [kept(cpu).weight for cpu in (None, 0.0, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)] == [
-        20,
-        20,
-        20,
-        25,
-        63,
-        82,
-        100,
-        100,
-    ]
-    assert kept(0.8, now=25).weight == 25, "it stands where it should"
-    assert kept(0.5) == Share(20, "no_rate")
-    assert kept(0.7) == Share(63, "no_rate", for_room=True)
+    assert [kept(cpu) for cpu in (None, 0.0, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)] == [20, 20, 20, 20, 63, 82, 100, 100]
 
 
 def test_doubt_about_the_slow_server_takes_weight_from_it() -> None:
@@ -290,5 +288,4 @@ def test_a_server_that_is_too_full_is_not_spared_at_the_cost_of_fuller_ones() ->
     loads += [Load("full", 100, 100, slow=True, capacity_rps=60.0, rps=62.0)]
     loads += [Load(f"calm{n}", 100, 100, capacity_rps=110.0, rps=62.0) for n in range(3)]
     for balance in ("roundrobin", "random"):
-        found = split(loads, 490.0, "optimal", 0.8, snapshot((), balance), 4)
-        assert max(share.weight for share in found.values()) < 70
+        assert max(with_room(loads, 490.0, balance=balance)[:4]) < 70

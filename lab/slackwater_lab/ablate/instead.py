@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.decision import position as places
@@ -24,8 +23,8 @@ def what_is_left(
     u_threshold: float,
     snapshot: Snapshot,
 ) -> dict[str, Share]:
-    del capacity, total_rps, law_name, snapshot
-    return split._by_severity(loads, "no_capacity", u_threshold)
+    del capacity, total_rps, law_name, u_threshold, snapshot
+    return split._by_severity(loads, "no_capacity")
 
 
 def drained(
@@ -69,22 +68,6 @@ def never_tried(position: Position, baseline: int, now_s: float, blind: bool) ->
     return dataclasses.replace(position, blind_s=now_s if position.blind_s is None else position.blind_s)
 
 
-def nothing_given_back(
-    moves: Mapping[str, Any], slow: Collection[str], weights: Mapping[str, int], room: Room, now_s: float
-) -> dict[str, Any]:
-    del moves, slow, weights, room, now_s
-    return {}
-
-
-def not_raised(
-    weights: Sequence[int],
-    baselines: Sequence[int],
-    capacity: Sequence[float],
-    kept: Sequence[bool],
-    total_rps: float,
-    u_threshold: float,
-    by_concurrency: bool,
-    step: int = 1,
-) -> list[int]:
-    del baselines, capacity, kept, total_rps, u_threshold, by_concurrency, step
-    return list(weights)
+def nothing_given_back(self: Room, weights: Mapping[str, int], low: Collection[str]) -> tuple[float, dict[str, int]]:
+    del self, weights, low
+    return 0.0, {}

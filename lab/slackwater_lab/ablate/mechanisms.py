@@ -34,8 +34,7 @@ class Mechanism:
 DECIDE, SPLIT = f"{DECISION}decide:", f"{DECISION}split:"
 _BELIEF = as_it_came(f"{DECISION}belief:believed", "load")
 _ALIKE = as_it_came(f"{DECISION}alike:weighed", "verdicts")
-_GIVEN_BACK = Seam(f"{DECIDE}_given_back", instead.nothing_given_back)
-_RAISED = Seam(f"{DECISION}room:give_back", instead.not_raised)
+_GIVEN_BACK = Seam(f"{DECISION}room:Room.give_back", instead.nothing_given_back)
 _SETTLE = Seam(f"{DECISION}position:settle", instead.down_at_once)
 _WATCHED = as_it_came(f"{DECISION}position:watched", "position")
 _TRIED = Seam(f"{DECISION}position:tried", instead.never_tried)
@@ -47,19 +46,11 @@ MECHANISMS: dict[str, Mechanism] = {
     for mechanism in (
         Mechanism(
             "given-back",
-            "a lowered server gets nothing back at once when the others get too full",
+            "a lowered server gets nothing back when the others get too full",
             (_GIVEN_BACK,),
-            goes=(f"{DECIDE}_given_back", f"{DECISION}position:given_back"),
-            guards="load that rises, or a server that fails, in an episode",
+            goes=(f"{DECISION}room:Room.give_back", f"{DECISION}position:given_back"),
+            guards="load that rises, or a server that fails, in an episode; baselines of 1 to 10",
         ),
-        Mechanism(
-            "raised",
-            "the law's split is not raised where the others would be too full",
-            (_RAISED,),
-            goes=(f"{DECISION}room:give_back",),
-            guards="baselines of 1 to 10, whose steps are coarse",
-        ),
-        Mechanism("given-back-raised", "neither of the two", (_GIVEN_BACK, _RAISED)),
         Mechanism(
             "settle",
             "small falls are made at once",
