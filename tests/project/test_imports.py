@@ -142,8 +142,10 @@ def test_no_test_imports_from_another() -> None:
     assert not wrong, sorted(wrong)
 
 
-SAME = {"Bucket": "a part of the other one, as a protocol", "Recorder": "what is needed of the journal"}
-"""Classes of one name that mean the same thing in two places, and what."""
+SAME = {"Bucket", "Recorder"}
+"""Each is a protocol with what one user needs of the same thing."""
+IN_LBENGINE_VIEW = {"Counters", "Line", "PoolView", "RouteTimes"}
+"""Names that this part shares with others; no more may come."""
 
 
 def test_the_name_of_a_class_means_one_thing() -> None:
@@ -154,4 +156,5 @@ def test_the_name_of_a_class_means_one_thing() -> None:
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(module)
-    assert {name: found for name, found in places.items() if len(found) > 1 and name not in SAME} == {}
+    shared = {name for name, found in places.items() if len(found) > 1}
+    assert shared == SAME | IN_LBENGINE_VIEW, {name: places[name] for name in shared}
