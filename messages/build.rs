@@ -32,22 +32,22 @@ fn main() {
             assert_eq!(*kept, source, "two types have one name");
         }
     }
-    let written: String = types.into_values().collect();
+    let source: String = types.into_values().collect();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    fs::write(out.join("messages.rs"), written).expect("a writable OUT_DIR");
+    fs::write(out.join("messages.rs"), source).expect("a writable OUT_DIR");
 }
 
 fn struct_of(schema: &Value) -> String {
     let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
     let mut fields = String::new();
     let mut has_default = true;
-    for (field, of) in schema["properties"].as_object().expect("a struct has properties") {
-        let mut kind = type_of(of);
-        fields += &doc(of);
+    for (field, property) in schema["properties"].as_object().expect("a struct has properties") {
+        let mut kind = type_of(property);
+        fields += &doc(property);
         if required.iter().any(|name| name == field) {
-            has_default &= of["$ref"].is_null() && of["anyOf"].is_null();
+            has_default &= property["$ref"].is_null() && property["anyOf"].is_null();
         } else {
-            if !is_zero(&of["default"]) {
+            if !is_zero(&property["default"]) {
                 kind = format!("Option<{kind}>");
             }
             let is_left_out = if kind == "Option<f64>" { "is_no_number" } else { "is_default" };
@@ -74,8 +74,8 @@ fn type_of(schema: &Value) -> String {
         return reference.rsplit('/').next().unwrap_or_default().to_owned();
     }
     if let Some(any_of) = schema["anyOf"].as_array() {
-        let (null, others): (Vec<&Value>, Vec<&Value>) = any_of.iter().partition(|one| one["type"] == "null");
-        let kind = if let [one] = others[..] { type_of(one) } else { "Value".to_owned() };
+        let (null, others): (Vec<&Value>, Vec<&Value>) = any_of.iter().partition(|schema| schema["type"] == "null");
+        let kind = if let [other] = others[..] { type_of(other) } else { "Value".to_owned() };
         return if null.is_empty() { kind } else { format!("Option<{kind}>") };
     }
     match schema["type"].as_str() {
@@ -98,7 +98,7 @@ fn title(schema: &Value) -> &str {
     schema["title"].as_str().expect("a type has a title")
 }
 
-/// Whether a field's default is its Rust type's, too; where it is not, an absent field is `None`.
+/// Whether a field's default is also its Rust type's; where it is not, an absent field is `None`.
 fn is_zero(default: &Value) -> bool {
     match default {
         Value::Null => true,

@@ -21,7 +21,7 @@ mod generated {
         *value == T::default()
     }
 
-    /// What is no number is absent: JSON has no way to write it, and readers refuse it.
+    /// Whether a value is absent or no number, such as NaN, which JSON cannot write and readers refuse.
     fn is_no_number(value: &Option<f64>) -> bool {
         !value.is_some_and(f64::is_finite)
     }
@@ -74,7 +74,8 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).expect("messages are plain data")
 }
 
-/// The same in MessagePack, as maps with the fields' names: shorter, and read sooner. Its first byte is never that of JSON.
+/// The message in MessagePack, as maps with the fields' names: it is shorter and faster to read. Its first byte is
+/// never that of JSON.
 ///
 /// # Panics
 /// Never for the messages of this crate: all that they hold has a place in MessagePack.
@@ -82,7 +83,7 @@ pub fn encode_binary<T: Serialize>(message: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(message).expect("messages are plain data")
 }
 
-/// True for a name that is safe in the bus's subjects and in HAProxy's command language.
+/// Whether a name is safe in the bus's subjects and in HAProxy's command language.
 pub fn is_name(text: &str) -> bool {
     let part_is_safe = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b':' | b'-'))

@@ -9,16 +9,16 @@ use slackwater_messages::{
 
 fn examples(kind: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schema/examples");
-    let mut found: Vec<_> = std::fs::read_dir(folder)
+    let mut examples: Vec<_> = std::fs::read_dir(folder)
         .expect("schema/examples")
-        .map(|entry| entry.expect("entry").path())
+        .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
         .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&format!("{kind}-"))))
-        .map(|path| (path.display().to_string(), std::fs::read(&path).expect("example")))
+        .map(|path| (path.display().to_string(), std::fs::read(&path).expect("an example")))
         .collect();
-    found.sort();
-    assert!(!found.is_empty(), "no example of {kind}");
-    found
+    examples.sort();
+    assert!(!examples.is_empty(), "no example of {kind}");
+    examples
 }
 
 fn round_trips<T: DeserializeOwned + Serialize>(kind: &str) {
@@ -49,7 +49,7 @@ fn a_sample_in_messagepack_holds_what_it_holds_in_json() {
         let golden = std::fs::read(Path::new(&path).with_extension("msgpack")).expect("its twin");
         for written in [golden, encode_binary(&sample)] {
             assert_eq!(rmp_serde::from_slice::<Sample>(&written).expect("a Sample"), sample, "{path}");
-            assert!(written[0] >= 0x80, "by that readers tell it from JSON");
+            assert!(written[0] >= 0x80, "readers distinguish it from JSON by its first byte");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Prints `docs/results/sampling.md`: what samples of the connections tell, beside what all connections tell.
+//! Prints `docs/results/sampling.md`: the figures of samples of the connections beside those of all connections.
 //!
 //! `make bench-sampling`. The captures are those of `tests/given.rs`: SLACKWATER_PCAPS names their folder, else it is
 //! looked for beside the checkout.
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use slackwater_sniffer::{Share, Tracker, TrackerSettings, read_file};
 use support::traffic::Traffic;
-use support::{Frame, packet};
+use support::{Frame, feed};
 
 /// Samples of each share.
 const SEEDS: u64 = 100;
@@ -21,31 +21,28 @@ const PORTS: [u16; 6] = [80, 5000, 8080, 9200, 11211, 6379];
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// What a sample tells of everything: exchanges, their standard error, mean and 95th percentile of their times.
-struct Told {
+/// A sample's estimates for the whole traffic: exchanges, their standard error, mean and 95th percentile of their
+/// times.
+struct Estimate {
     exchanges: f64,
     error: f64,
     mean_ms: Option<f64>,
     p95_ms: Option<f64>,
 }
 
-/// Packets that can be read again and again.
+/// Traffic that can be read again and again.
 enum Source {
     Generated(Vec<Frame>),
     Captures(Vec<PathBuf>),
 }
 
 impl Source {
-    fn told(&self, share: Share, seed: u64) -> Result<Told, AnyError> {
+    fn estimate(&self, share: Share, seed: u64) -> Result<Estimate, AnyError> {
         let settings = TrackerSettings { ports: PORTS.to_vec(), sample_seed: seed, ..TrackerSettings::default() };
         let mut tracker = Tracker::new(settings);
         tracker.sample(share, 0);
         match self {
-            Self::Generated(frames) => {
-                for (number, frame) in frames.iter().enumerate() {
-                    tracker.packet(&packet(1, number as u64 + 1, frame));
-                }
-            }
+            Self::Generated(frames) => feed(&mut tracker, frames),
             Self::Captures(paths) => {
                 for path in paths {
                     read_file(path, |packet| tracker.packet(packet))?;
@@ -53,7 +50,7 @@ impl Source {
             }
         }
         let period = tracker.take_period(u64::MAX);
-        Ok(Told {
+        Ok(Estimate {
             exchanges: period.exchanges as f64,
             error: period.exchanges_error,
             mean_ms: period.rt_mean_ms,
@@ -79,22 +76,22 @@ fn off(values: &[f64], all: f64) -> String {
 }
 
 fn rows(name: &str, source: &Source) -> Result<(), AnyError> {
-    let all = source.told(Share::ALL, 0)?;
+    let all = source.estimate(Share::ALL, 0)?;
     let (all_mean, all_p95) = (all.mean_ms.ok_or("no exchange")?, all.p95_ms.ok_or("no exchange")?);
     println!("| {name} | 1 | {} | | | {all_mean:.2} ms | | {all_p95:.1} ms | |", all.exchanges);
     let mut share = Share::ALL;
     for _ in 1..SHARES {
         share = share.halved();
-        let samples: Vec<Told> = (0..SEEDS).map(|seed| source.told(share, seed)).collect::<Result<_, _>>()?;
-        let exchanges: Vec<f64> = samples.iter().map(|told| told.exchanges).collect();
-        let told: Vec<f64> = samples.iter().map(|told| told.error).collect();
+        let samples: Vec<Estimate> = (0..SEEDS).map(|seed| source.estimate(share, seed)).collect::<Result<_, _>>()?;
+        let exchanges: Vec<f64> = samples.iter().map(|sample| sample.exchanges).collect();
+        let errors: Vec<f64> = samples.iter().map(|sample| sample.error).collect();
         // A sample without exchanges has no times.
-        let means: Vec<f64> = samples.iter().filter_map(|told| told.mean_ms).collect();
-        let p95s: Vec<f64> = samples.iter().filter_map(|told| told.p95_ms).collect();
+        let means: Vec<f64> = samples.iter().filter_map(|sample| sample.mean_ms).collect();
+        let p95s: Vec<f64> = samples.iter().filter_map(|sample| sample.p95_ms).collect();
         println!(
             "| | {share} | {} | {:.1} | {} | {} |",
             off(&exchanges, all.exchanges),
-            100.0 * mean(&told) / all.exchanges,
+            100.0 * mean(&errors) / all.exchanges,
             off(&means, all_mean),
             off(&p95s, all_p95)
         );

@@ -1,26 +1,26 @@
-//! What the servers of each port answered: ports that speak something else than they are taken for.
+//! The answers of the servers on each port, which show when a port speaks another protocol than it is taken for.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Answers count half as much after so many nanoseconds in which others came.
+/// Half-life of earlier answers, counted in time with new answers.
 const HALF_LIFE_NS: f64 = 5e9;
 
-/// What a port speaks that is taken for something else.
+/// A port that speaks another protocol than it is taken for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ForeignPort {
     /// The port.
     pub port: u16,
-    /// The protocol of the table that it is taken for.
+    /// The protocol that the port is taken for, by its name in the table of protocols.
     pub taken_for: &'static str,
-    /// What it speaks, in words; empty where that is not known.
+    /// The protocol that it speaks, for people; empty where that is not known.
     pub speaks: &'static str,
-    /// The protocol of the table by which it could be measured.
+    /// The protocol of the table with which the port could be measured.
     pub measure_as: &'static str,
 }
 
-/// A protocol that is told by its first bytes, from the client or from the server.
+/// A protocol that can be recognised by the first bytes of the client or of the server.
 pub struct Sign {
     speaks: &'static str,
     measure_as: &'static str,
@@ -29,13 +29,13 @@ pub struct Sign {
 }
 
 impl Sign {
-    /// A client that speaks it may begin so.
-    pub fn is_of_client(&self, bytes: &[u8]) -> bool {
+    /// Whether a client that speaks it may begin with these bytes.
+    pub fn matches_client(&self, bytes: &[u8]) -> bool {
         (self.client)(bytes)
     }
 
-    /// A server that speaks it may begin so.
-    pub fn is_of_server(&self, bytes: &[u8]) -> bool {
+    /// Whether a server that speaks it may begin with these bytes.
+    pub fn matches_server(&self, bytes: &[u8]) -> bool {
         (self.server)(bytes)
     }
 }
@@ -95,22 +95,23 @@ pub const SIGNS: &[Sign] = &[
     },
 ];
 
-/// Where nothing is known of it.
+/// The sign of a protocol that is not recognised.
 static NAMELESS: Sign = Sign { speaks: "", measure_as: "unknown", client: |_| true, server: |_| true };
 
-/// What the servers of a port answered.
+/// The answers of the servers on one port.
 struct Answers {
     port: u16,
     taken_for: &'static str,
-    /// Answers of this period that were understood.
+    /// Answers of this period in the expected protocol.
     understood: f64,
+    /// Answers of this period in another protocol.
     strange: f64,
     /// Understood and strange answers of earlier periods; older periods count less.
     before: [f64; 2],
     sign: &'static Sign,
 }
 
-/// What the servers of all ports answered.
+/// The answers of the servers on all ports.
 #[derive(Default)]
 pub struct Ports {
     answers: Vec<Answers>,
@@ -118,20 +119,20 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// A server of the port answered in its protocol.
+    /// Counts an answer in the expected protocol.
     pub fn understood(&mut self, port: u16, taken_for: &'static str) {
-        self.of(port, taken_for).understood += 1.0;
+        self.answers_of(port, taken_for).understood += 1.0;
     }
 
-    /// A server of the port answered in another protocol, whose sign was seen or not.
+    /// Counts an answer in another protocol, with its sign if it was recognised.
     pub fn strange(&mut self, port: u16, taken_for: &'static str, sign: Option<&'static Sign>) {
-        let of = self.of(port, taken_for);
-        of.strange += 1.0;
-        of.sign = sign.unwrap_or(&NAMELESS);
+        let answers = self.answers_of(port, taken_for);
+        answers.strange += 1.0;
+        answers.sign = sign.unwrap_or(&NAMELESS);
     }
 
-    fn of(&mut self, port: u16, taken_for: &'static str) -> &mut Answers {
-        let place = match self.answers.iter().position(|of| of.port == port) {
+    fn answers_of(&mut self, port: u16, taken_for: &'static str) -> &mut Answers {
+        let place = match self.answers.iter().position(|answers| answers.port == port) {
             Some(place) => place,
             None => {
                 let (understood, strange, before) = (0.0, 0.0, [0.0; 2]);
@@ -142,28 +143,29 @@ impl Ports {
         &mut self.answers[place]
     }
 
-    /// The ports whose servers mostly answered something else, of late or when they last answered; closes the period.
+    /// Closes the period; returns the ports whose servers mostly answered in another protocol, recently or when they
+    /// last answered.
     pub fn take(&mut self, now_ns: u64) -> Vec<ForeignPort> {
         let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.taken_ns, now_ns));
-        let fades = (-(elapsed_ns as f64) / HALF_LIFE_NS).exp2();
-        for of in &mut self.answers {
-            let period = [std::mem::take(&mut of.understood), std::mem::take(&mut of.strange)];
+        let fading = (-(elapsed_ns as f64) / HALF_LIFE_NS).exp2();
+        for answers in &mut self.answers {
+            let period = [std::mem::take(&mut answers.understood), std::mem::take(&mut answers.strange)];
             if period != [0.0; 2] {
-                of.before = std::array::from_fn(|place| of.before[place] * fades + period[place]);
+                answers.before = std::array::from_fn(|place| answers.before[place] * fading + period[place]);
             }
         }
         self.now()
     }
 
-    /// The foreign ports, as they stood at the end of the last period.
+    /// The foreign ports by all answers so far.
     pub fn now(&self) -> Vec<ForeignPort> {
         let foreign =
             self.answers.iter().filter(|port| port.before[1] + port.strange > port.before[0] + port.understood);
-        let described = foreign.map(|of| ForeignPort {
-            port: of.port,
-            taken_for: of.taken_for,
-            speaks: of.sign.speaks,
-            measure_as: of.sign.measure_as,
+        let described = foreign.map(|answers| ForeignPort {
+            port: answers.port,
+            taken_for: answers.taken_for,
+            speaks: answers.sign.speaks,
+            measure_as: answers.sign.measure_as,
         });
         described.collect()
     }
@@ -172,7 +174,7 @@ impl Ports {
 impl fmt::Display for ForeignPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { port, taken_for, .. } = self;
-        let speaks = if self.speaks.is_empty() { "something that is not known here" } else { self.speaks };
+        let speaks = if self.speaks.is_empty() { "an unknown protocol" } else { self.speaks };
         write!(f, "port {port} is taken for {taken_for}, and speaks {speaks}")
     }
 }

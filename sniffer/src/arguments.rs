@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use slackwater_sniffer::{LiveSettings, MOST_ROUTES, PROTOCOLS, Protocol, Route, TrackerSettings};
+use slackwater_sniffer::{LiveSettings, MOST_ROUTES, Port, Route, TrackerSettings, known_protocol};
 
 /// Response times of web servers (HTTP/1.x over TCP), of memcached, and of any protocol in which client and server take
 /// turns, from the packets on the wire.
@@ -41,7 +41,7 @@ pub enum Action {
         /// The file; `-` stands for standard input.
         file: PathBuf,
         #[command(flatten)]
-        what: TrafficOptions,
+        options: TrafficOptions,
     },
     /// Capture from an interface until interrupted; needs the capability CAP_NET_RAW, and drops it at once.
     #[command(after_help = "Example: slackwater-sniffer live -i eth0 --port 80 --every 1")]
@@ -50,7 +50,7 @@ pub enum Action {
         #[arg(short, long)]
         interface: String,
         #[command(flatten)]
-        what: TrafficOptions,
+        options: TrafficOptions,
         /// Stop after so many seconds.
         #[arg(long, value_name = "SECONDS", value_parser = seconds)]
         seconds: Option<Duration>,
@@ -83,10 +83,10 @@ pub enum Action {
 }
 
 impl Action {
-    /// What is printed is read by a program.
+    /// Whether the output is JSON, for a program.
     pub fn prints_json(&self) -> bool {
         match self {
-            Self::Read { what, .. } | Self::Live { what, .. } => what.json,
+            Self::Read { options, .. } | Self::Live { options, .. } => options.json,
             Self::Servers(_) => true,
             Self::Merge { json, .. } => *json,
         }
@@ -97,7 +97,7 @@ impl Action {
 pub struct TrafficOptions {
     /// TCP port of the servers, and what it speaks: http1, memcached or unknown (turns are timed, not read, as for TLS).
     /// Without that: memcached on 11211, unknown on 443, else http1. May be given several times.
-    #[arg(short, long = "port", value_name = "PORT[:PROTOCOL]", default_value = "80", value_parser = port)]
+    #[arg(short, long = "port", value_name = "PORT[:PROTOCOL]", default_value = "80", value_parser = str::parse::<Port>)]
     pub ports: Vec<Port>,
     /// A class of requests with figures of its own: those whose path, without the query, matches the pattern, in which
     /// `*` stands for anything (for memcached: the first key). The first that matches counts. May be given several times.
@@ -129,7 +129,7 @@ pub struct ServersOptions {
     #[arg(long = "server", value_name = "ADDRESS:PORT", required = true)]
     pub servers: Vec<SocketAddr>,
     /// What the servers speak: http1, memcached or unknown (turns are timed, not read, as for TLS).
-    #[arg(long, default_value = "http1", value_parser = protocol)]
+    #[arg(long, default_value = "http1", value_parser = known_protocol)]
     pub protocol: &'static str,
     /// A class of requests with figures of its own, as of `live`. May be given several times.
     #[arg(long = "route", value_name = "NAME=PATTERN", value_parser = str::parse::<Route>)]
@@ -149,7 +149,7 @@ pub struct ServersOptions {
 }
 
 impl ServersOptions {
-    /// What each server's tracker is to do.
+    /// The settings of each server's tracker.
     pub fn tracker_settings(&self) -> Result<TrackerSettings, ArgumentError> {
         if self.routes.len() > MOST_ROUTES {
             return Err(ArgumentError::TooManyRoutes(self.routes.len()));
@@ -158,7 +158,7 @@ impl ServersOptions {
         Ok(TrackerSettings { protocols, routes: self.routes.clone(), ..TrackerSettings::default() })
     }
 
-    /// What to capture.
+    /// The settings of the capture.
     pub fn live_settings(&self) -> LiveSettings {
         let mut ports: Vec<u16> = self.servers.iter().map(SocketAddr::port).collect();
         ports.sort_unstable();
@@ -173,10 +173,6 @@ impl ServersOptions {
 pub enum ArgumentError {
     #[error("{0} routes: at most {MOST_ROUTES}")]
     TooManyRoutes(usize),
-    #[error("{0:?}: a port is a number from 1 to 65535, as in 80 or 443:unknown")]
-    Port(String),
-    #[error("{name:?} is no protocol known here: {known}")]
-    Protocol { name: String, known: String },
     #[error("{0:?} is not a number of seconds")]
     Seconds(String),
     #[error("{0}: at least 0.001 seconds")]
@@ -184,47 +180,19 @@ pub enum ArgumentError {
 }
 
 impl TrafficOptions {
-    /// What the tracker is to do.
+    /// The tracker's settings.
     pub fn settings(&self, number_all: bool) -> Result<TrackerSettings, ArgumentError> {
         if self.routes.len() > MOST_ROUTES {
             return Err(ArgumentError::TooManyRoutes(self.routes.len()));
         }
         Ok(TrackerSettings {
-            ports: self.ports.iter().map(|port| port.number).collect(),
-            protocols: self.ports.iter().filter_map(|port| Some((port.number, port.protocol?))).collect(),
-            routes: self.routes.clone(),
             times_upgraded: self.upgraded,
             with_histograms: self.histograms,
             keep_exchanges: self.exchanges,
             number_all,
-            ..TrackerSettings::default()
+            ..TrackerSettings::watching(&self.ports, &self.routes)
         })
     }
-}
-
-/// A port and, where it is given, its protocol.
-#[derive(Debug, Clone, Copy)]
-pub struct Port {
-    pub number: u16,
-    protocol: Option<&'static str>,
-}
-
-fn port(text: &str) -> Result<Port, ArgumentError> {
-    let (number, name) = match text.split_once(':') {
-        Some((number, name)) => (number, Some(name)),
-        None => (text, None),
-    };
-    let number: u16 = number.parse().unwrap_or(0);
-    if number == 0 {
-        return Err(ArgumentError::Port(text.to_owned()));
-    }
-    Ok(Port { number, protocol: name.map(protocol).transpose()? })
-}
-
-fn protocol(name: &str) -> Result<&'static str, ArgumentError> {
-    let known = || PROTOCOLS.iter().map(|protocol| protocol.name).collect::<Vec<_>>().join(", ");
-    let protocol = Protocol::named(name).map(|protocol| protocol.name);
-    protocol.ok_or_else(|| ArgumentError::Protocol { name: name.to_owned(), known: known() })
 }
 
 fn seconds(text: &str) -> Result<Duration, ArgumentError> {

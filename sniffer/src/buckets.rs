@@ -16,14 +16,14 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// A time that stands for so many.
+    /// Records a time that stands for `weight` exchanges.
     pub(crate) fn record(&mut self, ns: u64, weight: u32) {
         let seconds = ns as f64 / 1e9;
         self.counts[BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds)] += u64::from(weight);
         self.sum_ns += u128::from(ns) * u128::from(weight);
     }
 
-    /// Response times in all buckets.
+    /// Number of response times in all buckets.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

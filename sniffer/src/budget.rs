@@ -1,24 +1,25 @@
-//! The law that decides which share of the connections is looked at: multiplicative both ways, with hysteresis.
+//! Decides which share of the connections is followed, so that the sniffer keeps to a budget of CPU time.
 //!
-//! Above the budget the share is halved at once. It is doubled only after some looks in a row below a limit, which lies
-//! so far under half of the budget that a steady load does not swing. Netflow's sampling rate was to be adapted likewise
-//! (Estan, Keys, Moore, Varghese: *Building a better NetFlow*, SIGCOMM 2004).
+//! Above the budget the share is halved at once. It is doubled only after several looks in a row below a limit, which
+//! lies so far below half of the budget that a steady load does not make the share swing. Estan, Keys, Moore and
+//! Varghese adapt NetFlow's sampling rate in the same way (*Building a better NetFlow*, SIGCOMM 2004).
 //!
-//! Few connections, as a balancer keeps them alive, are no sample: below `LEAST_CONNECTIONS` the budget gives way.
+//! A few connections, as a balancer keeps them alive, are too small a sample: below `LEAST_CONNECTIONS` all are
+//! followed, whatever that costs.
 
 use crate::share::Share;
 
-/// Connections with exchanges that a sample must have in a look: the standard error of their rate is a tenth then, where
-/// connections are alike.
+/// Connections with exchanges that a sample needs in each look: then the standard error of their rate is a tenth, if
+/// all connections are alike.
 pub const LEAST_CONNECTIONS: u64 = 100;
 
-/// The share is halved only where so many times the least would be halved: the sample that remains varies.
+/// The share is halved only with this multiple of `LEAST_CONNECTIONS`, because the size of the remaining sample varies.
 const ROOM_TO_HALVE: u64 = 3;
 
 /// Below this part of the budget the share is doubled.
 const CALM_BELOW: f64 = 0.4;
 
-/// Looks in a row that must be so calm.
+/// Looks in a row that must be below it.
 const CALM_LOOKS: u32 = 3;
 
 /// Keeps to a budget of CPU time.
@@ -35,8 +36,8 @@ impl CpuBudget {
         CpuBudget { most_cpu_share, share: Share::ALL, calm_looks: 0 }
     }
 
-    /// What is to be looked at from now on. Since the last look the sniffer took `cpu_share` of a core, and exchanges
-    /// ended on so many connections that it looked at.
+    /// The share of the connections to follow from now on. Since the last look the sniffer has used `cpu_share` of a
+    /// core, and exchanges have ended on `connections` of those that it follows.
     pub fn look(&mut self, cpu_share: f64, connections: u64) -> Share {
         let is_calm = cpu_share < CALM_BELOW * self.most_cpu_share;
         self.calm_looks = if is_calm { self.calm_looks + 1 } else { 0 };
@@ -55,7 +56,7 @@ impl CpuBudget {
 mod tests {
     use super::*;
 
-    /// Shares as numbers while a load would take so much of a core if all were looked at, on so many connections.
+    /// The shares under a load that would use `load` of a core if all connections were followed.
     fn shares(budget: &mut CpuBudget, looks: usize, load: f64, connections: f64) -> Vec<f64> {
         let mut share = budget.share;
         let looked = (0..looks).map(|_| {

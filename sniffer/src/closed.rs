@@ -1,4 +1,4 @@
-//! Connections that ended, remembered for a while: late copies of their segments open no new ones.
+//! Connections that ended, remembered for a while, so that late copies of their segments open no new connections.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use crate::key::Key;
 use crate::piece::Side;
 use crate::segment::Segment;
 
-/// Connections remembered.
+/// Most connections that are remembered.
 const MOST: usize = 4_096;
 
-/// How far back a copy may be, in bytes: no window is larger.
+/// How far back a copy may be, in bytes; no TCP window is larger.
 const FARTHEST: u32 = 1 << 30;
 
 /// Sequence numbers behind the last bytes of connections that ended.
@@ -22,7 +22,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// A connection ended: where the key's client and its server did.
+    /// Remembers a connection with the ends of the key's client and server.
     pub fn remember(&mut self, key: Key, ends: [Option<u32>; 2]) {
         if self.order.len() >= MOST
             && let Some(oldest) = self.order.pop_front()
@@ -33,19 +33,19 @@ impl Closed {
         self.ends.insert(key, ends);
     }
 
-    /// Another connection between the same ports begins.
+    /// Forgets a connection, because another one between the same ports begins.
     pub fn forget(&mut self, key: &Key) {
         self.ends.remove(key);
     }
 
-    /// Forgets all but those whose names are to be kept.
+    /// Forgets all connections but those for which `is_kept` holds.
     pub fn keep(&mut self, is_kept: impl Fn(&Key) -> bool) {
         self.ends.retain(|key, _| is_kept(key));
         self.order.retain(|key| is_kept(key));
     }
 
-    /// True when a segment that the key's `side` sent brings nothing new to a connection that ended.
-    pub fn has_seen(&self, key: &Key, side: Side, segment: &Segment<'_>) -> bool {
+    /// Whether a segment that the key's `side` sent brings nothing new to a connection that ended.
+    pub fn repeats(&self, key: &Key, side: Side, segment: &Segment<'_>) -> bool {
         if segment.syn {
             return false;
         }

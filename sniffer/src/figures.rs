@@ -19,15 +19,15 @@ pub struct Exchange {
     pub response_frame: u64,
     /// The connection's number as in Wireshark (from 0).
     pub stream: u64,
-    /// Who asked.
+    /// The client's address.
     pub client: SocketAddr,
-    /// Who answered.
+    /// The server's address.
     pub server: SocketAddr,
     /// When the request's last byte was captured, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Last request byte to last response byte, in nanoseconds; `None` when one of them was not captured, or when
-    /// it is not sure which byte came last. When the response ends before the request does, the last request byte before
-    /// the response counts.
+    /// Last request byte to last response byte, in nanoseconds; `None` when one of them was not captured, or when it is
+    /// not certain which byte was the last. When the response ends before the request does, the time begins with the
+    /// last request byte before the response.
     pub last_byte_ns: Option<u64>,
     /// Last request byte to first response byte, in nanoseconds.
     pub first_byte_ns: Option<u64>,
@@ -37,11 +37,11 @@ pub struct Exchange {
     pub status: u16,
     /// The answer of a protocol that answers in words, as in `STORED`; else empty.
     pub word: &'static str,
-    /// How the response counts.
+    /// The class of the response.
     pub class: StatusClass,
-    /// Which protocol of the table it was.
+    /// The protocol's name in the table of protocols.
     pub protocol: &'static str,
-    /// Its place in `TrackerSettings::routes`; their number when it is none of them.
+    /// Index of the route class in `TrackerSettings::routes`; their number when the request belongs to none.
     pub route: u8,
     /// The request's bytes on the wire, heads included (modulo 4 GiB).
     pub request_bytes: u32,
@@ -49,18 +49,18 @@ pub struct Exchange {
     pub response_bytes: u32,
 }
 
-/// How a response counts.
+/// The class of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusClass {
     /// Only 101 of HTTP: a final answer.
     Informational,
-    /// Done; also a miss of memcached.
+    /// Success; also a miss of memcached.
     Successful,
-    /// Look elsewhere, or at what you have.
+    /// Redirection, and "not modified".
     Redirection,
     /// The request was wrong.
     ClientError,
-    /// The server failed; statuses of HTTP that no class has count here.
+    /// The server failed; also the statuses of HTTP that are in no class.
     ServerError,
     /// The protocol is unknown.
     Unknown,
@@ -81,36 +81,36 @@ impl StatusClass {
     }
 }
 
-/// What was counted.
+/// Counts of packets, messages and connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Frames looked at.
+    /// Frames.
     pub packets: u64,
-    /// Of these: what is in them can't be read; see `Summary::not_understood_kinds`.
+    /// Frames whose content can't be read; see `Summary::not_understood_kinds`.
     pub not_understood: u64,
     /// Requests whose response ended.
     pub exchanges: u64,
-    /// Of these: status 500 and above, or what the protocol has for it.
+    /// Exchanges with status 500 and above, or the protocol's equivalent.
     pub errors: u64,
     /// Requests that got no response while their connection was followed.
     pub unmatched_requests: u64,
-    /// Of these: requests that ask for none (`noreply`, `quit`, misses of quiet commands).
+    /// Unmatched requests that ask for no response (`noreply`, `quit`, misses of quiet commands).
     pub quiet_requests: u64,
     /// Responses whose request was not captured or is not known for sure.
     pub orphan_responses: u64,
     /// Responses that began and were broken off, or that the capture does not hold to their end.
     pub unfinished_responses: u64,
-    /// Segments that repeat bytes seen before.
+    /// Segments that repeat earlier bytes.
     pub retransmitted: u64,
     /// Places where bytes are missing for good.
     pub holes: u64,
-    /// Of these: within the head of a message, which is given up.
+    /// Holes within the head of a message, which is given up.
     pub lost_heads: u64,
     /// Messages that follow no protocol known here.
     pub malformed: u64,
     /// Fragments of IP packets: skipped.
     pub fragments: u64,
-    /// Connections given up while open: idle for too long, or in the way when the table or the memory for bytes held
+    /// Connections given up while open: idle for too long, or removed because the table or the memory for bytes held
     /// back was full.
     pub evicted: u64,
     /// Requests not followed because too many were waiting already.
@@ -162,8 +162,8 @@ impl StatusClasses {
 }
 
 impl Counts {
-    /// As if so many times the connections had been seen. What was booked with its own weight, and what is of packets,
-    /// stays.
+    /// Estimates for all connections, of which one in `weight` was followed. Counts of packets stay, and so do counts
+    /// that were recorded with a weight of their own.
     pub(crate) fn weighed(self, weight: u32) -> Self {
         let weight = u64::from(weight);
         Self {
@@ -233,14 +233,14 @@ pub struct Sizes {
     pub max: Option<u32>,
 }
 
-/// Everything about the exchanges of a route class.
+/// The figures of a route class.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RouteFigures {
-    /// Its name; `other` for what no pattern matches.
+    /// Its name; `other` for requests that no pattern matches.
     pub name: String,
     /// Exchanges that ended.
     pub exchanges: u64,
-    /// The same by status class.
+    /// Exchanges by status class.
     pub status: StatusClasses,
     /// Last request byte to first response byte.
     pub first_byte_ms: Times,
@@ -255,7 +255,7 @@ pub struct RouteFigures {
     pub histogram: Option<String>,
 }
 
-/// What is known of the exchanges of a period or of a whole run beside their number and last-byte times.
+/// The figures of a period or of a whole run beside the number of exchanges and their last-byte times.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Details {
     /// Last request byte to first response byte.
@@ -271,22 +271,22 @@ pub struct Details {
     /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
-    /// The same of first-byte times.
+    /// All first-byte times, in the same form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_byte_histogram: Option<String>,
 }
 
-/// What ended in a period. Response times are last request byte to last response byte, in milliseconds, and absent when
-/// nothing ended.
+/// The exchanges that ended in a period. Response times are from the last request byte to the last response byte, in
+/// milliseconds, and absent when none ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Period {
     /// Exchanges that ended.
     pub exchanges: u64,
-    /// Of these: status 500 and above.
+    /// Exchanges with status 500 and above.
     pub errors: u64,
-    /// Requests at the end of the period whose response has not ended.
+    /// Requests whose response has not ended, at the end of the period.
     pub in_flight: u64,
-    /// Age of the oldest of these of whose response nothing has come; 0 while there is none.
+    /// Age of the oldest request without any byte of a response; 0 when there is none.
     pub oldest_unanswered_ms: f64,
     /// Mean response time.
     pub rt_mean_ms: Option<f64>,
@@ -298,15 +298,15 @@ pub struct Period {
     pub rt_p99_ms: Option<f64>,
     /// Longest.
     pub rt_max_ms: Option<f64>,
-    /// Everything that was counted in the period.
+    /// All counts of the period.
     pub counts: Counts,
-    /// Ports that speak something else than they are taken for: their requests are not among these figures.
+    /// Ports that speak another protocol than they are taken for. Their requests are not in these figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub foreign_ports: Vec<ForeignPort>,
-    /// Standard error of `exchanges` as an estimate: 0 while all connections are looked at.
+    /// Standard error of `exchanges` as an estimate: 0 while all connections are followed.
     #[serde(skip)]
     pub exchanges_error: f64,
-    /// What a period and a whole run both have.
+    /// The figures that a period and a whole run share.
     #[serde(flatten)]
     pub details: Details,
     /// All last-byte times in few buckets.
@@ -314,24 +314,24 @@ pub struct Period {
     pub buckets: Buckets,
 }
 
-/// Everything since the start.
+/// The figures since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// What was counted.
+    /// All counts.
     #[serde(flatten)]
     pub counts: Counts,
-    /// What was not understood, and how many packets of each kind.
+    /// Number of packets that were not understood, by kind.
     pub not_understood_kinds: BTreeMap<String, u64>,
     /// Connections followed.
     pub connections: u64,
     /// Requests whose response has not ended.
     pub in_flight: u64,
-    /// Ports that speak something else than they are taken for: their requests are not among these figures.
+    /// Ports that speak another protocol than they are taken for. Their requests are not in these figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub foreign_ports: Vec<ForeignPort>,
     /// Last request byte to last response byte.
     pub last_byte_ms: Times,
-    /// What a period and a whole run both have.
+    /// The figures that a period and a whole run share.
     #[serde(flatten)]
     pub details: Details,
 }

@@ -1,15 +1,15 @@
-//! One direction of a connection: where it is, and the segments held back behind a hole.
+//! One direction of a connection: its position, and the segments held back behind a hole.
 
 use crate::piece::Piece;
 
-/// How much later than what refers to it (an acknowledgement, a response) a segment may be captured: queues of a
-/// network card are read one after the other.
+/// How much later than a packet that refers to it (an acknowledgement, a response) a segment may be captured, because
+/// the queues of a network card are read one after the other.
 pub const DISORDER_NS: u64 = 10_000_000;
 
-/// How long a retransmission is waited for while nobody acknowledged the missing bytes.
+/// How long to wait for a retransmission while the receiver has not acknowledged the missing bytes.
 const RETRANSMISSION_NS: u64 = 5_000_000_000;
 
-/// Bytes and segments held back in one direction.
+/// Most bytes and segments held back in one direction.
 const MOST_HELD_BYTES: usize = 128 * 1024;
 const MOST_HELD_SEGMENTS: usize = 256;
 
@@ -39,17 +39,17 @@ impl Held {
 /// One direction.
 #[derive(Default)]
 pub struct Half {
-    /// Sequence number of the next byte, once one was seen.
+    /// Sequence number of the next byte, once a byte was captured.
     pub next: Option<u32>,
     /// Sequence number of SYN.
     pub opening: Option<u32>,
     /// Sequence number of FIN.
     pub fin: Option<u32>,
-    /// Everything before FIN came.
+    /// Everything up to FIN was captured.
     pub ended: bool,
-    /// What the receiver has acknowledged.
+    /// The sequence number that the receiver has acknowledged.
     pub acked: Option<u32>,
-    /// Since when more is acknowledged than was seen.
+    /// Since when more is acknowledged than was captured.
     pub ahead_since: Option<u64>,
     /// Since when the dialogue waits for the other direction.
     pub waits_since: Option<u64>,
@@ -81,12 +81,12 @@ impl Half {
         }
     }
 
-    /// The receiver has everything before this.
+    /// Whether the receiver has acknowledged everything before `seq`.
     pub fn covers(&self, seq: u32) -> bool {
         self.acked.is_some_and(|acked| acked.wrapping_sub(seq) as i32 >= 0)
     }
 
-    /// Missing bytes may come yet.
+    /// Whether missing bytes may still arrive.
     pub fn is_late(&self) -> bool {
         self.unfilled.is_some_and(|end| !self.covers(end))
     }
@@ -97,12 +97,12 @@ impl Half {
         self.advance(seq.wrapping_add(1));
     }
 
-    /// No more is held back.
+    /// Whether too much is held back to hold more.
     pub fn is_full(&self) -> bool {
         self.held.len() > MOST_HELD_SEGMENTS || self.held_bytes > MOST_HELD_BYTES
     }
 
-    /// True when the hole before the first held segment will not be filled any more.
+    /// Whether the hole before the first held segment will not be filled any more.
     pub fn is_lost(&self, now: u64) -> bool {
         let Some(first) = self.held.first() else { return false };
         let covered = self.covers(first.seq);

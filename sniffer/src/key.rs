@@ -1,4 +1,4 @@
-//! The name of a connection in the table.
+//! The key of a connection in the table.
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ pub struct Key {
     pub client: (IpAddr, u16),
 }
 
-/// In few large words: it is done for each packet. The table's hasher has a secret seed.
+/// Hashes few large words, because it is done for each packet. The table's hasher has a secret seed.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let ports = u64::from(self.server.1) << 16 | u64::from(self.client.1);

@@ -1,7 +1,7 @@
-//! The delay calculator: counts and response times of the running period, and of everything so far.
+//! Counts and response times of the present period and of the whole run.
 //!
-//! What is measured lies in one histogram for each route class and status class that occurs; all other figures are sums
-//! of these, so an exchange costs two entries however many figures there are.
+//! Each route class and status class that occurs has one histogram, and all other figures are sums of these. So an
+//! exchange costs two entries, however many figures there are.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::recorder::{self, RouteRecorder, SizeRecorder};
 use crate::routes::{self, Route};
 use crate::sampling::Sampling;
 
-/// Memory for bytes and requests that wait, shared by all connections.
+/// Limits of the memory for bytes held back and for waiting requests, shared by all connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     /// Bytes that may be held back at a time.
@@ -23,21 +23,21 @@ pub struct Budget {
     pub most_waiting: usize,
 }
 
-/// What is always left for the next packet: no packet asks for more.
+/// Memory that stays free for the next packet, which never needs more.
 const RESERVE_BYTES: usize = 128 * 1024;
 
-/// Kinds of packets not understood that are told apart.
+/// Most kinds of packets that are not understood, which are counted separately.
 const MOST_KINDS: usize = 32;
 
 /// Counts, times, and the memory that the connections use.
 pub struct Ledger {
-    /// Counts of the running period as seen, since it began or since the share of the connections last changed.
+    /// Counts of the present period as captured, since it began or since the share of the connections last changed.
     pub counts: Counts,
-    /// Which connections are looked at, and how much they count.
+    /// Which connections are followed, and the weight of each.
     pub sampling: Sampling,
-    /// What is left of a connection is not booked: it is no longer looked at.
+    /// Exchanges are not recorded at present, because a connection leaves the sample.
     pub forgets: bool,
-    /// Counts of the running period before the share last changed, estimated for all connections.
+    /// Counts of the present period before the share last changed, estimated for all connections.
     before: Counts,
     /// Connections followed since the start.
     pub connections: u64,
@@ -45,9 +45,9 @@ pub struct Ledger {
     pub in_flight: u64,
     /// Requests waiting on all connections of the table.
     pub waiting: usize,
-    /// The first frame behind the last step of the clock.
+    /// The first frame after the clock was last set back.
     pub stepped_at: u64,
-    /// What the servers answered.
+    /// The answers of the servers, by port.
     pub ports: Ports,
     held_bytes: usize,
     budget: Budget,
@@ -62,8 +62,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Nothing recorded yet. `keep_exchanges`: each exchange is kept until it is taken. `with_histograms`: the figures have
-    /// them.
+    /// An empty ledger. `keep_exchanges`: each exchange is kept until it is taken. `with_histograms`: the figures
+    /// include histograms.
     pub fn new(
         budget: Budget,
         sampling: Sampling,
@@ -100,20 +100,20 @@ impl Ledger {
         if self.routes.is_empty() { 0 } else { routes::classify(&self.routes, target) }
     }
 
-    /// The route class of what has no target.
+    /// The route class of messages without a target.
     pub fn other_route(&self) -> u8 {
         self.routes.len() as u8
     }
 
     /// Counts a packet that was not understood.
-    pub fn not_understood(&mut self, what: Unread) {
+    pub fn not_understood(&mut self, unread: Unread) {
         self.counts.not_understood += 1;
-        if self.not_understood.len() < MOST_KINDS || self.not_understood.contains_key(&what) {
-            *self.not_understood.entry(what).or_default() += 1;
+        if self.not_understood.len() < MOST_KINDS || self.not_understood.contains_key(&unread) {
+            *self.not_understood.entry(unread).or_default() += 1;
         }
     }
 
-    /// Enters an exchange. Across a step of the clock there is no time.
+    /// Records an exchange. An exchange during which the clock was set has no times.
     pub fn exchange(&mut self, mut exchange: Exchange) {
         if self.forgets {
             return;
@@ -135,7 +135,7 @@ impl Ledger {
         }
     }
 
-    /// Asks for memory to hold bytes back; false when there is none left.
+    /// Reserves memory for bytes that are held back; false when none is left.
     pub fn hold(&mut self, bytes: usize) -> bool {
         let fits = self.held_bytes + bytes <= self.budget.most_bytes;
         if fits {
@@ -149,7 +149,7 @@ impl Ledger {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
     }
 
-    /// True when little memory is left: the connection that holds most must free it, so that all others can go on.
+    /// Whether little memory is left, so that the connection that holds most must be given up.
     pub fn is_pressed(&self) -> bool {
         let reserve = (self.budget.most_bytes / 4).min(RESERVE_BYTES);
         self.held_bytes > self.budget.most_bytes - reserve
@@ -160,7 +160,7 @@ impl Ledger {
         self.held_bytes
     }
 
-    /// True when no more requests may wait on connections where one does.
+    /// Whether connections with a waiting request may let no further request wait.
     pub fn is_full(&self) -> bool {
         self.waiting >= self.budget.most_waiting
     }
@@ -170,17 +170,16 @@ impl Ledger {
         self.exchanges.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Lets what was counted so far count for all connections: the share changes, or the period ends.
+    /// Extrapolates the counts so far to all connections, because the share changes or the period ends.
     pub fn weigh(&mut self) {
         self.before += std::mem::take(&mut self.counts).weighed(self.sampling.share().weight());
     }
 
-    /// Closes the period and starts the next. At its end so many requests were in flight, and the oldest unanswered one was
-    /// so old.
+    /// Closes the period and starts the next. `in_flight` and `oldest_unanswered_ms` are values of its end.
     pub fn take_period(&mut self, in_flight: u64, oldest_unanswered_ms: f64) -> Period {
         self.weigh();
         let counts = self.before;
-        let (times, details) = if counts.exchanges > 0 { self.total_of(&self.period_routes) } else { self.nothing() };
+        let (times, details) = if counts.exchanges > 0 { self.total_of(&self.period_routes) } else { self.empty() };
         let period = Period {
             exchanges: counts.exchanges,
             errors: counts.errors,
@@ -215,13 +214,13 @@ impl Ledger {
         self.total += std::mem::take(&mut self.before);
     }
 
-    /// Everything since the start; closes the period.
+    /// The figures since the start; closes the period.
     pub fn summary(&mut self) -> Summary {
         self.close_period();
         let (last_byte_ms, details) = self.total_of(&self.total_routes);
         Summary {
             counts: self.total,
-            not_understood_kinds: self.not_understood.iter().map(|(what, count)| (what.to_string(), *count)).collect(),
+            not_understood_kinds: self.not_understood.iter().map(|(kind, count)| (kind.to_string(), *count)).collect(),
             connections: self.connections,
             in_flight: self.in_flight,
             foreign_ports: self.ports.now(),
@@ -235,25 +234,25 @@ impl Ledger {
         self.routes.iter().map(|route| route.name.as_str()).chain(others)
     }
 
-    /// Without exchanges there is nothing but the names of the route classes.
-    fn nothing(&self) -> (Times, Details) {
+    /// The figures without exchanges: only the names of the route classes.
+    fn empty(&self) -> (Times, Details) {
         let named = |name: &str| RouteFigures { name: name.to_owned(), ..RouteFigures::default() };
         (Times::default(), Details { routes: self.names().map(named).collect(), ..Details::default() })
     }
 
-    /// What a set of shelves, one for each route class, comes to: last-byte times, and all else.
+    /// The last-byte times and all other figures of the recorders, of which each route class has one.
     fn total_of(&self, recorders: &[Option<Box<RouteRecorder>>]) -> (Times, Details) {
-        let all = || recorders.iter().flatten();
-        let last_byte = || all().flat_map(|of_route| of_route.last_byte());
-        let first_byte = || all().map(|of_route| &of_route.first_byte);
-        let of_class =
-            |class: usize| recorder::times(all().filter_map(|of_route| of_route.last_byte[class].as_deref()));
-        let by_class = StatusClass::NAMES.iter().enumerate().map(|(class, name)| (*name, of_class(class)));
+        let routes = || recorders.iter().flatten();
+        let last_byte = || routes().flat_map(|route| route.last_byte());
+        let first_byte = || routes().map(|route| &route.first_byte);
+        let class_times =
+            |class: usize| recorder::times(routes().filter_map(|route| route.last_byte[class].as_deref()));
+        let by_class = StatusClass::NAMES.iter().enumerate().map(|(class, name)| (*name, class_times(class)));
         let details = Details {
             first_byte_ms: recorder::times(first_byte()),
             status_ms: by_class.filter(|(_, times)| times.mean.is_some()).collect(),
-            request_bytes: SizeRecorder::sum(all().map(|of_route| &of_route.request_bytes)).sizes(),
-            response_bytes: SizeRecorder::sum(all().map(|of_route| &of_route.response_bytes)).sizes(),
+            request_bytes: SizeRecorder::sum(routes().map(|route| &route.request_bytes)).sizes(),
+            response_bytes: SizeRecorder::sum(routes().map(|route| &route.response_bytes)).sizes(),
             routes: self
                 .names()
                 .zip(recorders)
@@ -347,8 +346,8 @@ mod tests {
             ledger.exchange(Exchange { route, ..exchange(200, Some(ms * 1_000_000)) });
         }
         for routes in [ledger.take_period(0, 0.0).details.routes, ledger.summary().details.routes] {
-            let seen: Vec<_> = routes.iter().map(|r| (r.name.as_str(), r.exchanges, r.last_byte_ms.max)).collect();
-            assert_eq!(seen, [("dear", 1, Some(80.0)), ("cheap", 2, Some(2.0)), ("other", 1, Some(7.0))]);
+            let maxima: Vec<_> = routes.iter().map(|r| (r.name.as_str(), r.exchanges, r.last_byte_ms.max)).collect();
+            assert_eq!(maxima, [("dear", 1, Some(80.0)), ("cheap", 2, Some(2.0)), ("other", 1, Some(7.0))]);
         }
         assert_eq!(
             (ledger.summary().last_byte_ms.max, ledger.take_period(0, 0.0).details.routes.len()),
@@ -382,7 +381,7 @@ mod tests {
             assert!((got / want - 1.0).abs() < 0.001, "{got} is not {want}");
         }
         assert!(merge(["HISTF"]).is_err() && merge(["!"]).is_err());
-        assert_eq!(merge([]).expect("nothing").1, Times::default());
+        assert_eq!(merge([]).expect("an empty histogram").1, Times::default());
     }
 
     #[test]

@@ -11,11 +11,12 @@
 //! - `stream`: order, retransmissions and holes of one connection (`half`: of one direction);
 //! - `preamble`: what a balancer says before the first request; `foreign`: whether the server speaks what its port
 //!   is taken for (`answers`: of all of a port's servers);
-//! - `protocol`: the table of protocols; `piece`: what each gets to see;
-//! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
-//!   have of a connection); `unknown`: turns;
+//! - `protocol`: the table of protocols; `port`: which one a port speaks; `piece`: the bytes that a protocol gets;
+//! - `http1`, `memcached`: where messages start and end, and which response answers which request (`direction`: what they
+//!   share about one direction of a connection); `unknown`: turns;
 //! - `routes`: which requests belong together;
-//! - `ledger`: counts and histograms; `buckets`: the coarse ones of monitoring systems; `figures`: what comes out of them; `merge`: histograms of several places.
+//! - `ledger`: counts and histograms; `buckets`: the coarse ones of monitoring systems; `figures`: their results;
+//!   `merge`: histograms of several places.
 //!
 //! Nothing here reads a clock or trusts a byte: packets bring their time, and damaged ones are counted.
 
@@ -24,6 +25,7 @@ mod buckets;
 mod budget;
 mod capture;
 mod closed;
+mod direction;
 mod figures;
 mod foreign;
 mod half;
@@ -35,10 +37,10 @@ mod memcached;
 mod merge;
 mod method;
 mod piece;
+mod port;
 mod preamble;
 mod privileges;
 mod protocol;
-mod reader;
 mod recorder;
 mod routes;
 mod sampling;
@@ -59,6 +61,7 @@ pub use capture::{CaptureError, Live, LiveSettings, read_file, read_stream};
 pub use figures::{Counts, Details, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
 pub use merge::{MergeError, merge};
 pub use method::Method;
+pub use port::{Port, PortError, known_protocol};
 pub use privileges::{PrivilegeError, drop_privileges, keep_privileges, user_exists};
 pub use protocol::{PROTOCOLS, Protocol};
 pub use routes::{MOST_ROUTES, Route, RouteError};

@@ -1,34 +1,34 @@
-//! What lies between a captured frame and the IP packet in it: link layers, VLAN tags, labels and tunnels.
+//! The layers between a captured frame and the IP packet in it: link layers, VLAN tags, labels and tunnels.
 
 use std::fmt;
 
 /// Why a packet holds no segment to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// It is understood, and it is not TCP.
+    /// The packet is understood, and is not TCP.
     NotTcp,
-    /// It is a part of an IP packet.
+    /// The packet is a fragment of an IP packet.
     Fragment,
-    /// It can't be read.
+    /// The packet can't be read.
     NotUnderstood(Unread),
 }
 
-/// What can't be read of a packet.
+/// The part of a packet that can't be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unread {
-    /// Its link type, a `DLT_` number of libpcap.
+    /// The link type, a `DLT_` number of libpcap.
     LinkType(i32),
-    /// What an Ethernet header, or a header like it, announces.
+    /// The type in an Ethernet header, or in a header like it.
     EtherType(u16),
-    /// What a PPP header announces.
+    /// The protocol in a PPP header.
     Ppp(u16),
-    /// What an IP header announces.
+    /// The protocol in an IP header.
     IpProtocol(u8),
     /// A tunnel over UDP.
     Tunnel(&'static str),
     /// A header that is damaged, or that the snap length cut.
     Damaged,
-    /// More headers in one another than are looked at.
+    /// Headers nested more deeply than is read.
     TooDeep,
 }
 
@@ -58,7 +58,7 @@ fn named<T: PartialEq>(names: &[(T, &'static str)], number: T) -> &'static str {
 
 const DAMAGED: Skip = Skip::NotUnderstood(Unread::Damaged);
 
-/// Headers of the same layer in one another that are looked through; more is not traffic but an attack on parsers.
+/// Deepest nesting of headers of the same layer that is read; deeper nesting is an attack on parsers.
 pub const MOST_NESTED: usize = 8;
 
 const NULL: i32 = 0;
@@ -79,7 +79,7 @@ pub const SLL2: i32 = 276;
 pub const LINK_TYPES: [i32; 13] =
     [ETHERNET, NULL, RAW, LOOP, SLL, IPV4, IPV6, SLL2, PPP, PPP_SERIAL, PPP_ETHERNET, RAW_IN_FILES, NFLOG];
 
-/// Link types that the kernel does not have: libpcap makes their heads up.
+/// Link types that the kernel does not have; libpcap makes up their headers.
 pub const COOKED: [i32; 2] = [SLL, SLL2];
 
 /// The bytes of a frame from the IP header on.
@@ -97,7 +97,7 @@ pub fn ip(link_type: i32, bytes: &[u8]) -> Result<&[u8], Skip> {
     }
 }
 
-/// The IP packet within an IP packet, or within what this carries.
+/// The IP packet within an IP packet's payload.
 pub fn tunnelled(ip_protocol: u8, payload: &[u8]) -> Result<&[u8], Skip> {
     match ip_protocol {
         4 | 41 => Ok(payload),
@@ -109,16 +109,16 @@ pub fn tunnelled(ip_protocol: u8, payload: &[u8]) -> Result<&[u8], Skip> {
     }
 }
 
-fn from(bytes: &[u8], at: usize) -> Result<&[u8], Skip> {
-    bytes.get(at..).ok_or(DAMAGED)
+fn from(bytes: &[u8], offset: usize) -> Result<&[u8], Skip> {
+    bytes.get(offset..).ok_or(DAMAGED)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Result<u16, Skip> {
-    let two = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(DAMAGED)?;
-    Ok(u16::from_be_bytes(*two))
+fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Skip> {
+    let number = bytes.get(offset..).and_then(|rest| rest.first_chunk()).ok_or(DAMAGED)?;
+    Ok(u16::from_be_bytes(*number))
 }
 
-/// What an EtherType announces, at `at`.
+/// The IP packet behind an EtherType; its content begins at `at`.
 fn network(bytes: &[u8], mut ether_type: u16, mut at: usize) -> Result<&[u8], Skip> {
     for _ in 0..MOST_NESTED {
         match ether_type {
@@ -147,7 +147,7 @@ fn network(bytes: &[u8], mut ether_type: u16, mut at: usize) -> Result<&[u8], Sk
     Err(Skip::NotUnderstood(Unread::TooDeep))
 }
 
-/// IP behind MPLS labels (RFC 3032): nothing announces it but its first four bits.
+/// The IP packet behind MPLS labels (RFC 3032), which only its first four bits show.
 fn labelled(bytes: &[u8], at: usize, ether_type: u16) -> Result<&[u8], Skip> {
     for label in from(bytes, at)?.chunks_exact(4).take(MOST_NESTED).enumerate() {
         let (number, [_, _, low, _]) = label else { break };
@@ -160,9 +160,9 @@ fn labelled(bytes: &[u8], at: usize, ether_type: u16) -> Result<&[u8], Skip> {
     Err(DAMAGED)
 }
 
-/// What a PPP protocol number announces, at `at`.
+/// The IP packet behind a PPP protocol number, which begins at `at`.
 fn ppp(bytes: &[u8], at: usize) -> Result<&[u8], Skip> {
-    // The first byte may be left out where it is zero.
+    // A first byte of zero may be left out.
     let first = *bytes.get(at).ok_or(DAMAGED)?;
     let (protocol, at) = if first & 1 == 1 { (u16::from(first), at + 1) } else { (u16_at(bytes, at)?, at + 2) };
     match protocol {
@@ -173,7 +173,7 @@ fn ppp(bytes: &[u8], at: usize) -> Result<&[u8], Skip> {
     }
 }
 
-/// The packet among the fields of Linux's NFLOG, which are in the byte order of the machine that captured.
+/// The packet among the fields of Linux's NFLOG, which have the byte order of the capturing machine.
 fn nflog(bytes: &[u8]) -> Result<&[u8], Skip> {
     const HEAD: usize = 4;
     const PAYLOAD: [u8; 2] = [9, 0];
@@ -206,7 +206,7 @@ fn gre(bytes: &[u8]) -> Result<&[u8], Skip> {
     network(bytes, ether_type, at)
 }
 
-/// Tunnels are known by the port that they are sent to.
+/// The IP packet in a tunnel over UDP, which is recognised by its destination port.
 fn over_udp(bytes: &[u8]) -> Result<&[u8], Skip> {
     const DATA: usize = 8;
     match u16_at(bytes, 2)? {

@@ -21,15 +21,15 @@ type AnyError = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     let command = Command::parse();
     let result = match &command.action {
-        Action::Read { file, what } => run::read(file, what),
-        Action::Live { interface, what, seconds, snap_length, buffer_mib, user } => {
+        Action::Read { file, options } => run::read(file, options),
+        Action::Live { interface, options, seconds, snap_length, buffer_mib, user } => {
             let settings = LiveSettings {
                 interface: interface.clone(),
-                ports: what.ports.iter().map(|port| port.number).collect(),
+                ports: options.ports.iter().map(|port| port.number).collect(),
                 snap_length: *snap_length,
                 buffer_mib: *buffer_mib,
             };
-            run::live(&settings, what, *seconds, user.as_deref())
+            run::live(&settings, options, *seconds, user.as_deref())
         }
         Action::Servers(options) => servers_command::servers(options),
         Action::Merge { files, json } => merge_command::merge_files(files, *json),

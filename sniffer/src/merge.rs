@@ -1,4 +1,5 @@
-//! Histograms as text, so that percentiles can be put together over times and nodes (an average of percentiles is none).
+//! Histograms as text, to compute percentiles over several periods and nodes; an average of percentiles is no
+//! percentile.
 //!
 //! The text is base64 of HdrHistogram's V2 format, compressed: every HdrHistogram library reads and writes it.
 
@@ -13,13 +14,13 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 
 use crate::figures::Times;
 
-/// The longest text that is taken: a full histogram has some 100 KiB.
+/// The longest accepted text in bytes; a full histogram has some 100 KiB.
 const LONGEST_TEXT: usize = 1 << 20;
 
-/// The most bytes that are unpacked: ours have at most 5 for each of 43,000 counts.
+/// The most bytes that are unpacked; our histograms have at most 5 for each of 43,000 counts.
 const LONGEST: u64 = 4 << 20;
 
-/// How a compressed histogram starts.
+/// The first word of a compressed histogram.
 const COMPRESSED: u32 = 0x1c84_9314;
 
 /// Bytes before the counts.
@@ -36,14 +37,14 @@ pub struct MergeError {
 /// A histogram as text.
 pub(crate) fn text(histogram: &Histogram<u32>) -> String {
     let mut bytes = Vec::new();
-    V2DeflateSerializer::new().serialize(histogram, &mut bytes).expect("memory takes all");
+    V2DeflateSerializer::new().serialize(histogram, &mut bytes).expect("memory takes everything");
     STANDARD.encode(bytes)
 }
 
-/// The format without its compression, once its declared size is checked: a reader that trusted it would allocate up to
-/// 4 GiB.
+/// The uncompressed histogram, after a check of its declared size, for which a reader would otherwise allocate up to 4
+/// GiB.
 fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
-    let number = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
+    let number = |bytes: &[u8], offset: usize| bytes.get(offset..)?.first_chunk().copied().map(u32::from_be_bytes);
     let (Some(COMPRESSED), Some(length)) = (number(packed, 0), number(packed, 4)) else {
         return Err(io::Error::other("another format"));
     };
@@ -57,10 +58,10 @@ fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The times of several histograms together, as if all had been measured at one place, and their number. The mean is
+/// The number of exchanges in several histograms, and their times as if one place had measured them all. The mean is
 /// that of the histograms: within 0.1%.
 pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<(u64, Times), MergeError> {
-    let mut all = Histogram::<u64>::new(3).expect("three digits are allowed");
+    let mut merged = Histogram::<u64>::new(3).expect("three digits are allowed");
     for text in texts {
         let error = |reason: &dyn fmt::Display| MergeError {
             start: text.chars().take(24).collect(),
@@ -71,20 +72,20 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<(u64, Times
         }
         let packed = STANDARD.decode(text.trim()).map_err(|reason| error(&reason))?;
         let bytes = unpack(&packed).map_err(|reason| error(&reason))?;
-        let one: Histogram<u64> =
+        let histogram: Histogram<u64> =
             Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|reason| error(&reason))?;
-        all.add(&one).map_err(|reason| error(&reason))?;
+        merged.add(&histogram).map_err(|reason| error(&reason))?;
     }
-    let ms = |ns: f64| (!all.is_empty()).then_some(ns / 1e6);
-    let quantile = |q| ms(all.value_at_quantile(q) as f64);
+    let ms = |ns: f64| (!merged.is_empty()).then_some(ns / 1e6);
+    let quantile = |q| ms(merged.value_at_quantile(q) as f64);
     let times = Times {
-        mean: ms(all.mean()),
+        mean: ms(merged.mean()),
         p50: quantile(0.50),
         p95: quantile(0.95),
         p99: quantile(0.99),
-        max: ms(all.max() as f64),
+        max: ms(merged.max() as f64),
     };
-    Ok((all.len(), times))
+    Ok((merged.len(), times))
 }
 
 #[cfg(test)]
@@ -103,18 +104,18 @@ mod tests {
     fn a_histogram_that_lies_about_its_size_is_refused() {
         let packed = |bytes: &[u8]| {
             let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-            zlib.write_all(bytes).expect("memory takes all");
-            let zlib = zlib.finish().expect("memory takes all");
+            zlib.write_all(bytes).expect("memory takes everything");
+            let zlib = zlib.finish().expect("memory takes everything");
             STANDARD.encode([&COMPRESSED.to_be_bytes()[..], &(zlib.len() as u32).to_be_bytes(), &zlib].concat())
         };
         let mut bytes = Vec::new();
         hdrhistogram::serialization::V2Serializer::new()
             .serialize(&Histogram::<u32>::new(3).expect("three digits"), &mut bytes)
-            .expect("memory takes all");
-        assert_eq!(merge([packed(&bytes).as_str()]).expect("it is whole").0, 0);
+            .expect("memory takes everything");
+        assert_eq!(merge([packed(&bytes).as_str()]).expect("a whole file").0, 0);
         bytes[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
         for bytes in [&bytes[..], &[], &vec![0; 5 << 20]] {
-            let error = merge([packed(bytes).as_str()]).expect_err("a lie").to_string();
+            let error = merge([packed(bytes).as_str()]).expect_err("a false histogram").to_string();
             assert!(error.contains("are said to be"), "{error}");
         }
         assert!(merge(["AAAA", "HISTFA=="]).is_err());

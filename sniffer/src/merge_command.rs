@@ -11,7 +11,7 @@ use crate::{AnyError, output, table};
 #[derive(Serialize)]
 struct Merged {
     exchanges: u64,
-    /// Absent where not all files have histograms of it.
+    /// Absent unless all files have a histogram of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     first_byte_ms: Option<Times>,
     last_byte_ms: Times,
@@ -25,9 +25,9 @@ struct Histograms {
 
 /// Merges the last histograms of each file, which are the summary's.
 pub fn merge_files(files: &[PathBuf], as_json: bool) -> Result<(), AnyError> {
-    let all = files.iter().map(|file| last_histograms(file)).collect::<Result<Vec<_>, _>>()?;
-    let last_byte = merge(all.iter().map(|one| one.last_byte.as_str()))?;
-    let first_byte: Option<Vec<&str>> = all.iter().map(|one| one.first_byte.as_deref()).collect();
+    let histograms = files.iter().map(|file| last_histograms(file)).collect::<Result<Vec<_>, _>>()?;
+    let last_byte = merge(histograms.iter().map(|histograms| histograms.last_byte.as_str()))?;
+    let first_byte: Option<Vec<&str>> = histograms.iter().map(|histograms| histograms.first_byte.as_deref()).collect();
     let first_byte = first_byte.map(merge).transpose()?;
     let mut out = io::stdout().lock();
     if as_json {

@@ -1,8 +1,8 @@
-//! The name of what a request asks for, held in place so that no request costs an allocation.
+//! The method or command of a request, held in place so that no request costs an allocation.
 
 use std::fmt;
 
-/// What is kept of a name, in bytes.
+/// Bytes of a name that are kept.
 const METHOD_LENGTH: usize = 23;
 
 /// A request's method (HTTP) or command (memcached), up to 23 bytes of it.

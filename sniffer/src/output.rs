@@ -1,4 +1,4 @@
-//! What the command prints: lines of JSON for programs, tables for people.
+//! The command's output: lines of JSON for programs, tables for people.
 
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use crate::arguments::TrafficOptions;
 use crate::screen::Screen;
 use crate::table::{self, Subject};
 
-/// A number, a word, or nothing where the protocol is unknown.
+/// The status of an exchange: a number, a word, or nothing where the protocol is unknown.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Status {
+enum StatusField {
     Number(u16),
     Word(&'static str),
     None,
@@ -32,7 +32,7 @@ struct ExchangeLine<'a> {
     seconds: Option<f64>,
     seconds_first_byte: Option<f64>,
     method: &'a str,
-    status: Status,
+    status: StatusField,
     protocol: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     route: Option<&'a str>,
@@ -51,7 +51,7 @@ struct SummaryLine<'a> {
 #[derive(Serialize)]
 struct PeriodLine<'a> {
     period_s: f64,
-    /// Absent where a port speaks something else and no request was understood: `foreign_ports` says what.
+    /// Absent when a port speaks another protocol and no request was understood; `foreign_ports` names the protocol.
     rps: Option<f64>,
     drops: Option<u64>,
     #[serde(flatten)]
@@ -69,26 +69,26 @@ pub struct Printer<W: Write> {
     with_exchanges: bool,
     /// Names of the route classes.
     routes: Vec<String>,
-    /// What is looked at.
+    /// The interface or file, and the ports.
     source: String,
-    /// Where the table is refreshed, if it is.
+    /// The screen on which the table is refreshed, if it is.
     screen: Option<Screen>,
-    /// Lengths of all periods.
+    /// Sum of the lengths of all periods.
     running: Duration,
 }
 
 impl<W: Write> Printer<W> {
-    /// `refreshes`: on a terminal, each period takes the place of the one before.
-    pub fn new(out: W, what: &TrafficOptions, source: &str, refreshes: bool) -> Self {
-        let routes = what.routes.iter().map(|route| route.name.clone()).chain(["other".to_owned()]);
-        let refreshes = refreshes && what.every.is_some() && !what.json && !what.exchanges;
-        let ports: Vec<String> = what.ports.iter().map(|port| port.number.to_string()).collect();
+    /// `refreshes`: on a terminal, each period replaces the one before.
+    pub fn new(out: W, options: &TrafficOptions, source: &str, refreshes: bool) -> Self {
+        let routes = options.routes.iter().map(|route| route.name.clone()).chain(["other".to_owned()]);
+        let refreshes = refreshes && options.every.is_some() && !options.json && !options.exchanges;
+        let ports: Vec<String> = options.ports.iter().map(|port| port.number.to_string()).collect();
         let word = if ports.len() == 1 { "port" } else { "ports" };
         Self {
             out,
-            as_json: what.json,
-            with_exchanges: what.exchanges,
-            routes: if what.routes.is_empty() { Vec::new() } else { routes.collect() },
+            as_json: options.json,
+            with_exchanges: options.exchanges,
+            routes: if options.routes.is_empty() { Vec::new() } else { routes.collect() },
             source: format!("{source}, {word} {}", ports.join(" ")),
             screen: if refreshes { Screen::of_stdout() } else { None },
             running: Duration::ZERO,
@@ -99,14 +99,14 @@ impl<W: Write> Printer<W> {
         self.out.flush()
     }
 
-    /// Before the first period: something to look at, where a table will be.
+    /// Shows a placeholder until the first period is over.
     pub fn begin(&mut self) -> io::Result<()> {
         let Some(screen) = &mut self.screen else { return Ok(()) };
         let size = Screen::size();
         screen.draw(&mut self.out, &table::placeholder(&self.source, size), size)
     }
 
-    /// A line of JSON for each exchange since the last call; returns how many.
+    /// Prints a line of JSON for each exchange since the last call; returns their number.
     pub fn exchanges(&mut self, tracker: &mut Tracker) -> io::Result<usize> {
         let exchanges = tracker.take_exchanges();
         for exchange in &exchanges {
@@ -115,7 +115,8 @@ impl<W: Write> Printer<W> {
         Ok(exchanges.len())
     }
 
-    /// The figures of a period; `drops` is `None` for a file. Text goes to standard error when exchanges are printed.
+    /// Prints the figures of a period; `drops` is `None` for a file. Text goes to standard error when exchanges are
+    /// printed.
     pub fn period(&mut self, period: &Period, drops: Option<u64>, length: Duration) -> io::Result<()> {
         let period_s = length.as_secs_f64();
         self.running += length;
@@ -135,7 +136,7 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// The figures of the whole run; `drops` is `None` for a file.
+    /// Prints the figures of the whole run; `drops` is `None` for a file.
     pub fn summary(&mut self, summary: &Summary, drops: Option<u64>) -> io::Result<()> {
         if self.as_json {
             json(&mut self.out, &SummaryLine { summary, drops })?;
@@ -155,14 +156,14 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// Also after an error, the terminal is as it was.
+/// Restores the terminal, also after an error.
 impl<W: Write> Drop for Printer<W> {
     fn drop(&mut self) {
         let _ = self.leave().and_then(|()| self.out.flush());
     }
 }
 
-/// Columns for a table: those of the window, or as many as it needs.
+/// Columns for a table: those of the window; unlimited outside of a terminal.
 pub fn columns() -> usize {
     if io::stdout().is_terminal() { Screen::size().columns } else { usize::from(u16::MAX) }
 }
@@ -179,9 +180,9 @@ fn line<'a>(exchange: &'a Exchange, routes: &'a [String]) -> ExchangeLine<'a> {
         seconds_first_byte: seconds(exchange.first_byte_ns),
         method: exchange.method.as_str(),
         status: match exchange {
-            Exchange { protocol: "unknown", .. } => Status::None,
-            Exchange { word: "", status, .. } => Status::Number(*status),
-            Exchange { word, .. } => Status::Word(word),
+            Exchange { protocol: "unknown", .. } => StatusField::None,
+            Exchange { word: "", status, .. } => StatusField::Number(*status),
+            Exchange { word, .. } => StatusField::Word(word),
         },
         protocol: exchange.protocol,
         route: routes.get(usize::from(exchange.route)).map(String::as_str),

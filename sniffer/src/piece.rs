@@ -1,4 +1,4 @@
-//! What a protocol gets to see of a connection: bytes of one direction, in order.
+//! The bytes of one direction of a connection, in order, as a protocol gets them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,12 +23,12 @@ impl Side {
     }
 }
 
-/// Bytes of one direction, in order; what a segment brought or what is left of it.
+/// Bytes of one direction, in order: a segment's payload, or the rest of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
     /// Sequence number of the first byte.
     pub seq: u32,
-    /// What the sender had received when it sent this.
+    /// The sequence number up to which the sender had received bytes when it sent this.
     pub ack: Option<u32>,
     /// When it was captured.
     pub time_ns: u64,
@@ -36,7 +36,7 @@ pub struct Piece<'a> {
     pub frame: u64,
     /// The bytes.
     pub bytes: &'a [u8],
-    /// Bytes behind them that were on the wire and are not here: cut by the snap length, or of no interest.
+    /// Number of bytes behind them that were on the wire and are not here: cut by the snap length, or not needed.
     pub cut: u32,
 }
 
@@ -76,18 +76,19 @@ impl Moment {
         Self { time_ns: piece.time_ns, frame: piece.frame }
     }
 
-    /// Pieces held back behind a hole come late: the one captured last completed the message.
+    /// The later of two moments. Pieces that were held back behind a hole come late, and the piece captured last
+    /// completed the message.
     pub fn later(self, other: Self) -> Self {
         if other.time_ns >= self.time_ns { other } else { self }
     }
 }
 
-/// True when `a` is behind `b` in sequence space.
+/// Whether `a` is behind `b` in sequence space.
 pub fn is_after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-/// What a parser may know and change beyond the bytes.
+/// Everything beside the bytes that a parser may read and change.
 pub struct Context<'a> {
     /// The connection's number.
     pub stream: u64,
@@ -95,18 +96,18 @@ pub struct Context<'a> {
     pub ends: [(IpAddr, u16); 2],
     /// Name of its protocol.
     pub protocol: &'static str,
-    /// The client's bytes are here up to this sequence number; `None` before any was seen.
+    /// The sequence number up to which the client's bytes were taken; `None` before any.
     pub client_next: Option<u32>,
-    /// The server has received bytes of the client that are not here.
+    /// The server has received bytes of the client that were not captured so far.
     pub client_is_behind: bool,
-    /// Bytes before these are missing, and the receiver has not acknowledged them: they may come yet, so it is not known
-    /// when what ends here became whole.
+    /// Bytes before these are missing, and the receiver has not acknowledged them. They may still arrive, so it is not
+    /// known when a message that ends here became complete.
     pub is_late: bool,
-    /// Measure turns after a connection went over to another protocol.
+    /// Measure turns after a connection changed to another protocol.
     pub times_upgraded: bool,
-    /// False: what is still missing will not come, decide now.
+    /// False: missing bytes will not arrive, so decide now.
     pub patient: bool,
-    /// Where exchanges are entered.
+    /// Records the exchanges.
     pub ledger: &'a mut Ledger,
 }
 
@@ -117,7 +118,7 @@ impl Context<'_> {
     }
 }
 
-/// From one moment to another; nothing where they are in the wrong order, as where clocks differ.
+/// Nanoseconds from one moment to another; `None` when they are in the wrong order, as when clocks differ.
 pub fn between(from: Moment, to: Moment) -> Option<u64> {
     to.time_ns.checked_sub(from.time_ns)
 }

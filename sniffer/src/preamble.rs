@@ -6,25 +6,26 @@
 use crate::piece::{Context, Piece, Side};
 use crate::protocol::Dialogue;
 
-/// How a preamble of version 1 starts; its line has at most `LONGEST_LINE` bytes, the line end included.
+/// The starts of a preamble of version 1, whose line has at most `LONGEST_LINE` bytes, line end included.
 const LINES: [&[u8]; 3] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN"];
 const LONGEST_LINE: usize = 107;
-/// How one of version 2 starts: the signature, a byte with the version in its upper half and the command, one with the
-/// family, and in two bytes how many follow.
+/// The start of a preamble of version 2. A byte with version and command follows, a byte with the address family, and
+/// in two bytes the number of further bytes.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const HEAD: usize = 16;
 
-/// What the first bytes of a connection are.
+/// The first bytes of a connection.
 #[derive(Debug, PartialEq)]
-enum Found {
-    /// A preamble of so many bytes.
-    Length(u32),
-    /// The start of one, perhaps.
-    Short,
-    None,
+enum Opening {
+    /// They start with a preamble of this length in bytes.
+    Preamble(u32),
+    /// They may be the start of a preamble.
+    Undecided,
+    /// They are no preamble.
+    Other,
 }
 
-fn find(bytes: &[u8]) -> Found {
+fn opening(bytes: &[u8]) -> Opening {
     let starts = |form: &[u8]| {
         let length = bytes.len().min(form.len());
         bytes[..length] == form[..length]
@@ -32,24 +33,24 @@ fn find(bytes: &[u8]) -> Found {
     if starts(SIGNATURE) {
         return match bytes.get(SIGNATURE.len()).map(|byte| byte >> 4) {
             Some(2) | None => match bytes.get(HEAD - 2..HEAD) {
-                Some(length) => Found::Length(HEAD as u32 + u32::from(u16::from_be_bytes([length[0], length[1]]))),
-                None => Found::Short,
+                Some(length) => Opening::Preamble(HEAD as u32 + u32::from(u16::from_be_bytes([length[0], length[1]]))),
+                None => Opening::Undecided,
             },
-            Some(_) => Found::None,
+            Some(_) => Opening::Other,
         };
     }
     if !LINES.iter().any(|form| starts(form)) {
-        return Found::None;
+        return Opening::Other;
     }
     match memchr::memchr(b'\n', &bytes[..bytes.len().min(LONGEST_LINE)]) {
-        Some(end) => Found::Length(end as u32 + 1),
-        None if bytes.len() < LONGEST_LINE => Found::Short,
-        None => Found::None,
+        Some(end) => Opening::Preamble(end as u32 + 1),
+        None if bytes.len() < LONGEST_LINE => Opening::Undecided,
+        None => Opening::Other,
     }
 }
 
-/// The first bytes, which may be the start of a preamble, and where they stood.
-pub struct Begun {
+/// The first bytes, which may be the start of a preamble, with their position.
+pub struct HeldStart {
     bytes: Vec<u8>,
     seq: u32,
     ack: Option<u32>,
@@ -57,57 +58,57 @@ pub struct Begun {
     frame: u64,
 }
 
-/// What is known of a connection's preamble.
+/// The state of a connection's preamble.
 pub enum Preamble {
-    /// No byte of the client was seen yet.
+    /// The client has sent no byte yet.
     Awaited,
-    /// What came so far may be the start of one.
-    Begun(Box<Begun>),
-    /// So many of its bytes are to come.
+    /// The bytes so far may be the start of a preamble.
+    Started(Box<HeldStart>),
+    /// Bytes of the preamble that are still to come.
     Rest(u32),
     /// It is over, or there was none.
     Over,
 }
 
 impl Preamble {
-    /// Passes over what belongs to the preamble and gives the rest of the client's bytes to the dialogue; returns how many
-    /// were taken.
+    /// Passes over the bytes of the preamble and gives the client's other bytes to the dialogue; returns the number of
+    /// bytes that were taken.
     pub fn read(&mut self, piece: &Piece<'_>, dialogue: &mut Dialogue, context: &mut Context<'_>) -> u32 {
-        let (found, before) = match self {
+        let (opening, before) = match self {
             Preamble::Over => return dialogue.read(Side::Client, piece, context),
-            Preamble::Rest(left) => (Found::Length(*left), 0),
-            Preamble::Awaited => (find(piece.bytes), 0),
-            Preamble::Begun(begun) => {
-                let before = begun.bytes.len();
+            Preamble::Rest(left) => (Opening::Preamble(*left), 0),
+            Preamble::Awaited => (opening(piece.bytes), 0),
+            Preamble::Started(start) => {
+                let before = start.bytes.len();
                 let room = piece.bytes.len().min(LONGEST_LINE);
-                begun.bytes.extend_from_slice(&piece.bytes[..room]);
-                (find(&begun.bytes), before)
+                start.bytes.extend_from_slice(&piece.bytes[..room]);
+                (opening(&start.bytes), before)
             }
         };
-        match found {
-            Found::Length(length) => {
+        match opening {
+            Opening::Preamble(length) => {
                 let skip = length.saturating_sub(before as u32);
                 let here = skip.min(piece.length());
                 *self = if here < skip { Preamble::Rest(skip - here) } else { Preamble::Over };
                 let rest = piece.from(here);
                 if rest.length() == 0 { here } else { here + dialogue.read(Side::Client, &rest, context) }
             }
-            Found::Short if piece.cut > 0 => {
-                // It, or a request's head, ends in what was cut: where is not known.
+            Opening::Undecided if piece.cut > 0 => {
+                // The preamble, or a request's head, ends somewhere in the bytes that were cut.
                 *self = Preamble::Over;
                 dialogue.hole(Side::Client, piece.length(), context);
                 piece.length()
             }
-            Found::Short => {
+            Opening::Undecided => {
                 if let Preamble::Awaited = self {
                     let Piece { seq, ack, time_ns, frame, bytes, .. } = *piece;
-                    *self = Preamble::Begun(Box::new(Begun { bytes: bytes.to_vec(), seq, ack, time_ns, frame }));
+                    *self = Preamble::Started(Box::new(HeldStart { bytes: bytes.to_vec(), seq, ack, time_ns, frame }));
                 }
                 piece.length()
             }
-            Found::None => {
-                if let Preamble::Begun(begun) = std::mem::replace(self, Preamble::Over) {
-                    let Begun { bytes, seq, ack, time_ns, frame } = *begun;
+            Opening::Other => {
+                if let Preamble::Started(start) = std::mem::replace(self, Preamble::Over) {
+                    let HeldStart { bytes, seq, ack, time_ns, frame } = *start;
                     let held = Piece { seq, ack, time_ns, frame, bytes: &bytes[..before], cut: 0 };
                     dialogue.read(Side::Client, &held, context);
                 }
@@ -116,7 +117,7 @@ impl Preamble {
         }
     }
 
-    /// The client's next bytes are missing for good; returns how many of them were no preamble's.
+    /// Passes over missing bytes of the client; returns how many of them are not part of the preamble.
     pub fn hole(&mut self, length: u32) -> u32 {
         match self {
             Preamble::Rest(left) if *left > length => {
@@ -135,7 +136,7 @@ impl Preamble {
         }
     }
 
-    /// The position in the client's bytes is lost.
+    /// Notes that the position in the client's bytes is lost.
     pub fn lose(&mut self) {
         *self = Preamble::Over;
     }
@@ -148,19 +149,19 @@ mod tests {
     #[test]
     fn a_preamble_is_told_from_a_request_by_its_first_bytes() {
         let v1 = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
-        assert_eq!(find(&[v1, &b"GET / HTTP/1.1\r\n"[..]].concat()), Found::Length(v1.len() as u32));
-        assert_eq!(find(b"PROXY UNKNOWN\r\n"), Found::Length(15));
-        assert_eq!(find(b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\nGET"), Found::Length(35));
+        assert_eq!(opening(&[v1, &b"GET / HTTP/1.1\r\n"[..]].concat()), Opening::Preamble(v1.len() as u32));
+        assert_eq!(opening(b"PROXY UNKNOWN\r\n"), Opening::Preamble(15));
+        assert_eq!(opening(b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\nGET"), Opening::Preamble(35));
         let v2 = [SIGNATURE, b"\x21\x11\x00\x0c"].concat();
-        assert_eq!(find(&v2), Found::Length(28));
-        assert_eq!(find(&[SIGNATURE, b"\x20\x00\x00\x00"].concat()), Found::Length(16), "LOCAL");
-        assert_eq!(find(&[SIGNATURE, b"\x31\x11\x00\x0c"].concat()), Found::None, "no such version");
+        assert_eq!(opening(&v2), Opening::Preamble(28));
+        assert_eq!(opening(&[SIGNATURE, b"\x20\x00\x00\x00"].concat()), Opening::Preamble(16), "LOCAL");
+        assert_eq!(opening(&[SIGNATURE, b"\x31\x11\x00\x0c"].concat()), Opening::Other, "no such version");
         for start in [&b"P"[..], b"PROXY ", b"PROXY TCP6 ", b"\r\n", &v2[..13], &v2[..15]] {
-            assert_eq!(find(start), Found::Short, "{start:?}");
+            assert_eq!(opening(start), Opening::Undecided, "{start:?}");
         }
         let long = [b"PROXY TCP4 ".as_slice(), &[b'1'; 200]].concat();
         for other in [&b"GET / HTTP/1.1\r\n"[..], b"PROPFIND /", b"PROXY /x HTTP/1.1\r\n", b"\r\nGET", &long] {
-            assert_eq!(find(other), Found::None, "{other:?}");
+            assert_eq!(opening(other), Opening::Other, "{other:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Gives up privileges once the capture is open: what reads hostile bytes can then do no more than its user.
+//! Gives up privileges once the capture is open, so that code that reads hostile bytes can do no more than its user.
 //!
-//! The order matters, since each step takes the right to do one of the next: bounding set, groups, user, no new
+//! The order matters, because each step removes a right that an earlier step needs: bounding set, groups, user, no new
 //! privileges, capability sets. See capabilities(7).
 
 use rustix::io::Errno;
@@ -23,14 +23,14 @@ pub fn drop_privileges(user: Option<&str>) -> Result<(), PrivilegeError> {
     keep_privileges(user, CapabilitySet::empty())
 }
 
-/// As `drop_privileges`, but for the capabilities in `keep`, as far as they are there.
+/// As `drop_privileges`, but keeps those capabilities in `keep` that the thread has.
 pub fn keep_privileges(user: Option<&str>, keep: CapabilitySet) -> Result<(), PrivilegeError> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let identity = user.map(|user| identity(user, &users)).transpose()?;
     let failed = |step, error| PrivilegeError::Refused { step, error };
     empty_bounding_set().map_err(|error| failed("capability bounding set", error))?;
     if let Some((uid, gid)) = identity {
-        // A change of user would take the capabilities along, and the signal that ends us with our parent.
+        // A change of user would remove the capabilities, and the signal that ends us with our parent.
         thread::set_keep_capabilities(true).map_err(|error| failed("capabilities across users", error))?;
         let last_signal = process::parent_process_death_signal().unwrap_or_default();
         let (uid, gid) = (thread::Uid::from_raw(uid), thread::Gid::from_raw(gid));
@@ -41,16 +41,16 @@ pub fn keep_privileges(user: Option<&str>, keep: CapabilitySet) -> Result<(), Pr
             .map_err(|error| failed("parent's death signal", error))?;
     }
     thread::set_no_new_privs(true).map_err(|error| failed("no new privileges", error))?;
-    let there = thread::capabilities(None).map_err(|error| failed("capabilities", error))?.permitted;
-    let (kept, none) = (keep & there, CapabilitySet::empty());
+    let permitted = thread::capabilities(None).map_err(|error| failed("capabilities", error))?.permitted;
+    let (kept, none) = (keep & permitted, CapabilitySet::empty());
     thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
         .map_err(|error| failed("fewer capabilities", error))
 }
 
-/// Says whether `drop_privileges` could change to this user.
+/// Checks that `drop_privileges` could change to this user.
 ///
 /// # Errors
-/// What was expected.
+/// When there is no such user.
 pub fn user_exists(user: &str) -> Result<(), PrivilegeError> {
     identity(user, &std::fs::read_to_string("/etc/passwd").unwrap_or_default()).map(|_| ())
 }
@@ -59,7 +59,7 @@ fn empty_bounding_set() -> Result<(), Errno> {
     for number in 0..64 {
         match thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
             Ok(()) => {}
-            // The kernel knows no more capabilities; or we have no right to do this, then the other steps suffice.
+            // The kernel has no more capabilities; or we have no right to do this, and then the other steps suffice.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(error) => return Err(error),
         }
@@ -67,15 +67,15 @@ fn empty_bounding_set() -> Result<(), Errno> {
     Ok(())
 }
 
-/// User and group of a name in the lines of a passwd file, or of a number: then the group has the same.
+/// User id and group id of a name in the lines of a passwd file. A number stands for both ids.
 fn identity(user: &str, users: &str) -> Result<(u32, u32), PrivilegeError> {
-    let of_line = |line: &str| {
+    let entry = |line: &str| {
         let mut fields = line.split(':');
         let name = fields.next()?;
         let mut numbers = fields.skip(1).map_while(|field| field.parse().ok());
         Some((name.to_owned(), numbers.next()?, numbers.next()?))
     };
-    let named = users.lines().filter_map(of_line).find(|(name, ..)| name == user);
+    let named = users.lines().filter_map(entry).find(|(name, ..)| name == user);
     let number = || user.parse::<u32>().ok().filter(|number| *number != u32::MAX).map(|number| (number, number));
     named.map(|(_, uid, gid)| (uid, gid)).or_else(number).ok_or_else(|| PrivilegeError::NoUser(user.to_owned()))
 }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn users_are_found_by_name_and_number() {
         let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\nbroken\n";
-        assert_eq!(identity("nobody", users).expect("it is there"), (65_534, 65_533));
+        assert_eq!(identity("nobody", users).expect("an entry"), (65_534, 65_533));
         assert_eq!(identity("1234", users).expect("a number"), (1_234, 1_234));
         for user in ["", "broken", "nobod", "-1", "4294967295"] {
             assert!(identity(user, users).is_err(), "{user:?}");

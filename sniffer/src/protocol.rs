@@ -1,4 +1,4 @@
-//! The protocols that are understood, each one line in a table.
+//! The table of the protocols that are understood, one line each.
 
 use crate::http1::Http1;
 use crate::ledger::Ledger;
@@ -8,7 +8,7 @@ use crate::unknown::Unknown;
 
 /// A protocol.
 pub struct Protocol {
-    /// Its name, in the output and behind a port (`443:unknown`).
+    /// Its name in the output, and behind a port (`443:unknown`).
     pub name: &'static str,
     /// Ports that speak it by default.
     pub ports: &'static [u16],
@@ -27,14 +27,14 @@ impl Protocol {
         PROTOCOLS.iter().find(|protocol| protocol.name == name)
     }
 
-    /// What a port speaks by default.
+    /// The protocol that a port speaks by default.
     pub fn of_port(port: u16) -> &'static Protocol {
         PROTOCOLS.iter().find(|protocol| protocol.ports.contains(&port)).unwrap_or(&PROTOCOLS[0])
     }
 }
 
-/// The table of protocols: a line here, a variant of `Dialogue` and a module make another one. The first is what a port
-/// speaks that no line names.
+/// The table of protocols. A further protocol takes a line here, a variant of `Dialogue` and a module. Ports that no
+/// line names speak the first.
 pub static PROTOCOLS: &[Protocol] = &[
     Protocol { name: "http1", ports: &[80], start: || Dialogue::Http1(Http1::new()) },
     Protocol { name: "memcached", ports: &[11211], start: || Dialogue::Memcached(Box::new(Memcached::new())) },
@@ -45,7 +45,7 @@ pub static PROTOCOLS: &[Protocol] = &[
 pub enum Dialogue {
     /// HTTP/1.0 and 1.1.
     Http1(Http1),
-    /// memcached, in text and binary. In a box: it is the largest, and its connections are few and last long.
+    /// memcached, in text and binary. It is boxed because it is the largest, and its connections are few and last long.
     Memcached(Box<Memcached>),
     /// Any protocol in which client and server take turns.
     Unknown(Unknown),
@@ -72,13 +72,13 @@ impl Dialogue {
         }
     }
 
-    /// This direction starts here: it was opened with SYN.
+    /// Starts a direction, which was opened with SYN.
     pub fn open(&mut self, side: Side) {
         each!(self, inner => inner.open(side))
     }
 
-    /// The next bytes of a direction. Returns how many were taken; fewer than there are when the dialogue waits for
-    /// bytes of the other direction, then the rest is to be offered again.
+    /// Takes the next bytes of a direction; returns the number of bytes that were taken. When the dialogue waits for
+    /// bytes of the other direction it takes fewer than there are, and the rest is to be offered again.
     pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
         let taken = each!(self, inner => inner.read(side, piece, context));
         if context.times_upgraded
@@ -90,34 +90,34 @@ impl Dialogue {
         taken
     }
 
-    /// The next bytes of a direction are missing for good.
+    /// Passes over bytes of a direction that are missing for good.
     pub fn hole(&mut self, side: Side, length: u32, context: &mut Context<'_>) {
         each!(self, inner => inner.hole(side, length, context))
     }
 
-    /// Position and framing of a direction are lost.
+    /// Notes that position and framing of a direction are lost.
     pub fn lose(&mut self, side: Side, ledger: &mut Ledger) {
         each!(self, inner => inner.lose(side, ledger))
     }
 
-    /// A direction ended in order, before sequence number `seq`.
+    /// Notes that a direction ended in order, before sequence number `seq`.
     pub fn end(&mut self, side: Side, seq: u32, context: &mut Context<'_>) {
         each!(self, inner => inner.end(side, seq, context))
     }
 
-    /// The connection is no longer followed.
+    /// Stops following the connection.
     pub fn close(&mut self, context: &mut Context<'_>) {
         each!(self, inner => inner.close(context))
     }
 
-    /// Nothing was captured for a while.
+    /// Decides what a time without packets decides.
     pub fn on_idle(&mut self, context: &mut Context<'_>) {
         if let Dialogue::Unknown(unknown) = self {
             unknown.on_idle(context);
         }
     }
 
-    /// False when it is not known what the server says: its last bytes were of no message.
+    /// False when the server's last bytes belonged to no message.
     pub fn is_followed(&self) -> bool {
         match self {
             Dialogue::Http1(http) => http.is_followed(),
@@ -126,7 +126,7 @@ impl Dialogue {
         }
     }
 
-    /// How many of the next bytes may be anything: their content needn't be kept.
+    /// Number of the next bytes whose content does not matter and needn't be kept.
     pub fn opaque(&self, side: Side) -> u64 {
         each!(self, inner => inner.opaque(side))
     }
@@ -145,7 +145,7 @@ impl Dialogue {
         each!(self, inner => inner.waiting())
     }
 
-    /// When the oldest request ended of whose response nothing has come.
+    /// When the oldest request without any byte of a response ended.
     pub fn oldest_unanswered(&self) -> Option<Moment> {
         each!(self, inner => inner.oldest_unanswered())
     }

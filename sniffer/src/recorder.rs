@@ -1,17 +1,17 @@
-//! Times and sizes as they come in: HDR histograms of three significant digits in nanoseconds, up to an hour.
+//! Records times and sizes: HDR histograms of three significant digits in nanoseconds, up to an hour.
 //!
-//! A period has some hundred exchanges and a histogram has 33,000 places, so the places that are used are listed: what a
-//! period costs grows with what happened in it, and not with the places.
+//! A period has some hundred exchanges and a histogram has 33,000 places, so the used places are listed. The cost of a
+//! period grows with its exchanges, not with the number of places.
 
 use hdrhistogram::Histogram;
 
 use crate::figures::{Exchange, Sizes, StatusClass, StatusClasses, Times};
 
-/// Response times as they come in; mean and maximum are exact.
+/// Response times; mean and maximum are exact.
 pub struct Recorder {
-    /// How many times fell into each bucket of the histogram.
+    /// The number of times in each place of the histogram.
     counts: Vec<u32>,
-    /// The places that are not zero, in any order.
+    /// The places whose count is not zero, in any order.
     used: Vec<u16>,
     sum_ns: u128,
     max_ns: u64,
@@ -23,7 +23,8 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 const OCTAVE_BITS: u32 = 10;
 const PLACES: usize = place(LONGEST_NS) as usize + 1;
 
-/// The place of a time, as HdrHistogram has it: up to 2,047 one for each nanosecond, then 1,024 for each octave.
+/// The place of a time in an HdrHistogram: one place for each nanosecond up to 2,047, then 1,024 places for each
+/// octave.
 const fn place(ns: u64) -> u16 {
     let octave = (u64::BITS - (ns | ((2 << OCTAVE_BITS) - 1)).leading_zeros()) - OCTAVE_BITS - 1;
     ((octave << OCTAVE_BITS) + (ns >> octave) as u32) as u16
@@ -41,7 +42,7 @@ impl Recorder {
         Self { counts: vec![0; PLACES], used: Vec::new(), sum_ns: 0, max_ns: 0 }
     }
 
-    /// A time that stands for so many.
+    /// Records a time that stands for `weight` exchanges.
     pub fn record(&mut self, ns: u64, weight: u32) {
         self.count(place(ns.min(LONGEST_NS)), weight);
         self.sum_ns += u128::from(ns) * u128::from(weight);
@@ -79,7 +80,7 @@ impl Recorder {
     }
 }
 
-/// What several recorders have seen together.
+/// The times of several recorders together.
 pub fn times<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Times {
     let (mut counted, mut sum_ns, mut max_ns) = (Vec::new(), 0, 0);
     for recorder in recorders {
@@ -111,16 +112,16 @@ pub fn times<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Times {
     }
 }
 
-/// What several recorders have seen together, as every HdrHistogram library has it.
+/// The times of several recorders together, as a histogram of the HdrHistogram library.
 pub fn histogram<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histogram<u32> {
-    let mut all = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
+    let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
     for (place, times) in recorders.into_iter().flat_map(Recorder::each) {
-        all.record_n(longest_of(place).min(LONGEST_NS), times).expect("it is within the bounds");
+        histogram.record_n(longest_of(place).min(LONGEST_NS), times).expect("the time is within the bounds");
     }
-    all
+    histogram
 }
 
-/// Sizes of messages as they come in.
+/// Sizes of messages.
 #[derive(Default)]
 pub struct SizeRecorder {
     count: u64,
@@ -129,7 +130,7 @@ pub struct SizeRecorder {
 }
 
 impl SizeRecorder {
-    /// A size that stands for so many.
+    /// Records a size that stands for `weight` messages.
     pub fn record(&mut self, bytes: u32, weight: u32) {
         self.count += u64::from(weight);
         self.sum += u64::from(bytes) * u64::from(weight);
@@ -142,11 +143,11 @@ impl SizeRecorder {
         self.max = self.max.max(more.max);
     }
 
-    /// Several together.
+    /// Several recorders together.
     pub fn sum<'a>(recorders: impl Iterator<Item = &'a Self>) -> Self {
-        let mut all = Self::default();
-        recorders.for_each(|recorder| all.add(recorder));
-        all
+        let mut sum = Self::default();
+        recorders.for_each(|recorder| sum.add(recorder));
+        sum
     }
 
     pub fn count(&self) -> u64 {
@@ -163,11 +164,11 @@ impl SizeRecorder {
 
 const CLASSES: usize = StatusClass::NAMES.len();
 
-/// Records what is measured of a route class.
+/// Records the exchanges of a route class.
 pub struct RouteRecorder {
     pub status: StatusClasses,
     pub first_byte: Recorder,
-    /// One for each status class; none until a response of the class comes.
+    /// By status class; `None` until a response of the class arrives.
     pub last_byte: [Option<Box<Recorder>>; CLASSES],
     pub request_bytes: SizeRecorder,
     pub response_bytes: SizeRecorder,
@@ -184,7 +185,7 @@ impl RouteRecorder {
         }
     }
 
-    /// An exchange that stands for so many.
+    /// Records an exchange that stands for `weight` exchanges.
     pub fn record(&mut self, exchange: &Exchange, weight: u32) {
         *self.status.of(exchange.class) += u64::from(weight);
         if let Some(ns) = exchange.last_byte_ns {
@@ -230,29 +231,29 @@ mod tests {
     #[test]
     fn places_and_percentiles_are_those_of_hdr_histogram() {
         let mut reference = Histogram::<u32>::new_with_bounds(1, LONGEST_NS, 3).expect("bounds");
-        let (mut one, mut two) = (Recorder::new(), Recorder::new());
+        let (mut even, mut odd) = (Recorder::new(), Recorder::new());
         let mut ns = 1;
         for number in 0..3_000 {
             for time in [ns - 1, ns, ns + number % 7] {
                 let weight = 1 + (number % 3) as u32;
-                let recorder = if number % 2 == 0 { &mut one } else { &mut two };
+                let recorder = if number % 2 == 0 { &mut even } else { &mut odd };
                 recorder.record(time, weight);
                 reference.record_n(time, weight).expect("in bounds");
                 assert_eq!(longest_of(place(time)), reference.highest_equivalent(time), "{time}");
             }
             ns = (ns * 1013 / 1000 + 1).min(LONGEST_NS - 7);
         }
-        assert_eq!(histogram([&one, &two]), reference);
-        let found = times([&one, &two]);
-        for (value, quantile) in [(found.p50, 0.5), (found.p95, 0.95), (found.p99, 0.99)] {
-            let expected = reference.value_at_quantile(quantile).min(one.max_ns.max(two.max_ns));
+        assert_eq!(histogram([&even, &odd]), reference);
+        let together = times([&even, &odd]);
+        for (value, quantile) in [(together.p50, 0.5), (together.p95, 0.95), (together.p99, 0.99)] {
+            let expected = reference.value_at_quantile(quantile).min(even.max_ns.max(odd.max_ns));
             assert_eq!(value, Some(expected as f64 / 1e6));
         }
-        one.add(&two);
-        assert_eq!(one.times(), found);
-        one.clear();
-        one.record(5, 2);
-        assert_eq!((one.times().p99, one.each().collect::<Vec<_>>()), (Some(5e-6), vec![(5, 2)]));
+        even.add(&odd);
+        assert_eq!(even.times(), together);
+        even.clear();
+        even.record(5, 2);
+        assert_eq!((even.times().p99, even.each().collect::<Vec<_>>()), (Some(5e-6), vec![(5, 2)]));
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! Route classes: which requests belong together, so that dear and cheap pages are kept apart.
+//! Route classes: groups of requests with figures of their own, so that expensive and cheap pages are kept apart.
 
 use std::str::FromStr;
 
-/// The most route classes: each keeps histograms of its own.
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Most route classes, because each keeps histograms of its own.
 pub const MOST_ROUTES: usize = 16;
 
-/// What is looked at of a path, in bytes.
+/// Bytes of a path that are compared.
 const LONGEST_PATH: usize = 1_024;
 
 /// A route class: a name and the pattern of the paths that belong to it, where `*` stands for any bytes. For memcached
@@ -36,14 +38,26 @@ impl FromStr for Route {
     }
 }
 
-/// The name of the class of what no pattern matches.
+impl<'de> Deserialize<'de> for Route {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Route {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{}={}", self.name, self.pattern))
+    }
+}
+
+/// The name of the class of requests that no pattern matches.
 pub const OTHER: &str = "other";
 
-/// The place of the first route that the target of a request belongs to; `routes.len()` if there is none.
+/// The index of the first route whose pattern matches the target of a request; `routes.len()` if there is none.
 pub fn classify(routes: &[Route], target: &[u8]) -> u8 {
     let path = path(target);
-    let found = routes.iter().position(|route| matches(route.pattern.as_bytes(), path));
-    found.unwrap_or(routes.len()) as u8
+    let index = routes.iter().position(|route| matches(route.pattern.as_bytes(), path));
+    index.unwrap_or(routes.len()) as u8
 }
 
 /// The path of a target in origin form (`/a?b`) or absolute form (`http://host/a`).
@@ -59,7 +73,8 @@ fn path(target: &[u8]) -> &[u8] {
     }
 }
 
-/// Matches with one place to come back to, the last `*`: time grows with the product of both lengths at most.
+/// Whether a pattern matches a text. The search goes back to the last `*` only, so its time grows with the product of
+/// both lengths at most.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut back: Option<(usize, usize)> = None;

@@ -1,4 +1,4 @@
-//! `slackwater-sniffer read` and `live`: packets in, figures out.
+//! `slackwater-sniffer read` and `live`: from packets to figures.
 
 use std::io::{self, BufWriter};
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use crate::AnyError;
 use crate::arguments::TrafficOptions;
 use crate::output::Printer;
 
-/// Stands for standard input.
+/// The file name that means standard input.
 const STDIN: &str = "-";
 
 /// A capture of which no packet was understood.
@@ -28,13 +28,13 @@ struct NothingUnderstood {
     kinds: String,
 }
 
-/// Reads a file or standard input. Periods are of the packets' own time.
-pub fn read(file: &Path, what: &TrafficOptions) -> Result<(), AnyError> {
+/// Reads a file or standard input. Periods are measured in the packets' own time.
+pub fn read(file: &Path, options: &TrafficOptions) -> Result<(), AnyError> {
     let is_pipe = file.as_os_str() == STDIN;
     let name = if is_pipe { Path::new("standard input") } else { file };
-    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &name.display().to_string(), false);
-    let mut tracker = Tracker::new(what.settings(true)?);
-    let every_ns = what.every.map(|every| every.as_nanos() as u64);
+    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), options, &name.display().to_string(), false);
+    let mut tracker = Tracker::new(options.settings(true)?);
+    let every_ns = options.every.map(|every| every.as_nanos() as u64);
     let mut next_period = None;
     let mut written = Ok(());
     let take = |packet: &Packet<'_>| {
@@ -53,7 +53,7 @@ pub fn read(file: &Path, what: &TrafficOptions) -> Result<(), AnyError> {
             }
         }
         tracker.packet(packet);
-        if what.exchanges && written.is_ok() {
+        if options.exchanges && written.is_ok() {
             written = printer.exchanges(&mut tracker).and_then(|count| match count {
                 1.. if is_pipe => printer.flush(),
                 _ => Ok(()),
@@ -89,7 +89,8 @@ fn understood(summary: &Summary, source: &Path) -> Result<(), AnyError> {
     Err(NothingUnderstood { packets, source_name, kinds: kinds.join(", ") }.into())
 }
 
-/// Ctrl-C reaches all programs of a pipe: the one that writes ends, and with it the input. A second one ends this one.
+/// Lets the first Ctrl-C end only the program that writes into the pipe, and with it the input; a second one ends this
+/// program.
 fn end_with_the_writer() -> io::Result<()> {
     let once = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, Arc::clone(&once))?;
@@ -97,17 +98,17 @@ fn end_with_the_writer() -> io::Result<()> {
     Ok(())
 }
 
-/// Captures until a signal or the end of the time that was given.
+/// Captures until a signal, or for `seconds`.
 pub fn live(
     settings: &LiveSettings,
-    what: &TrafficOptions,
+    options: &TrafficOptions,
     seconds: Option<Duration>,
     user: Option<&str>,
 ) -> Result<(), AnyError> {
-    let mut tracker = Tracker::new(what.settings(false)?);
+    let mut tracker = Tracker::new(options.settings(false)?);
     let mut live = Live::open(settings)?;
     drop_privileges(user)?;
-    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &settings.interface, true);
+    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), options, &settings.interface, true);
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -116,18 +117,18 @@ pub fn live(
     let start = Instant::now();
     let end = seconds.map(|seconds| start + seconds);
     let mut began = start;
-    let mut next_period = what.every.map(|every| start + every);
+    let mut next_period = options.every.map(|every| start + every);
     let mut drops_before = 0;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         let wake = [end, next_period].into_iter().flatten().min();
         wait(&live, wake.map(|wake| wake.saturating_duration_since(Instant::now())))?;
         live.drain(&mut tracker)?;
-        if what.exchanges {
+        if options.exchanges {
             printer.exchanges(&mut tracker)?;
             printer.flush()?;
         }
         let now = Instant::now();
-        if let (Some(next), Some(every)) = (next_period, what.every)
+        if let (Some(next), Some(every)) = (next_period, options.every)
             && now >= next
         {
             let period = tracker.take_period(now_ns());
@@ -135,7 +136,7 @@ pub fn live(
             printer.period(&period, Some(drops - drops_before), now - began)?;
             printer.flush()?;
             (drops_before, began) = (drops, now);
-            // A period that was missed is not made up for.
+            // Missed periods are not made up for.
             next_period = Some((next + every).max(now));
         }
     }
@@ -150,7 +151,7 @@ pub fn live(
     understood
 }
 
-/// Waits for packets, but not so long that a request to stop goes unnoticed.
+/// Waits for packets, for at most a quarter of a second, so that a signal to stop is noticed.
 fn wait(live: &Live, most: Option<Duration>) -> Result<(), AnyError> {
     let most = most.unwrap_or(Duration::MAX).min(Duration::from_millis(250));
     let timeout = Timespec::try_from(most)?;

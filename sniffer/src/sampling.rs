@@ -1,21 +1,20 @@
-//! How much each thing seen counts while only a share of the connections is looked at, and the share changes.
+//! The weight of each exchange while only a share of the connections is followed, and the share changes.
 //!
-//! An exchange is booked if its connection was looked at from the request to the end of the response: so with the
-//! probability of the smallest share in that time, whose reciprocal is its weight (Horvitz and Thompson, 1952). Sums of
-//! weights are estimates without bias of what all connections have, also across changes of the share: long exchanges, of
-//! which more span a change, weigh as much more as fewer of them are seen.
+//! An exchange is recorded if its connection was followed from the request to the end of the response. The probability
+//! of that is the smallest share in this time, and its reciprocal is the weight (Horvitz and Thompson, 1952). Sums of
+//! weights are estimates without bias for all connections, also across changes of the share.
 
 use std::collections::VecDeque;
 
 use crate::key::Key;
 use crate::share::{ConnectionHash, Share};
 
-/// Changes of the share that are remembered, for exchanges that began before them.
+/// Most changes of the share that are remembered, for exchanges that began before them.
 const MOST_CHANGES: usize = 64;
 
-/// A change of the share; it holds from `from_ns` on (nanoseconds since 1970).
+/// A share that is in force from `from_ns` on (nanoseconds since 1970).
 #[derive(Debug, Clone, Copy)]
-struct Change {
+struct ShareChange {
     from_ns: u64,
     share: Share,
 }
@@ -23,20 +22,20 @@ struct Change {
 /// The share over time.
 pub struct Sampling {
     hash: ConnectionHash,
-    /// Never empty, in the order of time; the first one holds for all time before the second.
-    changes: VecDeque<Change>,
-    /// Changes to come, in the order of time.
-    planned: VecDeque<Change>,
+    /// In the order of time and never empty; the first is in force for all time before the second.
+    changes: VecDeque<ShareChange>,
+    /// Future changes, in the order of time.
+    planned: VecDeque<ShareChange>,
 }
 
 impl Sampling {
-    /// All connections.
+    /// Follows all connections; `seed` makes the hash that chooses samples.
     pub fn new(seed: u64) -> Sampling {
-        let all = Change { from_ns: 0, share: Share::ALL };
+        let all = ShareChange { from_ns: 0, share: Share::ALL };
         Sampling { hash: ConnectionHash::new(seed), changes: VecDeque::from([all]), planned: VecDeque::new() }
     }
 
-    /// Which connections a share has.
+    /// The hash that chooses the connections of a share.
     pub fn hash(&self) -> &ConnectionHash {
         &self.hash
     }
@@ -46,27 +45,27 @@ impl Sampling {
         self.changes.back().map_or(Share::ALL, |change| change.share)
     }
 
-    /// The share once all planned changes have come into force.
+    /// The share after all planned changes.
     pub fn planned(&self) -> Share {
         self.planned.back().map_or(self.share(), |last| last.share)
     }
 
-    /// Whether a connection is looked at now.
+    /// Whether a connection is followed now.
     pub fn includes(&self, key: &Key) -> bool {
         self.hash.includes(key, self.share())
     }
 
     /// Plans another share from `from_ns` on (nanoseconds since 1970).
     pub fn plan(&mut self, share: Share, from_ns: u64) {
-        self.planned.push_back(Change { from_ns, share });
+        self.planned.push_back(ShareChange { from_ns, share });
     }
 
-    /// Whether the next planned change, if there is one, comes into force by now.
+    /// Whether there is a planned change that is due by now.
     pub fn is_due(&self, now_ns: u64) -> bool {
         self.planned.front().is_some_and(|next| next.from_ns <= now_ns)
     }
 
-    /// The next planned change comes into force. True where fewer connections are looked at from now on.
+    /// Puts the next planned change into force. True when fewer connections are followed from now on.
     pub fn change(&mut self) -> bool {
         let Some(next) = self.planned.pop_front() else { return false };
         let falls = self.share().exceeds(next.share);
@@ -81,7 +80,7 @@ impl Sampling {
         falls
     }
 
-    /// How many connections one stands for that was looked at all the time since then.
+    /// The number of connections for which one stands that was followed since `ns`.
     pub fn weight_since(&self, ns: u64) -> u32 {
         let mut weight = self.share().weight();
         for change in self.changes.iter().rev() {
@@ -103,9 +102,9 @@ mod tests {
         let mut sampling = Sampling::new(1);
         let (half, quarter) = (Share::ALL.halved(), Share::ALL.halved().halved());
         let mut falls = Vec::new();
-        for (at, share) in [(100, half), (200, quarter), (300, half), (400, Share::ALL)] {
-            sampling.plan(share, at);
-            assert!(!sampling.is_due(at - 1) && sampling.is_due(at));
+        for (from_ns, share) in [(100, half), (200, quarter), (300, half), (400, Share::ALL)] {
+            sampling.plan(share, from_ns);
+            assert!(!sampling.is_due(from_ns - 1) && sampling.is_due(from_ns));
             falls.push(sampling.change());
         }
         assert_eq!(falls, [true, true, false, false]);
@@ -117,8 +116,8 @@ mod tests {
         let mut sampling = Sampling::new(1);
         sampling.plan(Share::ALL.halved().halved(), 5);
         sampling.change();
-        for at in 10..10 + 2 * MOST_CHANGES as u64 {
-            sampling.plan(if at % 2 == 0 { Share::ALL } else { Share::ALL.halved() }, at);
+        for from_ns in 10..10 + 2 * MOST_CHANGES as u64 {
+            sampling.plan(if from_ns % 2 == 0 { Share::ALL } else { Share::ALL.halved() }, from_ns);
             sampling.change();
         }
         assert_eq!(sampling.changes.len(), MOST_CHANGES);

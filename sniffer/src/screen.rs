@@ -1,8 +1,8 @@
-//! A terminal on which one picture takes the place of the one before.
+//! A terminal on which each picture replaces the one before.
 //!
-//! The picture lies on the terminal's second screen (as that of `top` does), so what was there before comes back at the
-//! end, and a change of the window's size leaves nothing behind. Each line is written over the old one and the rest of it
-//! erased: nothing flickers, as nothing is cleared first.
+//! The picture is on the terminal's second screen, as with `top`, so the earlier content comes back at the end, and a
+//! change of the window's size leaves nothing behind. Each line is written over the old one and its rest erased, so
+//! nothing flickers.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -39,18 +39,18 @@ impl Screen {
 
     /// The window's size now.
     pub fn size() -> Size {
-        let given = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-        given.map_or(USUAL, |size| Size { columns: size.ws_col.into(), rows: size.ws_row.into() })
+        let reported = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+        reported.map_or(USUAL, |size| Size { columns: size.ws_col.into(), rows: size.ws_row.into() })
     }
 
-    /// Draws lines over what is there.
+    /// Draws lines over the picture before.
     pub fn draw(&mut self, out: &mut impl Write, lines: &[String], size: Size) -> io::Result<()> {
         out.write_all(picture(lines, size, self.entered).as_bytes())?;
         self.entered = true;
         out.flush()
     }
 
-    /// Back to what was there before.
+    /// Shows the terminal's earlier content again.
     pub fn leave(&mut self, out: &mut impl Write) -> io::Result<()> {
         if std::mem::take(&mut self.entered) { out.write_all(LEAVE.as_bytes()) } else { Ok(()) }
     }

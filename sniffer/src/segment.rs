@@ -19,7 +19,7 @@ pub struct Packet<'a> {
     pub frame: u64,
     /// Its length on the wire in bytes; more than `bytes` when the snap length cut it.
     pub original_length: u32,
-    /// What was captured of it.
+    /// The captured bytes.
     pub bytes: &'a [u8],
 }
 
@@ -32,17 +32,17 @@ pub struct Segment<'a> {
     pub destination: (IpAddr, u16),
     /// Sequence number of the first byte (or of SYN).
     pub seq: u32,
-    /// What the sender has received so far, if the segment has it.
+    /// The sequence number up to which the sender has received bytes, if the segment acknowledges any.
     pub ack: Option<u32>,
     /// Opens the connection.
     pub syn: bool,
     /// The sender has no more bytes.
     pub fin: bool,
-    /// The connection is broken off.
+    /// The connection is reset.
     pub rst: bool,
-    /// What was captured of the payload.
+    /// The captured payload.
     pub payload: &'a [u8],
-    /// Bytes of payload that were on the wire and are not in `payload`: the snap length cut them.
+    /// Bytes of payload that were on the wire and are not in `payload` because the snap length cut them.
     pub cut: u32,
 }
 
@@ -68,7 +68,8 @@ impl<'a> Packet<'a> {
     fn tcp(&self, ip: &'a [u8], slice: &LaxIpSlice<'a>) -> Result<Segment<'a>, Skip> {
         let ip_at = ip.as_ptr() as usize - self.bytes.as_ptr() as usize;
         let on_wire = (self.original_length as usize).max(self.bytes.len()) - ip_at;
-        // The kernel hands over segments larger than the length field can hold (0 then): the wire's length counts.
+        // The kernel hands over segments larger than the length field can hold. The field is 0 then, and the length on
+        // the wire counts.
         let declared = match slice {
             LaxIpSlice::Ipv4(ip) => usize::from(ip.header().total_len()),
             LaxIpSlice::Ipv6(ip) => match usize::from(ip.header().payload_length()) {

@@ -1,21 +1,23 @@
-//! Which share of the connections is looked at, and which connections these are.
+//! The share of the connections that is followed, and the choice of these connections.
 //!
-//! A hash of both addresses and both ports decides, and is the same for both directions: so a connection is looked at
-//! whole or not at all. The kernel's filter computes it (`ConnectionHash::below`, in the language of libpcap's filters),
-//! and the tracker computes it again (`ConnectionHash::of`), because packets of the share before may wait in the ring.
+//! A hash of both addresses and both ports decides. It is the same for both directions, so a connection is followed
+//! completely or not at all. The kernel's filter computes it (`ConnectionHash::filter`, in the language of libpcap's
+//! filters), and the tracker computes it again (`ConnectionHash::hash`), because packets of the earlier share may wait
+//! in the ring.
 //!
-//! The hash is a product of two linear functions, of which the upper bits go through a third one. Its last step adds a
-//! secret number, so each connection is looked at with a probability of exactly the share.
+//! The hash is a product of two linear functions, whose upper bits go through a third one. Its last step adds a secret
+//! number, so the probability that a connection is followed is exactly the share.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::key::Key;
 
-/// Halvings beyond which there is no smaller share.
+/// Halvings of the smallest share.
 const MOST_HALVINGS: u8 = 10;
 
-/// A share of the connections: all, a half, a quarter, down to 1/1024. Connections of a share are also of each larger one.
+/// A share of the connections: all, a half, a quarter, down to 1/1024. Each share includes the connections of all
+/// smaller ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     halvings: u8,
@@ -40,7 +42,7 @@ impl Share {
         1.0 / f64::from(self.weight())
     }
 
-    /// How many connections one of the sample stands for.
+    /// The number of connections for which one of the sample stands.
     pub fn weight(self) -> u32 {
         1 << self.halvings
     }
@@ -50,7 +52,7 @@ impl Share {
         self.halvings < other.halvings
     }
 
-    /// What a hash must be below; `None` where all connections are looked at.
+    /// The limit below which the hash of a connection in the sample is; `None` when all connections are followed.
     fn limit(self) -> Option<u32> {
         (self.halvings > 0).then(|| 1 << (32 - u32::from(self.halvings)))
     }
@@ -72,12 +74,12 @@ struct Linear {
 }
 
 impl Linear {
-    fn of(&self, words: &[u32], ports: u32) -> u32 {
+    fn value(&self, words: &[u32], ports: u32) -> u32 {
         let products = words.iter().zip(self.words).map(|(word, factor)| word.wrapping_mul(factor));
         products.fold(self.offset.wrapping_add(ports.wrapping_mul(self.ports)), u32::wrapping_add)
     }
 
-    /// The same in the language of libpcap's filters.
+    /// The hash function in the language of libpcap's filters.
     fn expression(&self, words: &[String], ports: &str) -> String {
         let products = words.iter().zip(self.words).map(|(word, factor)| format!("({word}) * {factor}"));
         let products: Vec<String> = products.collect();
@@ -85,7 +87,7 @@ impl Linear {
     }
 }
 
-/// The hash of a connection, made by a seed.
+/// A hash function for connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionHash {
     first: Linear,
@@ -95,7 +97,8 @@ pub struct ConnectionHash {
 }
 
 impl ConnectionHash {
-    /// The hash that belongs to a seed. Who knows the seed can open connections that are all in the sample, or never.
+    /// The hash function of a seed. Somebody who knows the seed can open connections that are always in the sample, or
+    /// never.
     pub fn new(seed: u64) -> ConnectionHash {
         let mut state = seed;
         let mut linear = || Linear {
@@ -109,10 +112,10 @@ impl ConnectionHash {
 
     /// Whether a connection is in the sample.
     pub fn includes(&self, key: &Key, share: Share) -> bool {
-        share.limit().is_none_or(|limit| self.of(key) < limit)
+        share.limit().is_none_or(|limit| self.hash(key) < limit)
     }
 
-    fn of(&self, key: &Key) -> u32 {
+    fn hash(&self, key: &Key) -> u32 {
         let ports = u32::from(key.client.1) + u32::from(key.server.1);
         match (key.client.0, key.server.0) {
             (IpAddr::V4(client), IpAddr::V4(server)) => {
@@ -127,12 +130,12 @@ impl ConnectionHash {
     }
 
     fn mix(&self, words: &[u32], ports: u32) -> u32 {
-        let product = self.first.of(words, ports).wrapping_mul(self.second.of(words, ports) | 1);
+        let product = self.first.value(words, ports).wrapping_mul(self.second.value(words, ports) | 1);
         (product >> 15).wrapping_mul(self.factor).wrapping_add(self.offset)
     }
 
-    /// A filter of libpcap that lets TCP of the sample pass, over IPv4 and right behind the head of IPv6; `None` where
-    /// all connections are looked at.
+    /// A filter of libpcap that lets TCP of the sample pass, over IPv4 and directly behind the header of IPv6; `None`
+    /// when all connections are followed.
     pub fn filter(&self, share: Share) -> Option<String> {
         let limit = share.limit()?;
         let below = |words: &[String], ports: &str| {
@@ -202,7 +205,7 @@ mod tests {
     #[test]
     fn samples_have_the_size_and_the_spread_of_random_ones() {
         const SEEDS: u64 = 400;
-        for (at, keys) in populations().iter().enumerate() {
+        for (number, keys) in populations().iter().enumerate() {
             for share in [share(1), share(3), share(5)] {
                 let sizes: Vec<f64> = (0..SEEDS)
                     .map(|seed| {
@@ -215,8 +218,8 @@ mod tests {
                 let mean = sizes.iter().sum::<f64>() / SEEDS as f64;
                 let variance = sizes.iter().map(|size| (size - mean).powi(2)).sum::<f64>() / (SEEDS - 1) as f64;
                 let error = (mean - expected) / (binomial / SEEDS as f64).sqrt();
-                assert!(error.abs() < 4.0, "population {at}, {share}: {mean} instead of {expected}");
-                assert!(variance / binomial < 1.5, "population {at}, {share}: {} times", variance / binomial);
+                assert!(error.abs() < 4.0, "population {number}, {share}: {mean} instead of {expected}");
+                assert!(variance / binomial < 1.5, "population {number}, {share}: {} times", variance / binomial);
             }
         }
     }
@@ -225,10 +228,11 @@ mod tests {
     fn both_directions_hash_alike_and_samples_are_nested() {
         for (seed, keys) in populations().iter().enumerate() {
             let hash = ConnectionHash::new(seed as u64);
-            for one in keys {
-                assert_eq!(hash.of(one), hash.of(&key(one.server, one.client)));
+            for connection in keys {
+                assert_eq!(hash.hash(connection), hash.hash(&key(connection.server, connection.client)));
                 for halvings in 0..MOST_HALVINGS {
-                    assert!(!hash.includes(one, share(halvings + 1)) || hash.includes(one, share(halvings)));
+                    let [larger, smaller] = [share(halvings), share(halvings + 1)];
+                    assert!(!hash.includes(connection, smaller) || hash.includes(connection, larger));
                 }
             }
         }

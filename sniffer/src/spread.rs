@@ -1,17 +1,18 @@
-//! How sure an estimate from a sample of the connections is.
+//! The standard error of an estimate from a sample of the connections.
 
 use crate::ledger::Ledger;
 use crate::share::Share;
 
-/// What was booked of a connection in a period and in a window.
+/// The weight of a connection's exchanges in a period, and whether it had any in a window.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tally {
+pub struct Booked {
     period: u32,
     weight: u64,
     window: u32,
 }
 
-/// How much the connections differ in their exchanges, for the error of their sum; and how many have any.
+/// The variance of the connections' exchanges, for the error of their sum, and the number of connections with
+/// exchanges.
 #[derive(Debug)]
 pub struct Spread {
     period: u32,
@@ -22,33 +23,33 @@ pub struct Spread {
 
 impl Default for Spread {
     fn default() -> Self {
-        // Zero stands in a connection of which nothing was booked.
+        // The numbers of a connection without exchanges are zero.
         Self { period: 1, variance: 0.0, window: 1, connections: 0 }
     }
 }
 
 impl Spread {
-    /// Notes what was booked of a connection since the ledger stood at `before` exchanges.
-    pub fn book(&mut self, tally: &mut Tally, before: u64, ledger: &Ledger) {
+    /// Adds the exchanges of a connection since the ledger had `before` exchanges.
+    pub fn book(&mut self, booked: &mut Booked, before: u64, ledger: &Ledger) {
         let weight = ledger.counts.exchanges.saturating_sub(before);
         if weight > 0 {
-            self.add(tally, weight, ledger.sampling.share());
+            self.add(booked, weight, ledger.sampling.share());
         }
     }
 
-    /// Each connection is in the sample with the probability of the share, by itself, so the variance of the sum is
-    /// estimated by the sum of (1 - share) (exchanges / share)^2 over the sample.
-    fn add(&mut self, tally: &mut Tally, weight: u64, share: Share) {
-        if tally.window != self.window {
-            tally.window = self.window;
+    /// Each connection is in the sample with the probability of the share, independently of the others. So the variance
+    /// of the sum is estimated by the sum of (1 - share) (exchanges / share)^2 over the sample.
+    fn add(&mut self, booked: &mut Booked, weight: u64, share: Share) {
+        if booked.window != self.window {
+            booked.window = self.window;
             self.connections += 1;
         }
-        if tally.period != self.period {
-            (tally.period, tally.weight) = (self.period, 0);
+        if booked.period != self.period {
+            (booked.period, booked.weight) = (self.period, 0);
         }
-        let before = tally.weight;
-        tally.weight += weight;
-        self.variance += ((tally.weight as f64).powi(2) - (before as f64).powi(2)) * (1.0 - share.as_f64());
+        let before = booked.weight;
+        booked.weight += weight;
+        self.variance += ((booked.weight as f64).powi(2) - (before as f64).powi(2)) * (1.0 - share.as_f64());
     }
 
     /// The standard error of the sum of the period's exchanges; the next period begins.
@@ -57,7 +58,7 @@ impl Spread {
         std::mem::take(&mut self.variance).sqrt()
     }
 
-    /// Connections of which an exchange was booked since the last call.
+    /// Number of connections with an exchange since the last call.
     pub fn take_connections(&mut self) -> u64 {
         self.window = self.window.wrapping_add(1);
         std::mem::take(&mut self.connections)
@@ -71,17 +72,17 @@ mod tests {
     #[test]
     fn the_error_of_a_sum_is_that_of_drawing_its_connections() {
         let mut spread = Spread::default();
-        let (mut tallies, quarter) = ([Tally::default(); 3], Share::ALL.halved().halved());
+        let (mut bookings, quarter) = ([Booked::default(); 3], Share::ALL.halved().halved());
         for period in 0..3 {
             // 1, 2 and 3 exchanges at a quarter: sqrt(3/4 * 16 * (1 + 4 + 9)).
-            for (at, tally) in tallies.iter_mut().enumerate() {
-                (0..=at).for_each(|_| spread.add(tally, 4, quarter));
+            for (number, booked) in bookings.iter_mut().enumerate() {
+                (0..=number).for_each(|_| spread.add(booked, 4, quarter));
             }
             let error = spread.take_error();
             assert!((error - 168f64.sqrt()).abs() < 1e-9, "period {period}: {error}");
         }
         assert_eq!((spread.take_connections(), spread.take_connections()), (3, 0));
-        spread.add(&mut tallies[0], 1, Share::ALL);
+        spread.add(&mut bookings[0], 1, Share::ALL);
         assert_eq!((spread.take_connections(), spread.take_error()), (1, 0.0));
     }
 }

@@ -1,7 +1,8 @@
 //! One TCP connection: puts the segments of both directions in order and finds where bytes are missing (RFC 9293).
 //!
-//! A segment in order goes to the dialogue straight from the packet. One behind a hole is held back until the hole is
-//! filled or is sure to stay: the receiver acknowledged bytes that were not captured, or time or room ran out.
+//! A segment in order goes to the dialogue straight from the packet. A segment behind a hole is held back until the
+//! hole is filled, or is certain to stay because the receiver acknowledged the missing bytes, or because time or room
+//! ran out.
 
 use std::net::IpAddr;
 
@@ -14,19 +15,19 @@ use crate::preamble::Preamble;
 use crate::protocol::{Dialogue, Protocol};
 use crate::segment::Segment;
 
-/// A segment that is farther from the expected place belongs to something else: no window is so large.
+/// A segment that is farther from the expected position belongs to another connection, because no window is as large.
 const FARTHEST: u32 = 1 << 26;
 
-/// What a segment means for the table of connections.
+/// The fate of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was taken.
+pub enum SegmentFate {
+    /// The connection took it.
     Taken,
-    /// It opens another connection between the same ports.
+    /// The segment opens another connection between the same ports.
     Reopens,
 }
 
-/// What the dialogue may know; a macro, because the dialogue is borrowed at the same time.
+/// The context for the dialogue; a macro, because the dialogue is borrowed at the same time.
 macro_rules! context {
     ($connection:expr, $is_late:expr, $patient:expr, $ledger:expr) => {
         Context {
@@ -49,11 +50,11 @@ pub struct Connection {
     pub stream: u64,
     /// When its last packet was captured.
     pub last_ns: u64,
-    /// Its name in the table.
+    /// Its key in the table.
     pub key: Key,
-    /// Client and server are the other way round than in the table's key.
+    /// The key's client is the server, and the key's server the client.
     pub swapped: bool,
-    /// A packet with payload was seen.
+    /// A packet with payload was captured.
     pub has_payload: bool,
     reset: bool,
     client: Half,
@@ -65,7 +66,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection of which nothing was seen yet.
+    /// A connection without any packet so far.
     pub fn new(stream: u64, key: Key, swapped: bool, protocol: &Protocol, times_upgraded: bool) -> Self {
         Self {
             stream,
@@ -88,7 +89,7 @@ impl Connection {
         if self.swapped { [server, client] } else { [client, server] }
     }
 
-    /// Both sides are done.
+    /// Whether both sides have ended, or the connection was reset.
     pub fn is_closed(&self) -> bool {
         self.reset || (self.client.ended && self.server.ended)
     }
@@ -98,12 +99,12 @@ impl Connection {
         if self.is_closed() { 0 } else { self.dialogue.waiting() as u64 }
     }
 
-    /// When the oldest request ended of whose response nothing has come, while the connection is open.
+    /// When the oldest request without any byte of a response ended, while the connection is open.
     pub fn oldest_unanswered(&self) -> Option<Moment> {
         if self.is_closed() { None } else { self.dialogue.oldest_unanswered() }
     }
 
-    /// Something is held back: time alone may decide about it.
+    /// Whether segments are held back, about which time alone may decide.
     pub fn is_stuck(&self) -> bool {
         !self.client.held.is_empty() || !self.server.held.is_empty()
     }
@@ -121,9 +122,9 @@ impl Connection {
         time_ns: u64,
         frame: u64,
         ledger: &mut Ledger,
-    ) -> Verdict {
+    ) -> SegmentFate {
         if segment.syn && !self.opens(side, segment, ledger) {
-            return Verdict::Reopens;
+            return SegmentFate::Reopens;
         }
         self.last_ns = time_ns;
         let (half, other) = match side {
@@ -151,10 +152,10 @@ impl Connection {
             }
         }
         self.proceed(time_ns, true, ledger);
-        Verdict::Taken
+        SegmentFate::Taken
     }
 
-    /// A SYN: false if it belongs to another connection between the same ports.
+    /// Takes a SYN; false if it belongs to another connection between the same ports.
     fn opens(&mut self, side: Side, segment: &Segment<'_>, ledger: &mut Ledger) -> bool {
         let (half, other) = match side {
             Side::Client => (&mut self.client, &mut self.server),
@@ -164,8 +165,7 @@ impl Connection {
             ledger.counts.retransmitted += 1;
             return true;
         }
-        // The other side's SYN and this one belong together if one acknowledges the other, also with the bytes that came
-        // with it (TCP Fast Open).
+        // Two SYNs belong together if one acknowledges the other, possibly with the bytes in it (TCP Fast Open).
         let acknowledges = |ack: u32, seq: u32, end: u32| {
             ack.wrapping_sub(seq.wrapping_add(1)) <= end.wrapping_sub(seq.wrapping_add(1))
         };
@@ -227,7 +227,7 @@ impl Connection {
         }
     }
 
-    /// Gives bytes in order to the dialogue; what it does not take now is held back.
+    /// Gives bytes in order to the dialogue; bytes that it does not take now are held back.
     fn pass_on(&mut self, side: Side, piece: Piece<'_>, patient: bool, ledger: &mut Ledger) {
         self.reset = false;
         let is_late = self.half(side).is_late();
@@ -259,17 +259,17 @@ impl Connection {
         let opaque = self.dialogue.opaque(side);
         let half = self.half(side);
         let to_end = u64::from(piece.end().wrapping_sub(half.next.unwrap_or(piece.seq)));
-        let at = half.held.partition_point(|held| (held.seq.wrapping_sub(piece.seq) as i32) < 0);
-        if half.held.get(at).is_some_and(|held| held.seq == piece.seq && held.piece().length() >= piece.length()) {
+        let place = half.held.partition_point(|held| (held.seq.wrapping_sub(piece.seq) as i32) < 0);
+        if half.held.get(place).is_some_and(|held| held.seq == piece.seq && held.piece().length() >= piece.length()) {
             ledger.counts.retransmitted += 1;
             return;
         }
         let keeps = if to_end <= opaque { 0 } else { piece.bytes.len() };
-        // With no memory left the content is as good as lost; that bytes were there is known all the same.
+        // With no memory left the content is lost, but the length of the segment is kept.
         let keeps = if ledger.hold(keeps) { keeps } else { 0 };
         half.held_bytes += keeps;
         half.held.insert(
-            at,
+            place,
             Held {
                 seq: piece.seq,
                 ack: piece.ack,
@@ -281,10 +281,10 @@ impl Connection {
         );
     }
 
-    /// Goes on with what was held back, as far as it is in order or the holes are sure to stay.
+    /// Continues with the segments held back, as far as they are in order or the holes are certain to stay.
     pub fn proceed(&mut self, now: u64, patient: bool, ledger: &mut Ledger) {
         for side in [Side::Client, Side::Server] {
-            while self.proceed_one(side, now, patient, ledger) {}
+            while self.proceed_by_one_step(side, now, patient, ledger) {}
             let half = self.half(side);
             if !half.ended && half.fin.is_some() && half.fin == half.next {
                 half.ended = true;
@@ -296,8 +296,8 @@ impl Connection {
         }
     }
 
-    /// One step; false when there is nothing more to do for now.
-    fn proceed_one(&mut self, side: Side, now: u64, patient: bool, ledger: &mut Ledger) -> bool {
+    /// Passes over a hole, or passes on a segment; false when there is nothing more to do for now.
+    fn proceed_by_one_step(&mut self, side: Side, now: u64, patient: bool, ledger: &mut Ledger) -> bool {
         let half = self.half(side);
         let (Some(first), Some(next)) = (half.held.first(), half.next) else { return false };
         let ahead = first.seq.wrapping_sub(next);
@@ -332,7 +332,7 @@ impl Connection {
         self.half(side).waits_since.is_none()
     }
 
-    /// Nothing was captured for a while.
+    /// Decides what a time without packets decides.
     pub fn on_idle(&mut self, ledger: &mut Ledger) {
         let mut context = context!(self, false, true, ledger);
         self.dialogue.on_idle(&mut context);
@@ -346,12 +346,12 @@ impl Connection {
         half.waits_since = None;
     }
 
-    /// Sequence numbers behind the last bytes seen: of the sender that the table's key has as client, and of the other.
+    /// Sequence numbers behind the last captured bytes of the key's client and of the key's server.
     pub fn ends_at(&self) -> [Option<u32>; 2] {
         if self.swapped { [self.server.next, self.client.next] } else { [self.client.next, self.server.next] }
     }
 
-    /// Decides all that is undecided: the connection is no longer followed.
+    /// Stops following the connection, and decides everything that is undecided.
     pub fn close(&mut self, ledger: &mut Ledger) {
         self.proceed(u64::MAX, false, ledger);
         self.drop_held(Side::Client, ledger);

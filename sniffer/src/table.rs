@@ -10,7 +10,7 @@ const NAME: usize = 16;
 /// Width of a figure's column.
 const CELL: usize = 10;
 
-/// What a table is about.
+/// The subject of a table.
 pub struct Subject {
     /// The interface or file, and the ports.
     pub source: String,
@@ -22,7 +22,7 @@ pub struct Subject {
     pub drops: Option<u64>,
 }
 
-/// A row: its name, how many or how many a second, and times.
+/// A row: its name, a number or rate, and times.
 struct Row {
     name: String,
     number: String,
@@ -35,14 +35,14 @@ impl Row {
     }
 }
 
-/// The columns of times, and which are left out first where there is no room.
+/// The columns of times, each with its rank: without room, the columns with the highest ranks are left out.
 const TIMES: [(&str, u8); 5] = [("mean ms", 3), ("p50 ms", 2), ("p95 ms", 0), ("p99 ms", 1), ("max ms", 4)];
 
 fn cells(times: &Times) -> [Option<f64>; 5] {
     [times.mean, times.p50, times.p95, times.p99, times.max]
 }
 
-/// Lines of a table that fits into so many columns.
+/// The lines of a table that fits into `columns` characters.
 fn lines(head: &str, rows: &[Row], columns: usize) -> Vec<String> {
     let fitting = columns.saturating_sub(NAME + CELL) / CELL;
     let shown = |rank: u8| usize::from(rank) < fitting;
@@ -83,7 +83,7 @@ fn wrapped<'a>(words: impl Iterator<Item = &'a str>, gap: &str, columns: usize) 
     lines
 }
 
-/// A period as a picture for a window: what is most needed stands above, since low windows cut below.
+/// A period as a picture for a window. The most important lines come first, because a low window cuts the last ones.
 pub fn period(subject: &Subject, period: &Period, size: Size) -> Vec<String> {
     let counts = &period.counts;
     let Subject { source, period_s, running_s, drops } = subject;
@@ -101,7 +101,7 @@ pub fn period(subject: &Subject, period: &Period, size: Size) -> Vec<String> {
         ("refused", counts.refused),
     ];
     let words = errors.map(|(name, value)| format!("{name} {value}")).into_iter();
-    let words: Vec<String> = words.chain([format!("drops {}", known(*drops))]).collect();
+    let words: Vec<String> = words.chain([format!("drops {}", or_not_known(*drops))]).collect();
     picture.extend(wrapped(words.iter().map(String::as_str), "   ", size.columns));
     for note in not_counted(&period.foreign_ports) {
         picture.extend(wrapped(note.split(' '), " ", size.columns));
@@ -125,7 +125,7 @@ pub fn period(subject: &Subject, period: &Period, size: Size) -> Vec<String> {
     picture
 }
 
-/// What stands there until the first period is over.
+/// The picture until the first period is over.
 pub fn placeholder(source: &str, size: Size) -> Vec<String> {
     vec![shortened(&format!("{source}: listening"), size.columns)]
 }
@@ -138,7 +138,7 @@ pub fn plain(subject: &Subject, period: &Period) -> String {
         format!("{rps:>9.1} rps  mean {mean:>9}  p50 {p50:>9}  p95 {p95:>9}  p99 {p99:>9} ms")
     };
     let mut text = joined(&not_counted(&period.foreign_ports));
-    let drops = known(subject.drops);
+    let drops = or_not_known(subject.drops);
     if is_absent(period.exchanges, &period.foreign_ports) {
         return format!("{text}rps, times and errors are not known  drops {drops}\n");
     }
@@ -150,12 +150,13 @@ pub fn plain(subject: &Subject, period: &Period) -> String {
     text
 }
 
-/// Whether figures of requests are absent, and no zeros: none was understood, and a port speaks something else.
+/// Whether the figures of requests are absent instead of zero: no request was understood, and a port speaks another
+/// protocol.
 pub fn is_absent(exchanges: u64, foreign_ports: &[ForeignPort]) -> bool {
     exchanges == 0 && !foreign_ports.is_empty()
 }
 
-/// Why requests are not counted, and what to write.
+/// For each foreign port, why its requests are not counted, and the option that counts them.
 fn not_counted(ports: &[ForeignPort]) -> Vec<String> {
     let note =
         |port: &ForeignPort| format!("{port}: its requests are not counted; --port {}:{}", port.port, port.measure_as);
@@ -176,7 +177,7 @@ fn of_class(status: &StatusClasses, class: &str) -> u64 {
     status.named().into_iter().find(|(name, _)| *name == class).map_or(0, |(_, count)| count)
 }
 
-/// The figures of the whole run, for so many columns.
+/// The figures of the whole run, `columns` characters wide.
 pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String {
     let counts = &summary.counts;
     let Counts { packets, exchanges, errors, .. } = *counts;
@@ -202,13 +203,13 @@ pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String 
     let is_absent = is_absent(exchanges, &summary.foreign_ports);
     for (name, value) in rows {
         let is_of_requests = ["exchanges", "errors (status 500 and above)"].contains(&name);
-        let value = if is_absent && is_of_requests { known(None) } else { value.to_string() };
+        let value = if is_absent && is_of_requests { or_not_known(None) } else { value.to_string() };
         text += &format!("{name:<30}{value:>12}\n");
     }
     for (kind, count) in &summary.not_understood_kinds {
         text += &format!("{:<30}{count:>12}\n", format!("not understood: {kind} "));
     }
-    text += &format!("{:<30}{:>12}\n\n", "dropped packets", known(drops));
+    text += &format!("{:<30}{:>12}\n\n", "dropped packets", or_not_known(drops));
     for note in not_counted(&summary.foreign_ports) {
         text += &format!("{note}\n\n");
     }
@@ -246,7 +247,7 @@ fn joined(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Milliseconds in at most eight characters, whatever they are.
+/// Milliseconds in at most eight characters.
 fn ms(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
@@ -256,7 +257,7 @@ fn ms(value: Option<f64>) -> String {
     }
 }
 
-fn known(drops: Option<u64>) -> String {
+fn or_not_known(drops: Option<u64>) -> String {
     drops.map_or("not known".into(), |drops| drops.to_string())
 }
 
@@ -286,10 +287,10 @@ mod tests {
     fn the_dearest_columns_go_last() {
         let head = |columns| lines("rps", &rows(), columns).remove(0);
         let words = |text: String| text.split("  ").filter(|s| !s.is_empty()).map(|s| s.trim().to_owned()).collect();
-        let seen: [Vec<String>; 3] = [head(80), head(60), head(40)].map(words);
-        assert_eq!(seen[0], ["rps", "mean ms", "p50 ms", "p95 ms", "p99 ms", "max ms"]);
-        assert_eq!(seen[1], ["rps", "p50 ms", "p95 ms", "p99 ms"]);
-        assert_eq!(seen[2], ["rps", "p95 ms"]);
+        let shown: [Vec<String>; 3] = [head(80), head(60), head(40)].map(words);
+        assert_eq!(shown[0], ["rps", "mean ms", "p50 ms", "p95 ms", "p99 ms", "max ms"]);
+        assert_eq!(shown[1], ["rps", "p50 ms", "p95 ms", "p99 ms"]);
+        assert_eq!(shown[2], ["rps", "p95 ms"]);
     }
 
     #[test]

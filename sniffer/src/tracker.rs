@@ -1,4 +1,4 @@
-//! The table of connections: finds the one that a packet belongs to, and stays bounded whatever the packets are.
+//! The table of connections: finds the connection of a packet, and stays bounded whatever the packets are.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -16,54 +16,54 @@ use crate::routes::MOST_ROUTES;
 use crate::sampling::Sampling;
 use crate::segment::{Packet, Segment};
 use crate::settings::TrackerSettings;
-use crate::spread::{Spread, Tally};
-use crate::stream::{Connection, Verdict};
+use crate::spread::{Booked, Spread};
+use crate::stream::{Connection, SegmentFate};
 use crate::waiting::Waiting;
 
 mod sample;
 
-/// A clock that goes back so far was set: packets of several queues are out of order by less.
+/// A clock that goes back by more than this was set; packets of several queues are out of order by less.
 const STEP_NS: u64 = 250_000_000;
 
-/// A closed connection is kept for retransmissions that come late.
+/// How long a closed connection is kept, for late retransmissions.
 const LINGER_NS: u64 = 1_000_000_000;
 
 /// After so long without a packet a turn of an unknown protocol is over.
 const IDLE_NS: u64 = 1_000_000_000;
 
-/// Between two looks at all connections.
+/// Time between two sweeps over all connections.
 const SWEEP_NS: u64 = 1_000_000_000;
 
 /// Connections looked at for each packet while a sweep is under way.
 const SWEEP_STEP: usize = 16;
 
-/// Connections among which the one that makes room is chosen.
+/// Number of connections from which one is chosen to make room.
 const CANDIDATES: usize = 16;
 
 struct Slot {
     connection: Connection,
-    /// It is in the list of connections that wait for time to pass.
+    /// The slot is in `stuck`.
     listed: bool,
-    /// It is in the list of connections that hold bytes back.
+    /// The slot is in `holders`.
     holds: bool,
-    tally: Tally,
+    booked: Booked,
 }
 
-/// Follows connections and books what ends on them.
+/// Follows connections and records the exchanges that end on them.
 pub struct Tracker {
     ports: Box<[u64; 1024]>,
     settings: TrackerSettings,
     index: HashMap<Key, u32>,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
-    /// Slots with something held back.
+    /// Slots with segments held back.
     stuck: Vec<u32>,
-    /// Slots with bytes held back and the streams in them, in the order in which they began; some are no longer so.
+    /// Slots that held bytes back, each with its stream, in the order in which they began to.
     holders: VecDeque<(u32, u64)>,
-    /// The next slot that a sweep looks at; none is under way at the end.
+    /// The next slot of the sweep; at the end of `slots` no sweep is under way.
     cursor: usize,
     swept_ns: u64,
-    /// Where the search for one that makes room goes on.
+    /// The slot at which the search for a connection that makes room continues.
     next_candidate: usize,
     streams: u64,
     /// The time of the latest packet since the clock was last set back.
@@ -76,7 +76,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Watches nothing but the settings' ports.
+    /// Watches the settings' ports.
     pub fn new(settings: TrackerSettings) -> Tracker {
         let mut ports = Box::new([0u64; 1024]);
         for port in &settings.ports {
@@ -91,7 +91,7 @@ impl Tracker {
             routes,
             settings.with_histograms,
         );
-        // Room that is not used costs no memory; to move all connections when it grows would cost time.
+        // Unused capacity costs no memory, and growing later would cost the time to move all connections.
         let slots = Vec::with_capacity(settings.most_connections.min(1 << 16));
         Tracker {
             ports,
@@ -114,7 +114,7 @@ impl Tracker {
         }
     }
 
-    /// Takes a packet, whatever it is.
+    /// Takes a packet of any kind.
     pub fn packet(&mut self, packet: &Packet<'_>) {
         self.ledger.counts.packets += 1;
         if packet.time_ns.saturating_add(STEP_NS) < self.latest_ns {
@@ -130,7 +130,7 @@ impl Tracker {
                 return;
             }
             Err(Skip::NotTcp) => return,
-            Err(Skip::NotUnderstood(what)) => return self.ledger.not_understood(what),
+            Err(Skip::NotUnderstood(unread)) => return self.ledger.not_understood(unread),
         };
         match self.key(&segment) {
             Some((key, side)) if self.ledger.sampling.includes(&key) => self.segment(key, side, &segment, packet),
@@ -141,7 +141,7 @@ impl Tracker {
         self.sweep(packet.time_ns, SWEEP_STEP);
     }
 
-    /// What ended since the last call. `now_ns` is in the clock of the packets: nanoseconds since 1970.
+    /// The figures since the last call. `now_ns` is in the clock of the packets: nanoseconds since 1970.
     pub fn take_period(&mut self, now_ns: u64) -> Period {
         self.change_share(now_ns);
         self.settle_stuck(now_ns);
@@ -151,12 +151,12 @@ impl Tracker {
         Period { exchanges_error: self.spread.take_error(), foreign_ports: self.ledger.ports.take(now_ns), ..period }
     }
 
-    /// Everything since the start; closes the period. What is still open stays open.
+    /// The figures since the start; closes the period. Open connections stay open.
     pub fn summary(&mut self) -> Summary {
         self.ledger.summary()
     }
 
-    /// No more packets will come: decides all that is undecided and closes all connections.
+    /// Ends the capture: decides everything, closes all connections, and returns the figures since the start.
     pub fn finish(&mut self) -> Summary {
         for slot in 0..self.slots.len() {
             self.remove(slot, false);
@@ -188,7 +188,7 @@ impl Tracker {
         named.and_then(|(_, name)| Protocol::named(name)).unwrap_or_else(|| Protocol::of_port(port))
     }
 
-    /// The connection's name in the table and who sends, taking the watched port for the server's.
+    /// The connection's key, and the sender. The watched port is taken for the server's.
     fn key(&self, segment: &Segment<'_>) -> Option<(Key, Side)> {
         let (source, destination) = (segment.source, segment.destination);
         let from_server = match (self.is_watched(source.1), self.is_watched(destination.1)) {
@@ -204,29 +204,29 @@ impl Tracker {
     }
 
     fn segment(&mut self, key: Key, side: Side, segment: &Segment<'_>, packet: &Packet<'_>) {
-        let mut found = self.index.get(&key).map(|slot| *slot as usize);
+        let mut position = self.index.get(&key).map(|slot| *slot as usize);
         let idle_ns = self.settings.idle_s.saturating_mul(1_000_000_000);
-        if let Some(slot) = found
+        if let Some(slot) = position
             && let Some(Slot { connection, .. }) = &self.slots[slot]
             && packet.time_ns.saturating_sub(connection.last_ns) >= idle_ns
         {
             self.remove(slot, !connection.is_closed());
-            found = None;
+            position = None;
         }
-        if found.is_none() && self.closed.has_seen(&key, side, segment) {
+        if position.is_none() && self.closed.repeats(&key, side, segment) {
             self.ledger.counts.retransmitted += u64::from(!segment.payload.is_empty() || segment.cut > 0);
             return;
         }
-        // A second round only for a SYN that opens another connection between the same ports.
+        // The second round is for a SYN that opens another connection between the same ports.
         for _ in 0..2 {
-            let slot = found.unwrap_or_else(|| self.insert(key, side, segment));
-            let Some(Slot { connection, listed, holds, tally }) = &mut self.slots[slot] else { return };
+            let slot = position.unwrap_or_else(|| self.insert(key, side, segment));
+            let Some(Slot { connection, listed, holds, booked }) = &mut self.slots[slot] else { return };
             let (held_before, booked_before) = (self.ledger.held_bytes(), self.ledger.counts.exchanges);
             let sender = if connection.swapped { side.other() } else { side };
             let before = connection.in_flight();
-            let verdict = connection.take(sender, segment, packet.time_ns, packet.frame, &mut self.ledger);
+            let fate = connection.take(sender, segment, packet.time_ns, packet.frame, &mut self.ledger);
             self.waiting.moved(slot, before, connection.in_flight(), &mut self.ledger);
-            self.spread.book(tally, booked_before, &self.ledger);
+            self.spread.book(booked, booked_before, &self.ledger);
             if connection.is_stuck() && !*listed {
                 *listed = true;
                 self.stuck.push(slot as u32);
@@ -235,21 +235,21 @@ impl Tracker {
                 *holds = true;
                 self.holders.push_back((slot as u32, connection.stream));
             }
-            if verdict == Verdict::Taken {
+            if fate == SegmentFate::Taken {
                 self.free_memory();
                 return;
             }
             self.remove(slot, false);
-            found = None;
+            position = None;
         }
     }
 
-    /// A new connection; the segment is the first that was seen of it.
+    /// Adds a connection whose first captured segment is `segment`.
     fn insert(&mut self, key: Key, side: Side, segment: &Segment<'_>) -> usize {
         while self.index.len() >= self.settings.most_connections.max(1) {
             self.make_room();
         }
-        // With both ports watched only a SYN shows which is the server.
+        // When both ports are watched, only a SYN shows which side is the server.
         let opener = if segment.ack.is_some() { Side::Server } else { Side::Client };
         let both = self.is_watched(key.client.1);
         let swapped = both && segment.syn && side != opener;
@@ -259,7 +259,7 @@ impl Tracker {
         self.streams += 1;
         self.ledger.connections += 1;
         self.closed.forget(&key);
-        let slot = Slot { connection, listed: false, holds: false, tally: Tally::default() };
+        let slot = Slot { connection, listed: false, holds: false, booked: Booked::default() };
         let position = match self.free.pop() {
             Some(position) => {
                 self.slots[position as usize] = Some(slot);
@@ -275,7 +275,7 @@ impl Tracker {
     }
 
     fn remove(&mut self, slot: usize, evicted: bool) {
-        let Some(Slot { connection, tally, .. }) = &mut self.slots[slot] else { return };
+        let Some(Slot { connection, booked, .. }) = &mut self.slots[slot] else { return };
         let booked_before = self.ledger.counts.exchanges;
         self.index.remove(&connection.key);
         if connection.is_closed() {
@@ -284,12 +284,12 @@ impl Tracker {
         self.ledger.counts.evicted += u64::from(evicted);
         self.waiting.moved(slot, connection.in_flight(), 0, &mut self.ledger);
         connection.close(&mut self.ledger);
-        self.spread.book(tally, booked_before, &self.ledger);
+        self.spread.book(booked, booked_before, &self.ledger);
         self.slots[slot] = None;
         self.free.push(slot as u32);
     }
 
-    /// Gives up the least useful of some connections: closed before silent before open, then the idlest.
+    /// Gives up the least useful of some connections: a closed one, else one without payload, else the idlest one.
     fn make_room(&mut self) {
         let occupied = (0..self.slots.len()).map(|step| (self.next_candidate + step) % self.slots.len());
         let candidates = occupied.filter_map(|slot| Some((slot, &self.slots[slot].as_ref()?.connection)));
@@ -301,8 +301,8 @@ impl Tracker {
         self.remove(slot, evicted);
     }
 
-    /// While memory is short, gives up the connection that holds most among those that have held longest: so a sender
-    /// that fills the memory with what never ends loses it again, at no cost to the others.
+    /// While memory is short, gives up the connection that holds most bytes among those that have held bytes longest. So
+    /// a sender that fills the memory with messages that never end loses it again, at no cost to the others.
     fn free_memory(&mut self) {
         if self.holders.len() > 2 * self.slots.len() {
             let slots = &mut self.slots;
@@ -316,9 +316,9 @@ impl Tracker {
         }
         while self.ledger.is_pressed() {
             let oldest = self.holders.iter().take(CANDIDATES).enumerate();
-            let chosen = oldest.max_by_key(|(at, holder)| (self.held_by(**holder), Reverse(*at)));
-            let Some((at, holder)) = chosen.map(|(at, holder)| (at, *holder)) else { return };
-            self.holders.remove(at);
+            let chosen = oldest.max_by_key(|(place, holder)| (self.held_by(**holder), Reverse(*place)));
+            let Some((place, holder)) = chosen.map(|(place, holder)| (place, *holder)) else { return };
+            self.holders.remove(place);
             if self.held_by(holder) > 0 {
                 self.remove(holder.0 as usize, true);
             } else if let Some(slot) = &mut self.slots[holder.0 as usize]
@@ -329,13 +329,13 @@ impl Tracker {
         }
     }
 
-    /// Bytes held back by the connection with this place and stream; none if it is there no more.
+    /// Bytes held back by the connection with this slot and stream; 0 when it is gone.
     fn held_by(&self, (slot, stream): (u32, u64)) -> usize {
         let slot = self.slots[slot as usize].as_ref().filter(|slot| slot.connection.stream == stream);
         slot.map_or(0, |slot| slot.connection.held_bytes())
     }
 
-    /// Looks at up to so many connections, whether they are done or idle; a round at most once a second.
+    /// Removes closed and idle connections among the next `steps`; a sweep over all starts at most once in `SWEEP_NS`.
     fn sweep(&mut self, now: u64, steps: usize) {
         if self.cursor >= self.slots.len() {
             if now.abs_diff(self.swept_ns) < SWEEP_NS {
@@ -347,13 +347,13 @@ impl Tracker {
         }
         let end = self.slots.len().min(self.cursor.saturating_add(steps));
         for slot in self.cursor..end {
-            let Some(Slot { connection, tally, .. }) = &mut self.slots[slot] else { continue };
+            let Some(Slot { connection, booked, .. }) = &mut self.slots[slot] else { continue };
             connection.last_ns = connection.last_ns.min(now);
             let idle = now - connection.last_ns;
             if idle >= IDLE_NS {
                 let (before, booked_before) = (connection.in_flight(), self.ledger.counts.exchanges);
                 connection.on_idle(&mut self.ledger);
-                self.spread.book(tally, booked_before, &self.ledger);
+                self.spread.book(booked, booked_before, &self.ledger);
                 self.waiting.moved(slot, before, connection.in_flight(), &mut self.ledger);
             }
             if connection.is_closed() && idle >= LINGER_NS {
@@ -365,17 +365,17 @@ impl Tracker {
         self.cursor = end;
     }
 
-    /// Lets time decide on what is held back.
+    /// Decides by the time that has passed about segments that are held back.
     fn settle_stuck(&mut self, now: u64) {
         let mut stuck = std::mem::take(&mut self.stuck);
         stuck.retain(|slot| {
-            let Some(Slot { connection, listed, tally, .. }) = &mut self.slots[*slot as usize] else { return false };
+            let Some(Slot { connection, listed, booked, .. }) = &mut self.slots[*slot as usize] else { return false };
             if !*listed {
                 return false;
             }
             let (before, booked_before) = (connection.in_flight(), self.ledger.counts.exchanges);
             connection.proceed(now, true, &mut self.ledger);
-            self.spread.book(tally, booked_before, &self.ledger);
+            self.spread.book(booked, booked_before, &self.ledger);
             self.waiting.moved(*slot as usize, before, connection.in_flight(), &mut self.ledger);
             *listed = connection.is_stuck();
             *listed
@@ -383,17 +383,17 @@ impl Tracker {
         self.stuck = stuck;
     }
 
-    /// Gives a connection that is not watched its number, as Wireshark would.
+    /// Counts a connection that is not watched, because Wireshark numbers it too.
     fn number(&mut self, segment: &Segment<'_>) {
         let (low, high) = (segment.source.min(segment.destination), segment.source.max(segment.destination));
         let opening = (segment.syn && segment.ack.is_none()).then_some(segment.seq);
         if self.others.len() >= self.settings.most_connections {
             self.others.clear();
         }
-        let known = self.others.get(&Key { server: low, client: high });
-        if known.is_none_or(|known| opening.is_some() && *known != opening) {
+        let key = Key { server: low, client: high };
+        if self.others.get(&key).is_none_or(|last| opening.is_some() && *last != opening) {
             self.streams += 1;
-            self.others.insert(Key { server: low, client: high }, opening);
+            self.others.insert(key, opening);
         }
     }
 }

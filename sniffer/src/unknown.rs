@@ -1,9 +1,9 @@
-//! Any protocol in which client and server take turns: nothing is read but sequence and acknowledgement numbers, and the
-//! first bytes of an answer, which tell a handshake of TLS. So this also times what is encrypted.
+//! Any protocol in which client and server take turns. Only sequence and acknowledgement numbers are read, and the
+//! first bytes of an answer, which tell a handshake of TLS. So encrypted connections are measured too.
 //!
-//! A turn is a run of bytes from the client and the run of bytes from the server that follows. What the server had not
-//! acknowledged when it spoke, it can't have answered: then it still speaks to the turn before. What the client
-//! acknowledges of the server that was not there when its turn began shows that a turn was answered unseen.
+//! A turn is a run of bytes from the client and the following run of bytes from the server. Bytes of the server belong
+//! to the turn before as long as the server has not acknowledged the present one. When the client acknowledges bytes of
+//! the server that were not captured when its turn began, an answer was missed.
 
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;
@@ -33,7 +33,7 @@ struct Turn {
     request_end: Moment,
     /// The last bytes of the request were not captured.
     request_end_lost: bool,
-    /// What had been seen of the server, or the client had acknowledged, when the turn began.
+    /// The end of the server's bytes when the turn began, as captured or as acknowledged by the client.
     acked: Option<u32>,
     reply: Option<Reply>,
 }
@@ -49,7 +49,7 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// A connection of which nothing was seen.
+    /// A connection without any bytes so far.
     pub fn new() -> Self {
         Self { before: None, turn: None, server_end: None, server_gap: false }
     }
@@ -57,7 +57,7 @@ impl Unknown {
     /// The direction starts here.
     pub fn open(&mut self, _side: Side) {}
 
-    /// Takes the next bytes of a direction; returns how many.
+    /// Takes the next bytes of a direction; returns the number of bytes that were taken.
     pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
         match side {
             Side::Client => self.read_client(piece, context),
@@ -67,15 +67,15 @@ impl Unknown {
         piece.length()
     }
 
-    /// The request may come yet: captures of several queues are not in order.
+    /// Whether the request may still arrive, because captures of several queues are not in order.
     fn must_wait(piece: &Piece<'_>, context: &Context<'_>) -> bool {
         context.patient && context.client_next.zip(piece.ack).is_some_and(|(next, ack)| is_after(ack, next))
     }
 
     fn read_client(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
         let goes_on = self.turn.as_ref().is_some_and(|turn| {
-            let unseen = |seen| piece.ack.is_some_and(|ack| is_after(ack, seen));
-            turn.reply.is_none() && !turn.acked.is_some_and(unseen)
+            let missed_answer = |acked| piece.ack.is_some_and(|ack| is_after(ack, acked));
+            turn.reply.is_none() && !turn.acked.is_some_and(missed_answer)
         });
         if !goes_on {
             self.begin(piece.seq, piece.ack, Moment::of(piece), context);
@@ -106,7 +106,7 @@ impl Unknown {
         if is_current {
             self.book_before(context);
         }
-        // Without a turn the server sends first, as in many protocols: that answers nothing.
+        // Without a turn the server sends first, as in many protocols, and answers nothing.
         let Some(turn) = (if is_current { &mut self.turn } else { &mut self.before }) else { return };
         let now = Moment::of(piece);
         match &mut turn.reply {
@@ -129,7 +129,7 @@ impl Unknown {
         }
     }
 
-    /// Bytes of a direction are missing.
+    /// Passes over missing bytes of a direction.
     pub fn hole(&mut self, side: Side, length: u32, context: &mut Context<'_>) {
         if side == Side::Server {
             self.server_gap = true;
@@ -149,7 +149,7 @@ impl Unknown {
         }
     }
 
-    /// The position of a direction is lost: nothing that was begun can be measured.
+    /// Gives up all turns, because the position of a direction is lost.
     pub fn lose(&mut self, side: Side, ledger: &mut Ledger) {
         self.server_gap |= side == Side::Server;
         for turn in [self.before.take(), self.turn.take()].into_iter().flatten() {
@@ -162,14 +162,14 @@ impl Unknown {
         self.server_end = None;
     }
 
-    /// A direction ended.
+    /// Notes that a direction ended.
     pub fn end(&mut self, side: Side, _seq: u32, context: &mut Context<'_>) {
         if side == Side::Server {
             self.on_idle(context);
         }
     }
 
-    /// Nothing was captured for a while: turns with an answer are over.
+    /// Ends the turns that have an answer, because nothing was captured for a while.
     pub fn on_idle(&mut self, context: &mut Context<'_>) {
         if self.before.as_ref().is_some_and(|turn| turn.reply.is_some()) {
             self.book_before(context);
@@ -217,7 +217,7 @@ impl Unknown {
         });
     }
 
-    /// The connection is no longer followed.
+    /// Stops following the connection.
     pub fn close(&mut self, context: &mut Context<'_>) {
         self.on_idle(context);
         self.book_before(context);
@@ -225,12 +225,12 @@ impl Unknown {
         self.book_before(context);
     }
 
-    /// The content is of no interest.
+    /// The content of no byte matters.
     pub fn opaque(&self, _side: Side) -> u64 {
         u64::MAX
     }
 
-    /// When the oldest turn of the client ended that has no answer.
+    /// When the oldest turn of the client without an answer ended.
     pub fn oldest_unanswered(&self) -> Option<Moment> {
         let turn = self.before.iter().chain(&self.turn).find(|turn| turn.reply.is_none())?;
         (!turn.request_end_lost).then_some(turn.request_end)

@@ -1,14 +1,14 @@
-//! Which connections of the table have requests in flight, a bit each: so that a look at these costs nothing for the others,
-//! and what is counted changes in one place.
+//! A bit for each connection of the table, set while it has requests in flight. So an iteration over these connections
+//! costs nothing for the others, and the number of requests in flight changes in one place.
 
 use crate::ledger::Ledger;
 
-/// A bit for each place of the table.
+/// A bit for each slot of the table.
 #[derive(Default)]
 pub struct Waiting(Vec<u64>);
 
 impl Waiting {
-    /// The connection at this place had so many requests in flight, and now has so many.
+    /// Notes that the connection in `slot` had `before` requests in flight, and now has `now`.
     pub fn moved(&mut self, slot: usize, before: u64, now: u64, ledger: &mut Ledger) {
         if before == now {
             return;
@@ -21,14 +21,14 @@ impl Waiting {
         if now > 0 { self.0[word] |= bit } else { self.0[word] &= !bit }
     }
 
-    /// The places with requests in flight.
+    /// The slots with requests in flight.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().enumerate().flat_map(|(at, word)| {
+        self.0.iter().enumerate().flat_map(|(place, word)| {
             let mut left = *word;
             std::iter::from_fn(move || {
                 let bit = left.trailing_zeros();
                 left &= left.wrapping_sub(1);
-                (bit < 64).then_some(at * 64 + bit as usize)
+                (bit < 64).then_some(place * 64 + bit as usize)
             })
         })
     }

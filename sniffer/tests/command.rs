@@ -2,20 +2,14 @@
 
 mod support;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use support::{GET, OK, START_NS, Talk, write_capture};
+use support::{GET, OK, START_NS, Talk, gzip, lines, write_capture};
 
 fn sniffer(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slackwater-sniffer")).args(arguments).output().expect("it runs")
-}
-
-fn lines(output: &Output) -> Vec<Value> {
-    let text = String::from_utf8(output.stdout.clone()).expect("text");
-    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    Command::new(env!("CARGO_BIN_EXE_slackwater-sniffer")).args(arguments).output().expect("the command runs")
 }
 
 /// A capture of one exchange and one request without response; the file goes with it.
@@ -92,7 +86,7 @@ fn routes_periods_and_histograms_are_in_the_json() {
     std::fs::write(&text, &output.stdout).expect("the build's directory takes files");
     let path = text.to_str().expect("a name in text");
     let merged = sniffer(&["merge", path, path, "--json"]);
-    std::fs::remove_file(&text).expect("it was written");
+    std::fs::remove_file(&text).expect("the file was written");
     let merged: Value = serde_json::from_slice(&merged.stdout).expect("JSON");
     assert_eq!((&merged["exchanges"], merged["last_byte_ms"]["p99"].as_f64().map(f64::round)), (&2.into(), Some(1.0)));
 }
@@ -100,25 +94,21 @@ fn routes_periods_and_histograms_are_in_the_json() {
 #[test]
 fn compressed_captures_are_read_and_damaged_ones_named() {
     let file = Capture::new();
-    let bytes = std::fs::read(file.path()).expect("it was written");
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed.write_all(&bytes).expect("memory takes all");
-    let packed = packed.finish().expect("memory takes all");
-    std::fs::write(file.path(), &packed).expect("it is ours");
+    let bytes = std::fs::read(file.path()).expect("the file was written");
+    let packed = gzip(&bytes);
+    std::fs::write(file.path(), &packed).expect("the file is ours");
     assert_eq!(lines(&sniffer(&["read", file.path(), "--json"]))[0]["exchanges"], 1);
-    // pcapng goes another way than pcap: a section, an interface, one packet.
+    // pcapng is read by other code than pcap: a section, an interface, one packet.
     let section = [0x0a0d0d0au32, 28, 0x1a2b3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 262_144, 20];
-    // What it announces is ARP.
+    // The packet announces ARP.
     let packet = [6u32, 48, 0, 0, 0, 16, 16, 0, 0, 0, 0x0608, 48];
     let bytes: Vec<u8> = section.iter().chain(&packet).flat_map(|word| word.to_le_bytes()).collect();
-    let mut other = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    other.write_all(&bytes).expect("memory takes all");
-    for bytes in [bytes, other.finish().expect("memory takes all")] {
-        std::fs::write(file.path(), bytes).expect("it is ours");
+    for bytes in [gzip(&bytes), bytes] {
+        std::fs::write(file.path(), bytes).expect("the file is ours");
         assert_eq!(lines(&sniffer(&["read", file.path(), "--json"]))[0]["packets"], 1);
     }
     for damaged in [&packed[..packed.len() / 2], b"\x1f\x8bnothing of the kind", &packed[..3]] {
-        std::fs::write(file.path(), damaged).expect("it is ours");
+        std::fs::write(file.path(), damaged).expect("the file is ours");
         let output = sniffer(&["read", file.path(), "--json"]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(file.path()), "{text}");
@@ -132,8 +122,8 @@ fn a_missing_or_damaged_file_is_named() {
     assert!(!output.status.success() && text.contains("no-such-file.pcap"), "{text}");
 
     let file = Capture::new();
-    let bytes = std::fs::read(file.path()).expect("it was written");
-    std::fs::write(file.path(), &bytes[..bytes.len() - 10]).expect("it is ours");
+    let bytes = std::fs::read(file.path()).expect("the file was written");
+    std::fs::write(file.path(), &bytes[..bytes.len() - 10]).expect("the file is ours");
     let output = sniffer(&["read", file.path(), "--json"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("after 5 packets"), "{text}");
@@ -144,7 +134,7 @@ fn a_missing_or_damaged_file_is_named() {
 fn what_is_no_capture_is_named() {
     let file = Capture::new();
     for content in [&b"GET / HTTP/1.1\r\n"[..], b"", b"\x0a\x0d\x0d\x0a", &[0xff; 100]] {
-        std::fs::write(file.path(), content).expect("it is ours");
+        std::fs::write(file.path(), content).expect("the file is ours");
         let output = sniffer(&["read", file.path(), "--json"]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && text.contains(file.path()), "{content:?}: {text}");
@@ -158,7 +148,8 @@ fn without_the_capability_it_says_what_is_missing() {
     let program = env!("CARGO_BIN_EXE_slackwater-sniffer");
     let words = ["setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw", program];
     let (first, rest) = words[if is_root { 0 } else { 5 }..].split_first().expect("a program");
-    let output = Command::new(first).args(rest).args(["live", "-i", "lo", "--seconds", "1"]).output().expect("it runs");
+    let output =
+        Command::new(first).args(rest).args(["live", "-i", "lo", "--seconds", "1"]).output().expect("the command runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && text.contains("CAP_NET_RAW") && text.contains("lo"), "{text}");
 }
@@ -209,7 +200,7 @@ fn pcapng_gives_the_same_as_pcap() {
         bytes.resize(bytes.len() + padded - frame.bytes.len(), 0);
         bytes.extend(length.to_le_bytes());
     }
-    std::fs::write(file.path(), bytes).expect("it is ours");
+    std::fs::write(file.path(), bytes).expect("the file is ours");
     let output = sniffer(&["read", file.path(), "--json", "--exchanges"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&expected));
     assert!(lines(&output).len() == 2 && output.status.success());

@@ -1,4 +1,4 @@
-//! Captures as files and pipes: formats, interfaces, standard input, and what cannot be read.
+//! Captures as files and pipes: formats, interfaces, standard input, and unreadable input.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use support::{Frame, GET, OK, START_NS, Talk, Wrapping, write_capture};
+use support::{Frame, GET, OK, START_NS, Talk, Wrapping, gzip, lines, write_capture};
 
 fn sniffer(arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_slackwater-sniffer"))
@@ -16,14 +16,9 @@ fn sniffer(arguments: &[&str], input: &[u8]) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("it runs");
-    child.stdin.take().expect("a pipe").write_all(input).expect("it reads all");
-    child.wait_with_output().expect("it ends")
-}
-
-fn lines(output: &Output) -> Vec<Value> {
-    let text = String::from_utf8(output.stdout.clone()).expect("text");
-    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+        .expect("the command runs");
+    child.stdin.take().expect("a pipe").write_all(input).expect("the command reads everything");
+    child.wait_with_output().expect("the command ends")
 }
 
 fn talk() -> Talk {
@@ -35,8 +30,8 @@ fn talk() -> Talk {
 
 fn capture(link_type: i32, frames: &[Frame]) -> Vec<u8> {
     let path = write_capture(link_type, frames);
-    let bytes = std::fs::read(&path).expect("it was written");
-    std::fs::remove_file(path).expect("it was written");
+    let bytes = std::fs::read(&path).expect("the file was written");
+    std::fs::remove_file(path).expect("the file was written");
     bytes
 }
 
@@ -47,9 +42,7 @@ fn standard_input_is_read_as_a_file_is() {
         let output = sniffer(&["read", "-", "--json"], &bytes);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(lines(&output)[0]["exchanges"], 1);
-        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packed.write_all(&bytes).expect("memory takes all");
-        bytes = packed.finish().expect("memory takes all");
+        bytes = gzip(&bytes);
     }
 }
 
@@ -61,9 +54,9 @@ fn a_pipe_s_exchanges_are_printed_as_they_come() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("it runs");
+        .expect("the command runs");
     let mut input = child.stdin.take().expect("a pipe");
-    input.write_all(&capture(1, &talk().frames)).expect("it reads");
+    input.write_all(&capture(1, &talk().frames)).expect("the command reads");
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     // The input is still open.
@@ -73,7 +66,7 @@ fn a_pipe_s_exchanges_are_printed_as_they_come() {
     line.clear();
     output.read_line(&mut line).expect("the summary");
     assert!(line.contains("\"exchanges\":1"), "{line}");
-    assert!(child.wait().expect("it ends").success());
+    assert!(child.wait().expect("the command ends").success());
 }
 
 #[test]
@@ -85,20 +78,20 @@ fn ctrl_c_ends_the_writer_and_not_the_reader_at_once() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("it runs");
+        .expect("the command runs");
     let mut input = child.stdin.take().expect("a pipe");
     let bytes = capture(1, &talk().frames);
-    input.write_all(&bytes).expect("it reads");
+    input.write_all(&bytes).expect("the command reads");
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     output.read_line(&mut line).expect("an exchange");
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it is ours");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("the process is ours");
     // A second Ctrl-C in a test would race with the first: the writer's end is what must bring the summary.
     drop(input);
     line.clear();
     output.read_line(&mut line).expect("the summary");
     assert!(line.contains("\"exchanges\":1"), "{line}");
-    assert!(child.wait().expect("it ends").success());
+    assert!(child.wait().expect("the command ends").success());
 }
 
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
@@ -220,7 +213,7 @@ fn merge_keeps_first_byte_times() {
     let name = path.to_str().expect("a name in text");
     let merged = lines(&sniffer(&["merge", name, name, "--json"], b"")).remove(0);
     let text = String::from_utf8(sniffer(&["merge", name], b"").stdout).expect("text");
-    std::fs::remove_file(&path).expect("it was written");
+    std::fs::remove_file(&path).expect("the file was written");
     let rounded = |value: &Value| value.as_f64().map(f64::round);
     assert_eq!(rounded(&merged["first_byte_ms"]["p50"]), Some(1.0));
     assert_eq!(rounded(&merged["last_byte_ms"]["p50"]), Some(11.0));

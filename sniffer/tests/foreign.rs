@@ -1,9 +1,9 @@
-//! Ports that speak something else than they are taken for.
+//! Ports that speak another protocol than they are taken for.
 
 mod support;
 
 use slackwater_sniffer::{ForeignPort, TrackerSettings};
-use support::{Frame, GET, OK, START_NS, Talk, packet, run};
+use support::{Frame, GET, OK, START_NS, Talk, feed, run};
 
 const HELLO: &[u8] = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03";
 const SERVER_HELLO: &[u8] = b"\x16\x03\x03\x00\x05\x02\x00\x00\x01\x03";
@@ -14,7 +14,7 @@ fn named(ports: &[ForeignPort]) -> Vec<(u16, &'static str, &'static str)> {
     ports.iter().map(|port| (port.port, port.speaks, port.measure_as)).collect()
 }
 
-fn of(talk: &Talk) -> Vec<(u16, &'static str, &'static str)> {
+fn foreign_ports(talk: &Talk) -> Vec<(u16, &'static str, &'static str)> {
     named(&talk.run().summary.foreign_ports)
 }
 
@@ -27,7 +27,7 @@ fn between(client_port: u16, server_port: u16) -> Talk {
 
 /// The foreign ports at the end of a period that these frames are in.
 fn in_period(tracker: &mut slackwater_sniffer::Tracker, frames: &[Frame], at_s: u64) -> Vec<ForeignPort> {
-    frames.iter().enumerate().for_each(|(number, frame)| tracker.packet(&packet(1, number as u64 + 1, frame)));
+    feed(tracker, frames);
     tracker.take_period(START_NS + at_s * 1_000_000_000).foreign_ports
 }
 
@@ -54,7 +54,7 @@ fn the_first_answer_of_another_protocol_names_it() {
         let mut talk = Talk::new();
         talk.client(client);
         talk.server(server);
-        assert_eq!(of(&talk), [(80, speaks, measure_as)], "{speaks}");
+        assert_eq!(foreign_ports(&talk), [(80, speaks, measure_as)], "{speaks}");
     }
 }
 
@@ -63,18 +63,18 @@ fn behind_a_preamble_the_protocol_is_named_by_the_server() {
     let mut talk = Talk::new();
     talk.client(&[b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n", HELLO].concat());
     talk.server(SERVER_HELLO);
-    assert_eq!(of(&talk), [(80, "TLS", "unknown")]);
+    assert_eq!(foreign_ports(&talk), [(80, "TLS", "unknown")]);
 }
 
 #[test]
 fn a_server_that_speaks_first_is_told_and_one_that_never_answers_is_not() {
     let mut talk = Talk::new();
     talk.server(b"SSH-2.0-x\r\n");
-    assert_eq!(of(&talk), [(80, "SSH", "unknown")]);
+    assert_eq!(foreign_ports(&talk), [(80, "SSH", "unknown")]);
     let mut silent = Talk::new();
     silent.client(HELLO);
     silent.server_ends();
-    assert_eq!(of(&silent), []);
+    assert_eq!(foreign_ports(&silent), []);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn an_upgrade_to_http2_is_told_and_one_to_a_web_socket_is_not() {
             talk.client(client);
             talk.server(server);
         }
-        assert_eq!(!of(&talk).is_empty(), is_foreign, "{switch}");
+        assert_eq!(!foreign_ports(&talk).is_empty(), is_foreign, "{switch}");
     }
 }
 
@@ -99,7 +99,7 @@ fn a_scanner_that_speaks_tls_to_a_web_server_changes_nothing() {
     let mut talk = Talk::new();
     talk.client(HELLO);
     talk.server(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    assert_eq!(of(&talk), []);
+    assert_eq!(foreign_ports(&talk), []);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn connections_met_in_the_middle_are_no_false_alarm() {
     for (name, talk) in
         [("cut", cut), ("download", download), ("upload", upload), ("web socket", web_socket), ("lossy", lossy)]
     {
-        assert_eq!(of(&talk), [], "{name}");
+        assert_eq!(foreign_ports(&talk), [], "{name}");
     }
 }
 
@@ -162,7 +162,7 @@ fn connections_of_another_protocol_that_were_open_before_are_told() {
             talk.client(client);
             talk.server(server);
         }
-        assert_eq!(of(&talk), [(80, speaks, "unknown")]);
+        assert_eq!(foreign_ports(&talk), [(80, speaks, "unknown")]);
     }
 }
 
@@ -198,8 +198,8 @@ fn a_health_check_in_http1_does_not_hide_the_rest() {
     check.client(GET);
     check.server(OK);
     frames.extend(check.frames);
-    let seen = run(1, &frames, TrackerSettings::default());
-    assert_eq!(named(&seen.summary.foreign_ports)[0].1, "HTTP/2 (h2c, as gRPC uses it)");
+    let result = run(1, &frames, TrackerSettings::default());
+    assert_eq!(named(&result.summary.foreign_ports)[0].1, "HTTP/2 (h2c, as gRPC uses it)");
 }
 
 #[test]
@@ -208,8 +208,8 @@ fn a_port_of_memcached_that_speaks_tls_is_told_too() {
     talk.client(HELLO);
     talk.server(SERVER_HELLO);
     let settings = TrackerSettings { ports: vec![11211], ..TrackerSettings::default() };
-    let seen = run(1, &talk.frames, settings);
-    let ports = seen.summary.foreign_ports;
+    let result = run(1, &talk.frames, settings);
+    let ports = result.summary.foreign_ports;
     assert_eq!((ports[0].taken_for, ports[0].speaks), ("memcached", "TLS"));
     assert_eq!(ports[0].to_string(), "port 11211 is taken for memcached, and speaks TLS");
 }

@@ -26,7 +26,7 @@ const UNANSWERED: &[(&str, u64)] = &[("pb-memcache_text_multi.pcap", 1), ("pb-me
 /// The binary protocol's commands that the reference gives as numbers.
 const COMMANDS: &[(&str, &str)] = &[("op1", "set"), ("op7", "quit"), ("op10", "noop"), ("op13", "getkq")];
 
-/// What a row of the reference says: stream, last frames, method and status, first-byte and last-byte time.
+/// A row of the reference: stream, last frames, method and status, first-byte and last-byte time.
 type Row = (u64, u64, u64, String, String, f64, f64);
 
 fn folder() -> PathBuf {

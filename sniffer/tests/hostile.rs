@@ -3,7 +3,7 @@
 mod support;
 
 use slackwater_sniffer::{Tracker, TrackerSettings};
-use support::{Dice, GET, OK, START_NS, Says, Talk, packet};
+use support::{Dice, GET, OK, START_NS, SentSegment, Talk, packet};
 
 const LINK_TYPES: [i32; 9] = [0, 1, 12, 108, 113, 228, 229, 276, 999];
 
@@ -22,8 +22,8 @@ fn damaged_packets_do_no_harm() {
     for round in 0..4_000u64 {
         let mut frames = talk.frames.clone();
         for _ in 0..1 + dice.roll(8) {
-            let at = dice.roll(frames.len());
-            let frame = &mut frames[at];
+            let place = dice.roll(frames.len());
+            let frame = &mut frames[place];
             match dice.roll(5) {
                 0 => frame.bytes.truncate(dice.roll(100)),
                 1 => frame.time_ns = dice.roll(usize::MAX) as u64,
@@ -35,7 +35,7 @@ fn damaged_packets_do_no_harm() {
                 }
                 _ => {
                     let other = dice.roll(frames.len());
-                    frames.swap(at, other);
+                    frames.swap(place, other);
                 }
             }
         }
@@ -68,7 +68,7 @@ fn a_flood_of_connections_is_bounded_and_real_exchanges_are_still_measured() {
         let mut attacker = Talk::silent();
         attacker.now_ns = START_NS + u64::from(flood) * 1_000;
         (attacker.client_port, attacker.client) = (1_024 + (flood % 60_000) as u16, flood);
-        attacker.says(Says { from_client: true, seq: flood, ack: None, flags: "S", bytes: b"" });
+        attacker.send(SentSegment { from_client: true, seq: flood, ack: None, flags: "S", bytes: b"" });
         feed(&mut tracker, &mut attacker);
         if flood % 100 == 0 {
             real.now_ns = attacker.now_ns;
@@ -92,9 +92,7 @@ fn requests_that_are_never_answered_are_bounded_and_given_up() {
         talk.client_port = 2_000 + port;
         talk.handshake();
         talk.client(&GET.repeat(20));
-        for (number, frame) in talk.frames.iter().enumerate() {
-            tracker.packet(&packet(1, number as u64, frame));
-        }
+        support::feed(&mut tracker, &talk.frames);
     }
     let period = tracker.take_period(START_NS + 1_000_000_000);
     // A quarter of the connections takes all there is, the others keep one each.
@@ -137,9 +135,7 @@ fn a_period_counts_what_is_in_flight() {
     talk.client(GET);
     talk.client(GET);
     talk.server(OK);
-    for (number, frame) in talk.frames.iter().enumerate() {
-        tracker.packet(&packet(1, number as u64 + 1, frame));
-    }
+    support::feed(&mut tracker, &talk.frames);
     let period = tracker.take_period(talk.now_ns);
     assert_eq!((period.exchanges, period.in_flight, period.rt_p50_ms), (1, 1, Some(2.0)));
     let period = tracker.take_period(talk.now_ns);
@@ -181,9 +177,7 @@ fn fragments_and_other_protocols_are_passed_over() {
     talk.frames[3].bytes[20] |= 0x20;
     // UDP.
     talk.frames[2].bytes[23] = 17;
-    for (number, frame) in talk.frames.iter().enumerate() {
-        tracker.packet(&packet(1, number as u64 + 1, frame));
-    }
+    support::feed(&mut tracker, &talk.frames);
     let counts = tracker.finish().counts;
     assert_eq!((counts.packets, counts.fragments, counts.unmatched_requests), (4, 1, 0));
 }
@@ -264,7 +258,7 @@ fn floods_in_other_protocols_are_bounded_too() {
     }
 }
 
-/// Feeds what was said since the last call, at this time.
+/// Feeds the frames that were added since the last call, all at this time.
 fn feed(tracker: &mut Tracker, number: &mut u64, now_ns: u64, talk: &mut Talk) {
     for mut frame in talk.frames.drain(..) {
         *number += 1;
@@ -277,7 +271,7 @@ fn feed(tracker: &mut Tracker, number: &mut u64, now_ns: u64, talk: &mut Talk) {
 #[test]
 fn who_fills_the_memory_does_not_cost_others_their_heads() {
     let long_head = [&GET[..GET.len() - 2], b"Cookie: ", &[b'c'; 6_000], b"\r\n\r\n"].concat();
-    // What the attackers say: heads without end, and holes that are never filled.
+    // The attackers send heads without end, or leave holes that are never filled.
     type Attack = fn(&mut Talk);
     let attacks: [Attack; 2] = [
         |talk| {

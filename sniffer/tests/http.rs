@@ -14,13 +14,13 @@ fn keep_alive_gives_each_request_its_response_and_times() {
         talk.server(b"hello");
         talk.client_acks();
     }
-    let seen = talk.run();
-    assert_eq!(seen.pairs(), [(4, 6), (8, 10), (12, 14)]);
-    for exchange in &seen.exchanges {
+    let result = talk.run();
+    assert_eq!(result.pairs(), [(4, 6), (8, 10), (12, 14)]);
+    for exchange in &result.exchanges {
         assert_eq!((exchange.first_byte_ns, exchange.last_byte_ns), (Some(1_000_000), Some(2_000_000)));
         assert_eq!((exchange.method.as_str(), exchange.status, exchange.protocol), ("GET", 200, "http1"));
     }
-    assert_eq!(seen.unpaired(), (0, 0));
+    assert_eq!(result.unpaired(), (0, 0));
 }
 
 #[test]
@@ -29,9 +29,9 @@ fn two_requests_in_one_segment_are_two() {
     talk.client(&[GET, GET].concat());
     talk.server(OK);
     talk.server(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-    let seen = talk.run();
-    assert_eq!(seen.pairs(), [(4, 5), (4, 6)]);
-    assert_eq!(seen.statuses(), [200, 404]);
+    let result = talk.run();
+    assert_eq!(result.pairs(), [(4, 5), (4, 6)]);
+    assert_eq!(result.statuses(), [200, 404]);
 }
 
 #[test]
@@ -54,9 +54,12 @@ fn a_chunked_body_ends_behind_its_trailers() {
     talk.server(b"\n");
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!(seen.pairs(), [(5, 9), (10, 11)]);
-    assert_eq!((seen.exchanges[0].first_byte_ns, seen.exchanges[0].last_byte_ns), (Some(1_000_000), Some(4_000_000)));
+    let result = talk.run();
+    assert_eq!(result.pairs(), [(5, 9), (10, 11)]);
+    assert_eq!(
+        (result.exchanges[0].first_byte_ns, result.exchanges[0].last_byte_ns),
+        (Some(1_000_000), Some(4_000_000))
+    );
 }
 
 #[test]
@@ -70,9 +73,9 @@ fn head_204_and_304_have_no_body_whatever_they_say() {
     talk.server(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5000\r\n\r\n");
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!(seen.pairs(), [(4, 5), (6, 7), (8, 9), (10, 11)]);
-    assert_eq!(seen.statuses(), [200, 204, 304, 200]);
+    let result = talk.run();
+    assert_eq!(result.pairs(), [(4, 5), (6, 7), (8, 9), (10, 11)]);
+    assert_eq!(result.statuses(), [200, 204, 304, 200]);
 }
 
 #[test]
@@ -83,9 +86,9 @@ fn an_interim_answer_is_not_the_answer() {
     talk.client(b"body");
     talk.server(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!(seen.pairs(), [(6, 8)]);
-    assert_eq!((seen.statuses(), seen.exchanges[0].first_byte_ns), (vec![200], Some(2_000_000)));
+    let result = talk.run();
+    assert_eq!(result.pairs(), [(6, 8)]);
+    assert_eq!((result.statuses(), result.exchanges[0].first_byte_ns), (vec![200], Some(2_000_000)));
 }
 
 #[test]
@@ -95,9 +98,9 @@ fn after_an_upgrade_nothing_is_read_as_http() {
     talk.server(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\x05hello");
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.statuses()), (vec![(4, 5)], vec![101]));
-    assert_eq!((seen.unpaired(), seen.summary.counts.malformed), ((0, 0), 0));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.statuses()), (vec![(4, 5)], vec![101]));
+    assert_eq!((result.unpaired(), result.summary.counts.malformed), ((0, 0), 0));
 }
 
 #[test]
@@ -107,8 +110,8 @@ fn a_tunnel_opened_by_connect_is_not_read() {
     talk.server(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
     talk.client(b"\x16\x03\x01");
     talk.server(b"\x16\x03\x03");
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.summary.counts.malformed), (vec![(4, 5)], 0));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.summary.counts.malformed), (vec![(4, 5)], 0));
 }
 
 #[test]
@@ -119,8 +122,8 @@ fn a_body_until_close_ends_with_its_last_byte_not_with_fin() {
     talk.server(b" more");
     talk.pause(50);
     talk.server_ends();
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.exchanges[0].last_byte_ns), (vec![(4, 6)], Some(2_000_000)));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.exchanges[0].last_byte_ns), (vec![(4, 6)], Some(2_000_000)));
 }
 
 #[test]
@@ -128,8 +131,8 @@ fn a_response_that_the_capture_does_not_hold_to_its_end_is_unfinished() {
     let mut talk = Talk::new();
     talk.client(GET);
     talk.server(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\npart");
-    let seen = talk.run();
-    assert_eq!((seen.summary.counts.exchanges, seen.summary.counts.unfinished_responses), (0, 1));
+    let result = talk.run();
+    assert_eq!((result.summary.counts.exchanges, result.summary.counts.unfinished_responses), (0, 1));
     talk.server_ends();
     talk.client_ends();
     assert_eq!(talk.run().summary.counts.unfinished_responses, 1);
@@ -143,9 +146,9 @@ fn an_answer_before_the_request_ends_counts_from_what_was_sent_before_it() {
     talk.client(&[b'x'; 90]);
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.statuses()), (vec![(4, 5), (7, 8)], vec![413, 200]));
-    assert_eq!(seen.exchanges[0].last_byte_ns, Some(1_000_000));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.statuses()), (vec![(4, 5), (7, 8)], vec![413, 200]));
+    assert_eq!(result.exchanges[0].last_byte_ns, Some(1_000_000));
 }
 
 #[test]
@@ -155,9 +158,12 @@ fn a_response_that_outlasts_a_slow_request_counts_from_the_last_request_byte() {
     talk.server(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nBO");
     talk.client(b"dy");
     talk.server(b"DY");
-    let seen = talk.run();
-    assert_eq!(seen.pairs(), [(6, 7)]);
-    assert_eq!((seen.exchanges[0].first_byte_ns, seen.exchanges[0].last_byte_ns), (Some(1_000_000), Some(1_000_000)));
+    let result = talk.run();
+    assert_eq!(result.pairs(), [(6, 7)]);
+    assert_eq!(
+        (result.exchanges[0].first_byte_ns, result.exchanges[0].last_byte_ns),
+        (Some(1_000_000), Some(1_000_000))
+    );
 }
 
 #[test]
@@ -169,9 +175,9 @@ fn heads_may_come_in_many_segments_and_with_bare_line_feeds() {
     for part in b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno".chunks(3) {
         talk.server(part);
     }
-    let seen = talk.run();
-    assert_eq!((seen.statuses(), seen.summary.counts.errors), (vec![500], 1));
-    assert_eq!(seen.pairs(), [(28, 42)]);
+    let result = talk.run();
+    assert_eq!((result.statuses(), result.summary.counts.errors), (vec![500], 1));
+    assert_eq!(result.pairs(), [(28, 42)]);
 }
 
 #[test]
@@ -193,8 +199,8 @@ fn what_is_not_http_is_counted_and_left_alone() {
     talk.client(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
     talk.server(b"\x16\x03\x03\x00\x7a\x02\x00");
     talk.client(b"\x17\x03\x03GET / HTTP/1.1");
-    let seen = talk.run();
-    assert_eq!((seen.summary.counts.exchanges, seen.summary.counts.malformed, seen.unpaired()), (0, 2, (0, 0)));
+    let result = talk.run();
+    assert_eq!((result.summary.counts.exchanges, result.summary.counts.malformed, result.unpaired()), (0, 2, (0, 0)));
     let mut talk = Talk::new();
     talk.client(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0");
     talk.server(b"\0\0\x12\x04\0\0\0\0\0");
@@ -208,8 +214,8 @@ fn a_response_that_nobody_asked_for_is_an_orphan() {
     talk.client(GET);
     talk.pause(20);
     talk.client_acks();
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![], (1, 1)));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired()), (vec![], (1, 1)));
 }
 
 #[test]
@@ -231,9 +237,11 @@ fn any_token_is_a_method() {
         let mut talk = Talk::new();
         talk.client(format!("{method} /a HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
         talk.server(OK);
-        let seen = talk.run();
-        assert_eq!((seen.pairs(), seen.summary.counts.malformed), (vec![(4, 5)], 0), "{method}");
-        assert!(method.starts_with(seen.exchanges[0].method.as_str()) && !seen.exchanges[0].method.as_str().is_empty());
+        let result = talk.run();
+        assert_eq!((result.pairs(), result.summary.counts.malformed), (vec![(4, 5)], 0), "{method}");
+        assert!(
+            method.starts_with(result.exchanges[0].method.as_str()) && !result.exchanges[0].method.as_str().is_empty()
+        );
     }
 }
 
@@ -244,7 +252,7 @@ fn identity_is_no_transfer_encoding() {
     talk.server(b"HTTP/1.1 200 OK\r\ntransfer-encoding:  Identity \r\nContent-Length: 5\r\n\r\nhello");
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, 5), (6, 7)], (0, 0)));
-    assert!(seen.exchanges.iter().all(|exchange| exchange.last_byte_ns == Some(1_000_000)), "{:?}", seen.exchanges);
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(4, 5), (6, 7)], (0, 0)));
+    assert!(result.exchanges.iter().all(|exchange| exchange.last_byte_ns == Some(1_000_000)), "{:?}", result.exchanges);
 }

@@ -1,14 +1,15 @@
-//! Captures real connections on the loopback interface. Needs CAP_NET_RAW: says so and passes without it.
+//! Captures real connections on the loopback interface. Without CAP_NET_RAW the tests print that and pass.
+
+mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use slackwater_sniffer::{Live, LiveSettings, Period, Tracker, TrackerSettings};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+use support::{GET, now_ns, open_capture};
 
 /// A server that takes `delay` for each answer; it serves each connection until the client closes it.
 fn serve(listener: TcpListener, delay: Duration) {
@@ -29,7 +30,7 @@ fn serve(listener: TcpListener, delay: Duration) {
 }
 
 fn ask(connection: &mut TcpStream) {
-    connection.write_all(REQUEST).expect("the server listens");
+    connection.write_all(GET).expect("the server listens");
     let mut answer = Vec::new();
     let mut buffer = [0; 1_024];
     while !answer.ends_with(b"hello") {
@@ -39,36 +40,19 @@ fn ask(connection: &mut TcpStream) {
     }
 }
 
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
-}
-
-/// Waits until something is so; what comes after says whether it was.
-fn until(mut is_so: impl FnMut() -> bool) {
+/// Waits until `holds` is true or a minute is over; the test's assertions tell which.
+fn until(mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() && Instant::now() < deadline {
+    while !holds() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Opens the capture, or says why the test is skipped.
-fn open(port: u16) -> Option<Live> {
-    let settings = LiveSettings { interface: "lo".into(), ports: vec![port], ..LiveSettings::default() };
-    match Live::open(&settings) {
-        Ok(live) => Some(live),
-        Err(error) if error.to_string().contains("CAP_NET_RAW") => {
-            println!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
     }
 }
 
 #[test]
 fn exchanges_on_the_loopback_are_all_seen_with_their_times() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    let Some(mut live) = open(port) else { return };
+    let port = listener.local_addr().expect("an address").port();
+    let Some(mut live) = open_capture("lo", port) else { return };
     let mut tracker = Tracker::new(TrackerSettings { ports: vec![port], ..TrackerSettings::default() });
     assert_eq!(live.drain(&mut tracker).expect("an open capture"), 0, "nothing to read does not block");
     serve(listener, Duration::from_millis(5));
@@ -105,8 +89,8 @@ fn exchanges_on_the_loopback_are_all_seen_with_their_times() {
 #[test]
 fn the_capture_goes_on_once_every_privilege_is_dropped() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    if open(port).is_none() {
+    let port = listener.local_addr().expect("an address").port();
+    if open_capture("lo", port).is_none() {
         return;
     }
     serve(listener, Duration::ZERO);
@@ -114,13 +98,13 @@ fn the_capture_goes_on_once_every_privilege_is_dropped() {
         .args(["live", "-i", "lo", "--json", "--every", "0.1", "--user", "65534", "--port", &port.to_string()])
         .stdout(Stdio::piped())
         .spawn()
-        .expect("it runs");
+        .expect("the command runs");
     let mut lines = BufReader::new(sniffer.stdout.take().expect("a pipe")).lines();
     let mut next =
         || -> Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("a line of JSON") };
     // The first period tells that the capture is open, and that periods come without packets.
     assert_eq!(next()["exchanges"], 0);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", sniffer.id())).expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sniffer.id())).expect("the command runs");
     let value = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of this name");
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -138,10 +122,10 @@ fn the_capture_goes_on_once_every_privilege_is_dropped() {
         exchanges += next()["exchanges"].as_u64().expect("a number");
         exchanges > 0
     });
-    let stopped = Command::new("kill").args(["-INT", &sniffer.id().to_string()]).status().expect("it runs");
+    let stopped = Command::new("kill").args(["-INT", &sniffer.id().to_string()]).status().expect("the command runs");
     assert!(exchanges == 1 && stopped.success());
     let last = std::iter::from_fn(|| lines.next()?.ok()).last().expect("a summary");
-    assert!(sniffer.wait().expect("it ends").success());
+    assert!(sniffer.wait().expect("the command ends").success());
     let summary: Value = serde_json::from_str(&last).expect("JSON");
     assert_eq!((&summary["exchanges"], &summary["drops"], &summary["connections"]), (&1.into(), &0.into(), &1.into()));
 }
@@ -149,8 +133,8 @@ fn the_capture_goes_on_once_every_privilege_is_dropped() {
 #[test]
 fn what_does_not_fit_the_ring_is_counted_as_drops_and_the_capture_goes_on() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    if open(port).is_none() {
+    let port = listener.local_addr().expect("an address").port();
+    if open_capture("lo", port).is_none() {
         return;
     }
     let settings = LiveSettings { interface: "lo".into(), ports: vec![port], buffer_mib: 1, ..LiveSettings::default() };

@@ -3,11 +3,11 @@
 mod support;
 
 use slackwater_sniffer::TrackerSettings;
-use support::{Frame, GET, OK, Says, Talk, run};
+use support::{Frame, GET, OK, SentSegment, Talk, run};
 
 const HEAD_OF_9: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
 
-fn run_frames(frames: &[Frame]) -> support::Seen {
+fn run_frames(frames: &[Frame]) -> support::Measured {
     run(1, frames, TrackerSettings::default())
 }
 
@@ -24,9 +24,9 @@ fn a_retransmission_changes_nothing_but_its_count() {
     }
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.summary.counts.retransmitted), (vec![(4, 5), (9, 10)], 3));
-    assert_eq!(seen.exchanges[0].last_byte_ns, Some(1_000_000));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.summary.counts.retransmitted), (vec![(4, 5), (9, 10)], 3));
+    assert_eq!(result.exchanges[0].last_byte_ns, Some(1_000_000));
 }
 
 #[test]
@@ -36,9 +36,9 @@ fn a_segment_that_repeats_old_bytes_and_brings_new_ones_gives_the_new_ones() {
     talk.server(HEAD_OF_9);
     talk.server(b"01234");
     let seq = talk.server - 3;
-    talk.says(Says { from_client: false, seq, ack: Some(talk.client), flags: "", bytes: b"2345678" });
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.summary.counts.retransmitted), (vec![(4, 7)], 1));
+    talk.send(SentSegment { from_client: false, seq, ack: Some(talk.client), flags: "", bytes: b"2345678" });
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.summary.counts.retransmitted), (vec![(4, 7)], 1));
 }
 
 #[test]
@@ -46,12 +46,12 @@ fn keep_alive_probes_are_no_retransmissions() {
     let mut talk = Talk::new();
     talk.client(GET);
     talk.server(OK);
-    talk.says(Says { from_client: true, seq: talk.client - 1, ack: Some(talk.server), flags: "", bytes: b"\0" });
-    talk.says(Says { from_client: true, seq: talk.client - 1, ack: Some(talk.server), flags: "", bytes: b"" });
+    talk.send(SentSegment { from_client: true, seq: talk.client - 1, ack: Some(talk.server), flags: "", bytes: b"\0" });
+    talk.send(SentSegment { from_client: true, seq: talk.client - 1, ack: Some(talk.server), flags: "", bytes: b"" });
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.summary.counts.retransmitted), (vec![(4, 5), (8, 9)], 0));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.summary.counts.retransmitted), (vec![(4, 5), (8, 9)], 0));
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn segments_out_of_order_are_put_in_order() {
     frames.swap(4, 7);
     let (first, last) = (frames[4].time_ns, frames[7].time_ns);
     (frames[4].time_ns, frames[7].time_ns) = (last, first);
-    let seen = run_frames(&frames);
+    let result = run_frames(&frames);
     // The head's first part came last and completed the response: frame 8.
-    assert_eq!((seen.pairs(), seen.summary.counts.holes), (vec![(4, 8), (9, 10)], 0));
+    assert_eq!((result.pairs(), result.summary.counts.holes), (vec![(4, 8), (9, 10)], 0));
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn a_hole_in_a_body_keeps_the_pair() {
     talk.client(GET);
     talk.server(OK);
     talk.frames.remove(lost as usize - 1);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.summary.counts.holes, seen.unpaired()), (vec![(4, 7), (9, 10)], 1, (0, 0)));
-    assert_eq!(seen.exchanges[0].last_byte_ns, Some(4_000_000));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.summary.counts.holes, result.unpaired()), (vec![(4, 7), (9, 10)], 1, (0, 0)));
+    assert_eq!(result.exchanges[0].last_byte_ns, Some(4_000_000));
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn a_hole_at_the_end_of_a_body_keeps_the_pair_without_its_time() {
     talk.client(GET);
     talk.server(OK);
     talk.frames.remove(lost as usize - 1);
-    let seen = talk.run();
-    assert_eq!((seen.statuses(), seen.unpaired()), (vec![200, 200], (0, 0)));
-    let times: Vec<_> = seen.exchanges.iter().map(|e| (e.first_byte_ns.is_some(), e.last_byte_ns)).collect();
+    let result = talk.run();
+    assert_eq!((result.statuses(), result.unpaired()), (vec![200, 200], (0, 0)));
+    let times: Vec<_> = result.exchanges.iter().map(|e| (e.first_byte_ns.is_some(), e.last_byte_ns)).collect();
     assert_eq!(times, [(true, None), (true, Some(1_000_000))]);
 }
 
@@ -116,9 +116,9 @@ fn a_hole_over_the_sizes_of_a_chunked_body_keeps_the_pair() {
     talk.client(GET);
     talk.server(OK);
     talk.frames.remove(lost as usize - 1);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, last), (8, 9)], (0, 0)));
-    assert_eq!(seen.exchanges[0].last_byte_ns, Some(3_000_000));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(4, last), (8, 9)], (0, 0)));
+    assert_eq!(result.exchanges[0].last_byte_ns, Some(3_000_000));
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn a_lost_response_is_not_replaced_by_the_next() {
         talk.pause(20);
     }
     talk.frames.remove(7);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, 5), (9, 10)], (1, 0)));
-    assert_eq!((seen.summary.counts.holes, seen.summary.counts.lost_heads), (1, 1));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(4, 5), (9, 10)], (1, 0)));
+    assert_eq!((result.summary.counts.holes, result.summary.counts.lost_heads), (1, 1));
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn a_lost_request_leaves_its_response_an_orphan() {
         talk.pause(20);
     }
     talk.frames.remove(6);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, 5), (9, 10)], (0, 1)));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(4, 5), (9, 10)], (0, 1)));
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn a_hole_in_a_head_is_counted_and_the_next_exchange_is_found() {
     talk.client(GET);
     talk.server(OK);
     talk.frames.remove(lost as usize - 1);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(8, 9)], (1, 0)));
-    assert_eq!((seen.summary.counts.holes, seen.summary.counts.lost_heads), (1, 1));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(8, 9)], (1, 0)));
+    assert_eq!((result.summary.counts.holes, result.summary.counts.lost_heads), (1, 1));
 }
 
 #[test]
@@ -181,9 +181,9 @@ fn with_a_pipelined_request_lost_no_pair_is_guessed() {
     talk.client(GET);
     talk.server(OK);
     talk.frames.remove(4);
-    let seen = talk.run();
+    let result = talk.run();
     // The first and the one after the silence are sure; of the others it is not known whose answer is whose.
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, 6), (10, 11)], (1, 2)));
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(4, 6), (10, 11)], (1, 2)));
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn met_in_the_middle_only_sure_pairs_count() {
         (5, vec![(3, 4), (5, 6)], 0),
         (8, vec![(2, 3)], 1),
     ] {
-        let seen = run_frames(&talk.frames[skipped..]);
-        assert_eq!((seen.pairs(), seen.unpaired()), (pairs, (0, orphans)), "{skipped} frames skipped");
+        let result = run_frames(&talk.frames[skipped..]);
+        assert_eq!((result.pairs(), result.unpaired()), (pairs, (0, orphans)), "{skipped} frames skipped");
     }
 }
 
@@ -217,9 +217,9 @@ fn a_syn_on_used_ports_starts_anew() {
     talk.handshake();
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(8, 9)], (1, 0)));
-    assert_eq!((seen.exchanges[0].stream, seen.summary.connections), (1, 2));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(8, 9)], (1, 0)));
+    assert_eq!((result.exchanges[0].stream, result.summary.connections), (1, 2));
 }
 
 #[test]
@@ -232,14 +232,14 @@ fn a_repeated_syn_starts_nothing() {
         talk.frames.push(frame);
     }
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.summary.connections), (vec![(4, 7)], 1));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.summary.connections), (vec![(4, 7)], 1));
 }
 
 #[test]
 fn a_stray_reset_does_not_hide_what_follows() {
     let mut talk = Talk::new();
-    talk.says(Says { from_client: true, seq: talk.client, ack: Some(talk.server), flags: "R", bytes: b"" });
+    talk.send(SentSegment { from_client: true, seq: talk.client, ack: Some(talk.server), flags: "R", bytes: b"" });
     talk.client(GET);
     talk.server(OK);
     assert_eq!(talk.run().pairs(), [(5, 6)]);
@@ -249,7 +249,7 @@ fn a_stray_reset_does_not_hide_what_follows() {
 fn requests_on_a_connection_that_was_reset_are_unmatched() {
     let mut talk = Talk::new();
     talk.client(GET);
-    talk.says(Says { from_client: false, seq: talk.server, ack: Some(talk.client), flags: "R", bytes: b"" });
+    talk.send(SentSegment { from_client: false, seq: talk.server, ack: Some(talk.client), flags: "R", bytes: b"" });
     assert_eq!(talk.run().unpaired(), (1, 0));
 }
 
@@ -265,8 +265,8 @@ fn sequence_numbers_wrap() {
     }
     let mut frames = talk.frames.clone();
     frames.swap(7, 8);
-    let seen = run_frames(&frames);
-    assert_eq!((seen.exchanges.len(), seen.unpaired(), seen.summary.counts.holes), (3, (0, 0), 0));
+    let result = run_frames(&frames);
+    assert_eq!((result.exchanges.len(), result.unpaired(), result.summary.counts.holes), (3, (0, 0), 0));
 }
 
 #[test]
@@ -280,8 +280,8 @@ fn an_acknowledgement_captured_before_its_data_makes_no_hole() {
     talk.server(OK);
     let mut frames = talk.frames.clone();
     frames.swap(5, 6);
-    let seen = run_frames(&frames);
-    assert_eq!((seen.pairs(), seen.summary.counts.holes), (vec![(4, 7), (8, 9)], 0));
+    let result = run_frames(&frames);
+    assert_eq!((result.pairs(), result.summary.counts.holes), (vec![(4, 7), (8, 9)], 0));
 }
 
 #[test]
@@ -294,8 +294,8 @@ fn a_response_captured_before_its_request_finds_it() {
     let mut frames = talk.frames.clone();
     frames.swap(3, 4);
     frames.swap(5, 6);
-    let seen = run_frames(&frames);
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(5, 4), (7, 6)], (0, 0)));
+    let result = run_frames(&frames);
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(5, 4), (7, 6)], (0, 0)));
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn heads_cut_by_the_snap_length_are_read_as_far_as_they_go() {
     talk.client_ends();
     let mut frames = talk.frames.clone();
     frames.iter_mut().for_each(|frame| frame.cut(54 + 24));
-    let seen = run_frames(&frames);
-    assert_eq!((seen.pairs(), seen.statuses(), seen.unpaired()), (vec![(4, 6), (8, 10)], vec![200, 200], (0, 0)));
-    assert!(seen.exchanges.iter().all(|e| (e.first_byte_ns, e.last_byte_ns) == (Some(1_000_000), Some(2_000_000))));
+    let result = run_frames(&frames);
+    assert_eq!((result.pairs(), result.statuses(), result.unpaired()), (vec![(4, 6), (8, 10)], vec![200, 200], (0, 0)));
+    assert!(result.exchanges.iter().all(|e| (e.first_byte_ns, e.last_byte_ns) == (Some(1_000_000), Some(2_000_000))));
 }

@@ -1,9 +1,9 @@
-//! memcached in text and binary: what is answered, by what, and what is not.
+//! memcached in text and binary: which requests are answered, and by which answers.
 
 mod support;
 
 use slackwater_sniffer::{Exchange, StatusClass, TrackerSettings};
-use support::{Dice, Seen, Talk, run};
+use support::{Dice, Measured, Talk, run};
 
 fn talk() -> Talk {
     let mut talk = Talk::silent();
@@ -12,12 +12,12 @@ fn talk() -> Talk {
     talk
 }
 
-fn seen(talk: &Talk) -> Seen {
+fn measure(talk: &Talk) -> Measured {
     run(1, &talk.frames, TrackerSettings { ports: vec![11211], ..TrackerSettings::default() })
 }
 
-fn commands(seen: &Seen) -> Vec<(&str, &str)> {
-    seen.exchanges.iter().map(|e: &Exchange| (e.method.as_str(), e.word)).collect()
+fn commands(result: &Measured) -> Vec<(&str, &str)> {
+    result.exchanges.iter().map(|e: &Exchange| (e.method.as_str(), e.word)).collect()
 }
 
 fn message(magic: u8, opcode: u8, status: u16, opaque: u32, key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -50,13 +50,13 @@ fn text_commands_are_answered_in_order() {
     talk.server(b"hi\r\nEN");
     talk.server(b"D\r\n8\r\n");
     talk.server(b"END\r\n");
-    let seen = seen(&talk);
-    assert_eq!(commands(&seen), [("set", "STORED"), ("get", "END"), ("incr", "NUMBER"), ("get", "END")]);
-    assert_eq!(seen.pairs(), [(5, 6), (7, 10), (7, 10), (7, 11)]);
-    let get = &seen.exchanges[1];
+    let result = measure(&talk);
+    assert_eq!(commands(&result), [("set", "STORED"), ("get", "END"), ("incr", "NUMBER"), ("get", "END")]);
+    assert_eq!(result.pairs(), [(5, 6), (7, 10), (7, 10), (7, 11)]);
+    let get = &result.exchanges[1];
     assert_eq!((get.first_byte_ns, get.last_byte_ns), (Some(1_000_000), Some(3_000_000)));
-    assert_eq!((seen.unpaired(), get.protocol), ((0, 0), "memcached"));
-    assert_eq!((seen.exchanges[0].request_bytes, seen.exchanges[0].response_bytes), (20, 8));
+    assert_eq!((result.unpaired(), get.protocol), ((0, 0), "memcached"));
+    assert_eq!((result.exchanges[0].request_bytes, result.exchanges[0].response_bytes), (20, 8));
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn what_asks_for_no_answer_does_not_stay_outstanding() {
     talk.client(b"set a 0 0 2 noreply\r\nhi\r\ndelete b noreply\r\nversion\r\n");
     talk.server(b"VERSION 1.6\r\n");
     talk.client(b"quit\r\n");
-    let seen = seen(&talk);
-    assert_eq!((commands(&seen), seen.unpaired()), (vec![("version", "VERSION")], (3, 0)));
-    assert_eq!((seen.summary.counts.quiet_requests, seen.summary.in_flight), (3, 0));
+    let result = measure(&talk);
+    assert_eq!((commands(&result), result.unpaired()), (vec![("version", "VERSION")], (3, 0)));
+    assert_eq!((result.summary.counts.quiet_requests, result.summary.in_flight), (3, 0));
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn errors_are_told_from_misses() {
         talk.client(b"delete a\r\n");
         talk.server(answer.as_bytes());
     }
-    let classes: Vec<_> = seen(&talk).exchanges.iter().map(|e| e.class).collect();
+    let classes: Vec<_> = measure(&talk).exchanges.iter().map(|e| e.class).collect();
     assert_eq!(classes, [StatusClass::Successful, StatusClass::ClientError, StatusClass::ServerError]);
-    assert_eq!(seen(&talk).summary.counts.errors, 1);
+    assert_eq!(measure(&talk).summary.counts.errors, 1);
 }
 
 #[test]
@@ -88,12 +88,12 @@ fn statistics_are_one_answer() {
     talk.client(b"stats\r\n");
     talk.server(b"STAT pid 1\r\nSTAT up");
     talk.server(b"time 2\r\nEND\r\n");
-    assert_eq!(seen(&talk).pairs(), [(4, 6)]);
+    assert_eq!(measure(&talk).pairs(), [(4, 6)]);
     let mut talk = self::talk();
     talk.client(&ask(0x10, 3, b""));
     talk.server(&message(0x81, 0x10, 0, 3, b"pid", b"1"));
     talk.server(&message(0x81, 0x10, 0, 3, b"", b""));
-    assert_eq!(seen(&talk).pairs(), [(4, 6)]);
+    assert_eq!(measure(&talk).pairs(), [(4, 6)]);
 }
 
 #[test]
@@ -104,11 +104,11 @@ fn binary_answers_find_their_request_by_its_opaque_value() {
     talk.server(&tell(0x0a, 0, 4));
     talk.client(&ask(0x00, 5, b"key"));
     talk.server(&tell(0x00, 1, 5));
-    let seen = seen(&talk);
-    assert_eq!(seen.pairs(), [(4, 5), (4, 6), (7, 8)]);
-    assert_eq!(commands(&seen), [("getkq", ""), ("noop", ""), ("get", "")]);
-    assert_eq!((seen.unpaired(), seen.summary.counts.quiet_requests), ((2, 0), 2));
-    assert_eq!((seen.statuses(), seen.exchanges[2].class), (vec![0, 0, 1], StatusClass::Successful));
+    let result = measure(&talk);
+    assert_eq!(result.pairs(), [(4, 5), (4, 6), (7, 8)]);
+    assert_eq!(commands(&result), [("getkq", ""), ("noop", ""), ("get", "")]);
+    assert_eq!((result.unpaired(), result.summary.counts.quiet_requests), ((2, 0), 2));
+    assert_eq!((result.statuses(), result.exchanges[2].class), (vec![0, 0, 1], StatusClass::Successful));
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn binary_answers_without_opaque_values_come_in_order() {
     talk.client(&[ask(0x09, 0, b"miss"), ask(0x00, 0, b"a"), ask(0x00, 0, b"b")].concat());
     talk.server(&tell(0x00, 0, 0));
     talk.server(&tell(0x00, 0, 0));
-    let seen = seen(&talk);
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, 5), (4, 6)], (1, 0)));
+    let result = measure(&talk);
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(4, 5), (4, 6)], (1, 0)));
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn quiet_meta_commands_are_matched_where_that_is_sure() {
     talk.client(b"mg a v q\r\nmg b v q O7\r\nms c 2 q\r\nhi\r\nmn\r\n");
     talk.server(b"VA 3 O7\r\nxyz\r\n");
     talk.server(b"MN\r\n");
-    let seen = seen(&talk);
-    assert_eq!((commands(&seen), seen.unpaired()), (vec![("mg", "VA"), ("mn", "MN")], (2, 0)));
+    let result = measure(&talk);
+    assert_eq!((commands(&result), result.unpaired()), (vec![("mg", "VA"), ("mn", "MN")], (2, 0)));
     // Which of two quiet gets hit can't be told: no pair is guessed, the next turn is sure again.
     let mut talk = self::talk();
     talk.client(b"mg a v q\r\nmg b v q\r\nmn\r\n");
@@ -136,8 +136,8 @@ fn quiet_meta_commands_are_matched_where_that_is_sure() {
     talk.server(b"MN\r\n");
     talk.client(b"get a\r\n");
     talk.server(b"END\r\n");
-    let seen = self::seen(&talk);
-    assert_eq!((commands(&seen), seen.unpaired()), (vec![("get", "END")], (3, 2)));
+    let result = self::measure(&talk);
+    assert_eq!((commands(&result), result.unpaired()), (vec![("get", "END")], (3, 2)));
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn loss_makes_no_false_pair() {
             exchange(&mut talk, key);
         }
         talk.frames.remove(lost);
-        let seen = seen(&talk);
-        assert_eq!((seen.pairs(), seen.unpaired().1), (pairs, orphans), "frame {} lost", lost + 1);
+        let result = measure(&talk);
+        assert_eq!((result.pairs(), result.unpaired().1), (pairs, orphans), "frame {} lost", lost + 1);
     }
 }
 
@@ -177,9 +177,9 @@ fn met_in_the_middle_the_next_sure_pair_is_found() {
     talk.client(b"get a\r\n");
     talk.server(b"END\r\n");
     talk.frames.drain(..4);
-    let seen = seen(&talk);
-    assert_eq!(commands(&seen).last(), Some(&("get", "END")));
-    assert_eq!(seen.pairs().last(), Some(&(4, 5)));
+    let result = measure(&talk);
+    assert_eq!(commands(&result).last(), Some(&("get", "END")));
+    assert_eq!(result.pairs().last(), Some(&(4, 5)));
 }
 
 #[test]
@@ -204,13 +204,13 @@ fn any_cut_into_segments_gives_the_same_exchanges() {
             }
         }
         for _ in 0..6 {
-            let at = 3 + dice.roll(talk.frames.len() - 4);
-            talk.frames.swap(at, at + 1);
+            let place = 3 + dice.roll(talk.frames.len() - 4);
+            talk.frames.swap(place, place + 1);
         }
-        let seen = seen(&talk);
+        let result = measure(&talk);
         let expected = [("set", "STORED"), ("get", "END"), ("ms", "HD"), ("set", "")];
-        assert_eq!((commands(&seen), seen.unpaired()), (expected.to_vec(), (0, 0)), "seed {seed}");
-        assert_eq!(seen.summary.counts.malformed, 0, "seed {seed}");
+        assert_eq!((commands(&result), result.unpaired()), (expected.to_vec(), (0, 0)), "seed {seed}");
+        assert_eq!(result.summary.counts.malformed, 0, "seed {seed}");
     }
 }
 
@@ -219,9 +219,9 @@ fn keys_in_answers_show_which_quiet_command_they_answer() {
     let mut talk = talk();
     talk.client(b"mg a v q k\r\nmg b v q k\r\nmg c k q\r\nmd d q k\r\nmg e v k\r\nmn\r\n");
     talk.server(b"VA 3 kb\r\nxyz\r\nHD kc\r\nVA 1 ke\r\ne\r\nMN\r\n");
-    let seen = seen(&talk);
-    assert_eq!(commands(&seen), [("mg", "VA"), ("mg", "HD"), ("mg", "VA"), ("mn", "MN")]);
-    assert_eq!((seen.unpaired(), seen.summary.counts.quiet_requests), ((2, 0), 2));
+    let result = measure(&talk);
+    assert_eq!(commands(&result), [("mg", "VA"), ("mg", "HD"), ("mg", "VA"), ("mn", "MN")]);
+    assert_eq!((result.unpaired(), result.summary.counts.quiet_requests), ((2, 0), 2));
 }
 
 #[test]
@@ -231,5 +231,5 @@ fn a_key_that_several_commands_name_makes_no_pair() {
     talk.server(b"HD ka\r\n");
     talk.client(b"mg a v k\r\n");
     talk.server(b"VA 2 ka\r\nhi\r\n");
-    assert_eq!(commands(&seen(&talk)), [("mg", "VA")]);
+    assert_eq!(commands(&measure(&talk)), [("mg", "VA")]);
 }

@@ -53,8 +53,8 @@ fn fragments_are_counted_and_skipped_whatever_they_hold() {
     // The first one of several, and a later one.
     with_extension(&mut v6.frames[3], 44, [0, 0, 1, 0, 0, 0, 9]);
     with_extension(&mut v6.frames[4], 44, [0, 0x10, 0, 0, 0, 0, 9]);
-    let seen = v6.run();
-    assert_eq!((seen.summary.counts.fragments, seen.pairs()), (2, vec![]));
+    let result = v6.run();
+    assert_eq!((result.summary.counts.fragments, result.pairs()), (2, vec![]));
     let mut v4 = talk(Wrapping::V4);
     v4.frames[3].bytes[21] = 185;
     assert_eq!(v4.run().summary.counts.fragments, 1);
@@ -74,9 +74,9 @@ fn segments_as_large_as_the_kernel_makes_them_are_whole() {
     talk.frames[large].bytes[16..18].copy_from_slice(&[0, 0]);
     talk.client(GET);
     talk.server(OK);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.summary.counts.holes), (vec![(4, 6), (7, 8)], 0));
-    assert_eq!(seen.exchanges[0].response_bytes, 60_042);
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.summary.counts.holes), (vec![(4, 6), (7, 8)], 0));
+    assert_eq!(result.exchanges[0].response_bytes, 60_042);
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn zero_windows_and_their_probes_change_nothing() {
     talk.client_acks();
     talk.server = next;
     talk.server(&OK[40..]);
-    let seen = talk.run();
-    assert_eq!((seen.pairs(), seen.unpaired(), seen.summary.counts.holes), (vec![(4, 9)], (0, 0), 0));
+    let result = talk.run();
+    assert_eq!((result.pairs(), result.unpaired(), result.summary.counts.holes), (vec![(4, 9)], (0, 0), 0));
 }
 
 #[test]
@@ -107,11 +107,11 @@ fn sizes_are_those_on_the_wire() {
     let mut frames = talk.frames.clone();
     frames.iter_mut().for_each(|frame| frame.cut(54 + 60));
     for frames in [talk.frames, frames] {
-        let seen = run(1, &frames, TrackerSettings::default());
-        let sizes = (seen.exchanges[0].request_bytes, seen.exchanges[0].response_bytes);
+        let result = run(1, &frames, TrackerSettings::default());
+        let sizes = (result.exchanges[0].request_bytes, result.exchanges[0].response_bytes);
         assert_eq!(sizes, (body.len() as u32 + 20, 47 + 13));
         assert_eq!(
-            (seen.summary.details.request_bytes.max, seen.summary.details.response_bytes.mean),
+            (result.summary.details.request_bytes.max, result.summary.details.response_bytes.mean),
             (Some(69), Some(60.0))
         );
     }

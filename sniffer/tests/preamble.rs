@@ -69,10 +69,10 @@ fn each_form_is_passed_over_however_it_is_cut_into_segments() {
             talk.server(OK);
             talk.client(GET);
             talk.server(OK);
-            let seen = talk.run();
-            assert_eq!(seen.exchanges.len(), 2, "{preamble:?} cut at {cut}");
-            assert!(clean(&seen.summary), "{preamble:?} cut at {cut}: {:?}", seen.summary);
-            assert_eq!(seen.exchanges[0].request_bytes as usize, GET.len());
+            let result = talk.run();
+            assert_eq!(result.exchanges.len(), 2, "{preamble:?} cut at {cut}");
+            assert!(clean(&result.summary), "{preamble:?} cut at {cut}: {:?}", result.summary);
+            assert_eq!(result.exchanges[0].request_bytes as usize, GET.len());
         }
     }
 }
@@ -89,8 +89,13 @@ fn one_that_comes_byte_by_byte_or_before_the_handshake_was_seen_is_passed_over()
         late.client(&[&preamble[..], GET].concat());
         late.server(OK);
         for talk in [slow, late] {
-            let seen = talk.run();
-            assert_eq!((seen.exchanges.len(), clean(&seen.summary)), (1, true), "{preamble:?}: {:?}", seen.summary);
+            let result = talk.run();
+            assert_eq!(
+                (result.exchanges.len(), clean(&result.summary)),
+                (1, true),
+                "{preamble:?}: {:?}",
+                result.summary
+            );
         }
     }
 }
@@ -104,8 +109,8 @@ fn what_only_begins_like_one_is_a_request_all_the_same() {
         talk.client(first.as_bytes());
         talk.client(rest.as_bytes());
         talk.server(OK);
-        let seen = talk.run();
-        assert_eq!((seen.exchanges.len(), clean(&seen.summary)), (1, true), "{first:?}: {:?}", seen.summary);
+        let result = talk.run();
+        assert_eq!((result.exchanges.len(), clean(&result.summary)), (1, true), "{first:?}: {:?}", result.summary);
     }
 }
 
@@ -117,8 +122,8 @@ fn a_preamble_that_the_snap_length_cut_costs_no_exchange() {
         talk.client(GET);
         talk.server(OK);
         talk.frames[3].cut(snap);
-        let seen = run(1, &talk.frames, TrackerSettings::default());
-        assert_eq!((seen.exchanges.len(), seen.summary.counts.malformed), (1, 0), "{snap}: {:?}", seen.summary);
+        let result = run(1, &talk.frames, TrackerSettings::default());
+        assert_eq!((result.exchanges.len(), result.summary.counts.malformed), (1, 0), "{snap}: {:?}", result.summary);
     }
 }
 
@@ -127,7 +132,7 @@ fn one_that_names_no_end_is_no_preamble() {
     let mut talk = Talk::new();
     talk.client(&[b"PROXY TCP4 ".as_slice(), &[b'1'; 400]].concat());
     talk.server(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
-    let seen = talk.run();
-    assert_eq!(seen.exchanges.len(), 0);
-    assert!(seen.summary.foreign_ports.is_empty(), "the server speaks HTTP");
+    let result = talk.run();
+    assert_eq!(result.exchanges.len(), 0);
+    assert!(result.summary.foreign_ports.is_empty(), "the server speaks HTTP");
 }

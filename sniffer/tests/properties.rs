@@ -1,15 +1,15 @@
-//! What holds for any conversation, however it is cut into segments, mixed up, repeated or lost.
+//! Properties of any conversation, however it is cut into segments, mixed up, repeated or lost.
 
 mod support;
 
 use slackwater_sniffer::{Exchange, TrackerSettings};
 use support::{Dice, Frame, GET, Talk, run};
 
-fn run_frames(frames: &[Frame]) -> support::Seen {
+fn run_frames(frames: &[Frame]) -> support::Measured {
     run(1, frames, TrackerSettings { ports: vec![80, 11211], ..TrackerSettings::default() })
 }
 
-/// Sends bytes in random segments; the number of the frame with the last one.
+/// Sends bytes in random segments and returns the number of the frame with the last byte.
 fn cut(talk: &mut Talk, dice: &mut Dice, from_client: bool, mut bytes: &[u8]) -> u64 {
     let mut frame = 0;
     while !bytes.is_empty() {
@@ -20,10 +20,10 @@ fn cut(talk: &mut Talk, dice: &mut Dice, from_client: bool, mut bytes: &[u8]) ->
     frame
 }
 
-/// What an exchange must be: method or command, status or word, and the frames with the last bytes.
+/// An expected exchange: method or command, status or word, and the frames with the last bytes.
 struct Expected {
-    asked: String,
-    answered: String,
+    method: String,
+    answer: String,
     frames: (u64, u64),
 }
 
@@ -50,7 +50,7 @@ fn mixture(dice: &mut Dice) -> (Talk, Vec<Expected>) {
         let body = if method == "HEAD" { b"" } else { body };
         let response = [head, body].concat();
         let frames = (cut(&mut talk, dice, true, request), cut(&mut talk, dice, false, &response));
-        expected.push(Expected { asked: method.to_owned(), answered: status.to_string(), frames });
+        expected.push(Expected { method: method.to_owned(), answer: status.to_string(), frames });
     }
     talk.server_ends();
     talk.client_ends();
@@ -66,7 +66,7 @@ fn memcached_mixture(dice: &mut Dice) -> (Talk, Vec<Expected>) {
     talk.handshake();
     let mut expected = Vec::new();
     for _ in 0..12 {
-        let (request, response, asked, answered): (&[u8], &[u8], _, _) = match dice.roll(5) {
+        let (request, response, method, answer): (&[u8], &[u8], _, _) = match dice.roll(5) {
             0 => (b"set k 0 0 12\r\nget a\r\nEND\r\n\r\n", b"STORED\r\n", "set", "STORED"),
             1 => (b"get k\r\n", b"VALUE k 0 12\r\nget a\r\nEND\r\n\r\nEND\r\n", "get", "END"),
             2 => (b"get a b c\r\n", b"END\r\n", "get", "END"),
@@ -74,16 +74,16 @@ fn memcached_mixture(dice: &mut Dice) -> (Talk, Vec<Expected>) {
             _ => (b"delete k\r\n", b"NOT_FOUND\r\n", "delete", "NOT_FOUND"),
         };
         let frames = (cut(&mut talk, dice, true, request), cut(&mut talk, dice, false, response));
-        expected.push(Expected { asked: asked.to_owned(), answered: answered.to_owned(), frames });
+        expected.push(Expected { method: method.to_owned(), answer: answer.to_owned(), frames });
     }
     talk.server_ends();
     talk.client_ends();
     (talk, expected)
 }
 
-fn said(exchange: &Exchange) -> (String, String) {
-    let answered = if exchange.status == 0 { exchange.word.to_owned() } else { exchange.status.to_string() };
-    (exchange.method.as_str().to_owned(), answered)
+fn method_and_answer(exchange: &Exchange) -> (String, String) {
+    let answer = if exchange.status == 0 { exchange.word.to_owned() } else { exchange.status.to_string() };
+    (exchange.method.as_str().to_owned(), answer)
 }
 
 #[test]
@@ -91,14 +91,15 @@ fn however_it_is_cut_each_exchange_has_its_frames_and_times() {
     for seed in 1..300 {
         for mixture in [mixture, memcached_mixture] {
             let (talk, expected) = mixture(&mut Dice::new(seed));
-            let seen = run_frames(&talk.frames);
-            assert_eq!(seen.exchanges.len(), expected.len(), "seed {seed}");
+            let result = run_frames(&talk.frames);
+            assert_eq!(result.exchanges.len(), expected.len(), "seed {seed}");
             let time_ns = |frame: u64| talk.frames[frame as usize - 1].time_ns;
-            for (exchange, expected) in seen.exchanges.iter().zip(&expected) {
-                assert_eq!(said(exchange), (expected.asked.clone(), expected.answered.clone()), "seed {seed}");
-                let (asked, answered) = expected.frames;
-                assert_eq!((exchange.request_frame, exchange.response_frame), (asked, answered), "seed {seed}");
-                assert_eq!(exchange.last_byte_ns, Some(time_ns(answered) - time_ns(asked)), "seed {seed}");
+            for (exchange, expected) in result.exchanges.iter().zip(&expected) {
+                let expected_words = (expected.method.clone(), expected.answer.clone());
+                assert_eq!(method_and_answer(exchange), expected_words, "seed {seed}");
+                let (request, response) = expected.frames;
+                assert_eq!((exchange.request_frame, exchange.response_frame), (request, response), "seed {seed}");
+                assert_eq!(exchange.last_byte_ns, Some(time_ns(response) - time_ns(request)), "seed {seed}");
             }
         }
     }
@@ -115,29 +116,29 @@ fn segments_repeats_and_disorder_do_not_change_the_exchanges() {
             match dice.roll(3) {
                 // The handshake stays first: what precedes it belongs to another connection.
                 0 => {
-                    let at = 3 + dice.roll(frames.len() - 4);
-                    frames.swap(at, at + 1);
+                    let place = 3 + dice.roll(frames.len() - 4);
+                    frames.swap(place, place + 1);
                 }
                 1 => {
-                    let again = frames[3 + dice.roll(frames.len() - 3)].clone();
-                    let at = 3 + dice.roll(frames.len() - 3);
-                    let original = frames.iter().position(|frame| frame.bytes == again.bytes).expect("it is there");
-                    frames.insert(at.max(original), again);
+                    let copy = frames[3 + dice.roll(frames.len() - 3)].clone();
+                    let place = 3 + dice.roll(frames.len() - 3);
+                    let original = frames.iter().position(|frame| frame.bytes == copy.bytes).expect("the original");
+                    frames.insert(place.max(original), copy);
                 }
                 _ => {
-                    let at = 3 + dice.roll(frames.len() - 6);
-                    frames[at..at + 4].rotate_left(1);
+                    let place = 3 + dice.roll(frames.len() - 6);
+                    frames[place..place + 4].rotate_left(1);
                 }
             }
         }
         for (number, frame) in frames.iter_mut().enumerate() {
             frame.time_ns = support::START_NS + number as u64 * 10_000;
         }
-        let seen = run_frames(&frames);
-        let got: Vec<_> = seen.exchanges.iter().map(said).collect();
-        let expected: Vec<_> = expected.into_iter().map(|one| (one.asked, one.answered)).collect();
-        assert_eq!((got, seen.unpaired()), (expected, (0, 0)), "seed {seed}");
-        assert_eq!((seen.summary.counts.holes, seen.summary.counts.malformed), (0, 0), "seed {seed}");
+        let result = run_frames(&frames);
+        let exchanges: Vec<_> = result.exchanges.iter().map(method_and_answer).collect();
+        let expected: Vec<_> = expected.into_iter().map(|exchange| (exchange.method, exchange.answer)).collect();
+        assert_eq!((exchanges, result.unpaired()), (expected, (0, 0)), "seed {seed}");
+        assert_eq!((result.summary.counts.holes, result.summary.counts.malformed), (0, 0), "seed {seed}");
     }
 }
 
@@ -167,15 +168,16 @@ fn whatever_is_lost_no_response_is_paired_with_another_request() {
         }
         let lost: Vec<usize> = (0..8).map(|_| 3 + dice.roll(talk.frames.len() - 3)).collect();
         let frames = talk.frames.iter().enumerate();
-        let frames: Vec<_> = frames.filter(|(at, _)| !lost.contains(at)).map(|(_, frame)| frame.clone()).collect();
-        let seen = run_frames(&frames);
-        for exchange in &seen.exchanges {
+        let frames: Vec<_> =
+            frames.filter(|(place, _)| !lost.contains(place)).map(|(_, frame)| frame.clone()).collect();
+        let result = run_frames(&frames);
+        for exchange in &result.exchanges {
             let pair = (exchange.method.as_str(), exchange.status);
             assert!(sure.iter().any(|(method, status)| (method.as_str(), *status) == pair), "seed {seed}: {pair:?}");
             let possible = [None, Some(3_000_000)].contains(&exchange.last_byte_ns);
             assert!(possible, "seed {seed}: {:?}", exchange.last_byte_ns);
         }
-        pairs += seen.exchanges.len();
+        pairs += result.exchanges.len();
     }
     // Losing 8 of 100 frames leaves most pairs: each needs its request and the head of its response.
     assert!(pairs > 1_000 * 14, "{pairs} pairs");

@@ -18,7 +18,7 @@ fn share(weight: u32) -> Share {
     share
 }
 
-/// What comes out of frames, where the share changes at these times. The number of connections looked at comes with it.
+/// The figures of frames and the number of connections looked at, where the share changes at these times.
 fn figures(frames: &[Frame], seed: u64, changes: &[(u64, Share)]) -> (Period, u64) {
     let mut tracker = Tracker::new(TrackerSettings { sample_seed: seed, ..TrackerSettings::default() });
     let mut changes = changes.iter().peekable();
@@ -41,9 +41,9 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 }
 
 /// Fails where the mean over all seeds is not what it should be.
-fn assert_unbiased(values: &[f64], expected: f64, what: &str) {
+fn assert_unbiased(values: &[f64], expected: f64, figure: &str) {
     let (mean, error) = mean_and_error(values);
-    assert!((mean - expected).abs() <= 4.0 * error + 1e-9 * expected, "{what}: {mean} +- {error}, not {expected}");
+    assert!((mean - expected).abs() <= 4.0 * error + 1e-9 * expected, "{figure}: {mean} +- {error}, not {expected}");
 }
 
 /// The figures that a Sample has of a period.
@@ -61,22 +61,22 @@ fn at_each_share_the_figures_are_unbiased_and_the_error_is_told() {
     assert_eq!((connections, all.exchanges_error), (400, 0.0));
     for weight in [2, 4, 8] {
         let periods: Vec<Period> = (0..100).map(|seed| figures(&frames, seed, &[(0, share(weight))]).0).collect();
-        for (at, name) in NAMES.iter().enumerate() {
-            let values: Vec<f64> = periods.iter().map(|period| known(period)[at]).collect();
-            assert_unbiased(&values, known(&all)[at], &format!("{name} at 1/{weight}"));
+        for (index, name) in NAMES.iter().enumerate() {
+            let values: Vec<f64> = periods.iter().map(|period| known(period)[index]).collect();
+            assert_unbiased(&values, known(&all)[index], &format!("{name} at 1/{weight}"));
         }
         let sums: Vec<f64> = periods.iter().map(|period| period.exchanges as f64).collect();
         let spread = mean_and_error(&sums).1 * (sums.len() as f64).sqrt();
-        let told = periods.iter().map(|period| period.exchanges_error).sum::<f64>() / periods.len() as f64;
-        assert!((told / spread - 1.0).abs() < 0.3, "1/{weight}: {told} was told, it was {spread}");
+        let estimate = periods.iter().map(|period| period.exchanges_error).sum::<f64>() / periods.len() as f64;
+        assert!((estimate / spread - 1.0).abs() < 0.3, "1/{weight}: the error is {spread}, not {estimate}");
         for (bucket, expected) in all.buckets.counts.iter().enumerate() {
             let values: Vec<f64> = periods.iter().map(|period| period.buckets.counts[bucket] as f64).collect();
             assert_unbiased(&values, *expected as f64, &format!("times in bucket {bucket} at 1/{weight}"));
         }
         let p95s: Vec<f64> = periods.iter().map(|period| period.rt_p95_ms.expect("exchanges")).collect();
         let (p95, error) = mean_and_error(&p95s);
-        let (expected, of_one) = (all.rt_p95_ms.expect("exchanges"), error * (p95s.len() as f64).sqrt());
-        assert!((p95 - expected).abs() < of_one, "p95 at 1/{weight}: {p95}, not {expected} within {of_one}");
+        let (expected, spread) = (all.rt_p95_ms.expect("exchanges"), error * (p95s.len() as f64).sqrt());
+        assert!((p95 - expected).abs() < spread, "p95 at 1/{weight}: {p95}, not {expected} within {spread}");
     }
 }
 
@@ -90,9 +90,9 @@ fn changes_of_the_share_bias_nothing_and_count_no_request_as_unanswered() {
         (0..40).map(|step| (START_NS + (step as u64 * 50 + 20) * MS, path[step % path.len()])).collect();
     let periods: Vec<Period> = (0..150).map(|seed| figures(&frames, seed, &changes).0).collect();
     assert!(periods.iter().all(|period| (period.counts.unmatched_requests, period.counts.holes) == (0, 0)));
-    for (at, name) in NAMES.iter().enumerate().take(3) {
-        let values: Vec<f64> = periods.iter().map(|period| known(period)[at]).collect();
-        assert_unbiased(&values, known(&all)[at], name);
+    for (index, name) in NAMES.iter().enumerate().take(3) {
+        let values: Vec<f64> = periods.iter().map(|period| known(period)[index]).collect();
+        assert_unbiased(&values, known(&all)[index], name);
     }
 }
 
@@ -157,7 +157,7 @@ fn real_captures_in_samples_have_no_bias() {
     };
     let files: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();
     let captures = files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "pcap"));
-    let measured = |share: Share, seed: u64| {
+    let measure = |share: Share, seed: u64| {
         let mut sums = (0, 0);
         for path in captures.clone() {
             let settings = TrackerSettings { ports: PORTS.to_vec(), sample_seed: seed, ..TrackerSettings::default() };
@@ -169,13 +169,13 @@ fn real_captures_in_samples_have_no_bias() {
         }
         sums
     };
-    let all = measured(Share::ALL, 0);
+    let all = measure(Share::ALL, 0);
     assert!(all.0 > 0, "{all:?}");
     for weight in [2, 4, 8] {
-        let seen: Vec<_> = (0..200).map(|seed| measured(share(weight), seed)).collect();
-        let exchanges: Vec<f64> = seen.iter().map(|sums| sums.0 as f64).collect();
+        let samples: Vec<_> = (0..200).map(|seed| measure(share(weight), seed)).collect();
+        let exchanges: Vec<f64> = samples.iter().map(|sums| sums.0 as f64).collect();
         assert_unbiased(&exchanges, all.0 as f64, &format!("exchanges at 1/{weight}"));
-        let given_up: Vec<f64> = seen.iter().map(|sums| sums.1 as f64).collect();
+        let given_up: Vec<f64> = samples.iter().map(|sums| sums.1 as f64).collect();
         assert_unbiased(&given_up, all.1 as f64, &format!("requests given up at 1/{weight}"));
     }
 }

@@ -1,14 +1,15 @@
-//! The kernel's filter on real connections of the loopback interface. Needs CAP_NET_RAW: says so and passes without it.
+//! The kernel's filter on real connections of the loopback interface. Without CAP_NET_RAW the tests print that and
+//! pass.
+
+mod support;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use slackwater_sniffer::{Live, LiveSettings, Share, Tracker, TrackerSettings};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+use slackwater_sniffer::{Live, Share, Tracker, TrackerSettings};
+use support::{GET, OK, now_ns, open_capture};
 
 /// Both ends of a connection. The test plays both sides, so it knows when an exchange is under way.
 struct Pair {
@@ -18,23 +19,23 @@ struct Pair {
 
 impl Pair {
     fn open(listener: &TcpListener) -> Pair {
-        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
-        let (server, _) = listener.accept().expect("it was connected to");
+        let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("the server listens");
+        let (server, _) = listener.accept().expect("a connection");
         Pair { client, server }
     }
 
     fn ends(&self) -> (SocketAddr, SocketAddr) {
-        (self.client.local_addr().expect("connected"), self.client.peer_addr().expect("connected"))
+        (self.client.local_addr().expect("a connection"), self.client.peer_addr().expect("a connection"))
     }
 
     fn ask(&mut self) {
-        self.client.write_all(REQUEST).expect("open");
-        self.server.read_exact(&mut [0; REQUEST.len()]).expect("open");
+        self.client.write_all(GET).expect("an open connection");
+        self.server.read_exact(&mut [0; GET.len()]).expect("an open connection");
     }
 
     fn answer(&mut self) {
-        self.server.write_all(ANSWER).expect("open");
-        self.client.read_exact(&mut [0; ANSWER.len()]).expect("open");
+        self.server.write_all(OK).expect("an open connection");
+        self.client.read_exact(&mut [0; OK.len()]).expect("an open connection");
     }
 }
 
@@ -42,30 +43,13 @@ fn tracker(port: u16) -> Tracker {
     Tracker::new(TrackerSettings { ports: vec![port], keep_exchanges: true, ..TrackerSettings::default() })
 }
 
-/// Opens the capture, or says why the test is skipped.
-fn open(interface: &str, port: u16) -> Option<Live> {
-    let settings = LiveSettings { interface: interface.to_owned(), ports: vec![port], ..LiveSettings::default() };
-    match Live::open(&settings) {
-        Ok(live) => Some(live),
-        Err(error) if error.to_string().contains("CAP_NET_RAW") => {
-            println!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Reads packets until something is so; what comes after says whether it was.
-fn drain_until(live: &mut Live, tracker: &mut Tracker, mut is_so: impl FnMut(&mut Tracker) -> bool) {
+/// Reads packets until `holds` is true or a minute is over; the test's assertions tell which.
+fn drain_until(live: &mut Live, tracker: &mut Tracker, mut holds: impl FnMut(&mut Tracker) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so(tracker) && Instant::now() < deadline {
+    while !holds(tracker) && Instant::now() < deadline {
         live.drain(tracker).expect("an open capture");
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
 }
 
 fn half() -> Share {
@@ -79,27 +63,27 @@ fn the_kernel_hands_over_the_connections_that_the_tracker_looks_at() {
             println!("skipped: there is no {address}");
             continue;
         };
-        let port = listener.local_addr().expect("bound").port();
-        let Some(mut live) = open(interface, port) else { return };
+        let port = listener.local_addr().expect("an address").port();
+        let Some(mut live) = open_capture(interface, port) else { return };
         let mut pairs: Vec<Pair> = (0..100).map(|_| Pair::open(&listener)).collect();
         for share in [half(), half().halved(), Share::ALL, half().halved().halved()] {
             // `all` takes whatever the kernel hands over; `sampled` only tells which connections these should be.
             let (mut all, mut sampled) = (tracker(port), tracker(port));
             live.sample(&mut sampled, share).expect("a filter");
             sampled.take_period(u64::MAX);
-            live.drain(&mut tracker(port)).expect("what came before");
+            live.drain(&mut tracker(port)).expect("an open capture");
             for pair in &mut pairs {
                 pair.ask();
                 pair.answer();
             }
             let expected: BTreeSet<_> =
                 pairs.iter().map(Pair::ends).filter(|(client, server)| sampled.looks_at(*client, *server)).collect();
-            let mut seen = BTreeSet::new();
+            let mut ends = BTreeSet::new();
             drain_until(&mut live, &mut all, |tracker| {
-                seen.extend(tracker.take_exchanges().iter().map(|exchange| (exchange.client, exchange.server)));
-                seen.len() >= expected.len()
+                ends.extend(tracker.take_exchanges().iter().map(|exchange| (exchange.client, exchange.server)));
+                ends.len() >= expected.len()
             });
-            assert_eq!(seen, expected, "{share} on {interface}, {address}");
+            assert_eq!(ends, expected, "{share} on {interface}, {address}");
             assert!(share == Share::ALL || expected.len() < pairs.len(), "{share}: {}", expected.len());
         }
     }
@@ -108,8 +92,8 @@ fn the_kernel_hands_over_the_connections_that_the_tracker_looks_at() {
 #[test]
 fn a_change_of_the_share_loses_no_packet_of_a_connection_that_stays() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    let Some(mut live) = open("lo", port) else { return };
+    let port = listener.local_addr().expect("an address").port();
+    let Some(mut live) = open_capture("lo", port) else { return };
     let mut tracker = tracker(port);
     let mut pairs: Vec<Pair> = (0..60).map(|_| Pair::open(&listener)).collect();
     let smallest = half().halved();

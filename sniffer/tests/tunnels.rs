@@ -3,12 +3,12 @@
 mod support;
 
 use slackwater_sniffer::TrackerSettings;
-use support::{Frame, GET, OK, Seen, Talk, run};
+use support::{Frame, GET, Measured, OK, Talk, run};
 
 /// Makes of a frame of Ethernet another one.
 type Wrap = fn(&[u8]) -> Vec<u8>;
 
-fn wrapped(link_type: i32, wrap: Wrap) -> Seen {
+fn wrapped(link_type: i32, wrap: Wrap) -> Measured {
     let mut talk = Talk::new();
     talk.client(GET);
     talk.server(OK);
@@ -74,10 +74,10 @@ fn link_layers_and_tunnels_are_looked_through() {
         }),
     ];
     for (name, link_type, wrap) in cases {
-        let seen = wrapped(*link_type, *wrap);
-        let counts = seen.summary.counts;
-        assert_eq!((seen.pairs(), counts.not_understood, counts.holes), (vec![(4, 5)], 0, 0), "{name}");
-        let sizes = (seen.exchanges[0].request_bytes, seen.exchanges[0].response_bytes);
+        let result = wrapped(*link_type, *wrap);
+        let counts = result.summary.counts;
+        assert_eq!((result.pairs(), counts.not_understood, counts.holes), (vec![(4, 5)], 0, 0), "{name}");
+        let sizes = (result.exchanges[0].request_bytes, result.exchanges[0].response_bytes);
         assert_eq!(sizes, (GET.len() as u32, OK.len() as u32), "{name}");
     }
 }

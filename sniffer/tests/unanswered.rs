@@ -1,9 +1,9 @@
-//! The age of the oldest request of whose response nothing has come.
+//! The age of the oldest request whose response has not begun.
 
 mod support;
 
 use slackwater_sniffer::{Tracker, TrackerSettings};
-use support::{GET, OK, Says, Talk, packet};
+use support::{GET, OK, SentSegment, Talk, packet};
 
 /// A tracker, and the frames that it got.
 struct Fed(Tracker, u64);
@@ -13,7 +13,7 @@ impl Fed {
         Fed(Tracker::new(settings), 0)
     }
 
-    /// Takes what was said; the age `later_ms` behind the last packet.
+    /// Feeds the new frames and returns the age at `later_ms` after the last packet.
     fn age_ms(&mut self, talk: &mut Talk, later_ms: u64) -> f64 {
         for frame in talk.frames.drain(..) {
             self.1 += 1;
@@ -75,7 +75,7 @@ fn a_body_that_is_still_being_sent_does_not_wait() {
 fn closed_connections_and_responses_that_may_have_been_missed_leave_nobody_waiting() {
     let (mut fed, mut talk) = (Fed::new(TrackerSettings::default()), Talk::new());
     talk.client(GET);
-    talk.says(Says { from_client: true, seq: talk.client, ack: Some(talk.server), flags: "R", bytes: b"" });
+    talk.send(SentSegment { from_client: true, seq: talk.client, ack: Some(talk.server), flags: "R", bytes: b"" });
     assert!(is(fed.age_ms(&mut talk, 900), 0.0));
     let mut other = Talk::new();
     (other.now_ns, other.frames) = (talk.now_ns, Vec::new());

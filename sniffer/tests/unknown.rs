@@ -3,14 +3,14 @@
 mod support;
 
 use slackwater_sniffer::{StatusClass, TrackerSettings};
-use support::{Dice, Frame, GET, OK, Says, Seen, Talk, run};
+use support::{Dice, Frame, GET, Measured, OK, SentSegment, Talk, run};
 
-fn seen_frames(frames: &[Frame]) -> Seen {
+fn measure_frames(frames: &[Frame]) -> Measured {
     run(1, frames, TrackerSettings { protocols: vec![(80, "unknown")], ..TrackerSettings::default() })
 }
 
-fn seen(talk: &Talk) -> Seen {
-    seen_frames(&talk.frames)
+fn measure(talk: &Talk) -> Measured {
+    measure_frames(&talk.frames)
 }
 
 #[test]
@@ -23,13 +23,13 @@ fn a_turn_is_a_run_of_the_client_and_a_run_of_the_server() {
         talk.client_acks();
         talk.server(b"more");
     }
-    let seen = seen(&talk);
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(5, 8), (10, 13), (15, 18)], (0, 0)));
-    let turn = &seen.exchanges[0];
+    let result = measure(&talk);
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(5, 8), (10, 13), (15, 18)], (0, 0)));
+    let turn = &result.exchanges[0];
     assert_eq!((turn.first_byte_ns, turn.last_byte_ns), (Some(1_000_000), Some(3_000_000)));
     assert_eq!((turn.protocol, turn.method.as_str(), turn.class), ("unknown", "", StatusClass::Unknown));
     assert_eq!((turn.request_bytes, turn.response_bytes), (15, 10));
-    assert_eq!(seen.summary.counts.status.unknown, 3);
+    assert_eq!(result.summary.counts.status.unknown, 3);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_server_that_greets_answers_nothing_and_a_silent_one_leaves_the_request_unma
     talk.client(b"HELO\r\n");
     talk.server(b"250\r\n");
     talk.client(b"NOOP\r\n");
-    assert_eq!((seen(&talk).pairs(), seen(&talk).unpaired()), (vec![(5, 6)], (1, 0)));
+    assert_eq!((measure(&talk).pairs(), measure(&talk).unpaired()), (vec![(5, 6)], (1, 0)));
 }
 
 #[test]
@@ -49,11 +49,11 @@ fn what_the_server_says_before_it_received_the_request_belongs_to_the_turn_befor
     let before = talk.client;
     talk.server(b"answer to one");
     talk.client(b"two");
-    let late = Says { from_client: false, seq: talk.server, ack: Some(before), flags: "", bytes: b"rest" };
-    talk.says(late);
+    let late = SentSegment { from_client: false, seq: talk.server, ack: Some(before), flags: "", bytes: b"rest" };
+    talk.send(late);
     talk.server += 4;
     talk.server(b"answer to two");
-    assert_eq!(seen(&talk).pairs(), [(4, 7), (6, 8)]);
+    assert_eq!(measure(&talk).pairs(), [(4, 7), (6, 8)]);
 }
 
 #[test]
@@ -72,20 +72,20 @@ fn retransmissions_and_disorder_change_nothing() {
                 talk.server(b"response");
             }
         }
-        let expected = seen(&talk).exchanges.len();
+        let expected = measure(&talk).exchanges.len();
         let mut frames = talk.frames.clone();
         for _ in 0..5 {
-            let again = 3 + dice.roll(frames.len() - 4);
-            let copy = frames[again].clone();
-            frames.insert(again + 1 + dice.roll(2), copy);
-            let at = 3 + dice.roll(frames.len() - 4);
-            frames.swap(at, at + 1);
+            let original = 3 + dice.roll(frames.len() - 4);
+            let copy = frames[original].clone();
+            frames.insert(original + 1 + dice.roll(2), copy);
+            let place = 3 + dice.roll(frames.len() - 4);
+            frames.swap(place, place + 1);
         }
         for (number, frame) in frames.iter_mut().enumerate() {
             frame.time_ns = support::START_NS + number as u64 * 10_000;
         }
-        let seen = seen_frames(&frames);
-        assert_eq!((seen.exchanges.len(), expected, seen.unpaired()), (8, 8, (0, 0)), "seed {seed}");
+        let result = measure_frames(&frames);
+        assert_eq!((result.exchanges.len(), expected, result.unpaired()), (8, 8, (0, 0)), "seed {seed}");
     }
 }
 
@@ -100,12 +100,12 @@ fn a_response_that_was_not_captured_is_not_replaced_by_the_next() {
     }
     let mut frames = talk.frames.clone();
     frames.remove(7);
-    let seen = seen_frames(&frames);
-    assert_eq!((seen.pairs(), seen.unpaired(), seen.summary.counts.holes), (vec![(4, 5), (9, 10)], (1, 0), 1));
+    let result = measure_frames(&frames);
+    assert_eq!((result.pairs(), result.unpaired(), result.summary.counts.holes), (vec![(4, 5), (9, 10)], (1, 0), 1));
     let mut frames = talk.frames.clone();
     frames.remove(6);
-    let seen = seen_frames(&frames);
-    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, 5), (9, 10)], (0, 1)), "a request was lost");
+    let result = measure_frames(&frames);
+    assert_eq!((result.pairs(), result.unpaired()), (vec![(4, 5), (9, 10)], (0, 1)), "a request was lost");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_handshake_of_tls_is_no_turn() {
     newer.client(b"\x14\x03\x03 \x17\x03\x03 finished");
     newer.client(REQUEST);
     newer.server(RESPONSE);
-    assert_eq!((seen(&newer).pairs(), seen(&newer).unpaired()), (vec![(7, 8)], (0, 0)), "TLS 1.3");
+    assert_eq!((measure(&newer).pairs(), measure(&newer).unpaired()), (vec![(7, 8)], (0, 0)), "TLS 1.3");
     let mut older = Talk::new();
     older.client(b"\x16\x03\x01 hello");
     older.server(b"\x16\x03\x03 hello");
@@ -142,7 +142,7 @@ fn a_handshake_of_tls_is_no_turn() {
         older.client(REQUEST);
         older.server(RESPONSE);
     }
-    assert_eq!((seen(&older).pairs(), seen(&older).unpaired()), (vec![(8, 9), (10, 11)], (0, 0)), "TLS 1.2");
+    assert_eq!((measure(&older).pairs(), measure(&older).unpaired()), (vec![(8, 9), (10, 11)], (0, 0)), "TLS 1.2");
 }
 
 #[test]

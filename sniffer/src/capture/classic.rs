@@ -8,10 +8,10 @@ use crate::segment::Packet;
 const FILE_HEAD: usize = 24;
 const RECORD_HEAD: usize = 16;
 
-/// The longest packet that is believed, as in libpcap.
+/// The longest valid packet in bytes, as in libpcap.
 pub const LONGEST: usize = 262_144;
 
-/// What the start of a file declares.
+/// The format that the start of a file declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     is_big_endian: bool,
@@ -21,8 +21,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// The format of a file that starts with these bytes; `None` if it is another one.
-    pub fn of(start: &[u8]) -> Option<Self> {
+    /// The format of a file that starts with these bytes; `None` if this is no such file.
+    pub fn parse(start: &[u8]) -> Option<Self> {
         let head: &[u8; FILE_HEAD] = start.get(..FILE_HEAD)?.try_into().ok()?;
         let (is_big_endian, unit_ns) = match head[..4] {
             [0xa1, 0xb2, 0xc3, 0xd4] => (true, 1_000),
@@ -32,13 +32,13 @@ impl Format {
             _ => return None,
         };
         let mut format = Self { is_big_endian, unit_ns, link_type: 0 };
-        // The upper half has flags.
+        // The upper half holds flags.
         format.link_type = format.word(head, 20) as i32 & 0xffff;
         Some(format)
     }
 
-    fn word(&self, bytes: &[u8], at: usize) -> u32 {
-        let word = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+    fn word(&self, bytes: &[u8], offset: usize) -> u32 {
+        let word = [bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]];
         if self.is_big_endian { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) }
     }
 }
@@ -114,31 +114,31 @@ mod tests {
             (0xa1b2_3c4d, false, 7_000_000_005),
         ] {
             let bytes = file(magic, 101, is_big_endian);
-            let format = Format::of(&bytes).expect("a format");
-            let mut seen = Vec::new();
+            let format = Format::parse(&bytes).expect("a format");
+            let mut packets = Vec::new();
             let mut take = |packet: &Packet<'_>| {
                 assert_eq!(packet.bytes, b"abc");
-                seen.push((packet.time_ns, packet.link_type, packet.frame, packet.original_length));
+                packets.push((packet.time_ns, packet.link_type, packet.frame, packet.original_length));
             };
-            assert_eq!(read(&mut Input::new(Slow(&bytes)), format, &mut take).expect("it is whole"), 1);
-            assert_eq!(read(&mut Input::new(&bytes[..]), format, &mut take).expect("it is whole"), 1);
-            assert_eq!(seen, [(time_ns, 101, 1, 60); 2]);
+            assert_eq!(read(&mut Input::new(Slow(&bytes)), format, &mut take).expect("a whole file"), 1);
+            assert_eq!(read(&mut Input::new(&bytes[..]), format, &mut take).expect("a whole file"), 1);
+            assert_eq!(packets, [(time_ns, 101, 1, 60); 2]);
         }
     }
 
     #[test]
     fn damage_is_named_and_what_came_before_is_counted() {
         let mut bytes = file(0xa1b2_c3d4, 1, true);
-        let format = Format::of(&bytes).expect("a format");
-        assert!(Format::of(&bytes[..23]).is_none() && Format::of(&[0x0a; 30]).is_none());
+        let format = Format::parse(&bytes).expect("a format");
+        assert!(Format::parse(&bytes[..23]).is_none() && Format::parse(&[0x0a; 30]).is_none());
         let record = bytes[24..].to_vec();
         bytes.extend(&record[..10]);
-        let (frames, error) = read(&mut Input::new(&bytes[..]), format, |_| {}).expect_err("it is cut");
+        let (frames, error) = read(&mut Input::new(&bytes[..]), format, |_| {}).expect_err("a cut file");
         assert_eq!((frames, error.to_string().as_str()), (1, "cut off within packet 2"));
         bytes[24 + 8] = 0xff;
         assert!(
             read(&mut Input::new(&bytes[..]), format, |_| {})
-                .expect_err("too long")
+                .expect_err("a record that is too long")
                 .1
                 .to_string()
                 .contains("packet 1 has")

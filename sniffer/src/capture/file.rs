@@ -12,21 +12,22 @@ use super::input::Input;
 use super::pcapng;
 use crate::segment::Packet;
 
-/// How what is compressed with gzip starts.
+/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Bytes that show which format it is.
+/// Bytes that are needed to recognise the format.
 const START: usize = 24;
 
-/// Hands each packet of a file to `take`, in the file's order; returns how many there were. What was read before an
-/// error was handed over.
+/// Hands each packet of a file to `take`, in the file's order; returns their number. Packets before an error are handed
+/// over too.
 pub fn read_file(path: &Path, take: impl FnMut(&Packet<'_>)) -> Result<u64, CaptureError> {
     let file =
         File::open(path).map_err(|error| CaptureError::File { path: path.to_owned(), reason: error.to_string() })?;
     read_stream(file, path, take)
 }
 
-/// The same for any source, which `name` stands for in errors: a pipe's packets are handed over as they come.
+/// Hands each packet of a source to `take`; errors call the source `name`. The packets of a pipe are handed over as
+/// they arrive.
 pub fn read_stream(source: impl Read, name: &Path, take: impl FnMut(&Packet<'_>)) -> Result<u64, CaptureError> {
     let mut input = Input::new(source);
     let is_compressed = input.peek(GZIP.len()).map(|start| *start == GZIP);
@@ -43,7 +44,7 @@ pub fn read_stream(source: impl Read, name: &Path, take: impl FnMut(&Packet<'_>)
 
 fn read_packets(input: &mut Input<impl Read>, take: impl FnMut(&Packet<'_>)) -> Result<u64, (u64, io::Error)> {
     let start = input.peek(START).map_err(|error| (0, error))?;
-    if let Some(format) = Format::of(start) {
+    if let Some(format) = Format::parse(start) {
         return classic::read(input, format, take);
     }
     if start.starts_with(&pcapng::MAGIC) {

@@ -1,4 +1,4 @@
-//! The filter of the kernel: which packets it hands over.
+//! The kernel's filter, which decides which packets it hands over.
 
 use std::os::fd::RawFd;
 
@@ -6,7 +6,7 @@ use pcap::BpfProgram;
 
 use super::CaptureError;
 
-/// Puts a filter in the place of the one before, without a packet between them: `pcap_setfilter` would drop those.
+/// Replaces the present filter without losing a packet; `pcap_setfilter` would drop the packets that arrive meanwhile.
 pub fn attach(socket: RawFd, program: &BpfProgram) -> Result<(), CaptureError> {
     let instructions = program.get_instructions();
     let length = u16::try_from(instructions.len()).expect("libpcap makes no longer filters than the kernel takes");
@@ -28,16 +28,16 @@ pub fn attach(socket: RawFd, program: &BpfProgram) -> Result<(), CaptureError> {
     Ok(())
 }
 
-/// The kernel's filter of these ports, of all connections or of a sample: with VLANs, and without for link layers that
-/// do not know them.
+/// The kernel's filter for these ports, for all connections or a sample of them: with VLANs, and without them for link
+/// layers that have none.
 pub fn filters(ports: &[u16], sample: Option<String>) -> [String; 2] {
     let plain = filter(ports, sample);
     [format!("{plain} or (vlan and ({plain} or (vlan and {plain})))"), plain]
 }
 
-/// Tunnels do not pass: what is in them is captured on their own interface. The filter knows TCP over IPv6 only right
-/// behind the IP head: packets with extension heads, and fragments of TCP (which have no ports, and are counted), all
-/// pass, and are looked at here.
+/// Tunnels do not pass, because their content is captured on their own interface. The filter finds TCP over IPv6 only
+/// directly behind the IP header, so all packets with extension headers pass, and are examined here. So do all
+/// fragments of TCP, which have no ports and are counted.
 fn filter(ports: &[u16], sample: Option<String>) -> String {
     let ports: Vec<String> = ports.iter().map(|port| format!("port {port}")).collect();
     let extended: Vec<String> = EXTENSIONS.iter().map(|number| format!("ip6[6] = {number}")).collect();
@@ -60,7 +60,7 @@ mod tests {
     use pcap::{Capture, Linktype};
 
     fn compile(link_type: i32, expression: &str) -> BpfProgram {
-        let dead = Capture::dead(Linktype(link_type)).expect("memory");
+        let dead = Capture::dead(Linktype(link_type)).expect("a capture without a source");
         dead.compile(expression, true).expect("the filter is right")
     }
 
@@ -116,7 +116,7 @@ mod tests {
         let is_ethernet = link_type == link::ETHERNET;
         let mut frame = Vec::new();
         let write = |step: PacketBuilderStep<etherparse::IpHeaders>, frame: &mut Vec<u8>| {
-            step.tcp_header(tcp.clone()).write(frame, b"GET / HTTP/1.1").expect("memory takes all");
+            step.tcp_header(tcp.clone()).write(frame, b"GET / HTTP/1.1").expect("memory takes everything");
         };
         let is_v6 = dice.roll().is_multiple_of(2);
         match dice.roll() % 3 {

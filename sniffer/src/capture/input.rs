@@ -1,11 +1,11 @@
-//! Reads a file or a pipe in large pieces, and gives what stands at its front.
+//! Reads a file or a pipe in large pieces, with a view of the next bytes.
 
 use std::io::{self, Read};
 
-/// Bytes read at a time: libpcap's 4 KiB cost more than all else.
+/// Bytes read at a time. With libpcap's 4 KiB the reading would cost more than all other work.
 const PIECE: usize = 256 * 1024;
 
-/// What was read of a source and not yet passed over.
+/// A source, with the bytes that were read and are not consumed yet.
 pub struct Input<R> {
     source: R,
     buffer: Vec<u8>,
@@ -14,7 +14,7 @@ pub struct Input<R> {
 }
 
 impl<R: Read> Input<R> {
-    /// Nothing read yet.
+    /// Reads nothing yet.
     pub fn new(source: R) -> Self {
         Self { source, buffer: vec![0; PIECE], start: 0, end: 0 }
     }
@@ -39,7 +39,7 @@ impl<R: Read> Input<R> {
         Ok(&self.buffer[self.start..self.end.min(self.start + count)])
     }
 
-    /// Passes over bytes that were looked at.
+    /// Consumes bytes.
     pub fn skip(&mut self, count: usize) {
         self.start = self.end.min(self.start + count);
     }

@@ -15,20 +15,21 @@ use crate::segment::Packet;
 use crate::share::{ConnectionHash, Share};
 use crate::tracker::Tracker;
 
-/// What to capture.
+/// The interface and the packets that are captured.
 #[derive(Debug, Clone)]
 pub struct LiveSettings {
     /// Name of the interface; `any` stands for all.
     pub interface: String,
     /// TCP ports of the servers.
     pub ports: Vec<u16>,
-    /// Bytes kept of each packet. The default keeps all, also of the segments of up to 64 KiB that network cards and the
-    /// kernel put together; the frames of the ring take only what a packet needs. Less costs exactness: what a chunked
-    /// body's sizes or the heads of a pipeline are not seen of is taken up again only with the next response.
+    /// Bytes kept of each packet. The default keeps all bytes, also of the segments of up to 64 KiB that network cards
+    /// and the kernel join; a packet takes no more of the ring than it needs. A smaller value costs exactness: when the
+    /// sizes of a chunked body or the heads of a pipeline are cut off, the connection is followed again from the next
+    /// response on.
     pub snap_length: u32,
-    /// Size of the kernel's ring in MiB, which counts as this process's memory: packets that come while the caller does
-    /// something else. 8 hold a gigabit for 60 ms, and never more than 0.6 s, so read at least twice a second; for 0.5
-    /// million packets a second take 64.
+    /// Size of the kernel's ring in MiB, which counts as this process's memory. The ring holds the packets that arrive
+    /// while the caller does something else: 8 MiB are enough for 60 ms of a gigabit link, and never last longer than
+    /// 0.6 s, so read at least twice a second. For 0.5 million packets a second take 64.
     pub buffer_mib: u32,
 }
 
@@ -38,11 +39,11 @@ impl Default for LiveSettings {
     }
 }
 
-/// How long the kernel may keep a block of packets that is not full. Not shorter, because a ring has only 4 blocks a MiB
-/// and each serves no longer than this, however few packets it holds.
+/// How long the kernel may keep a block of packets that is not full. It is not shorter because a ring has only 4 blocks
+/// a MiB, and each is closed after this time, however few packets it holds.
 const BLOCK_MS: i32 = 20;
 
-/// Packets taken in one go, so that a flood can't keep the caller from its other work.
+/// Most packets taken in one call, so that a flood can't keep the caller from its other work.
 const MOST_PACKETS: usize = 1 << 18;
 
 /// An open capture. Its descriptor becomes readable when there are packets.
@@ -54,7 +55,7 @@ pub struct Live {
     drops: Drops,
 }
 
-/// The kernel counts in 32 bits.
+/// The kernel's counter of drops, which has 32 bits, as a counter that does not wrap.
 #[derive(Default)]
 struct Drops {
     last: u32,
@@ -101,9 +102,9 @@ impl Live {
 
     /// From now on the kernel hands over, and the tracker takes, only this share of the connections.
     ///
-    /// The tracker changes over while both filters let pass what it takes: when the share falls, before the filter
-    /// changes, and when it rises, after. So nothing of a connection that stays is missed. Only on `any` it may be some
-    /// packets: there libpcap has to rewrite the filter, and drops what comes while it puts it in.
+    /// The tracker changes to the new share before the filter does when the share falls, and after the filter when it
+    /// rises. So no packet of a connection that stays in the sample is missed. Only on `any` some may be missed: there
+    /// libpcap has to rewrite the filter, and drops the packets that arrive while it sets the filter.
     pub fn sample(&mut self, tracker: &mut Tracker, share: Share) -> Result<(), CaptureError> {
         let sampling = tracker.sampling();
         let is_smaller = sampling.planned().exceeds(share);
@@ -130,7 +131,7 @@ impl Live {
         attach(self.capture.as_raw_fd(), &compiled.map_err(broken)?)
     }
 
-    /// Gives the tracker all packets that are there now and returns how many; never waits.
+    /// Gives the tracker all packets that are in the ring now, and returns their number; never waits.
     pub fn drain(&mut self, tracker: &mut Tracker) -> Result<usize, CaptureError> {
         self.drain_each(|packet| tracker.packet(packet))
     }

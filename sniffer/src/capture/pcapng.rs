@@ -1,6 +1,6 @@
 //! The pcapng format (draft-ietf-opsawg-pcapng): several interfaces, each with its link type and resolution of times.
 //!
-//! Not by libpcap, which refuses files whose interfaces differ.
+//! libpcap is not used because it refuses files whose interfaces differ.
 
 use std::io::{self, Read};
 
@@ -8,7 +8,7 @@ use super::classic::LONGEST;
 use super::input::Input;
 use crate::segment::Packet;
 
-/// How a file of this format starts.
+/// The first bytes of a file of this format.
 pub const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -17,13 +17,13 @@ const OLD_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const PACKET: u32 = 6;
 
-/// Type, length and the word behind them.
+/// Bytes of a block's type, length and the word behind them.
 const BLOCK_HEAD: usize = 12;
 
-/// What stands in a block of a packet before its bytes.
+/// Bytes of a packet's block before the packet itself.
 const PACKET_HEAD: usize = 28;
 
-/// The longest block that is believed, as in libpcap.
+/// The longest valid block in bytes, as in libpcap.
 const LONGEST_BLOCK: usize = 16 << 20;
 
 const RESOLUTION: u16 = 9;
@@ -45,22 +45,22 @@ impl Interface {
 
 /// Reads numbers in the section's byte order.
 #[derive(Clone, Copy)]
-struct Order {
+struct ByteOrder {
     is_big_endian: bool,
 }
 
-impl Order {
-    fn word(self, bytes: &[u8], at: usize) -> Option<u32> {
-        let word = *bytes.get(at..)?.first_chunk()?;
+impl ByteOrder {
+    fn word(self, bytes: &[u8], offset: usize) -> Option<u32> {
+        let word = *bytes.get(offset..)?.first_chunk()?;
         Some(if self.is_big_endian { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) })
     }
 
-    fn half(self, bytes: &[u8], at: usize) -> Option<u16> {
-        let half = *bytes.get(at..)?.first_chunk()?;
+    fn half(self, bytes: &[u8], offset: usize) -> Option<u16> {
+        let half = *bytes.get(offset..)?.first_chunk()?;
         Some(if self.is_big_endian { u16::from_be_bytes(half) } else { u16::from_le_bytes(half) })
     }
 
-    /// The description of an interface; `None` where it can't be right.
+    /// The description of an interface; `None` when it is damaged.
     fn interface(self, block: &[u8]) -> Option<Interface> {
         let link_type = i32::from(self.half(block, 8)?);
         let mut interface = Interface { link_type, units_per_second: 1_000_000, offset_s: 0 };
@@ -94,7 +94,7 @@ impl Order {
         interfaces: &[Interface],
     ) -> Result<Packet<'a>, String> {
         let short = || "its block is too short".to_owned();
-        let word = |at| self.word(block, at).ok_or_else(short);
+        let word = |offset| self.word(block, offset).ok_or_else(short);
         let number = if is_old { self.half(block, 8).map(u32::from).ok_or_else(short)? } else { word(8)? };
         let interface =
             interfaces.get(number as usize).ok_or_else(|| format!("interface {number} is not described"))?;
@@ -113,7 +113,7 @@ impl Order {
 /// it.
 pub fn read(input: &mut Input<impl Read>, mut take: impl FnMut(&Packet<'_>)) -> Result<u64, (u64, io::Error)> {
     let mut frame = 0;
-    let mut order = Order { is_big_endian: false };
+    let mut order = ByteOrder { is_big_endian: false };
     let mut interfaces: Vec<Interface> = Vec::new();
     loop {
         let wrong = |kind, text: String| (frame, io::Error::new(kind, text));

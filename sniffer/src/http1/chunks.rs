@@ -19,14 +19,14 @@ enum Place {
     TrailerLine,
 }
 
-/// What came of some more bytes.
+/// The result of reading more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// The body goes on.
     More,
     /// The body ended.
     Done,
-    /// This is no chunked body.
+    /// These bytes are no chunked body.
     Broken,
 }
 
@@ -36,24 +36,26 @@ impl Chunks {
         Self { place: Place::Size, left: 0, digits: 0 }
     }
 
-    /// Reads on; returns how many bytes belong to the body, all of them unless it is done or broken.
+    /// Reads the next bytes; returns how many of them belong to the body: all, unless it is done or broken.
     pub fn read(&mut self, bytes: &[u8]) -> (usize, Progress) {
-        let mut at = 0;
-        while at < bytes.len() {
-            let byte = bytes[at];
+        let mut position = 0;
+        while position < bytes.len() {
+            let byte = bytes[position];
             match self.place {
                 Place::Data => {
-                    let take = self.left.min((bytes.len() - at) as u64);
+                    let take = self.left.min((bytes.len() - position) as u64);
                     self.left -= take;
-                    at += take as usize;
+                    position += take as usize;
                     if self.left == 0 {
                         self.place = Place::DataEnd;
                     }
                     continue;
                 }
                 Place::Extension | Place::TrailerLine => {
-                    let Some(line) = memchr::memchr(b'\n', &bytes[at..]) else { return (bytes.len(), Progress::More) };
-                    at += line;
+                    let Some(line) = memchr::memchr(b'\n', &bytes[position..]) else {
+                        return (bytes.len(), Progress::More);
+                    };
+                    position += line;
                     self.place = match (self.place, self.left) {
                         (Place::Extension, 1..) => Place::Data,
                         _ => Place::Trailer,
@@ -69,30 +71,30 @@ impl Chunks {
                         self.place = Place::Extension;
                         continue;
                     }
-                    _ => return (at, Progress::Broken),
+                    _ => return (position, Progress::Broken),
                 },
                 Place::DataEnd => match byte {
                     b'\r' => {}
                     b'\n' => *self = Self::new(),
-                    _ => return (at, Progress::Broken),
+                    _ => return (position, Progress::Broken),
                 },
                 Place::Trailer => match byte {
                     b'\r' => {}
-                    b'\n' => return (at + 1, Progress::Done),
+                    b'\n' => return (position + 1, Progress::Done),
                     _ => self.place = Place::TrailerLine,
                 },
             }
-            at += 1;
+            position += 1;
         }
-        (at, Progress::More)
+        (position, Progress::More)
     }
 
-    /// How many of the next bytes may be anything without changing where the body ends.
+    /// Number of the next bytes whose content does not change where the body ends.
     pub fn opaque(&self) -> u64 {
         if self.place == Place::Data { self.left } else { 0 }
     }
 
-    /// Passes over bytes that were not captured; false if sizes may have been among them.
+    /// Passes over bytes that were not captured; false if these may have included sizes.
     pub fn skip(&mut self, length: u64) -> bool {
         if self.place != Place::Data || length > self.left + 2 {
             return false;

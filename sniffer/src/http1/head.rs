@@ -1,8 +1,9 @@
-//! Reads heads of HTTP/1.x messages by hand: what counts is where a message ends and whom it answers.
+//! Reads heads of HTTP/1.x messages, as far as is needed to know where a message ends and which request it answers.
 //!
-//! One scanner for whole heads, for heads that the snap length cut and for heads that no strict parser would take (a
-//! library gives nothing for a cut head). Framing: RFC 9112, section 6.
+//! One scanner reads complete heads, heads that the snap length cut, and heads that no strict parser accepts; a library
+//! gives no result for a cut head. Framing: RFC 9112, section 6.
 
+use crate::direction::line;
 use crate::method::Method;
 
 /// How a message's body ends.
@@ -20,7 +21,7 @@ pub enum Framing {
     Unknown,
 }
 
-/// What a request's head declares.
+/// The fields of a request's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHead {
     /// Its method.
@@ -29,7 +30,7 @@ pub struct RequestHead {
     pub framing: Framing,
 }
 
-/// What a response's head declares, before the request that it answers is considered.
+/// The fields of a response's head, before the request that it answers is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHead {
     /// The status code.
@@ -38,7 +39,7 @@ pub struct ResponseHead {
     pub framing: Framing,
 }
 
-/// The longest method that is believed, in bytes.
+/// The longest valid method, in bytes.
 const LONGEST_METHOD: usize = 255;
 
 /// A character of a token (RFC 9110, section 5.6.2).
@@ -46,7 +47,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// The method at the start of the bytes; `None` when this starts no request.
+/// The method at the start of the bytes; `None` when they start no request.
 fn method(bytes: &[u8]) -> Option<&[u8]> {
     let length = bytes.iter().take(LONGEST_METHOD + 1).take_while(|b| is_token(**b)).count();
     let token = &bytes[..length];
@@ -66,14 +67,14 @@ pub fn may_start_response(bytes: &[u8]) -> bool {
     bytes[..length] == START[..length]
 }
 
-/// True when a segment surely starts with a request: its line ends in the version, or the segment ends before that and
-/// what is there is a method and the start of a target.
+/// Whether a segment certainly starts with a request: its first line ends with the version, or the segment ends before
+/// that and holds a method and the start of a target.
 pub fn starts_request(bytes: &[u8]) -> bool {
     let Some(method) = method(bytes) else { return false };
     let Some(target) = bytes.get(method.len() + 1..) else { return false };
     match line(target) {
         Some((line, _)) => is_version_1(line),
-        // Of what is cut only a usual method is sure: any text may start with a word and a slash.
+        // In a cut line only a usual method is certain, because any text may start with a word and a slash.
         None => is_usual(method) && matches!(target.first(), Some(b'/' | b'h' | b'*')),
     }
 }
@@ -82,28 +83,21 @@ fn is_usual(method: &[u8]) -> bool {
     method.len() >= 3 && method.iter().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
 }
 
-/// True when a segment surely starts with a response.
+/// Whether a segment certainly starts with a response.
 pub fn starts_response(bytes: &[u8]) -> bool {
     bytes.len() >= 12 && status(bytes).is_some()
 }
 
-/// True for HTTP/2 with prior knowledge: nothing here is for this parser.
+/// Whether the client speaks HTTP/2 with prior knowledge, which this parser does not read.
 pub fn is_http2(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PRI * HTTP/2")
 }
 
-/// The target of the request that starts the bytes, as far as it is there.
+/// The target of the request at the start of the bytes, as far as it was captured.
 pub fn target(bytes: &[u8]) -> &[u8] {
     let Some(rest) = method(bytes).and_then(|method| bytes.get(method.len() + 1..)) else { return &[] };
     let end = memchr::memchr3(b' ', b'\r', b'\n', rest).unwrap_or(rest.len());
     &rest[..end]
-}
-
-/// The first line without its end, and where the next one starts.
-fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let end = memchr::memchr(b'\n', bytes)?;
-    let text = &bytes[..end];
-    Some((text.strip_suffix(b"\r").unwrap_or(text), end + 1))
 }
 
 fn is_version_1(target_and_version: &[u8]) -> bool {
@@ -124,7 +118,7 @@ fn status(bytes: &[u8]) -> Option<u16> {
     (100..=999).contains(&code).then_some(code)
 }
 
-/// What the header fields declare of the body, and where they end if they do.
+/// The header fields about the body, and the end of the head if it is there.
 #[derive(Default)]
 struct Fields {
     end: Option<usize>,
@@ -134,35 +128,37 @@ struct Fields {
     chunked: bool,
 }
 
-fn fields(bytes: &[u8], mut at: usize) -> Fields {
-    let mut found = Fields::default();
-    while let Some((text, next)) = line(&bytes[at..]) {
-        at += next;
+fn fields(bytes: &[u8], mut position: usize) -> Fields {
+    let mut fields = Fields::default();
+    while let Some((text, next)) = line(&bytes[position..]) {
+        position += next;
         match text.first() {
             None => {
-                found.end = Some(at);
+                fields.end = Some(position);
                 break;
             }
             Some(b'c' | b'C') => {
                 if let Some(value) = value(text, b"content-length:") {
                     match content_length(value) {
-                        Some(length) if found.length.is_none_or(|seen| seen == length) => found.length = Some(length),
-                        _ => found.bad_length = true,
+                        Some(length) if fields.length.is_none_or(|other| other == length) => {
+                            fields.length = Some(length);
+                        }
+                        _ => fields.bad_length = true,
                     }
                 }
             }
             Some(b't' | b'T') => {
                 if let Some(value) = value(text, b"transfer-encoding:") {
                     let last = value.rsplit(|b| *b == b',').next().unwrap_or(value);
-                    // What was once the name of no coding.
-                    found.encoded |= !value.trim_ascii().eq_ignore_ascii_case(b"identity");
-                    found.chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+                    // `identity` is an old name for no coding.
+                    fields.encoded |= !value.trim_ascii().eq_ignore_ascii_case(b"identity");
+                    fields.chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
                 }
             }
             _ => {}
         }
     }
-    found
+    fields
 }
 
 fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
@@ -183,10 +179,10 @@ fn content_length(value: &[u8]) -> Option<u64> {
 }
 
 /// A head and how many bytes it took; the length is `None` when the bytes end before the head does.
-pub type Read<T> = Option<(T, Option<usize>)>;
+pub type HeadAndLength<T> = Option<(T, Option<usize>)>;
 
-/// Reads a request's head. `None`: this is none.
-pub fn request(bytes: &[u8]) -> Read<RequestHead> {
+/// Reads a request's head. `None`: the bytes start no request.
+pub fn request(bytes: &[u8]) -> HeadAndLength<RequestHead> {
     let token = method(bytes)?;
     let method = Method::new(token);
     let Some((start, next)) = line(bytes) else {
@@ -206,8 +202,8 @@ pub fn request(bytes: &[u8]) -> Read<RequestHead> {
     Some((RequestHead { method, framing }, fields.end))
 }
 
-/// Reads a response's head. `None`: this is none.
-pub fn response(bytes: &[u8]) -> Read<ResponseHead> {
+/// Reads a response's head. `None`: the bytes start no response.
+pub fn response(bytes: &[u8]) -> HeadAndLength<ResponseHead> {
     let status = status(bytes)?;
     let fields = line(bytes).map(|(_, next)| fields(bytes, next)).unwrap_or_default();
     let framing = match (fields.end, fields.length) {
@@ -221,7 +217,8 @@ pub fn response(bytes: &[u8]) -> Read<ResponseHead> {
     Some((ResponseHead { status, framing }, fields.end))
 }
 
-/// Where the head ends that starts the bytes, looking only behind `from`: what is before was looked at already.
+/// The end of the head at the start of the bytes, searched for from position `from` on: the bytes before were searched
+/// already.
 pub fn end(bytes: &[u8], from: usize) -> Option<usize> {
     for feed in memchr::memchr_iter(b'\n', &bytes[from..]) {
         match &bytes[from + feed + 1..] {

@@ -1,7 +1,7 @@
 //! HTTP/1.x on one connection: where messages start and end (RFC 9112). Bodies are passed over, never kept.
 //!
-//! Where that is not known any more (bytes are missing, or these are no messages), the next message is looked for at the
-//! start of segments.
+//! Where that is no longer known (bytes are missing, or the bytes are no messages), the next message is searched for at
+//! the start of segments.
 
 mod assemble;
 mod chunks;
@@ -10,48 +10,48 @@ mod pairing;
 
 use std::collections::VecDeque;
 
+use crate::direction::{Direction, Directions};
 use crate::ledger::Ledger;
 use crate::piece::{Context, Moment, Piece, Side};
-use crate::reader::{Reader, Readers};
 use chunks::{Chunks, Progress};
 use pairing::{Answer, Gap, Request};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReadState {
     /// A message starts here, or its head goes on.
     Head,
-    /// So many bytes of body are to come.
+    /// Bytes of the body that are still to come.
     Length(u64),
     Chunked(Chunks),
     UntilClose,
-    /// It is not known where the next message starts: wait for a segment that starts one. The message whose end was
-    /// lost, if there is one, goes on until then.
+    /// It is not known where the next message starts: wait for a segment that starts a message. A message whose end was
+    /// lost continues until then.
     Search,
-    /// The connection went over to another protocol.
+    /// The connection changed to another protocol.
     Opaque,
 }
 
 /// The dialogue of one connection.
 pub struct Http1 {
-    readers: Readers<State>,
-    /// In the order sent; the first is the one that `answer` belongs to, if that is paired.
+    directions: Directions<ReadState>,
+    /// In the order in which they were sent; if `answer` is paired, it belongs to the first.
     requests: VecDeque<Request>,
     answer: Option<Answer>,
-    /// The last of `requests` is still coming in.
+    /// The end of the last of `requests` has not arrived.
     open: bool,
     /// Requests may have been missed since the last one.
     gap: Gap,
     /// Responses may have been missed since the last one.
     resync: bool,
-    /// The client went over to HTTP/2.
+    /// The client changed to HTTP/2.
     is_http2: bool,
 }
 
 impl Http1 {
-    /// A connection that is met in the middle.
+    /// A connection whose beginning was not captured.
     pub fn new() -> Self {
         Self {
-            readers: Readers::new(State::Search),
+            directions: Directions::new(ReadState::Search),
             requests: VecDeque::new(),
             answer: None,
             open: false,
@@ -63,14 +63,14 @@ impl Http1 {
 
     /// The direction starts here.
     pub fn open(&mut self, side: Side) {
-        self.reader(side).state = State::Head;
+        self.direction(side).state = ReadState::Head;
         match side {
             Side::Client => self.gap = Gap::None,
             Side::Server => self.resync = false,
         }
     }
 
-    /// Takes the next bytes of a direction; returns how many.
+    /// Takes the next bytes of a direction; returns the number of bytes that were taken.
     pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
         if side == Side::Server {
             self.find_boundary(piece, context);
@@ -79,36 +79,36 @@ impl Http1 {
         let mut at = 0;
         while at < length {
             let bytes = &piece.bytes[at..];
-            match self.reader(side).state {
-                State::Opaque => {
+            match self.direction(side).state {
+                ReadState::Opaque => {
                     self.is_http2 |= side == Side::Client && head::is_http2(bytes);
                     at = length;
                 }
-                State::Search if side == Side::Client && at == 0 && head::starts_request(bytes) => {
+                ReadState::Search if side == Side::Client && at == 0 && head::starts_request(bytes) => {
                     self.open = false;
-                    self.readers.client.state = State::Head;
+                    self.directions.client.state = ReadState::Head;
                 }
-                State::Search | State::UntilClose => {
+                ReadState::Search | ReadState::UntilClose => {
                     at = length;
                     self.touch(side, piece, at as u32);
                 }
-                State::Head => match self.head(side, piece, at, context) {
+                ReadState::Head => match self.head(side, piece, at, context) {
                     Some(next) => at = next,
                     None => return at as u32,
                 },
-                State::Length(left) => {
+                ReadState::Length(left) => {
                     let take = left.min(bytes.len() as u64);
                     at += take as usize;
-                    self.reader(side).state = State::Length(left - take);
+                    self.direction(side).state = ReadState::Length(left - take);
                     self.touch(side, piece, at as u32);
                     if take == left {
                         self.finish(side, true, context);
                     }
                 }
-                State::Chunked(mut chunks) => {
+                ReadState::Chunked(mut chunks) => {
                     let (used, progress) = chunks.read(bytes);
                     at += used;
-                    self.reader(side).state = State::Chunked(chunks);
+                    self.direction(side).state = ReadState::Chunked(chunks);
                     self.touch(side, piece, at as u32);
                     match progress {
                         Progress::More => {}
@@ -127,80 +127,80 @@ impl Http1 {
         piece.length()
     }
 
-    /// Bytes of a direction are missing.
+    /// Passes over missing bytes of a direction.
     pub fn hole(&mut self, side: Side, length: u32, context: &mut Context<'_>) {
         self.pass_over(side, length, None, context);
     }
 
-    /// Position and framing of a direction are lost.
+    /// Notes that position and framing of a direction are lost.
     pub fn lose(&mut self, side: Side, ledger: &mut Ledger) {
-        if self.reader(side).state == State::Opaque {
+        if self.direction(side).state == ReadState::Opaque {
             return;
         }
-        self.readers.forget(side, ledger);
+        self.directions.forget(side, ledger);
         self.lose_framing(side);
     }
 
-    /// A direction ended before sequence number `seq`.
+    /// Notes that a direction ended before sequence number `seq`.
     pub fn end(&mut self, side: Side, seq: u32, context: &mut Context<'_>) {
-        let begun = self.readers.forget(side, context.ledger) > 0;
+        let begun = self.directions.forget(side, context.ledger) > 0;
         if side == Side::Client {
             return;
         }
-        match (&self.answer, self.readers.server.state) {
-            (Some(answer), State::UntilClose) => {
+        match (&self.answer, self.directions.server.state) {
+            (Some(answer), ReadState::UntilClose) => {
                 let known = answer.end == seq;
                 self.finish(side, known, context);
             }
-            (Some(answer), State::Search) => {
-                // Had there been other requests, what came last might belong to their responses.
-                let alone = self.requests.len() == 1 && self.gap != Gap::Loss && !context.client_is_behind;
-                let known = answer.end == seq && !answer.end_uncertain && alone;
+            (Some(answer), ReadState::Search) => {
+                // With other requests, the last bytes might belong to their responses.
+                let is_alone = self.requests.len() == 1 && self.gap != Gap::Loss && !context.client_is_behind;
+                let known = answer.end == seq && !answer.end_uncertain && is_alone;
                 self.finish(side, known, context);
             }
             (Some(_), _) => self.break_off(context.ledger),
-            (None, State::Head) if begun => context.ledger.counts.unfinished_responses += 1,
+            (None, ReadState::Head) if begun => context.ledger.counts.unfinished_responses += 1,
             _ => {}
         }
         if self.requests.is_empty() {
-            // A closed connection is kept for a while; its memory is of more use to the next one.
+            // A closed connection is kept for a while, but its memory is given back at once.
             self.requests = VecDeque::new();
         }
     }
 
-    /// The connection is no longer followed.
+    /// Stops following the connection.
     pub fn close(&mut self, context: &mut Context<'_>) {
         let ledger = &mut *context.ledger;
-        self.readers.forget_all(ledger);
+        self.directions.forget_all(ledger);
         self.break_off(ledger);
         self.give_up(self.requests.len(), ledger);
     }
 
-    /// How many of the next bytes may be anything.
+    /// Number of the next bytes whose content does not matter.
     pub fn opaque(&self, side: Side) -> u64 {
-        match self.readers.of(side).state {
-            // A segment that starts a response may end this one: it has to be seen.
+        match self.directions.of(side).state {
+            // A segment that starts another response would end this one, so its content matters.
             _ if side == Side::Server && self.answer.as_ref().is_some_and(|answer| !answer.paired) => 0,
-            State::Length(left) => left,
-            State::Chunked(chunks) => chunks.opaque(),
-            State::UntilClose | State::Opaque => u64::MAX,
-            State::Head | State::Search => 0,
+            ReadState::Length(left) => left,
+            ReadState::Chunked(chunks) => chunks.opaque(),
+            ReadState::UntilClose | ReadState::Opaque => u64::MAX,
+            ReadState::Head | ReadState::Search => 0,
         }
     }
 
-    /// The connection went over to another protocol, and no response is coming in any more.
+    /// Whether the connection changed to another protocol and no response is under way.
     pub fn is_over(&self) -> bool {
-        self.readers.server.state == State::Opaque && self.answer.is_none()
+        self.directions.server.state == ReadState::Opaque && self.answer.is_none()
     }
 
-    /// False when the server's last bytes were of no message.
+    /// False when the server's last bytes belonged to no message.
     pub fn is_followed(&self) -> bool {
-        !self.is_http2 && (self.readers.server.state != State::Search || self.answer.is_some())
+        !self.is_http2 && (self.directions.server.state != ReadState::Search || self.answer.is_some())
     }
 
     /// Bytes held back.
     pub fn held_bytes(&self) -> usize {
-        self.readers.held_bytes()
+        self.directions.held_bytes()
     }
 
     /// Requests whose response has not ended.
@@ -208,19 +208,20 @@ impl Http1 {
         self.requests.len()
     }
 
-    /// When the oldest request ended of whose response no byte has come; nothing where one may have come unseen.
+    /// When the oldest request without any byte of a response ended; `None` when bytes of a response may have been
+    /// missed.
     pub fn oldest_unanswered(&self) -> Option<Moment> {
         let begun = usize::from(self.answer.as_ref().is_some_and(|answer| answer.paired));
         let request = self.requests.get(begun).filter(|request| request.whole && request.after_gap == Gap::None)?;
-        let is_sure = !self.resync && self.readers.server.state != State::Search;
+        let is_sure = !self.resync && self.directions.server.state != ReadState::Search;
         is_sure.then_some(request.last)
     }
 
-    fn reader(&mut self, side: Side) -> &mut Reader<State> {
-        self.readers.of_mut(side)
+    fn direction(&mut self, side: Side) -> &mut Direction<ReadState> {
+        self.directions.of_mut(side)
     }
 
-    /// The message that is coming in reaches up to the piece's byte `at`.
+    /// Extends the present message up to the piece's byte `at`.
     fn touch(&mut self, side: Side, piece: &Piece<'_>, at: u32) {
         match side {
             Side::Client if self.open => {
@@ -240,21 +241,21 @@ impl Http1 {
         }
     }
 
-    /// While the end of a response is unknown: does the next one start with this piece?
+    /// While the end of a response is unknown: ends it if the next response starts with this piece.
     fn find_boundary(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
-        let searching = self.readers.server.state == State::Search;
+        let searching = self.directions.server.state == ReadState::Search;
         let orphan = self.answer.as_ref().is_some_and(|answer| !answer.paired);
         if !(searching || orphan) || !head::starts_response(piece.bytes) {
             return;
         }
         let Some(answer) = &mut self.answer else {
-            self.readers.server.state = State::Head;
+            self.directions.server.state = ReadState::Head;
             return;
         };
         let mut others = self.requests.iter().skip(usize::from(answer.paired));
         let next = others.clone().next();
         if let Some(answered) = others.find(|request| request.ack == Some(piece.seq)) {
-            // Had there been requests between, what came last might belong to their responses.
+            // With requests between the two, the last bytes might belong to their responses.
             let is_next = next.is_some_and(|next| next.start == answered.start) && answered.after_gap != Gap::Loss;
             let known = answer.end == piece.seq && !answer.end_uncertain && is_next;
             self.finish(Side::Server, known, context);
@@ -263,44 +264,45 @@ impl Http1 {
         }
     }
 
-    /// Passes over bytes whose content is not there; `seen`: the piece that they were cut from, else they were lost.
-    fn pass_over(&mut self, side: Side, length: u32, seen: Option<&Piece<'_>>, context: &mut Context<'_>) {
+    /// Passes over bytes whose content was not captured. `source` is the piece from which they were cut; `None`: they
+    /// were lost.
+    fn pass_over(&mut self, side: Side, length: u32, source: Option<&Piece<'_>>, context: &mut Context<'_>) {
         let mut left = u64::from(length);
         while left > 0 {
-            let here = seen.map_or(0, |piece| piece.length() - left as u32);
-            match self.reader(side).state {
-                State::Opaque => return,
-                State::Search | State::UntilClose => {
-                    match seen {
+            let here = source.map_or(0, |piece| piece.length() - left as u32);
+            match self.direction(side).state {
+                ReadState::Opaque => return,
+                ReadState::Search | ReadState::UntilClose => {
+                    match source {
                         Some(piece) => self.touch(side, piece, piece.length()),
                         None => self.lose_end(side),
                     }
                     return;
                 }
-                State::Head => {
+                ReadState::Head => {
                     context.ledger.counts.lost_heads += 1;
                     self.lose(side, context.ledger);
                     return;
                 }
-                State::Length(rest) => {
+                ReadState::Length(rest) => {
                     let take = rest.min(left);
                     left -= take;
-                    if let Some(piece) = seen {
+                    if let Some(piece) = source {
                         self.touch(side, piece, here + take as u32);
                     }
-                    self.reader(side).state = State::Length(rest - take);
+                    self.direction(side).state = ReadState::Length(rest - take);
                     if take == rest {
-                        self.finish(side, seen.is_some(), context);
+                        self.finish(side, source.is_some(), context);
                     }
                 }
-                State::Chunked(mut chunks) => {
+                ReadState::Chunked(mut chunks) => {
                     if chunks.skip(left) {
-                        self.reader(side).state = State::Chunked(chunks);
+                        self.direction(side).state = ReadState::Chunked(chunks);
                     } else {
                         self.lose_framing(side);
                         self.lose_end(side);
                     }
-                    if let Some(piece) = seen {
+                    if let Some(piece) = source {
                         self.touch(side, piece, piece.length());
                     }
                     return;
@@ -309,16 +311,17 @@ impl Http1 {
         }
     }
 
-    /// From here on, it is not known where a message of this direction ends or starts.
+    /// Notes that it is not known any more where a message of this direction ends or starts.
     fn lose_framing(&mut self, side: Side) {
-        self.reader(side).state = State::Search;
+        self.direction(side).state = ReadState::Search;
         match side {
             Side::Client => self.gap = Gap::Loss,
             Side::Server => self.resync = true,
         }
     }
 
-    /// A request's last bytes were lost, unless more of it comes. (Of a response, `Answer::end` tells.)
+    /// Notes that the last bytes of a request were lost, unless more of it arrives. (For a response, `Answer::end`
+    /// shows it.)
     fn lose_end(&mut self, side: Side) {
         if side == Side::Client
             && self.open

@@ -1,24 +1,23 @@
 //! Which response answers which request.
 //!
-//! Responses come in the order of requests, so the first waiting request is the one. That holds only while no message
-//! was missed. Where one may have been, sequence numbers decide: a client that waits for the response before it sends
-//! its next request acknowledges, with that request, everything before the byte with which the response to it starts.
-//! A response that does not start at such a byte is an orphan: no pair is guessed.
+//! Responses arrive in the order of the requests, so a response belongs to the first waiting request, as long as no
+//! message was missed. Where one may have been missed, sequence numbers decide: a client that waits for a response
+//! before it sends its next request acknowledges, with that request, everything before the first byte of the response
+//! to it. A response that does not start at such a byte is an orphan: no pair is guessed.
 
-use super::assemble::Taken;
 use super::chunks::Chunks;
 use super::head::{Framing, RequestHead, ResponseHead};
-use super::{Http1, State};
+use super::{Http1, ReadState};
+use crate::direction::{HeadOutcome, Start};
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;
 use crate::method::Method;
 use crate::piece::{Context, Moment, Piece, Side, between, is_after};
-use crate::reader::Start;
 
-/// Pipelined requests that may wait on one connection.
+/// Most pipelined requests that may wait on one connection.
 const MOST_WAITING: usize = 128;
 
-/// What is missing between two requests.
+/// The kind of gap between two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gap {
     None,
@@ -46,9 +45,9 @@ pub(super) struct Request {
     pub(super) after_gap: Gap,
 }
 
-/// The response that is coming in.
+/// The response that is under way.
 pub(super) struct Answer {
-    /// It answers the first of the requests; else it is an orphan.
+    /// It answers the first of the requests; otherwise it is an orphan.
     pub(super) paired: bool,
     pub(super) status: u16,
     pub(super) first: Moment,
@@ -57,11 +56,11 @@ pub(super) struct Answer {
     pub(super) last: Moment,
     /// Sequence number of its first byte.
     pub(super) start: u32,
-    /// Sequence number behind the last byte seen.
+    /// Sequence number behind the last captured byte.
     pub(super) end: u32,
-    /// The last byte of the request that was seen before the answer began.
+    /// The last byte of the request that was captured before the answer began.
     pub(super) request_end: Moment,
-    /// Bytes of other messages may have been taken for its own: its last byte is not known.
+    /// Bytes of other messages may have been taken for its own, so its last byte is not known.
     pub(super) end_uncertain: bool,
 }
 
@@ -105,18 +104,18 @@ impl Http1 {
         }
         match head.framing {
             Framing::None => self.finish(Side::Client, true, context),
-            Framing::Length(length) => self.readers.client.state = State::Length(length),
-            Framing::Chunked => self.readers.client.state = State::Chunked(Chunks::new()),
+            Framing::Length(length) => self.directions.client.state = ReadState::Length(length),
+            Framing::Chunked => self.directions.client.state = ReadState::Chunked(Chunks::new()),
             Framing::UntilClose | Framing::Unknown => {
                 self.gap = if self.gap == Gap::Loss { Gap::Loss } else { Gap::Cut };
-                self.readers.client.state = State::Search;
+                self.directions.client.state = ReadState::Search;
             }
         }
     }
 
-    /// A request that acknowledges just the bytes seen of a response whose end was lost shows that it ended there.
+    /// Ends a response whose end was lost, when a request acknowledges exactly the bytes of it that were captured.
     fn settle(&mut self, ack: Option<u32>, context: &mut Context<'_>) {
-        if self.readers.server.state != State::Search || self.requests.len() != 1 {
+        if self.directions.server.state != ReadState::Search || self.requests.len() != 1 {
             return;
         }
         if let Some(answer) = &self.answer
@@ -128,7 +127,7 @@ impl Http1 {
         }
     }
 
-    /// Finds the request that a response answers, gives up those that were passed over, and follows its body.
+    /// Finds the request that a response answers, gives up the requests before it, and follows the response's body.
     pub(super) fn begin_answer(
         &mut self,
         head: ResponseHead,
@@ -136,20 +135,20 @@ impl Http1 {
         length: usize,
         piece: &Piece<'_>,
         context: &mut Context<'_>,
-    ) -> Taken {
+    ) -> HeadOutcome {
         let status = head.status;
         if (100..200).contains(&status) && status != 101 {
-            // It shows which request is answered, as the final response would.
+            // An interim response shows which request is answered, as the final response does.
             self.find_request(start, context);
             if head.framing == Framing::Unknown {
                 self.lose_framing(Side::Server);
             }
-            return Taken::Bytes(length);
+            return HeadOutcome::Bytes(length);
         }
         let paired = match self.find_request(start, context) {
             Pairing::First => true,
             Pairing::Orphan => false,
-            Pairing::Wait => return Taken::Wait,
+            Pairing::Wait => return HeadOutcome::Wait,
         };
         context.ledger.counts.orphan_responses += u64::from(!paired);
         let request = self.requests.front().filter(|_| paired);
@@ -173,27 +172,27 @@ impl Http1 {
         });
         match framing {
             Framing::None => self.finish(Side::Server, true, context),
-            Framing::Length(length) => self.readers.server.state = State::Length(length),
-            Framing::Chunked => self.readers.server.state = State::Chunked(Chunks::new()),
-            Framing::UntilClose => self.readers.server.state = State::UntilClose,
+            Framing::Length(length) => self.directions.server.state = ReadState::Length(length),
+            Framing::Chunked => self.directions.server.state = ReadState::Chunked(Chunks::new()),
+            Framing::UntilClose => self.directions.server.state = ReadState::UntilClose,
             Framing::Unknown => self.lose_framing(Side::Server),
         }
         if switches {
             self.become_opaque(context.ledger);
         }
-        Taken::Bytes(length)
+        HeadOutcome::Bytes(length)
     }
 
     fn find_request(&mut self, start: Start, context: &mut Context<'_>) -> Pairing {
         let first = self.requests.front();
-        let found = if self.resync || first.is_some_and(|request| request.after_gap != Gap::None) {
+        let candidate = if self.resync || first.is_some_and(|request| request.after_gap != Gap::None) {
             self.requests.iter().position(|request| request.ack == Some(start.seq))
         } else {
             first.map(|_| 0)
         };
-        // What the server had not received when it sent this, it can't have answered.
+        // The server can't have answered a request that it had not received when it sent this.
         let received = |request: &Request| start.ack.is_none_or(|ack| is_after(ack, request.start));
-        match found {
+        match candidate {
             Some(position) if received(&self.requests[position]) => {
                 self.give_up(position, context.ledger);
                 self.requests[0].after_gap = Gap::None;
@@ -201,7 +200,7 @@ impl Http1 {
                 Pairing::First
             }
             Some(_) => Pairing::Orphan,
-            // The request may come yet: captures of several queues are not in order.
+            // The request may still arrive, because captures of several queues are not in order.
             None if context.patient
                 && context.client_next.zip(start.ack).is_some_and(|(next, ack)| is_after(ack, next)) =>
             {
@@ -211,9 +210,9 @@ impl Http1 {
         }
     }
 
-    /// The message of a direction ended; `known`: its last byte was seen.
+    /// Ends the message of a direction; `known`: its last byte was captured.
     pub(super) fn finish(&mut self, side: Side, known: bool, context: &mut Context<'_>) {
-        self.reader(side).state = State::Head;
+        self.direction(side).state = ReadState::Head;
         let known = known && !context.is_late;
         if side == Side::Client {
             if self.open
@@ -230,7 +229,7 @@ impl Http1 {
             return;
         }
         let Some(request) = self.pop(context.ledger) else { return };
-        // A response may come before its request ended: then what was sent before it counts.
+        // A response may begin before its request ends; then the request's last byte before the response counts.
         let request_end_before = |moment: Moment| {
             let in_time = request.whole && request.last.time_ns <= moment.time_ns;
             if in_time { request.last } else { answer.request_end }
@@ -259,7 +258,7 @@ impl Http1 {
         });
     }
 
-    /// The response that is coming in does not end.
+    /// Gives up the response that is under way.
     pub(super) fn break_off(&mut self, ledger: &mut Ledger) {
         if let Some(answer) = self.answer.take()
             && answer.paired
@@ -276,7 +275,7 @@ impl Http1 {
         Some(request)
     }
 
-    /// The first requests get no answer.
+    /// Gives up the first requests, which get no answer.
     pub(super) fn give_up(&mut self, count: usize, ledger: &mut Ledger) {
         for _ in 0..count {
             self.pop(ledger);
@@ -285,9 +284,9 @@ impl Http1 {
     }
 
     pub(super) fn become_opaque(&mut self, ledger: &mut Ledger) {
-        self.readers.forget_all(ledger);
-        self.readers.client.state = State::Opaque;
-        self.readers.server.state = State::Opaque;
+        self.directions.forget_all(ledger);
+        self.directions.client.state = ReadState::Opaque;
+        self.directions.server.state = ReadState::Opaque;
         self.give_up(self.requests.len(), ledger);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: the wiki page BinaryProtocolRevamped of memcached.
 
-use super::{Parsed, Reply, ReplyHead, RequestHead};
+use super::{CommandHead, Parsed, ReplyHead, ReplyRule};
 use crate::figures::StatusClass;
 use crate::method::Method;
 
@@ -12,13 +12,13 @@ pub const RESPONSE: u8 = 0x81;
 
 const HEAD: usize = 24;
 
-/// The longest message that is believed.
+/// The longest valid body, in bytes.
 const MOST_BODY: u32 = 1 << 30;
 
 const STAT: u8 = 0x10;
 const QUITQ: u8 = 0x17;
 
-/// Commands by their number; those that end in `q` keep silent about what is as usual.
+/// Commands by their number; those that end in `q` are not answered when the result is as usual.
 const COMMANDS: [&str; 0x25] = [
     "get",
     "set",
@@ -83,59 +83,50 @@ fn head(bytes: &[u8], magic: u8) -> Parsed<Head> {
     Parsed::Head(Head { opcode: head[1], key, extras, status: u16_at(6), body, opaque: u32_at(12) })
 }
 
-/// Command and opaque value: a response repeats both.
+/// Command and opaque value, which a response repeats.
 fn token(head: &Head) -> Option<u64> {
     Some(u64::from(head.opaque) << 8 | u64::from(head.opcode))
 }
 
-/// True for a token that distinguishes requests: most clients that don't use the value leave it zero.
+/// Whether a token distinguishes requests; most clients that don't use the opaque value leave it zero.
 pub fn identifies_request(token: u64) -> bool {
     token >> 8 != 0
 }
 
 /// Reads the head of a request.
-pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
-    let head = match head(bytes, REQUEST) {
-        Parsed::Head(head) => head,
-        Parsed::Short => return Parsed::Short,
-        Parsed::Bad => return Parsed::Bad,
-    };
-    let name = COMMANDS.get(usize::from(head.opcode)).copied().unwrap_or("other");
-    let reply = match head.opcode {
-        QUITQ => Reply::Never,
-        _ if name.ends_with('q') => Reply::Quiet,
-        _ => Reply::Always,
-    };
-    let key_at = HEAD + head.extras;
-    Parsed::Head(RequestHead {
-        length: HEAD,
-        body: u64::from(head.body),
-        method: Method::new(name.as_bytes()),
-        key: bytes.get(key_at..key_at + head.key).unwrap_or(b""),
-        reply,
-        token: token(&head),
+pub fn request(bytes: &[u8]) -> Parsed<CommandHead<'_>> {
+    head(bytes, REQUEST).map(|head| {
+        let name = COMMANDS.get(usize::from(head.opcode)).copied().unwrap_or("other");
+        let reply = match head.opcode {
+            QUITQ => ReplyRule::Never,
+            _ if name.ends_with('q') => ReplyRule::Quiet,
+            _ => ReplyRule::Always,
+        };
+        let key_at = HEAD + head.extras;
+        CommandHead {
+            length: HEAD,
+            body: u64::from(head.body),
+            method: Method::new(name.as_bytes()),
+            key: bytes.get(key_at..key_at + head.key).unwrap_or(b""),
+            reply,
+            token: token(&head),
+        }
     })
 }
 
 /// Reads the head of a response, or of a part of one: statistics come one by one until one has no key.
 pub fn reply(bytes: &[u8]) -> Parsed<ReplyHead> {
-    let head = match head(bytes, RESPONSE) {
-        Parsed::Head(head) => head,
-        Parsed::Short => return Parsed::Short,
-        Parsed::Bad => return Parsed::Bad,
-    };
-    let class = match head.status {
-        0x00..=0x02 | 0x05 => StatusClass::Successful,
-        0x03 | 0x04 | 0x06..=0x81 => StatusClass::ClientError,
-        _ => StatusClass::ServerError,
-    };
-    Parsed::Head(ReplyHead {
+    head(bytes, RESPONSE).map(|head| ReplyHead {
         length: HEAD,
         body: u64::from(head.body),
         is_last: head.opcode != STAT || head.key == 0 || head.status != 0,
         status: head.status,
         word: "",
-        class,
+        class: match head.status {
+            0x00..=0x02 | 0x05 => StatusClass::Successful,
+            0x03 | 0x04 | 0x06..=0x81 => StatusClass::ClientError,
+            _ => StatusClass::ServerError,
+        },
         token: token(&head),
     })
 }
@@ -156,7 +147,7 @@ mod tests {
         let bytes = message(REQUEST, 0x0d, b"key");
         let Parsed::Head(request) = request(&bytes) else { panic!("no request") };
         assert_eq!((request.method.as_str(), request.body, request.key), ("getkq", 3, &b"key"[..]));
-        assert_eq!(request.reply, Reply::Quiet);
+        assert_eq!(request.reply, ReplyRule::Quiet);
         let Parsed::Head(answer) = reply(&message(RESPONSE, 0x0d, b"key")) else { panic!("no reply") };
         assert_eq!((answer.token, answer.is_last), (request.token, true));
         let Parsed::Head(stat) = reply(&message(RESPONSE, STAT, b"pid")) else { panic!("no reply") };

@@ -1,6 +1,6 @@
 //! memcached on one connection, in text and binary: where messages start and end. Data is passed over, never kept.
 //!
-//! Where that is not known any more, the next message is looked for at the start of segments.
+//! Where that is no longer known, the next message is searched for at the start of segments.
 
 mod binary;
 mod pairing;
@@ -8,43 +8,53 @@ mod text;
 
 use std::collections::VecDeque;
 
+use crate::direction::{Direction, Directions, HeadOutcome, Start};
 use crate::figures::StatusClass;
 use crate::ledger::Ledger;
 use crate::method::Method;
 use crate::piece::{Context, Moment, Piece, Side};
-use crate::reader::{Reader, Readers, Start};
 use pairing::{Answer, Request};
 
 /// The longest head that is put together from several segments: multi-gets name many keys.
 const LONGEST_HEAD: usize = 64 * 1024;
 
-/// What came of reading a head.
+/// The result of reading a head.
 enum Parsed<T> {
     Head(T),
     /// More bytes are needed.
     Short,
-    /// It is no head.
+    /// These bytes are no head.
     Bad,
+}
+
+impl<T> Parsed<T> {
+    fn map<U>(self, convert: impl FnOnce(T) -> U) -> Parsed<U> {
+        match self {
+            Parsed::Head(head) => Parsed::Head(convert(head)),
+            Parsed::Short => Parsed::Short,
+            Parsed::Bad => Parsed::Bad,
+        }
+    }
 }
 
 /// Whether a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reply {
+enum ReplyRule {
     Always,
-    /// A quiet command: only if it is not as usual.
+    /// A quiet command: answered only when the result is unusual.
     Quiet,
     Never,
 }
 
-struct RequestHead<'a> {
+struct CommandHead<'a> {
     /// Bytes of the head.
     length: usize,
     /// Bytes that follow it.
     body: u64,
     method: Method,
     key: &'a [u8],
-    reply: Reply,
-    /// Stands in the response too.
+    reply: ReplyRule,
+    /// Repeated in the response.
     token: Option<u64>,
 }
 
@@ -60,10 +70,10 @@ struct ReplyHead {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReadState {
     /// A message starts here, or its head goes on.
     Head,
-    /// So many bytes are to come that belong to the head before.
+    /// Bytes of the present message's body that are still to come.
     Body(u64),
     /// Wait for a segment that starts a message.
     Search,
@@ -71,11 +81,11 @@ enum State {
 
 /// The dialogue of one connection.
 pub struct Memcached {
-    readers: Readers<State>,
+    directions: Directions<ReadState>,
     /// Unanswered requests, in the order in which they were sent.
     requests: VecDeque<Request>,
     answer: Option<Answer>,
-    /// The last of `requests` is still coming in.
+    /// The end of the last of `requests` has not arrived.
     open: bool,
     /// Requests may have been missed since the last one.
     gap: bool,
@@ -83,20 +93,11 @@ pub struct Memcached {
     resync: bool,
 }
 
-/// What became of a head.
-enum Taken {
-    Bytes(usize),
-    Short,
-    /// Bytes of the other direction are needed.
-    Wait,
-    Bad,
-}
-
 impl Memcached {
-    /// A connection that is met in the middle.
+    /// A connection whose beginning was not captured.
     pub fn new() -> Self {
         Self {
-            readers: Readers::new(State::Search),
+            directions: Directions::new(ReadState::Search),
             requests: VecDeque::new(),
             answer: None,
             open: false,
@@ -107,27 +108,29 @@ impl Memcached {
 
     /// The direction starts here.
     pub fn open(&mut self, side: Side) {
-        self.reader(side).state = State::Head;
+        self.direction(side).state = ReadState::Head;
         match side {
             Side::Client => self.gap = false,
             Side::Server => self.resync = false,
         }
     }
 
-    /// Takes the next bytes of a direction; returns how many.
+    /// Takes the next bytes of a direction; returns the number of bytes that were taken.
     pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
         let length = piece.bytes.len();
         let mut at = 0;
         while at < length {
-            match self.reader(side).state {
-                State::Search if at == 0 && starts_message(side, piece.bytes) => self.reader(side).state = State::Head,
-                State::Search => at = length,
-                State::Body(left) => {
+            match self.direction(side).state {
+                ReadState::Search if at == 0 && starts_message(side, piece.bytes) => {
+                    self.direction(side).state = ReadState::Head
+                }
+                ReadState::Search => at = length,
+                ReadState::Body(left) => {
                     let take = left.min((length - at) as u64);
                     at += take as usize;
                     self.pass(side, left, take, piece, at as u32, context);
                 }
-                State::Head => match self.head(side, piece, at, context) {
+                ReadState::Head => match self.head(side, piece, at, context) {
                     Some(next) => at = next,
                     None => return at as u32,
                 },
@@ -139,21 +142,22 @@ impl Memcached {
         piece.length()
     }
 
-    /// `take` of the `left` bytes of a body are here: they reach up to the piece's byte `at`.
+    /// Takes `take` of the `left` bytes of a body; they reach up to the piece's byte `at`.
     fn pass(&mut self, side: Side, left: u64, take: u64, piece: &Piece<'_>, at: u32, context: &mut Context<'_>) {
         self.touch(side, piece, at);
-        self.reader(side).state = State::Body(left - take);
+        self.direction(side).state = ReadState::Body(left - take);
         if take == left {
             self.finish(side, true, context);
         }
     }
 
-    /// Reads a head, or more of it, at `at`; returns where to go on, `None` to wait for the other direction.
+    /// Reads a head, or more of it, from position `at`; returns the position behind it, `None` to wait for the other
+    /// direction.
     fn head(&mut self, side: Side, piece: &Piece<'_>, at: usize, context: &mut Context<'_>) -> Option<usize> {
         let bytes = &piece.bytes[at..];
-        let mut held = std::mem::take(&mut self.reader(side).held);
+        let mut held = std::mem::take(&mut self.direction(side).held);
         let before = held.len();
-        let start = match self.reader(side).start {
+        let start = match self.direction(side).start {
             Some(start) if before > 0 => start,
             _ => Start { seq: piece.seq.wrapping_add(at as u32), ack: piece.ack, at: Moment::of(piece) },
         };
@@ -162,32 +166,32 @@ impl Memcached {
             self.message(side, start, bytes, piece, at, context)
         } else {
             held.extend_from_slice(&bytes[..room]);
-            // Looks at a long head once it may be whole, not again with each segment.
-            match is_whole(&held, before) {
+            // A long head is read once it may be complete, not again with each segment.
+            match may_be_complete(&held, before) {
                 true => self.message(side, start, &held, piece, at.wrapping_sub(before), context),
-                false => Taken::Short,
+                false => HeadOutcome::Short,
             }
         };
         match taken {
-            Taken::Bytes(length) => {
+            HeadOutcome::Bytes(length) => {
                 context.ledger.release(before);
                 Some((at + length).saturating_sub(before))
             }
-            Taken::Wait => {
+            HeadOutcome::Wait => {
                 held.truncate(before);
-                self.reader(side).held = held;
+                self.direction(side).held = held;
                 None
             }
-            Taken::Short if room == bytes.len() && before + room <= LONGEST_HEAD && context.ledger.hold(room) => {
+            HeadOutcome::Short if room == bytes.len() && before + room <= LONGEST_HEAD && context.ledger.hold(room) => {
                 if before == 0 {
                     held.extend_from_slice(bytes);
                 }
-                let reader = self.reader(side);
-                reader.held = held;
-                reader.start = Some(start);
+                let direction = self.direction(side);
+                direction.held = held;
+                direction.start = Some(start);
                 Some(piece.bytes.len())
             }
-            Taken::Short | Taken::Bad => {
+            HeadOutcome::Short | HeadOutcome::Bad => {
                 context.ledger.release(before);
                 context.ledger.counts.malformed += 1;
                 self.lose_framing(side, context);
@@ -196,7 +200,7 @@ impl Memcached {
         }
     }
 
-    /// Begins the message whose head is at the start of the bytes, which are the piece's from its byte `at` on.
+    /// Begins the message whose head is at the start of the bytes. These are the piece's bytes from `at` on.
     fn message(
         &mut self,
         side: Side,
@@ -205,21 +209,21 @@ impl Memcached {
         piece: &Piece<'_>,
         at: usize,
         context: &mut Context<'_>,
-    ) -> Taken {
+    ) -> HeadOutcome {
         match side {
             Side::Client => match request(bytes) {
-                Parsed::Short => Taken::Short,
-                Parsed::Bad => Taken::Bad,
+                Parsed::Short => HeadOutcome::Short,
+                Parsed::Bad => HeadOutcome::Bad,
                 Parsed::Head(head) => {
                     let end = piece.seq.wrapping_add(at.wrapping_add(head.length) as u32);
                     let length = head.length;
                     self.begin_request(&head, start, end, piece, context);
-                    Taken::Bytes(length)
+                    HeadOutcome::Bytes(length)
                 }
             },
             Side::Server => match reply(bytes) {
-                Parsed::Short => Taken::Short,
-                Parsed::Bad => Taken::Bad,
+                Parsed::Short => HeadOutcome::Short,
+                Parsed::Bad => HeadOutcome::Bad,
                 Parsed::Head(head) => {
                     let end = piece.seq.wrapping_add(at.wrapping_add(head.length) as u32);
                     self.begin_answer(&head, start, end, piece, context)
@@ -228,42 +232,43 @@ impl Memcached {
         }
     }
 
-    /// Bytes of a direction are missing.
+    /// Passes over missing bytes of a direction.
     pub fn hole(&mut self, side: Side, length: u32, context: &mut Context<'_>) {
         self.pass_over(side, length, None, context);
     }
 
-    /// Passes over bytes whose content is not there; `seen`: the piece that they were cut from, else they were lost.
-    fn pass_over(&mut self, side: Side, length: u32, seen: Option<&Piece<'_>>, context: &mut Context<'_>) {
+    /// Passes over bytes whose content was not captured. `source` is the piece from which they were cut; `None`: they
+    /// were lost.
+    fn pass_over(&mut self, side: Side, length: u32, source: Option<&Piece<'_>>, context: &mut Context<'_>) {
         let mut left = u64::from(length);
         while left > 0 {
-            match self.reader(side).state {
-                State::Search => return,
-                State::Head => {
+            match self.direction(side).state {
+                ReadState::Search => return,
+                ReadState::Head => {
                     context.ledger.counts.lost_heads += 1;
-                    self.readers.forget(side, context.ledger);
+                    self.directions.forget(side, context.ledger);
                     self.lose_framing(side, context);
                     return;
                 }
-                State::Body(rest) => {
+                ReadState::Body(rest) => {
                     let take = rest.min(left);
                     left -= take;
-                    if let Some(piece) = seen {
+                    if let Some(piece) = source {
                         self.touch(side, piece, piece.length() - left as u32);
                     }
-                    self.reader(side).state = State::Body(rest - take);
+                    self.direction(side).state = ReadState::Body(rest - take);
                     if take == rest {
-                        self.finish(side, seen.is_some(), context);
+                        self.finish(side, source.is_some(), context);
                     }
                 }
             }
         }
     }
 
-    /// Position and framing of a direction are lost.
+    /// Notes that position and framing of a direction are lost.
     pub fn lose(&mut self, side: Side, ledger: &mut Ledger) {
-        self.readers.forget(side, ledger);
-        self.reader(side).state = State::Search;
+        self.directions.forget(side, ledger);
+        self.direction(side).state = ReadState::Search;
         match side {
             Side::Client => self.lose_requests(),
             Side::Server => {
@@ -273,7 +278,7 @@ impl Memcached {
         }
     }
 
-    /// From here on, it is not known where a message of this direction starts.
+    /// Notes that it is not known any more where a message of this direction starts.
     fn lose_framing(&mut self, side: Side, context: &mut Context<'_>) {
         match side {
             Side::Client => self.lose_requests(),
@@ -284,7 +289,7 @@ impl Memcached {
                 }
             }
         }
-        self.reader(side).state = State::Search;
+        self.direction(side).state = ReadState::Search;
     }
 
     fn lose_requests(&mut self) {
@@ -297,37 +302,37 @@ impl Memcached {
         self.gap = true;
     }
 
-    /// A direction ended.
+    /// Notes that a direction ended.
     pub fn end(&mut self, side: Side, _seq: u32, context: &mut Context<'_>) {
-        self.readers.forget(side, context.ledger);
+        self.directions.forget(side, context.ledger);
         if side == Side::Server {
             self.break_off(context.ledger);
         }
     }
 
-    /// The connection is no longer followed.
+    /// Stops following the connection.
     pub fn close(&mut self, context: &mut Context<'_>) {
-        self.readers.forget_all(context.ledger);
+        self.directions.forget_all(context.ledger);
         self.break_off(context.ledger);
         self.give_up(self.requests.len(), context.ledger);
     }
 
-    /// How many of the next bytes may be anything.
+    /// Number of the next bytes whose content does not matter.
     pub fn opaque(&self, side: Side) -> u64 {
-        match self.readers.of(side).state {
-            State::Body(left) => left,
-            State::Head | State::Search => 0,
+        match self.directions.of(side).state {
+            ReadState::Body(left) => left,
+            ReadState::Head | ReadState::Search => 0,
         }
     }
 
-    /// False when the server's last bytes were of no message.
+    /// False when the server's last bytes belonged to no message.
     pub fn is_followed(&self) -> bool {
-        self.readers.server.state != State::Search || self.answer.is_some()
+        self.directions.server.state != ReadState::Search || self.answer.is_some()
     }
 
     /// Bytes held back.
     pub fn held_bytes(&self) -> usize {
-        self.readers.held_bytes()
+        self.directions.held_bytes()
     }
 
     /// Requests whose response has not ended.
@@ -335,11 +340,11 @@ impl Memcached {
         self.requests.len() + usize::from(self.answer.as_ref().is_some_and(|answer| answer.request.is_some()))
     }
 
-    fn reader(&mut self, side: Side) -> &mut Reader<State> {
-        self.readers.of_mut(side)
+    fn direction(&mut self, side: Side) -> &mut Direction<ReadState> {
+        self.directions.of_mut(side)
     }
 
-    /// The message that is coming in reaches up to the piece's byte `at`.
+    /// Extends the present message up to the piece's byte `at`.
     fn touch(&mut self, side: Side, piece: &Piece<'_>, at: u32) {
         let (now, end) = (Moment::of(piece), piece.seq.wrapping_add(at));
         match side {
@@ -358,13 +363,14 @@ impl Memcached {
     }
 }
 
-/// A head that goes on: in binary 24 bytes and more, in text a line, whose end only the new bytes can hold.
-fn is_whole(held: &[u8], before: usize) -> bool {
+/// Whether a head that continues may be complete: a binary head always may, a text head when the new bytes end the
+/// line.
+fn may_be_complete(held: &[u8], before: usize) -> bool {
     matches!(held.first(), Some(&binary::REQUEST | &binary::RESPONSE))
         || memchr::memchr(b'\n', &held[before..]).is_some()
 }
 
-fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
+fn request(bytes: &[u8]) -> Parsed<CommandHead<'_>> {
     if bytes.first() == Some(&binary::REQUEST) { binary::request(bytes) } else { text::request(bytes) }
 }
 
@@ -372,7 +378,7 @@ fn reply(bytes: &[u8]) -> Parsed<ReplyHead> {
     if bytes.first() == Some(&binary::RESPONSE) { binary::reply(bytes) } else { text::reply(bytes) }
 }
 
-/// True when a segment surely starts with a message.
+/// Whether a segment certainly starts with a message.
 fn starts_message(side: Side, bytes: &[u8]) -> bool {
     match side {
         Side::Client => matches!(request(bytes), Parsed::Head(_)),

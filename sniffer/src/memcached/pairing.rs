@@ -1,19 +1,20 @@
 //! Which response answers which request of memcached.
 //!
-//! A response that repeats a token (command and opaque value in binary, the `O` flag of meta commands) answers the first
-//! request with it; else responses come in the order of requests. Quiet requests before the answered one have no
-//! response. Where messages may have been missed, sequence numbers decide as for HTTP: no pair is guessed.
+//! A response that repeats a token (command and opaque value in binary, the `O` flag of meta commands) answers the
+//! first request with that token; other responses arrive in the order of the requests. Quiet requests before the
+//! answered request have no response. Where messages may have been missed, sequence numbers decide as for HTTP: no pair
+//! is guessed.
 
 use super::binary::identifies_request;
 use super::text::may_answer;
-use super::{Memcached, Reply, ReplyHead, RequestHead, State, Taken};
+use super::{CommandHead, HeadOutcome, Memcached, ReadState, ReplyHead, ReplyRule};
+use crate::direction::Start;
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;
 use crate::method::Method;
 use crate::piece::{Context, Moment, Piece, Side, between, is_after};
-use crate::reader::Start;
 
-/// Pipelined requests that may wait on one connection.
+/// Most pipelined requests that may wait on one connection.
 const MOST_WAITING: usize = 1_024;
 
 /// A request whose response has not begun.
@@ -34,9 +35,9 @@ pub(super) struct Request {
     after_gap: bool,
 }
 
-/// The response that is coming in.
+/// The response that is under way.
 pub(super) struct Answer {
-    /// What it answers; `None` for an orphan.
+    /// The request that it answers; `None` for an orphan.
     pub(super) request: Option<Request>,
     status: u16,
     word: &'static str,
@@ -46,9 +47,9 @@ pub(super) struct Answer {
     first_late: bool,
     pub(super) last: Moment,
     start: u32,
-    /// Sequence number behind the last byte seen.
+    /// Sequence number behind the last captured byte.
     pub(super) end: u32,
-    /// What comes in is its last part.
+    /// The part that is under way is its last.
     is_last: bool,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Answer {
 enum Pairing {
     At(usize),
     Orphan,
-    /// It is one of several, and it is not known which.
+    /// It answers one of several requests, and it is not known which.
     Ambiguous,
     Wait,
 }
@@ -64,7 +65,7 @@ enum Pairing {
 impl Memcached {
     pub(super) fn begin_request(
         &mut self,
-        head: &RequestHead<'_>,
+        head: &CommandHead<'_>,
         start: Start,
         end: u32,
         piece: &Piece<'_>,
@@ -72,7 +73,7 @@ impl Memcached {
     ) {
         let ledger = &mut *context.ledger;
         let has_room = self.requests.is_empty() || (self.requests.len() < MOST_WAITING && !ledger.is_full());
-        self.open = head.reply != Reply::Never && has_room;
+        self.open = head.reply != ReplyRule::Never && has_room;
         if self.open {
             ledger.waiting += 1;
             self.requests.push_back(Request {
@@ -81,34 +82,34 @@ impl Memcached {
                 ack: start.ack,
                 method: head.method,
                 route: ledger.route(head.key),
-                quiet: head.reply == Reply::Quiet,
+                quiet: head.reply == ReplyRule::Quiet,
                 token: head.token,
                 last: start.at.later(Moment::of(piece)),
                 end_lost: false,
                 after_gap: std::mem::replace(&mut self.gap, false),
             });
-        } else if head.reply == Reply::Never {
+        } else if head.reply == ReplyRule::Never {
             ledger.counts.unmatched_requests += 1;
             ledger.counts.quiet_requests += 1;
         } else {
             ledger.counts.refused += 1;
             self.gap = true;
         }
-        self.readers.client.state = State::Body(head.body);
+        self.directions.client.state = ReadState::Body(head.body);
         if head.body == 0 {
             self.finish(Side::Client, true, context);
         }
     }
 
-    /// When the oldest request ended that asks for a response of which no byte has come; nothing where one may have come
-    /// unseen.
+    /// When the oldest request ended that asks for a response and has not got a byte of it; `None` when bytes of a
+    /// response may have been missed.
     pub fn oldest_unanswered(&self) -> Option<Moment> {
         let whole = self.requests.len() - usize::from(self.open);
         let request = self.requests.iter().take(whole).find(|request| !request.quiet)?;
         (!request.after_gap && !request.end_lost).then_some(request.last)
     }
 
-    /// Finds the request that a response answers, gives up those that were passed over, and follows it.
+    /// Finds the request that a response answers, gives up the requests before it, and follows the response.
     pub(super) fn begin_answer(
         &mut self,
         head: &ReplyHead,
@@ -116,7 +117,7 @@ impl Memcached {
         end: u32,
         piece: &Piece<'_>,
         context: &mut Context<'_>,
-    ) -> Taken {
+    ) -> HeadOutcome {
         let last = start.at.later(Moment::of(piece));
         match &mut self.answer {
             Some(answer) => {
@@ -126,7 +127,7 @@ impl Memcached {
             }
             None => {
                 let request = match self.find_request(head, start, context) {
-                    Pairing::Wait => return Taken::Wait,
+                    Pairing::Wait => return HeadOutcome::Wait,
                     Pairing::At(position) => {
                         self.give_up(position, context.ledger);
                         self.resync = false;
@@ -155,23 +156,23 @@ impl Memcached {
                 });
             }
         }
-        self.readers.server.state = State::Body(head.body);
+        self.directions.server.state = ReadState::Body(head.body);
         if head.body == 0 {
             self.finish(Side::Server, true, context);
         }
-        Taken::Bytes(head.length)
+        HeadOutcome::Bytes(head.length)
     }
 
     fn find_request(&self, head: &ReplyHead, start: Start, context: &Context<'_>) -> Pairing {
-        // What the server had not received when it sent this, it can't have answered.
+        // The server can't have answered a request that it had not received when it sent this.
         let received = |request: &Request| start.ack.is_none_or(|ack| is_after(ack, request.start));
         let lossy = self.resync || self.requests.front().is_some_and(|request| request.after_gap);
-        let found = match head.token {
+        let candidate = match head.token {
             Some(token) if !lossy || identifies_request(token) => {
-                let mut same = self.requests.iter().enumerate().filter(|(_, request)| request.token == Some(token));
-                let first = same.next();
-                // A quiet one may have been passed over in silence.
-                if first.is_some_and(|(_, request)| request.quiet) && same.next().is_some() {
+                let mut matching = self.requests.iter().enumerate().filter(|(_, request)| request.token == Some(token));
+                let first = matching.next();
+                // A quiet request may have got no response.
+                if first.is_some_and(|(_, request)| request.quiet) && matching.next().is_some() {
                     return Pairing::Ambiguous;
                 }
                 first.map(|(position, _)| position)
@@ -183,7 +184,7 @@ impl Memcached {
             },
         };
         let is_behind = || context.client_next.zip(start.ack).is_some_and(|(next, ack)| is_after(ack, next));
-        match found {
+        match candidate {
             Some(position) if received(&self.requests[position]) => Pairing::At(position),
             Some(_) => Pairing::Orphan,
             None if context.patient && is_behind() => Pairing::Wait,
@@ -191,7 +192,7 @@ impl Memcached {
         }
     }
 
-    /// The first request that must be answered, unless this may be the response of a quiet one before it.
+    /// The first request that must be answered, unless this may be the response to a quiet request before it.
     fn in_order(&self, word: &str) -> Result<Option<usize>, ()> {
         if word == "MN" {
             return Ok(self.requests.iter().position(|request| request.method.as_str() == "mn"));
@@ -206,9 +207,9 @@ impl Memcached {
         }
     }
 
-    /// What a head announced came to its end; `known`: its last byte was seen.
+    /// Ends the message, or the part of a response, of a direction; `known`: its last byte was captured.
     pub(super) fn finish(&mut self, side: Side, known: bool, context: &mut Context<'_>) {
-        self.reader(side).state = State::Head;
+        self.direction(side).state = ReadState::Head;
         let known = known && !context.is_late;
         match side {
             Side::Client => {
@@ -224,7 +225,7 @@ impl Memcached {
         }
     }
 
-    /// The response ended.
+    /// Records the exchange whose response ended.
     pub(super) fn book(&mut self, known: bool, context: &mut Context<'_>) {
         let Some(Answer { request: Some(request), status, word, class, first, first_late, last, start, end, .. }) =
             self.answer.take()
@@ -253,7 +254,7 @@ impl Memcached {
         });
     }
 
-    /// The response that is coming in does not end.
+    /// Gives up the response that is under way.
     pub(super) fn break_off(&mut self, ledger: &mut Ledger) {
         if let Some(Answer { request: Some(_), .. }) = self.answer.take() {
             ledger.counts.unfinished_responses += 1;
@@ -261,7 +262,7 @@ impl Memcached {
         }
     }
 
-    /// The first requests get no answer.
+    /// Gives up the first requests, which get no answer.
     pub(super) fn give_up(&mut self, count: usize, ledger: &mut Ledger) {
         for request in self.requests.drain(..count) {
             ledger.waiting -= 1;

@@ -2,25 +2,19 @@
 //!
 //! Source: doc/protocol.txt of memcached 1.6, classic and meta commands.
 
-use super::{Parsed, Reply, ReplyHead, RequestHead};
+use super::{CommandHead, Parsed, ReplyHead, ReplyRule};
+use crate::direction::line;
 use crate::figures::StatusClass;
 use crate::method::Method;
 
-/// The largest block of data that is believed.
+/// The largest valid block of data, in bytes.
 const MOST_DATA: u64 = 1 << 30;
-
-/// A line without its end, and where the next one starts.
-fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let end = memchr::memchr(b'\n', bytes)?;
-    let text = &bytes[..end];
-    Some((text.strip_suffix(b"\r").unwrap_or(text), end + 1))
-}
 
 fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// The first word of a line whose end has not come.
+/// The first word of a line whose end has not arrived.
 fn first_word(bytes: &[u8]) -> &[u8] {
     words(bytes.strip_suffix(b"\r").unwrap_or(bytes)).next().unwrap_or(b"")
 }
@@ -31,7 +25,7 @@ fn number(word: &[u8]) -> Option<u64> {
     text.parse().ok()
 }
 
-/// Data and the end of line behind it.
+/// The length of a block of data with the line end behind it.
 fn block(word: Option<&[u8]>) -> Option<u64> {
     number(word?).filter(|size| *size <= MOST_DATA).map(|size| size + 2)
 }
@@ -59,17 +53,17 @@ const CLASSIC: [&[u8]; 17] = [
 const META: [&[u8]; 6] = [b"mg", b"ms", b"md", b"ma", b"mn", b"me"];
 
 /// Reads the line of a request.
-pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
+pub fn request(bytes: &[u8]) -> Parsed<CommandHead<'_>> {
     let Some((line, length)) = line(bytes) else {
         let command = first_word(bytes);
-        let mut known = STORAGE.iter().chain(&CLASSIC).chain(&META);
-        let may_be = known.any(|known| known.starts_with(command));
-        return if may_be { Parsed::Short } else { Parsed::Bad };
+        let mut commands = STORAGE.iter().chain(&CLASSIC).chain(&META);
+        let may_be_command = commands.any(|name| name.starts_with(command));
+        return if may_be_command { Parsed::Short } else { Parsed::Bad };
     };
     let Some(command) = words(line).next() else { return Parsed::Bad };
     let method = Method::new(command);
     let key = words(line).nth(1).unwrap_or(b"");
-    let mut head = RequestHead { length, body: 0, method, key, reply: Reply::Always, token: None };
+    let mut head = CommandHead { length, body: 0, method, key, reply: ReplyRule::Always, token: None };
     let noreply = words(line).last() == Some(b"noreply");
     if STORAGE.contains(&command) {
         let Some(body) = block(words(line).nth(4)) else { return Parsed::Bad };
@@ -82,7 +76,7 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
         let flags = words(line).skip(2);
         for flag in flags {
             match flag {
-                b"q" => head.reply = Reply::Quiet,
+                b"q" => head.reply = ReplyRule::Quiet,
                 [b'O', ..] => head.token = Some(token(flag)),
                 _ => {}
             }
@@ -96,17 +90,18 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
         return Parsed::Bad;
     }
     if noreply || command == b"quit" {
-        head.reply = Reply::Never;
+        head.reply = ReplyRule::Never;
     }
     Parsed::Head(head)
 }
 
-/// FNV-1a of an opaque value or a key, with the flag before it; a collision only makes two requests of one connection look alike.
+/// FNV-1a hash of an opaque value or a key, with the flag before it. After a collision two requests of one connection
+/// look alike.
 fn token(opaque: &[u8]) -> u64 {
     opaque.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Words that answers start with.
+/// The first words of answers.
 const ANSWERS: [&str; 28] = [
     "VALUE",
     "STAT",
@@ -138,19 +133,19 @@ const ANSWERS: [&str; 28] = [
     "ME",
 ];
 
-/// What the answer to `incr` and `decr` is called.
+/// The name for the answer to `incr` and `decr`.
 const NUMBER: &str = "NUMBER";
 
 /// Reads the line of a response, or of a part of one: values and statistics come one by one until `END`.
 pub fn reply(bytes: &[u8]) -> Parsed<ReplyHead> {
     let Some((line, length)) = line(bytes) else {
         let start = first_word(bytes);
-        let may_be = ANSWERS.iter().any(|known| known.as_bytes().starts_with(start)) || number(start).is_some();
-        return if may_be { Parsed::Short } else { Parsed::Bad };
+        let may_be_answer = ANSWERS.iter().any(|word| word.as_bytes().starts_with(start)) || number(start).is_some();
+        return if may_be_answer { Parsed::Short } else { Parsed::Bad };
     };
     let Some(first) = words(line).next() else { return Parsed::Bad };
-    let known = ANSWERS.iter().find(|known| known.as_bytes() == first);
-    let Some(word) = known.copied().or_else(|| number(first).map(|_| NUMBER)) else { return Parsed::Bad };
+    let word = ANSWERS.iter().find(|word| word.as_bytes() == first);
+    let Some(word) = word.copied().or_else(|| number(first).map(|_| NUMBER)) else { return Parsed::Bad };
     let class = match word {
         "SERVER_ERROR" => StatusClass::ServerError,
         "ERROR" | "CLIENT_ERROR" => StatusClass::ClientError,
@@ -178,7 +173,7 @@ pub fn reply(bytes: &[u8]) -> Parsed<ReplyHead> {
     Parsed::Head(head)
 }
 
-/// True if a quiet meta command may give this answer: it keeps silent about what is as usual.
+/// Whether a quiet meta command may give this answer; it gives none when the result is as usual.
 pub fn may_answer(method: &str, word: &str) -> bool {
     match word {
         "VA" | "HD" => method == "mg",
@@ -192,7 +187,7 @@ pub fn may_answer(method: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn head(bytes: &[u8]) -> RequestHead<'_> {
+    fn head(bytes: &[u8]) -> CommandHead<'_> {
         match request(bytes) {
             Parsed::Head(head) => head,
             _ => panic!("no request: {:?}", String::from_utf8_lossy(bytes)),
@@ -209,11 +204,11 @@ mod tests {
     #[test]
     fn commands_say_what_follows_and_whether_they_are_answered() {
         let set = head(b"set k 0 0 10 noreply\r\n0123456789\r\n");
-        assert_eq!((set.length, set.body, set.reply, set.key), (22, 12, Reply::Never, &b"k"[..]));
-        assert_eq!((head(b"get a b\r\n").body, head(b"get a b\n").reply), (0, Reply::Always));
-        assert_eq!((head(b"cas k 0 0 1 99\r\n").body, head(b"quit\r\n").reply), (3, Reply::Never));
+        assert_eq!((set.length, set.body, set.reply, set.key), (22, 12, ReplyRule::Never, &b"k"[..]));
+        assert_eq!((head(b"get a b\r\n").body, head(b"get a b\n").reply), (0, ReplyRule::Always));
+        assert_eq!((head(b"cas k 0 0 1 99\r\n").body, head(b"quit\r\n").reply), (3, ReplyRule::Never));
         let meta = head(b"ms k 2 q O12 T0\r\nhi\r\n");
-        assert_eq!((meta.body, meta.reply, meta.token), (4, Reply::Quiet, Some(token(b"O12"))));
+        assert_eq!((meta.body, meta.reply, meta.token), (4, ReplyRule::Quiet, Some(token(b"O12"))));
     }
 
     #[test]

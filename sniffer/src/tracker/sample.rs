@@ -1,4 +1,4 @@
-//! The tracker where only a share of the connections is looked at.
+//! The tracker when it follows only a share of the connections.
 
 use std::net::SocketAddr;
 
@@ -8,33 +8,33 @@ use crate::sampling::Sampling;
 use crate::share::Share;
 
 impl Tracker {
-    /// From this moment on, in the clock of the packets (nanoseconds since 1970), only this share of the connections is
-    /// looked at. What comes out of the tracker still stands for all: counts are estimates without bias, response times
-    /// are those of the sample. The others are forgotten: their open requests count nowhere. A connection that joins
-    /// counts from its next request.
+    /// Follows only this share of the connections from `from_ns` on, in the clock of the packets (nanoseconds since
+    /// 1970). The figures still stand for all connections: counts are estimates without bias, response times are those
+    /// of the sample. The other connections are forgotten, and their open requests are not counted. A connection that
+    /// joins the sample counts from its next request on.
     pub fn sample(&mut self, share: Share, from_ns: u64) {
         if share != self.ledger.sampling.planned() {
             self.ledger.sampling.plan(share, from_ns);
         }
     }
 
-    /// The share of the connections that is looked at now, whose exchanges and requests are counted.
+    /// The share of the connections that is followed now.
     pub fn share(&self) -> Share {
         self.ledger.sampling.share()
     }
 
-    /// Whether a connection between these two is looked at now.
+    /// Whether a connection between these addresses is followed now.
     pub fn looks_at(&self, client: SocketAddr, server: SocketAddr) -> bool {
         let end = |address: SocketAddr| (address.ip(), address.port());
         self.ledger.sampling.includes(&Key { client: end(client), server: end(server) })
     }
 
-    /// Which connections are looked at.
+    /// The shares over time, and the hash that chooses the connections.
     pub(crate) fn sampling(&self) -> &Sampling {
         &self.ledger.sampling
     }
 
-    /// Connections that were looked at and of which an exchange ended since the last call.
+    /// Number of followed connections on which an exchange ended since the last call.
     pub fn take_connections(&mut self) -> u64 {
         self.spread.take_connections()
     }
@@ -53,8 +53,8 @@ impl Tracker {
         weighed.sum()
     }
 
-    /// Age of the oldest request of whose response nothing has come, on the connections that are looked at; 0 while there
-    /// is none. `now_ns` as for `take_period`. Looks only at connections with a request in flight.
+    /// Age of the oldest request without any byte of a response, on the connections that are followed; 0 when there is
+    /// none. `now_ns` as for `take_period`. The cost depends on the number of connections with requests in flight only.
     pub fn oldest_unanswered_ms(&self, now_ns: u64) -> f64 {
         let slots = self.waiting.iter().filter_map(|slot| self.slots[slot].as_ref());
         let moments = slots.filter_map(|slot| slot.connection.oldest_unanswered());
@@ -63,7 +63,7 @@ impl Tracker {
         oldest_ns.map_or(0.0, |ns| now_ns.saturating_sub(ns) as f64 / 1e6)
     }
 
-    /// Lets planned changes of the share come into force, if they are due by now.
+    /// Carries out the planned changes of the share that are due.
     pub(super) fn change_share(&mut self, now_ns: u64) {
         while self.ledger.sampling.is_due(now_ns) {
             self.ledger.weigh();
@@ -77,10 +77,10 @@ impl Tracker {
         }
     }
 
-    /// No longer follows a connection, if it is not looked at any more.
+    /// Removes a connection without recording anything, if it is no longer in the sample.
     fn forget(&mut self, slot: usize) {
-        let is_left = |key| !self.ledger.sampling.includes(key);
-        if self.slots[slot].as_ref().is_some_and(|slot| is_left(&slot.connection.key)) {
+        let is_outside = |key| !self.ledger.sampling.includes(key);
+        if self.slots[slot].as_ref().is_some_and(|slot| is_outside(&slot.connection.key)) {
             let counts = self.ledger.counts;
             self.ledger.forgets = true;
             self.remove(slot, false);

@@ -4,13 +4,17 @@
 
 pub mod traffic;
 
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader, VlanId};
-use slackwater_sniffer::{Exchange, Packet, Summary, Tracker, TrackerSettings, read_file};
+use serde_json::Value;
+use slackwater_sniffer::{Exchange, Live, LiveSettings, Packet, Summary, Tracker, TrackerSettings, read_file};
 
-/// What the packets are wrapped in.
+/// The headers around the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrapping {
     V4,
@@ -46,15 +50,15 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// As if captured with this snap length.
+    /// Cuts the frame as a capture with this snap length does.
     pub fn cut(&mut self, snap_length: usize) {
         self.bytes.truncate(snap_length);
     }
 }
 
-/// One segment, before it is wrapped.
+/// One segment of a conversation, before it is wrapped.
 #[derive(Debug, Clone, Copy)]
-pub struct Says<'a> {
+pub struct SentSegment<'a> {
     pub from_client: bool,
     pub seq: u32,
     pub ack: Option<u32>,
@@ -78,7 +82,7 @@ pub struct Talk {
 pub const START_NS: u64 = 1_700_000_000_000_000_000;
 
 impl Talk {
-    /// Nothing was said yet: not even the handshake.
+    /// A conversation without any packet, not even of the handshake.
     pub fn silent() -> Self {
         Self {
             wrapping: Wrapping::V4,
@@ -100,41 +104,43 @@ impl Talk {
     }
 
     pub fn handshake(&mut self) {
-        self.says(Says { from_client: true, seq: self.client, ack: None, flags: "S", bytes: b"" });
+        self.send(SentSegment { from_client: true, seq: self.client, ack: None, flags: "S", bytes: b"" });
         self.client = self.client.wrapping_add(1);
-        self.says(Says { from_client: false, seq: self.server, ack: Some(self.client), flags: "S", bytes: b"" });
+        self.send(SentSegment { from_client: false, seq: self.server, ack: Some(self.client), flags: "S", bytes: b"" });
         self.server = self.server.wrapping_add(1);
         self.client_acks();
     }
 
     /// The client sends; returns the frame's number.
     pub fn client(&mut self, bytes: &[u8]) -> u64 {
-        let says = Says { from_client: true, seq: self.client, ack: Some(self.server), flags: "", bytes };
+        let segment = SentSegment { from_client: true, seq: self.client, ack: Some(self.server), flags: "", bytes };
         self.client = self.client.wrapping_add(bytes.len() as u32);
-        self.says(says)
+        self.send(segment)
     }
 
     /// The server sends; returns the frame's number.
     pub fn server(&mut self, bytes: &[u8]) -> u64 {
-        let says = Says { from_client: false, seq: self.server, ack: Some(self.client), flags: "", bytes };
+        let segment = SentSegment { from_client: false, seq: self.server, ack: Some(self.client), flags: "", bytes };
         self.server = self.server.wrapping_add(bytes.len() as u32);
-        self.says(says)
+        self.send(segment)
     }
 
     pub fn client_acks(&mut self) -> u64 {
-        self.says(Says { from_client: true, seq: self.client, ack: Some(self.server), flags: "", bytes: b"" })
+        self.send(SentSegment { from_client: true, seq: self.client, ack: Some(self.server), flags: "", bytes: b"" })
     }
 
     pub fn server_ends(&mut self) -> u64 {
-        let says = Says { from_client: false, seq: self.server, ack: Some(self.client), flags: "F", bytes: b"" };
+        let segment =
+            SentSegment { from_client: false, seq: self.server, ack: Some(self.client), flags: "F", bytes: b"" };
         self.server = self.server.wrapping_add(1);
-        self.says(says)
+        self.send(segment)
     }
 
     pub fn client_ends(&mut self) -> u64 {
-        let says = Says { from_client: true, seq: self.client, ack: Some(self.server), flags: "F", bytes: b"" };
+        let segment =
+            SentSegment { from_client: true, seq: self.client, ack: Some(self.server), flags: "F", bytes: b"" };
         self.client = self.client.wrapping_add(1);
-        self.says(says)
+        self.send(segment)
     }
 
     /// Waits, so that a later packet can't be one that came out of order.
@@ -143,23 +149,26 @@ impl Talk {
     }
 
     /// Adds any segment; returns the frame's number.
-    pub fn says(&mut self, says: Says<'_>) -> u64 {
+    pub fn send(&mut self, segment: SentSegment<'_>) -> u64 {
         self.now_ns += self.step_ns;
-        let bytes = self.wrap(&says);
+        let bytes = self.wrap(&segment);
         self.frames.push(Frame { time_ns: self.now_ns, original_length: bytes.len(), bytes });
         self.frames.len() as u64
     }
 
-    fn wrap(&self, says: &Says<'_>) -> Vec<u8> {
-        let ports =
-            if says.from_client { (self.client_port, self.server_port) } else { (self.server_port, self.client_port) };
-        let mut tcp = TcpHeader::new(ports.0, ports.1, says.seq, 65_000);
-        tcp.syn = says.flags.contains('S');
-        tcp.fin = says.flags.contains('F');
-        tcp.rst = says.flags.contains('R');
-        tcp.ack = says.ack.is_some();
-        tcp.acknowledgment_number = says.ack.unwrap_or(0);
-        let (source, destination) = if says.from_client { (1, 2) } else { (2, 1) };
+    fn wrap(&self, segment: &SentSegment<'_>) -> Vec<u8> {
+        let ports = if segment.from_client {
+            (self.client_port, self.server_port)
+        } else {
+            (self.server_port, self.client_port)
+        };
+        let mut tcp = TcpHeader::new(ports.0, ports.1, segment.seq, 65_000);
+        tcp.syn = segment.flags.contains('S');
+        tcp.fin = segment.flags.contains('F');
+        tcp.rst = segment.flags.contains('R');
+        tcp.ack = segment.ack.is_some();
+        tcp.acknowledgment_number = segment.ack.unwrap_or(0);
+        let (source, destination) = if segment.from_client { (1, 2) } else { (2, 1) };
         let v4 = |step: PacketBuilderStep<etherparse::Ethernet2Header>| {
             step.ipv4([10, 0, 0, source], [10, 0, 0, destination], 64)
         };
@@ -175,7 +184,7 @@ impl Talk {
             _ => v4(ethernet()),
         };
         let mut frame = Vec::new();
-        builder.tcp_header(tcp).write(&mut frame, says.bytes).expect("memory takes all");
+        builder.tcp_header(tcp).write(&mut frame, segment.bytes).expect("memory takes everything");
         let ip = &frame[14..];
         match self.wrapping {
             Wrapping::V4 | Wrapping::V6 | Wrapping::Vlan | Wrapping::DoubleVlan => frame,
@@ -186,19 +195,19 @@ impl Talk {
         }
     }
 
-    pub fn run(&self) -> Seen {
+    pub fn run(&self) -> Measured {
         run(self.wrapping.link_type(), &self.frames, TrackerSettings::default())
     }
 }
 
-/// What the sniffer saw in a capture.
+/// The sniffer's results for a capture.
 #[derive(Debug)]
-pub struct Seen {
+pub struct Measured {
     pub exchanges: Vec<Exchange>,
     pub summary: Summary,
 }
 
-impl Seen {
+impl Measured {
     /// Frames of requests and responses, in the order of the requests.
     pub fn pairs(&self) -> Vec<(u64, u64)> {
         let mut pairs: Vec<_> = self.exchanges.iter().map(|e| (e.request_frame, e.response_frame)).collect();
@@ -216,7 +225,7 @@ impl Seen {
     }
 }
 
-/// Writes a capture with nanoseconds and returns where.
+/// Writes a capture with nanoseconds and returns its path.
 pub fn write_capture(link_type: i32, frames: &[Frame]) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = format!("{}-{}.pcap", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -237,15 +246,15 @@ pub fn write_capture(link_type: i32, frames: &[Frame]) -> PathBuf {
 }
 
 /// Reads frames as a capture file.
-pub fn run(link_type: i32, frames: &[Frame], settings: TrackerSettings) -> Seen {
+pub fn run(link_type: i32, frames: &[Frame], settings: TrackerSettings) -> Measured {
     let path = write_capture(link_type, frames);
     let mut tracker = Tracker::new(TrackerSettings { keep_exchanges: true, number_all: true, ..settings });
     let count = read_file(&path, |packet| tracker.packet(packet)).expect("a capture");
-    std::fs::remove_file(&path).expect("it was written");
+    std::fs::remove_file(&path).expect("the file was written");
     assert_eq!(count, frames.len() as u64);
     let summary = tracker.finish();
     assert_eq!((tracker.held_bytes(), tracker.connections(), summary.in_flight), (0, 0, 0), "all was given back");
-    Seen { exchanges: tracker.take_exchanges(), summary }
+    Measured { exchanges: tracker.take_exchanges(), summary }
 }
 
 /// A frame as the tracker takes it.
@@ -257,6 +266,43 @@ pub fn packet(link_type: i32, number: u64, frame: &Frame) -> Packet<'_> {
         original_length: frame.original_length as u32,
         bytes: &frame.bytes,
     }
+}
+
+/// Feeds frames to a tracker.
+pub fn feed(tracker: &mut Tracker, frames: &[Frame]) {
+    for (number, frame) in frames.iter().enumerate() {
+        tracker.packet(&packet(1, number as u64 + 1, frame));
+    }
+}
+
+/// The lines of JSON that a command printed.
+pub fn lines(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8(output.stdout.clone()).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+/// Bytes, compressed with gzip.
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).expect("memory takes everything");
+    encoder.finish().expect("memory takes everything")
+}
+
+/// Opens a capture, or prints why the test is skipped.
+pub fn open_capture(interface: &str, port: u16) -> Option<Live> {
+    let settings = LiveSettings { interface: interface.to_owned(), ports: vec![port], ..LiveSettings::default() };
+    match Live::open(&settings) {
+        Ok(live) => Some(live),
+        Err(error) if error.to_string().contains("CAP_NET_RAW") => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
 }
 
 /// A generator of numbers that are always the same ones (xorshift).

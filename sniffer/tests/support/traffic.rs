@@ -2,13 +2,13 @@
 
 use super::{Dice, Frame, OK, START_NS, Talk};
 
-/// What the connections are like.
+/// The properties of the connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Traffic {
     pub connections: usize,
     /// A connection has from one to so many requests; short connections are more frequent.
     pub most_requests: usize,
-    /// When they open, spread over so many milliseconds.
+    /// The milliseconds over which their starts are spread.
     pub opened_within_ms: usize,
 }
 
