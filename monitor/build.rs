@@ -3,8 +3,8 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
-    if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
+    let target_has = |name: &str, value: &str| std::env::var(name).is_ok_and(|actual| actual == value);
+    if target_has("CARGO_CFG_TARGET_OS", "linux") && target_has("CARGO_CFG_TARGET_ENV", "gnu") {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
 }

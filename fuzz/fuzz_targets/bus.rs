@@ -1,5 +1,5 @@
-//! What a NATS server says: a greeting, a NUL, and what follows the login. The nodes' connection stays good, or comes
-//! again by itself; then it hears what is said to it.
+//! The bytes of a NATS server: a greeting, a NUL, and the bytes after the login. The node's connection must stay
+//! usable, or come back by itself and receive a later message.
 #![no_main]
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio_stream::StreamExt;
 const SUBJECT: &str = "slackwater.weight.web.n1";
 const GOOD: &[u8] =
     b"INFO {\"server_id\":\"x\",\"version\":\"2.9.10\",\"max_payload\":1048576,\"proto\":1,\"headers\":true}\r\n";
-const HEARD_WITHIN: Duration = Duration::from_secs(8);
+const RECEIVED_WITHIN: Duration = Duration::from_secs(8);
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if is_known(data) {
@@ -22,7 +22,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let cut = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     let (greeting, rest) = (&data[..cut], data.get(cut + 1..).unwrap_or_default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
-    runtime.block_on(async { timeout(HEARD_WITHIN, story(greeting, rest)).await.expect("it hears again") });
+    runtime.block_on(async { timeout(RECEIVED_WITHIN, converse(greeting, rest)).await.expect("a message in time") });
 });
 
 /// Faults of async-nats 0.51 that end the program: docs/operations/security.md.
@@ -31,7 +31,8 @@ fn is_known(data: &[u8]) -> bool {
     has_long_number || data.windows(6).any(|part| part == b"-ERR\r\n")
 }
 
-async fn story(greeting: &[u8], rest: &[u8]) {
+/// Serves these bytes to a client, then serves well, and waits until the client receives a message.
+async fn converse(greeting: &[u8], rest: &[u8]) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("nats://{}", listener.local_addr().expect("an address"));
     let options = BusSettings { url: url.clone(), ..BusSettings::default() }.read().expect("no files");
@@ -54,14 +55,14 @@ async fn story(greeting: &[u8], rest: &[u8]) {
                 continue;
             }
             let _ = stream.write_all(b"PONG\r\n").await;
-            let Some(said) = words(&mut stream, SUBJECT).await else { continue };
+            let Some(text) = words(&mut stream, SUBJECT).await else { continue };
             let sid: String =
-                said.split(SUBJECT).last().unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+                text.split(SUBJECT).last().unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
             let _ = stream.write_all(format!("MSG {SUBJECT} {sid} 4\r\ngood\r\n").as_bytes()).await;
             let _ = words(&mut stream, "nothing").await;
         }
     };
-    let heard = async {
+    let received = async {
         while let Some(message) = weights.next().await {
             if &message.payload[..] == b"good" {
                 return true;
@@ -69,22 +70,22 @@ async fn story(greeting: &[u8], rest: &[u8]) {
         }
         false
     };
-    tokio::pin!(server, heard);
+    tokio::pin!(server, received);
     tokio::select! {
         () = server => unreachable!("it serves for ever"),
-        heard = heard => assert!(heard, "the subscription ended"),
+        received = received => assert!(received, "the subscription ended"),
     }
 }
 
-/// What a client says up to a line with this word; nothing when it has ended.
+/// The text that a client sends up to a line with this word; `None` when it has ended.
 async fn words(stream: &mut TcpStream, word: &str) -> Option<String> {
-    let mut said = Vec::new();
+    let mut bytes = Vec::new();
     let mut part = [0; 4096];
     loop {
         let length = stream.read(&mut part).await.ok().filter(|length| *length > 0)?;
-        said.extend(&part[..length]);
-        let text = String::from_utf8_lossy(&said);
-        if text.rfind(word).is_some_and(|at| text[at..].contains("\r\n")) {
+        bytes.extend(&part[..length]);
+        let text = String::from_utf8_lossy(&bytes);
+        if text.rfind(word).is_some_and(|start| text[start..].contains("\r\n")) {
             return Some(text.into_owned());
         }
     }

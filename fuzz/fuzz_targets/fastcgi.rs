@@ -1,4 +1,4 @@
-//! What a FastCGI server answers, over a socket.
+//! The answers of a FastCGI server, over a socket.
 #![no_main]
 
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use slackwater_node::status::Page;
 use tokio::runtime::{Builder, Runtime};
 
-/// A server that answers what it is sent here.
+/// A server that answers each request with the next of `answers`.
 struct Server {
     page: Page,
     runtime: Runtime,
@@ -20,11 +20,11 @@ struct Server {
 static SERVER: LazyLock<Server> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let listener = UnixListener::bind(folder.join("s")).expect("a socket");
-    let (answers, wanted) = channel::<Vec<u8>>();
+    let (answers, to_send) = channel::<Vec<u8>>();
     std::thread::spawn(move || {
-        for (answer, connection) in wanted.into_iter().zip(listener.incoming()) {
+        for (answer, connection) in to_send.into_iter().zip(listener.incoming()) {
             let mut connection = connection.expect("a connection");
-            // It may have hung up, as it does for an answer that is too long.
+            // The client may have hung up, as it does for an answer that is too long.
             let _ = connection.read(&mut [0; 4096]).and_then(|_| connection.write_all(&answer));
         }
     });

@@ -1,4 +1,4 @@
-//! Capture files. Compressed ones are left out: what they hold is read the same way.
+//! Capture files. Compressed ones are left out, since their content is read the same way.
 #![no_main]
 
 use std::path::Path;

@@ -9,18 +9,18 @@ const PROCESS: u32 = 7;
 
 fn events(parts: &[&[u8]]) -> (Vec<(u32, bool)>, u64) {
     let (mut lines, mut inside, mut policy) = (Lines::default(), Inside::default(), HurryUp::new(vec![1, 2, 3], 0.1));
-    let (mut found, mut ignored) = (Vec::new(), 0);
+    let (mut events, mut ignored) = (Vec::new(), 0);
     for part in parts {
         ignored += lines.feed(part, |line| {
             let Some(line) = parse(line) else { return };
             if let Ok(Some(event)) = inside.take(line.thread.unwrap_or(PROCESS), &line, 1.0) {
-                found.push((event.thread, event.entered));
+                events.push((event.thread, event.entered));
                 policy.see(&[event]);
                 assert_eq!(policy.clock(event.thread, 1.0), if event.entered { 2 } else { 1 });
             }
         });
     }
-    (found, ignored)
+    (events, ignored)
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

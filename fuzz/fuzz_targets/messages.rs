@@ -1,4 +1,4 @@
-//! What comes from the bus: every kind of message.
+//! Messages of every kind from the bus.
 #![no_main]
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -14,11 +14,11 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     read::<Weight>(data);
 });
 
-/// What is accepted is the same after it was written and read again.
+/// Checks that an accepted message is the same after it was written and read again.
 fn read<T: DeserializeOwned + Serialize>(data: &[u8]) {
     if let Ok(message) = decode::<T>(data) {
         let written = encode(&message);
-        let again: T = decode(&written).expect("what was written");
+        let again: T = decode(&written).expect("a message of our own");
         assert_eq!(encode(&again), written);
     }
 }

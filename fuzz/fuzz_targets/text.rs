@@ -1,4 +1,4 @@
-//! What people and other nodes write: route classes, and histograms to merge.
+//! Texts of people and of other nodes: route classes, and histograms to merge.
 #![no_main]
 
 use slackwater_sniffer::{Route, merge};

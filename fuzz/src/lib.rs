@@ -21,7 +21,7 @@ fn tracker(protocol: &'static str) -> Tracker {
     })
 }
 
-/// What holds at any time, and at the end.
+/// Checks what must hold at any time, and at the end.
 fn check(mut tracker: Tracker) {
     assert!(tracker.held_bytes() <= 4_096 && tracker.connections() <= 8);
     tracker.take_period(START_NS);
@@ -52,8 +52,9 @@ pub fn frames(mut data: &[u8]) {
     check(tracker);
 }
 
-/// A conversation: each segment is a byte of control, a length, and so many bytes. Control: 1 from the server, 2 some
-/// bytes back, 4 some bytes ahead, 8 the end was cut, 16 the last one, 32 acknowledges nothing new, 64 later.
+/// A conversation: each segment is a control byte, a length, and so many bytes. The control byte's bits: 1 from the
+/// server, 2 some bytes back, 4 some bytes ahead, 8 its end was cut, 16 the last segment, 32 acknowledges nothing new,
+/// 64 later.
 pub fn conversation(protocol: &'static str, mut data: &[u8]) {
     let mut tracker = tracker(protocol);
     let (mut next, mut now_ns) = ([1_001u32, u32::MAX - 100], START_NS);

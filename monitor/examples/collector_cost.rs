@@ -8,6 +8,7 @@ use rustix::thread::ClockId;
 use slackwater_messages::Sample;
 use slackwater_monitor::collectors::COLLECTORS;
 use slackwater_monitor::config::Settings;
+use slackwater_monitor::timer::clock_ns;
 use slackwater_node::system::System;
 
 const PERIOD: Duration = Duration::from_millis(200);
@@ -58,6 +59,5 @@ fn main() {
 }
 
 fn cpu_us() -> f64 {
-    let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+    clock_ns(ClockId::ThreadCPUTime) as f64 / 1e3
 }

@@ -5,13 +5,14 @@
 use std::time::{Duration, Instant};
 
 use rustix::thread::ClockId;
+use slackwater_monitor::timer::clock_ns;
 
 const EVERY: Duration = Duration::from_millis(50);
 /// Interrupts of the machine's own take less.
 const GAP: Duration = Duration::from_micros(300);
 
 fn main() {
-    let argument = |at| std::env::args().nth(at).and_then(|text| text.parse::<f64>().ok());
+    let argument = |index| std::env::args().nth(index).and_then(|text| text.parse::<f64>().ok());
     let (seconds, share) = (argument(1).unwrap_or(20.0), argument(2).unwrap_or(0.02));
     let (start, cpu) = (Instant::now(), cpu_s());
     let (mut watched, mut lost, mut gaps, mut switched) = (Duration::ZERO, Duration::ZERO, 0_u32, 0_u32);
@@ -55,6 +56,5 @@ fn switches() -> (i64, i64) {
 }
 
 fn cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    clock_ns(ClockId::ThreadCPUTime) as f64 / 1e9
 }

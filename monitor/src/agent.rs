@@ -4,11 +4,12 @@
 //! Only ever a percentage: the protocol's other words (`ready`, `up`, `drain`, ...) would overrule what an operator has
 //! set. HAProxy Configuration Manual, section 5.2, `agent-check`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, Subscriber};
 use slackwater_messages::{Weight, decode};
+use slackwater_node::sync::lock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::StreamExt as _;
@@ -17,7 +18,7 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::listener;
 
-/// What a node gets of its server's weight when no other weight is wanted.
+/// The node's percentage of its server's weight while no weight is in force.
 const WHOLE: u64 = 100;
 /// The longest lease that is believed: a wrong weight may not stay for hours.
 const LONGEST_LEASE_S: f64 = 60.0;
@@ -33,31 +34,30 @@ struct LastWeight {
     ends: Instant,
 }
 
-/// What to answer, shared by who receives and who answers.
+/// The weight to answer with, shared by the receiver of weights and the answers to HAProxy.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted(Arc<Mutex<Option<LastWeight>>>);
+pub struct WantedWeight(Arc<Mutex<Option<LastWeight>>>);
 
-impl Wanted {
+impl WantedWeight {
     /// Keeps a weight for as long as its lease. One without a lease is ignored.
     pub fn keep(&self, weight: &Weight, now: Instant) {
         let lease_s = weight.lease_s.min(LONGEST_LEASE_S);
         if lease_s > 0.0 {
             let last = LastWeight { percent: weight.percent, ends: now + Duration::from_secs_f64(lease_s) };
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+            *lock(&self.0) = Some(last);
         }
     }
 
     /// The answer at this instant.
     pub fn percent(&self, now: Instant) -> u64 {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.filter(|last| now < last.ends).map_or(WHOLE, |last| last.percent)
+        lock(&self.0).filter(|last| now < last.ends).map_or(WHOLE, |last| last.percent)
     }
 }
 
-/// Begins to listen to lbengine and to answer HAProxy, if the settings name an address.
+/// Receives lbengine's weights and answers HAProxy, if the settings name an address.
 ///
 /// # Errors
-/// Why it cannot.
+/// The address or the subject that cannot be listened on.
 pub async fn open(settings: &Settings, client: Client) -> Result<(), Error> {
     let listen = &settings.agent.listen;
     if listen.is_empty() {
@@ -66,30 +66,30 @@ pub async fn open(settings: &Settings, client: Client) -> Result<(), Error> {
     let listener = listener::listen("agent.listen", listen).await?;
     let subject = format!("slackwater.weight.{}.{}", settings.pool, settings.node);
     let weights = client.subscribe(subject.clone()).await.map_err(|reason| Error::Subscribe { subject, reason })?;
-    let wanted = Wanted::default();
+    let wanted = WantedWeight::default();
     tokio::spawn(listen_to(weights, settings.pool.clone(), settings.node.clone(), wanted.clone()));
     tokio::spawn(serve(listener, wanted));
     Ok(())
 }
 
-async fn listen_to(mut weights: Subscriber, pool: String, node: String, wanted: Wanted) {
+async fn listen_to(mut weights: Subscriber, pool: String, node: String, wanted: WantedWeight) {
     while let Some(message) = weights.next().await {
         match decode::<Weight>(&message.payload) {
             Ok(weight) if weight.pool == pool && weight.node == node => wanted.keep(&weight, Instant::now()),
-            Ok(weight) => tracing::warn!("a weight for {} of {} is ignored", weight.node, weight.pool),
-            Err(error) => tracing::warn!("a weight is ignored: {error}"),
+            Ok(weight) => tracing::warn!("ignored a weight for node {} in pool {}", weight.node, weight.pool),
+            Err(error) => tracing::warn!("ignored a weight: {error}"),
         }
     }
 }
 
-/// Answers until it is dropped.
-pub async fn serve(listener: TcpListener, wanted: Wanted) {
+/// Answers HAProxy until it is dropped.
+pub async fn serve(listener: TcpListener, wanted: WantedWeight) {
     let answer = |stream| answer(stream, wanted.percent(Instant::now()));
     listener::serve(listener, MOST_CONNECTIONS, CONNECTION_ENDS_AFTER, answer).await;
 }
 
-/// One line; then what HAProxy sends (`agent-send`) is read to its end, since what is left unread would turn
-/// the close into a reset that may overtake the answer. What goes wrong with a connection is its peer's business.
+/// Sends one line, then reads what HAProxy sends (`agent-send`) to its end: unread bytes would turn the close into a
+/// reset that may overtake the answer. Errors of the connection are ignored.
 async fn answer(mut stream: TcpStream, percent: u64) {
     let line = format!("{percent}%\n");
     if stream.write_all(line.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_weight_holds_for_its_lease_and_then_the_node_gets_all_of_its_weight() {
-        let (wanted, start) = (Wanted::default(), Instant::now());
+        let (wanted, start) = (WantedWeight::default(), Instant::now());
         let at = |s: f64| wanted.percent(start + Duration::from_secs_f64(s));
         assert_eq!(at(0.0), 100, "no weight came yet");
         wanted.keep(&weight(30, 3.0), start);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_none_or_has_no_end_is_not_believed() {
-        let (wanted, start) = (Wanted::default(), Instant::now());
+        let (wanted, start) = (WantedWeight::default(), Instant::now());
         for lease_s in [0.0, -1.0, f64::NEG_INFINITY] {
             wanted.keep(&weight(0, lease_s), start);
             assert_eq!(wanted.percent(start), 100, "{lease_s}");
@@ -137,14 +137,14 @@ mod tests {
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             let address = listener.local_addr().expect("an address");
-            let wanted = Wanted::default();
+            let wanted = WantedWeight::default();
             wanted.keep(&weight(42, 30.0), Instant::now());
             let client = tokio::task::spawn_blocking(move || {
                 let connect = || std::net::TcpStream::connect(address).expect("a connection");
                 let silent: Vec<_> = (0..2 * MOST_CONNECTIONS).map(|_| connect()).collect();
                 let mut stream = connect();
                 stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a deadline");
-                stream.write_all(&[b'x'; 2000]).expect("sent");
+                stream.write_all(&[b'x'; 2000]).expect("the peer reads");
                 let mut line = String::new();
                 stream.read_to_string(&mut line).expect("an answer");
                 drop(silent);

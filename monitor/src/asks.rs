@@ -1,36 +1,37 @@
-//! Listens to what lbengine asks for: Samples as often as in an event, for a bounded time. Only the controller may
-//! publish on the node's subject, and no more can be asked for than the node's own settings allow in an event.
+//! lbengine's requests ("asks") for Samples as frequent as in an event, for a bounded time. Only the controller may
+//! publish on the node's subject, and the node's own settings for events bound the rate.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, Subscriber};
 use slackwater_messages::{Ask, decode};
+use slackwater_node::sync::lock;
 use tokio_stream::StreamExt as _;
 
 use crate::config::Settings;
 use crate::error::Error;
 
-/// No ask holds for longer: who wants more asks again.
+/// The longest time for which one ask holds.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What is asked for now, shared by who receives and who takes Samples.
+/// The asks in force, shared by the receiver of asks and the loop that takes Samples.
 #[derive(Debug, Clone, Default)]
-pub struct Asked(Arc<Mutex<State>>);
+pub struct Asks(Arc<Mutex<AskState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct AskState {
     ends: Option<Instant>,
     taken: u64,
 }
 
-impl Asked {
-    /// Takes an ask that came at this instant. None ends one that holds for longer, so that they may come late, twice
-    /// or in another order. One without a lease is ignored.
+impl Asks {
+    /// Takes an ask that arrived at `now`. It never shortens an earlier one, so asks may arrive late, twice or in
+    /// another order. An ask without a lease is ignored.
     pub fn take(&self, ask: &Ask, now: Instant) {
         if ask.lease_s > 0.0 {
             let ends = now + Duration::from_secs_f64(ask.lease_s.min(LONGEST.as_secs_f64()));
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = lock(&self.0);
             state.ends = state.ends.max(Some(ends));
             state.taken += 1;
         }
@@ -38,38 +39,38 @@ impl Asked {
 
     /// Until when Samples are asked for.
     pub fn ends(&self) -> Option<Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).ends
+        lock(&self.0).ends
     }
 
-    /// How many were taken since the start.
+    /// Number of asks taken since the start.
     pub fn taken(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).taken
+        lock(&self.0).taken
     }
 }
 
-/// Where a node is asked.
+/// The subject of the asks for a node.
 pub fn subject(settings: &Settings) -> String {
     format!("slackwater.ask.{}.{}", settings.pool, settings.node)
 }
 
-/// Begins to listen.
+/// Subscribes to the asks for this node.
 ///
 /// # Errors
-/// Why it cannot.
-pub async fn open(settings: &Settings, client: Client) -> Result<Asked, Error> {
+/// Why the subscription failed.
+pub async fn open(settings: &Settings, client: Client) -> Result<Asks, Error> {
     let subject = subject(settings);
-    let asks = client.subscribe(subject.clone()).await.map_err(|reason| Error::Subscribe { subject, reason })?;
-    let asked = Asked::default();
-    tokio::spawn(listen_to(asks, settings.pool.clone(), settings.node.clone(), asked.clone()));
-    Ok(asked)
+    let messages = client.subscribe(subject.clone()).await.map_err(|reason| Error::Subscribe { subject, reason })?;
+    let asks = Asks::default();
+    tokio::spawn(listen_to(messages, settings.pool.clone(), settings.node.clone(), asks.clone()));
+    Ok(asks)
 }
 
-async fn listen_to(mut asks: Subscriber, pool: String, node: String, asked: Asked) {
-    while let Some(message) = asks.next().await {
+async fn listen_to(mut messages: Subscriber, pool: String, node: String, asks: Asks) {
+    while let Some(message) = messages.next().await {
         match decode::<Ask>(&message.payload) {
-            Ok(ask) if ask.pool == pool && ask.node == node => asked.take(&ask, Instant::now()),
-            Ok(ask) => tracing::warn!("an ask for {} of {} is ignored", ask.node, ask.pool),
-            Err(error) => tracing::warn!("an ask is ignored: {error}"),
+            Ok(ask) if ask.pool == pool && ask.node == node => asks.take(&ask, Instant::now()),
+            Ok(ask) => tracing::warn!("ignored a request for Samples of node {} in pool {}", ask.node, ask.pool),
+            Err(error) => tracing::warn!("ignored a request for Samples: {error}"),
         }
     }
 }
@@ -84,29 +85,29 @@ mod tests {
 
     #[test]
     fn an_ask_holds_for_its_lease_and_none_shortens_another() {
-        let (asked, start) = (Asked::default(), Instant::now());
+        let (asks, start) = (Asks::default(), Instant::now());
         let after = |s: f64| Some(start + Duration::from_secs_f64(s));
-        assert_eq!((asked.ends(), asked.taken()), (None, 0));
-        asked.take(&ask(30.0), start);
-        assert_eq!(asked.ends(), after(30.0));
+        assert_eq!((asks.ends(), asks.taken()), (None, 0));
+        asks.take(&ask(30.0), start);
+        assert_eq!(asks.ends(), after(30.0));
         for lease_s in [30.0, 5.0] {
-            asked.take(&ask(lease_s), start);
+            asks.take(&ask(lease_s), start);
         }
-        assert_eq!((asked.ends(), asked.taken()), (after(30.0), 3), "twice, and one that came late");
-        asked.take(&ask(30.0), start + Duration::from_secs(10));
-        assert_eq!(asked.ends(), after(40.0), "asked again");
+        assert_eq!((asks.ends(), asks.taken()), (after(30.0), 3), "twice, and one that came late");
+        asks.take(&ask(30.0), start + Duration::from_secs(10));
+        assert_eq!(asks.ends(), after(40.0), "asked again");
     }
 
     #[test]
     fn a_lease_that_is_none_is_ignored_and_one_without_end_is_cut() {
-        let (asked, start) = (Asked::default(), Instant::now());
+        let (asks, start) = (Asks::default(), Instant::now());
         for lease_s in [0.0, -1.0, f64::NEG_INFINITY, f64::NAN] {
-            asked.take(&ask(lease_s), start);
-            assert_eq!((asked.ends(), asked.taken()), (None, 0), "{lease_s}");
+            asks.take(&ask(lease_s), start);
+            assert_eq!((asks.ends(), asks.taken()), (None, 0), "{lease_s}");
         }
         for lease_s in [61.0, 1e12, f64::INFINITY] {
-            asked.take(&ask(lease_s), start);
-            assert_eq!(asked.ends(), Some(start + LONGEST), "{lease_s}");
+            asks.take(&ask(lease_s), start);
+            assert_eq!(asks.ends(), Some(start + LONGEST), "{lease_s}");
         }
     }
 }

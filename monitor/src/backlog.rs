@@ -1,4 +1,4 @@
-//! Samples that wait for the bus: few, the oldest are dropped, and the one behind a gap counts the missing ones.
+//! The few Samples that wait for the bus. The oldest are dropped, and the first Sample behind a gap has their number.
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,8 @@ impl Backlog {
         Backlog { waiting: VecDeque::new(), most: most.max(1), dropped: 0 }
     }
 
-    /// Takes one more. When there are too many, the oldest is dropped and its successor counts it, with those that it
-    /// counted itself.
+    /// Adds a Sample. When there are too many, drops the oldest; its successor counts it, and the Samples that it had
+    /// counted.
     pub fn push(&mut self, sample: Sample) {
         self.waiting.push_back(sample);
         while self.waiting.len() > self.most
@@ -31,22 +31,22 @@ impl Backlog {
         }
     }
 
-    /// The next to be sent.
+    /// The Sample to send next.
     pub fn oldest(&self) -> Option<&Sample> {
         self.waiting.front()
     }
 
-    /// The oldest one was sent.
+    /// Removes the oldest Sample, which was sent.
     pub fn sent(&mut self) {
         self.waiting.pop_front();
     }
 
-    /// Whether none waits.
+    /// Whether no Sample waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Dropped since the start.
+    /// Number of Samples dropped since the start.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

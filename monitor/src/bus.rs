@@ -11,11 +11,11 @@ use slackwater_node::bus::{BusError, BusSettings, connect};
 use crate::backlog::Backlog;
 use crate::config::PROGRAM;
 
-/// Messages that wait for the connection's task: those of one moment, never a backlog.
-const WAITING: usize = 4;
-/// While the bus is away the newest Samples wait for it, this many; older ones are dropped and counted.
+/// Most messages that wait for the connection's task.
+const MOST_QUEUED: usize = 4;
+/// Most Samples that wait while the bus is away; older ones are dropped and counted.
 pub const MOST_WAITING: usize = 25;
-/// How long the connection's task may take for what was handed to it.
+/// How long the connection's task may take to accept messages.
 const HANDED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The subject of a node's Samples.
@@ -23,9 +23,9 @@ pub fn subject(pool: &str, node: &str) -> String {
     format!("slackwater.sample.{pool}.{node}")
 }
 
-/// How many Samples went where, since the start.
+/// Numbers of Samples since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SampleCounts {
     /// Handed to a connection.
     pub published: u64,
     /// Dropped because the bus was away.
@@ -45,20 +45,20 @@ impl Bus {
     /// Starts connecting as `node` and returns at once, whether the server is there or not.
     ///
     /// # Errors
-    /// When the address is none.
+    /// When the URL is no address of a server.
     pub async fn open(
         settings: &BusSettings,
         access: ConnectOptions,
         node: &str,
         subject: String,
     ) -> Result<Bus, BusError> {
-        let client = connect(&settings.url, access, PROGRAM, node, WAITING).await?;
+        let client = connect(&settings.url, access, PROGRAM, node, MOST_QUEUED).await?;
         let backlog = Backlog::new(MOST_WAITING);
         Ok(Bus { client, subject, backlog, published: 0, dropped_before: 0 })
     }
 
-    /// Hands a Sample to the connection after those that wait. While there is none it waits, and the oldest of too many
-    /// is dropped.
+    /// Hands the waiting Samples, then this one, to the connection. Without a connection the Sample waits, and the
+    /// oldest of too many is dropped.
     pub async fn publish(&mut self, sample: Sample) {
         self.backlog.push(sample);
         let end = tokio::time::Instant::now() + HANDED_WITHIN;
@@ -86,12 +86,12 @@ impl Bus {
         self.client.clone()
     }
 
-    /// How many Samples went where.
-    pub fn sent(&self) -> Sent {
-        Sent { published: self.published, dropped: self.backlog.dropped() }
+    /// Numbers of Samples since the start.
+    pub fn sent(&self) -> SampleCounts {
+        SampleCounts { published: self.published, dropped: self.backlog.dropped() }
     }
 
-    /// Sends what was handed over, if that goes quickly.
+    /// Waits a moment for the messages that were handed over to be sent.
     pub async fn close(self) {
         if self.client.connection_state() == State::Connected {
             let _ = tokio::time::timeout(Duration::from_millis(500), self.client.flush()).await;
@@ -108,12 +108,12 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let settings = BusSettings { url: "nats://127.0.0.1:9".to_owned(), ..BusSettings::default() };
-            let mut bus = Bus::open(&settings, ConnectOptions::new(), "test", subject("p", "n")).await.expect("open");
+            let mut bus = Bus::open(&settings, ConnectOptions::new(), "test", subject("p", "n")).await.expect("a bus");
             for seq in 0..300 {
                 bus.publish(Sample { seq, ..Sample::default() }).await;
             }
-            assert_eq!(bus.sent(), Sent { published: 0, dropped: 275 });
-            let oldest = bus.backlog.oldest().expect("some wait");
+            assert_eq!(bus.sent(), SampleCounts { published: 0, dropped: 275 });
+            let oldest = bus.backlog.oldest().expect("a waiting Sample");
             assert_eq!((oldest.seq, oldest.samples_dropped), (275, 275));
             bus.close().await;
         });

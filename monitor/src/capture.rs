@@ -1,4 +1,4 @@
-//! The capture on the node's interface, which looks at fewer connections where all would cost too much.
+//! The capture on the node's interface. It follows only a sample of the connections when all would cost too much.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use slackwater_sniffer::{CaptureError, CpuBudget, Live, LiveSettings, Period, Tr
 use crate::probe::Stopwatch;
 use crate::reason::Reason;
 
-/// Between two looks at what the sniffer takes of its budget.
+/// Time between two comparisons of the sniffer's CPU time with its budget.
 const LOOK_NS: u64 = 1_000_000_000;
-/// Between two drains at least, so that a flood of packets does not become one of wake-ups.
+/// Shortest time between two drains, so that a flood of packets does not become a flood of wake-ups.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// Between two drains at most: how late a packet is seen, with the time that the kernel keeps it.
+/// Longest time between two drains, which bounds how late a packet is read.
 const LONGEST: Duration = Duration::from_millis(40);
-/// The part of the ring that fills between two drains, as long as packets come as they did.
+/// The part of the ring that may fill between two drains, at the present rate of packets.
 const PART_OF_RING: f64 = 0.25;
-/// What a packet takes in the ring besides its bytes.
+/// Bytes of the ring that a packet takes in addition to its own.
 const PACKET_HEAD: usize = 96;
 
 /// A capture that keeps to a budget of CPU time.
 pub struct Capture {
     live: Live,
-    /// What is known of the packets so far.
+    /// Follows the connections.
     pub tracker: Tracker,
     budget: CpuBudget,
     /// CPU time since the last look at the budget, and since the last period.
@@ -30,7 +30,7 @@ pub struct Capture {
     period_cpu_ns: u64,
     looked_ns: u64,
     drops: u64,
-    /// Packets came since the drops were read: a ring that stays empty drops none.
+    /// Packets arrived since the drops were last read; an empty ring drops none.
     is_used: bool,
     ring_bytes: f64,
     drained_ns: u64,
@@ -38,7 +38,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Opens it; the sniffer may take `max_cpu_share` of a core.
+    /// Opens the capture; the sniffer may take `max_cpu_share` of a core.
     ///
     /// # Errors
     /// Why there is no capture.
@@ -67,7 +67,7 @@ impl Capture {
         })
     }
 
-    /// Takes what waits in the ring, and from now on no larger share of the connections than the budget allows.
+    /// Takes the packets in the ring, and adapts the share of the connections to the budget.
     ///
     /// # Errors
     /// When the capture ended.
@@ -92,12 +92,12 @@ impl Capture {
         if share == self.tracker.share() { Ok(()) } else { self.live.sample(&mut self.tracker, share) }
     }
 
-    /// Within what time it is to be drained again: the sooner, the more came with the last drain.
+    /// The time within which to drain again: the more packets the last drain brought, the sooner.
     pub fn drain_within(&self) -> Duration {
         self.drain_within
     }
 
-    /// What ended since the last call.
+    /// The figures since the last call.
     pub fn take_period(&mut self, wall_ns: u64) -> Period {
         let stopwatch = Stopwatch::start();
         let period = self.tracker.take_period(wall_ns);
@@ -129,10 +129,10 @@ impl Capture {
     }
 }
 
-/// So long takes `PART_OF_RING` to fill, where this part of it came since the last drain.
-fn drain_within(since: Duration, came: f64) -> Duration {
-    let fills = since.as_secs_f64() * PART_OF_RING / came.max(f64::MIN_POSITIVE);
-    Duration::from_secs_f64(fills.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
+/// The time in which `PART_OF_RING` fills, when `filled` (a part of the ring) arrived in the time `since`.
+fn drain_within(since: Duration, filled: f64) -> Duration {
+    let fills_in_s = since.as_secs_f64() * PART_OF_RING / filled.max(f64::MIN_POSITIVE);
+    Duration::from_secs_f64(fills_in_s.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -141,10 +141,10 @@ mod tests {
 
     #[test]
     fn the_more_packets_come_the_sooner_the_ring_is_drained_again() {
-        let after_ms = |since_ms, came| drain_within(Duration::from_millis(since_ms), came).as_millis();
-        assert_eq!([0.0, 0.01, 0.25].map(|came| after_ms(40, came)), [40, 40, 40]);
-        assert_eq!([0.5, 1.0].map(|came| after_ms(40, came)), [20, 10]);
-        assert_eq!(after_ms(10, 0.9), 10, "a flood does not become one of wake-ups");
-        assert_eq!([0.0, 0.1].map(|came| after_ms(0, came)), [10, 10], "two drains at once tell nothing");
+        let after_ms = |since_ms, filled| drain_within(Duration::from_millis(since_ms), filled).as_millis();
+        assert_eq!([0.0, 0.01, 0.25].map(|filled| after_ms(40, filled)), [40, 40, 40]);
+        assert_eq!([0.5, 1.0].map(|filled| after_ms(40, filled)), [20, 10]);
+        assert_eq!(after_ms(10, 0.9), 10, "a flood of packets does not become a flood of wake-ups");
+        assert_eq!([0.0, 0.1].map(|filled| after_ms(0, filled)), [10, 10], "two drains at once show no rate");
     }
 }

@@ -1,4 +1,4 @@
-//! `slackwater-monitor check`: what works on this machine, and what each missing thing would take.
+//! `slackwater-monitor check`: which parts work on this machine, and a remedy for each part that does not.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use slackwater_node::status::http;
 use slackwater_node::system::System;
 use slackwater_sniffer::user_exists;
 
-use crate::asked;
+use crate::asks;
 use crate::collectors::COLLECTORS;
 use crate::config::Settings;
 use crate::pmu::libpfm::Libpfm;
@@ -22,28 +22,28 @@ use crate::sampler::Sampler;
 use crate::sandbox;
 use crate::sandbox::seccomp;
 
-/// So that at least one health check of the balancer comes: HAProxy's come every 2 s.
+/// Long enough for at least one health check of the balancer; HAProxy makes one every 2 s.
 const WATCHED_FOR: Duration = Duration::from_millis(2500);
 const PAGE_WITHIN: Duration = Duration::from_secs(2);
-/// What a section that is needed is of no use without.
+/// Values without which a needed section is useless.
 const NEEDED_VALUES: [&str; 2] = ["cpu.utilisation", "traffic.rps"];
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Item {
-    /// What.
+pub struct CheckItem {
+    /// The part that was checked.
     pub what: String,
-    /// It works.
+    /// Whether it works.
     pub works: bool,
-    /// Without it the node is of no use to the cluster.
+    /// Whether the node is useless to the cluster without it.
     pub needed: bool,
-    /// What was found, or why it does not work.
+    /// Details, or why it does not work.
     pub detail: String,
-    /// What it would take.
+    /// How to make it work.
     pub remedy: Option<String>,
 }
 
-/// Sections of the Sample without which the detector can't judge, and when.
+/// Whether the detector can't judge the node without this section of the Sample.
 fn is_needed(section: &str, settings: &Settings) -> bool {
     match section {
         "cpu" => true,
@@ -52,7 +52,7 @@ fn is_needed(section: &str, settings: &Settings) -> bool {
     }
 }
 
-/// What to do about it; nothing where the reason has it, or nothing can be done.
+/// How to remove the cause; `None` when the reason itself says so, or when nothing can be done.
 fn remedy(cause: AbsenceCause) -> Option<String> {
     let text = match cause {
         AbsenceCause::LacksCapability => "start it as root, or once: setcap cap_perfmon,cap_net_raw+ep PROGRAM",
@@ -76,21 +76,20 @@ fn remedy(cause: AbsenceCause) -> Option<String> {
     Some(text.replace("PROGRAM", &program().display().to_string()))
 }
 
-fn item(what: impl Into<String>, needed: bool, found: Result<String, impl Into<Reason>>) -> Item {
-    let (works, detail, cause) = match found {
+fn item(what: impl Into<String>, needed: bool, result: Result<String, impl Into<Reason>>) -> CheckItem {
+    let (works, detail, cause) = match result {
         Ok(detail) => (true, detail, None),
         Err(reason) => {
             let Reason { cause, text } = reason.into();
             (false, text, cause)
         }
     };
-    Item { what: what.into(), works, needed, detail, remedy: cause.and_then(remedy) }
+    CheckItem { what: what.into(), works, needed, detail, remedy: cause.and_then(remedy) }
 }
 
-/// Looks at everything; takes a period, and as long as the bus takes to answer.
-///
-/// `source` is where the settings are from.
-pub fn check(settings: &Settings, source: &str, system: &System) -> Vec<Item> {
+/// Checks everything; takes a period, and the time that the bus takes to answer. `source` names the origin of the
+/// settings.
+pub fn check(settings: &Settings, source: &str, system: &System) -> Vec<CheckItem> {
     let read = format!("{source}: node {}, pool {}", settings.node, settings.pool);
     let mut items = vec![
         item("settings", true, Ok::<_, Reason>(read)),
@@ -116,16 +115,16 @@ pub fn check(settings: &Settings, source: &str, system: &System) -> Vec<Item> {
 }
 
 /// Each collector's section, then each scope of the hardware counters.
-fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
+fn sections(sample: &Sample, settings: &Settings) -> Vec<CheckItem> {
     let written = serde_json::to_value(sample).unwrap_or_default();
     let mut items = Vec::new();
     for section in COLLECTORS.iter().map(|kind| kind.name) {
-        let found = match (written.get(section), sample.absent.get(section)) {
+        let result = match (written.get(section), sample.absent.get(section)) {
             (None, Some(reason)) => {
                 Err(Reason { cause: sample.absence_causes.get(section).copied(), text: reason.clone() })
             }
             (None, None) => Err(Reason { cause: cause_below(sample, section), text: reasons_below(sample, section) }),
-            (Some(_), _) if lacks(sample, section) => Err(Reason {
+            (Some(_), _) if lacks_needed_value(sample, section) => Err(Reason {
                 cause: cause_below(sample, section),
                 text: format!("without {}", reasons_below(sample, section)),
             }),
@@ -134,48 +133,52 @@ fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
                 missing => format!("without {missing}"),
             }),
         };
-        items.push(item(section, is_needed(section, settings), found));
+        items.push(item(section, is_needed(section, settings), result));
     }
     items
 }
 
-/// It is there without what it is needed for.
-fn lacks(sample: &Sample, section: &str) -> bool {
-    let of_section = |name: &&&str| name.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
-    NEEDED_VALUES.iter().filter(of_section).any(|name| sample.absent.contains_key(*name))
+/// The field in "section.field", if it belongs to this section.
+fn field_of<'a>(section: &str, name: &'a str) -> Option<&'a str> {
+    name.strip_prefix(section)?.strip_prefix('.')
 }
 
-/// "field, field (reason), ..." of what is absent below a section.
+/// Whether the section lacks a value without which it is useless.
+fn lacks_needed_value(sample: &Sample, section: &str) -> bool {
+    let mut needed = NEEDED_VALUES.iter().filter(|name| field_of(section, name).is_some());
+    needed.any(|name| sample.absent.contains_key(*name))
+}
+
+/// "field, field (reason), ..." of the absent fields of a section.
 fn reasons_below(sample: &Sample, section: &str) -> String {
-    let mut fields_of: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut fields_by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, reason) in &sample.absent {
-        if let Some(field) = name.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) {
-            fields_of.entry(reason).or_default().push(field);
+        if let Some(field) = field_of(section, name) {
+            fields_by_reason.entry(reason).or_default().push(field);
         }
     }
-    let parts = fields_of.iter().map(|(reason, fields)| format!("{} ({reason})", fields.join(", ")));
+    let parts = fields_by_reason.iter().map(|(reason, fields)| format!("{} ({reason})", fields.join(", ")));
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// The first cause of what is absent below a section.
+/// The first cause among the absent fields of a section.
 fn cause_below(sample: &Sample, section: &str) -> Option<AbsenceCause> {
-    let is_below = |name: &str| name.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
-    sample.absence_causes.iter().find(|(name, _)| is_below(name)).map(|(_, cause)| *cause)
+    sample.absence_causes.iter().find(|(name, _)| field_of(section, name).is_some()).map(|(_, cause)| *cause)
 }
 
 /// Logs in as the monitor does.
-fn bus(settings: &Settings) -> Item {
-    let listens_to = asked::subject(settings);
+fn bus(settings: &Settings) -> CheckItem {
+    let listens_to = asks::subject(settings);
     let caller = Caller { bus: &settings.bus, pool: &settings.pool, node: &settings.node, listens_to: &listens_to };
     match caller.log_in() {
         Ok(detail) => item("bus", true, Ok::<_, Reason>(detail)),
-        Err(NoBus { why, remedy }) => Item { remedy: Some(remedy), ..item("bus", true, Err(Reason::from(why))) },
+        Err(NoBus { why, remedy }) => CheckItem { remedy: Some(remedy), ..item("bus", true, Err(Reason::from(why))) },
     }
 }
 
-/// Whether a monitor runs here, by its own page: what is looked at here is what it would do.
-fn running(listen: &str) -> Item {
-    let absent = |why: String, remedy: &str| Item {
+/// Whether a monitor runs here, by its own page. (The other checks show what a monitor could do.)
+fn running(listen: &str) -> CheckItem {
+    let absent = |why: String, remedy: &str| CheckItem {
         remedy: Some(remedy.to_owned()),
         ..item("monitor", false, Err(Reason::from(why)))
     };
@@ -258,14 +261,14 @@ fn user(settings: &Settings) -> Result<String, Reason> {
 }
 
 fn capabilities(settings: &Settings, system: &System) -> Result<String, Reason> {
-    let there = rustix::thread::capabilities(None).map_err(|error| error.to_string())?.permitted;
+    let permitted = rustix::thread::capabilities(None).map_err(|error| error.to_string())?.permitted;
     let needed = sandbox::needed(settings, system);
-    let (have, lack) = (needed & there, needed - there);
-    match (have.is_empty(), lack.is_empty()) {
+    let (kept, missing) = (needed & permitted, needed - permitted);
+    match (kept.is_empty(), missing.is_empty()) {
         (true, true) => Ok("none are needed".to_owned()),
-        (false, true) => Ok(format!("keeps {} and no others", sandbox::names(have))),
+        (false, true) => Ok(format!("keeps {} and no others", sandbox::names(kept))),
         _ => {
-            let text = format!("{} missing (CAP_NET_RAW and CAP_PERFMON are what it can need)", sandbox::names(lack));
+            let text = format!("{} missing (it may need CAP_NET_RAW and CAP_PERFMON)", sandbox::names(missing));
             Err(Reason::new(AbsenceCause::LacksCapability, text))
         }
     }
@@ -282,13 +285,13 @@ fn filter(settings: &Settings) -> Result<String, Reason> {
     }
 }
 
-/// True when everything that is needed works.
-pub fn is_enough(items: &[Item]) -> bool {
+/// Whether everything that is needed works.
+pub fn is_enough(items: &[CheckItem]) -> bool {
     items.iter().all(|item| item.works || !item.needed)
 }
 
-/// The items for people: one line each, below it what a missing one takes.
-pub fn table(items: &[Item]) -> String {
+/// The items for people: one line each, with the remedy below it.
+pub fn table(items: &[CheckItem]) -> String {
     let mut text = String::new();
     for item in items {
         let mark = match (item.works, item.needed) {
@@ -339,11 +342,11 @@ mod tests {
         sample.absence_causes.insert("sched".to_owned(), AbsenceCause::NoProcess);
         sample.absent.insert("frequency".to_owned(), "permission denied".to_owned());
         let items = sections(&sample, &Settings::default());
-        let of = |what: &str| items.iter().find(|item| item.what == what).expect("an item").clone();
-        assert_eq!((of("cpu").works, of("cpu").detail.as_str()), (true, "without steal (none here)"));
-        assert!(!of("sched").works && of("sched").remedy.expect("a remedy").contains("processes.names"));
-        assert_eq!(of("frequency").remedy, None, "words decide nothing");
-        assert!(of("traffic").needed && !of("pressure").needed);
+        let named = |what: &str| items.iter().find(|item| item.what == what).expect("an item").clone();
+        assert_eq!((named("cpu").works, named("cpu").detail.as_str()), (true, "without steal (none here)"));
+        assert!(!named("sched").works && named("sched").remedy.expect("a remedy").contains("processes.names"));
+        assert_eq!(named("frequency").remedy, None, "words decide nothing");
+        assert!(named("traffic").needed && !named("pressure").needed);
         sample.absent.insert("cpu.utilisation".to_owned(), "it leapt".to_owned());
         let items = sections(&sample, &Settings::default());
         assert!(!is_enough(&items[..1]), "a `cpu` without utilisation is none");

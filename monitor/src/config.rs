@@ -8,9 +8,7 @@ use std::ops::RangeInclusive;
 use slackwater_node::bus::BusSettings;
 use slackwater_node::settings::{Faults, Program};
 use slackwater_node::status::Page;
-use slackwater_sniffer::MOST_ROUTES;
-
-use crate::watched::{Port, RouteClass};
+use slackwater_sniffer::{MOST_ROUTES, Port, Route};
 
 /// The program's name in logs and error messages.
 pub const PROGRAM: &str = "slackwater-monitor";
@@ -22,7 +20,7 @@ slackwater_node::settings! {
         node: String = String::new();
         /// The pool that the node serves in.
         pool: String = "web".to_owned();
-        /// Seconds between two Samples where pace.by_event is false; where it is true, in an event that lasts.
+        /// Seconds between two Samples: always where pace.by_event is false, else in an event that lasts.
         period_s: f64 = 0.2;
     }
     use [bus] BusSettings;
@@ -35,24 +33,24 @@ slackwater_node::settings! {
         /// Seconds between two looks at the signals, and between two Samples while an event is young.
         event_s: f64 = 0.05;
     }
-    /// Which parts of a Sample are measured.
+    /// The collectors, each of which measures a part of a Sample.
     [collectors] struct CollectorSettings {
         /// Names of the collectors that are switched off, as in ["disk", "frequency"].
         off: Vec<String> = vec![];
     }
-    /// What CPU and pressure are measured of.
+    /// The scope of the figures of CPU and pressure.
     [cpu] struct CpuSettings {
         /// Cgroup, as a path below its controller's root; empty: the whole VM.
         cgroup: String = String::new();
     }
-    /// Which processes are the web server's.
+    /// The web server's processes.
     [processes] struct ProcessSettings {
         /// Command names, as /proc/PID/comm shows them (the kernel keeps 15 characters).
         names: Vec<String> = vec!["apache2".to_owned(), "php-fpm8.2".to_owned()];
         /// When set: all processes of this cgroup and of those below it, whatever their names.
         cgroup: String = String::new();
     }
-    /// The probe that feels for neighbours: arithmetic and chases of pointers through the caches.
+    /// The probe that is slowed by neighbours: arithmetic and chases of pointers through the caches.
     [canary] struct CanarySettings {
         /// false switches the probe off.
         enabled: bool = true;
@@ -70,31 +68,31 @@ slackwater_node::settings! {
     [pmu] struct PmuSettings {
         /// false leaves hardware counters alone.
         enabled: bool = true;
-        /// What is counted: system (all CPUs), cgroup (the one that cpu.cgroup names), pid (the web server's processes).
+        /// Scopes of the counters: system (all CPUs), cgroup (the one of cpu.cgroup), pid (the web server's processes).
         scopes: Vec<String> = vec!["system".to_owned(), "cgroup".to_owned()];
         /// Other libpfm4 names for cycles, instructions, cache_references, cache_misses, llc_load_misses and stalled_cycles, as { cycles = "NAME" }; an empty name leaves the event out.
         events: BTreeMap<String, String> = BTreeMap::new();
-        /// true leaves out what the kernel does for the web server; then less permission is needed.
+        /// true leaves out the kernel's work for the web server; then less permission is needed.
         user_only: bool = false;
-        /// Events that are open at a time, one on each CPU or thread, shared by the scopes.
+        /// Most events that are open at a time, counted for each CPU or thread; the scopes share them.
         max_files: u32 = 384;
     }
-    /// What the monitor may do once it has started.
+    /// The monitor's privileges once it has started.
     [privileges] struct PrivilegeSettings {
-        /// User that it changes to when it was started as root, and who must be able to read the bus's key files and to open status sockets; empty: it stays root, without root's capabilities.
+        /// User that the monitor changes to after a start as root; it must be able to read the bus's key files and to open status sockets. Empty: it stays root, without root's capabilities.
         user: String = String::new();
-        /// Other system calls than the monitor's own: deny (they fail), log (the kernel logs them), off.
+        /// Treatment of system calls that the monitor does not need: deny (they fail), log (the kernel logs them), off.
         seccomp: String = "deny".to_owned();
     }
     /// Response times from the packets on the wire.
     [sniffer] struct SnifferSettings {
-        /// Network interface that requests come in by; empty: no capture.
+        /// Network interface on which requests arrive; empty: no capture.
         interface: String = "eth0".to_owned();
-        /// TCP ports of the web server; one that doesn't speak what is usual there with what it speaks: "11211:memcached".
+        /// TCP ports of the web server, each with its protocol where that is not the port's usual one: "11211:memcached".
         ports: Vec<Port> = vec![Port { number: 80, protocol: None }];
         /// Classes of requests with figures of their own, as in "search=/search*"; the first that matches the path counts.
-        routes: Vec<RouteClass> = vec![];
-        /// Packets that wait to be read take this much memory.
+        routes: Vec<Route> = vec![];
+        /// Memory for packets that wait to be read.
         buffer_mib: u32 = 4;
         /// Above this share of one core, only a sample of the connections is looked at, and figures are estimated from it; 1: always all.
         max_cpu_share: f64 = 0.02;
@@ -228,12 +226,12 @@ mod tests {
     use slackwater_node::settings::{Declared, parse};
 
     fn fault(text: &str) -> String {
-        parse::<Settings>(text, "node.toml", "host").expect_err("refused").to_string()
+        parse::<Settings>(text, "node.toml", "host").expect_err("a refusal").to_string()
     }
 
     #[test]
     fn an_empty_file_gives_the_defaults_with_the_host_name() {
-        let settings: Settings = parse("", "node.toml", "vm-7").expect("fine");
+        let settings: Settings = parse("", "node.toml", "vm-7").expect("valid settings");
         assert_eq!(settings, Settings { node: "vm-7".to_owned(), ..Settings::default() });
     }
 
@@ -270,7 +268,7 @@ mod tests {
             assert!(fault(&format!("node = \"{bad}\"\n")).starts_with("node.toml:1: `node` must be a name"), "{bad}");
             assert!(fault(&format!("pool = \"{bad}\"\n")).starts_with("node.toml:1: `pool` must be a name"), "{bad}");
         }
-        let error = parse::<Settings>("", "node.toml", "bad host").expect_err("refused").to_string();
+        let error = parse::<Settings>("", "node.toml", "bad host").expect_err("a refusal").to_string();
         assert!(error.starts_with("node.toml: `node` must be a name"), "{error}");
     }
 

@@ -1,8 +1,8 @@
 //! Counters of the kernel: the difference between two readings.
 //!
-//! They go back when what they count is made anew (a cgroup, an interface, a disk that was plugged in again) or when they
-//! wrap, and leap when it has become another thing, or when the kernel or what stands in for it has a fault: then there is
-//! no figure for that period. This is the only place where counters are subtracted.
+//! A counter goes back when it wraps or when the thing that it counts is made anew (a cgroup, an interface, a disk that
+//! was plugged in again). It leaps when another thing has taken that one's place, or when the kernel or its emulation
+//! has a fault. Then there is no figure for that period. This is the only place where counters are subtracted.
 
 use crate::reason::Reason;
 
@@ -13,7 +13,7 @@ const NOT_COUNTED: &str = "this kernel does not count it";
 const WENT_BACK: &str = "the counter went back: it wrapped or began anew";
 const LEAPT: &str = "the counter leapt: it grew by more than the time that passed allows";
 
-/// Clocks are read a moment apart, and what happened in a time is booked up to so many seconds later.
+/// Clocks are read a moment apart, and the kernel books events up to so many seconds late.
 const BOOKED_LATE_S: f64 = 0.25;
 /// Some kernels book stolen time twice: as such, and as idle.
 const BOOKED_TWICE: f64 = 1.5;
@@ -21,38 +21,39 @@ const BOOKED_TWICE: f64 = 1.5;
 /// A reading of a counter, or why there is none.
 pub type Count = Result<u64, Reason>;
 
-/// A counter that the kernel may have: without it there is no value, and nothing is wrong.
+/// The reading of a counter that not every kernel has.
 pub fn if_counted(counter: Option<u64>) -> Count {
     counter.ok_or_else(|| NOT_COUNTED.into())
 }
 
-/// The most that a counter grows by in a second. Each counter is declared with it: a difference is always compared with
-/// the time that passed.
+/// The most that a counter grows by in a second. Each counter is declared with its limit, since every difference is
+/// compared with the time that passed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Most {
+pub struct GrowthLimit {
     per_s: f64,
     falls_a_little: bool,
 }
 
-impl Most {
+impl GrowthLimit {
     /// The most that a counter of events grows.
-    pub const EVENTS: Most = Most { per_s: 1e10, falls_a_little: false };
+    pub const EVENTS: GrowthLimit = GrowthLimit { per_s: 1e10, falls_a_little: false };
     /// The most that a counter of bytes grows.
-    pub const BYTES: Most = Most { per_s: 1e12, falls_a_little: false };
+    pub const BYTES: GrowthLimit = GrowthLimit { per_s: 1e12, falls_a_little: false };
 
-    /// The most that a counter of time grows, in units of which a second has `units`: the time that passed.
-    pub const fn time(units: f64) -> Most {
-        Most { per_s: units, falls_a_little: false }
+    /// A counter of time grows no faster than time passes; a second has `units` of its units.
+    pub const fn time(units: f64) -> GrowthLimit {
+        GrowthLimit { per_s: units, falls_a_little: false }
     }
 
-    /// The most that `many` such counters grow together: CPUs, or tasks that wait at once.
-    pub const fn of(self, many: f64) -> Most {
-        Most { per_s: self.per_s * many, ..self }
+    /// The most that `count` such counters grow together, for example those of all CPUs or of all waiting tasks.
+    pub const fn times(self, count: f64) -> GrowthLimit {
+        GrowthLimit { per_s: self.per_s * count, ..self }
     }
 
-    /// The kernel's documentation warns that it goes back by a little; that is no growth.
-    pub const fn falling_a_little(self) -> Most {
-        Most { falls_a_little: true, ..self }
+    /// The same limit for a counter that may go back by a little, as the kernel's documentation warns. Such a step
+    /// counts as no growth.
+    pub const fn falling_a_little(self) -> GrowthLimit {
+        GrowthLimit { falls_a_little: true, ..self }
     }
 
     fn allows(self, by: f64, elapsed_s: f64) -> bool {
@@ -62,7 +63,7 @@ impl Most {
     /// How much a counter grew in `elapsed_s` seconds.
     ///
     /// # Errors
-    /// It went back or leapt.
+    /// The counter went back or leapt.
     pub fn grown(self, last: u64, now: u64, elapsed_s: f64) -> Result<u64, &'static str> {
         match now.checked_sub(last) {
             Some(by) if self.allows(by as f64, elapsed_s) => Ok(by),
@@ -72,10 +73,10 @@ impl Most {
         }
     }
 
-    /// The same of the sum of several that grew by so much.
+    /// The sum of several counters' growths, held to the same limit.
     ///
     /// # Errors
-    /// They leapt.
+    /// The sum leapt.
     pub fn sum_of(self, grown: &[u64], elapsed_s: f64) -> Result<f64, &'static str> {
         let sum = grown.iter().map(|by| *by as f64).sum();
         if self.allows(sum, elapsed_s) { Ok(sum) } else { Err(LEAPT) }
@@ -85,7 +86,7 @@ impl Most {
 /// The last reading of `N` counters that are read together.
 #[derive(Debug, Clone)]
 pub struct CounterDelta<const N: usize> {
-    most: [Most; N],
+    limits: [GrowthLimit; N],
     last: Option<(u64, [Option<u64>; N])>,
 }
 
@@ -94,7 +95,7 @@ pub(crate) fn seconds_between(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e9
 }
 
-/// What `N` counters grew by in a time, or why that is not known.
+/// The growth of `N` counters between two readings, or why it is not known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delta<const N: usize> {
     /// The time between the readings; 0 when there was only one.
@@ -104,14 +105,14 @@ pub struct Delta<const N: usize> {
 }
 
 impl<const N: usize> CounterDelta<N> {
-    /// Nothing was read yet.
-    pub fn new(most: [Most; N]) -> CounterDelta<N> {
-        CounterDelta { most, last: None }
+    /// Counters with these limits, of which nothing was read yet.
+    pub fn new(limits: [GrowthLimit; N]) -> CounterDelta<N> {
+        CounterDelta { limits, last: None }
     }
 
-    /// From now on they grow by no more than this: the number of CPUs changed.
-    pub fn bound(&mut self, most: [Most; N]) {
-        self.most = most;
+    /// Sets other limits, for example because the number of CPUs changed.
+    pub fn set_limits(&mut self, limits: [GrowthLimit; N]) {
+        self.limits = limits;
     }
 
     /// Takes a reading.
@@ -121,21 +122,21 @@ impl<const N: usize> CounterDelta<N> {
         let elapsed_s = before.map_or(0.0, |(last_ns, _)| seconds_between(last_ns, now_ns));
         let mut place = 0;
         let by = now.map(|now| {
-            let (most, last) = (self.most[place], before.and_then(|(_, last)| last[place]));
+            let (limit, last) = (self.limits[place], before.and_then(|(_, last)| last[place]));
             place += 1;
             let (now, last) = (now?, last.ok_or(NO_EARLIER)?);
-            let grown = if elapsed_s > 0.0 { most.grown(last, now, elapsed_s) } else { Err(NO_TIME) };
+            let grown = if elapsed_s > 0.0 { limit.grown(last, now, elapsed_s) } else { Err(NO_TIME) };
             grown.map_err(Reason::from)
         });
         Delta { elapsed_s, by }
     }
 
-    /// False before the first reading, and after a gap.
+    /// Whether there is a reading to compare with: not before the first one, and not after a gap.
     pub fn has_reading(&self) -> bool {
         self.last.is_some()
     }
 
-    /// The next reading is the first again: there was a gap.
+    /// Forgets the last reading, because there was a gap.
     pub fn forget(&mut self) {
         self.last = None;
     }
@@ -150,7 +151,7 @@ impl<const N: usize> Delta<N> {
         self.by[place].clone()
     }
 
-    /// The same per second.
+    /// How much the counter at `place` grew per second.
     ///
     /// # Errors
     /// Why it is not known.
@@ -158,7 +159,7 @@ impl<const N: usize> Delta<N> {
         Ok(self.by(place)? as f64 / self.elapsed_s)
     }
 
-    /// A time in milliseconds as a number of those that passed: 1 is the whole time, 2 two things at once.
+    /// A counter of milliseconds as a share of the time that passed: 1 is the whole time, 2 is two things at once.
     ///
     /// # Errors
     /// Why it is not known.
@@ -174,7 +175,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn deltas<const N: usize>() -> CounterDelta<N> {
-        CounterDelta::new([Most::EVENTS; N])
+        CounterDelta::new([GrowthLimit::EVENTS; N])
     }
 
     fn read<const N: usize>(counters: [Option<u64>; N]) -> [Count; N] {
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_time_grows_by_no_more_than_the_time_that_passed() {
-        let of_two_cpus = Most::time(100.0).of(2.0);
+        let of_two_cpus = GrowthLimit::time(100.0).times(2.0);
         assert_eq!(of_two_cpus.grown(0, 400, 2.0), Ok(400));
         assert_eq!(of_two_cpus.grown(0, 700, 2.0), Err(LEAPT));
         assert_eq!(of_two_cpus.grown(0, 50, 0.05), Ok(50), "booked late");

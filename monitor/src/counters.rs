@@ -1,4 +1,4 @@
-//! `slackwater-monitor counters`: each event in each scope, as far as it comes: encoded, opened, counting.
+//! `slackwater-monitor counters`: how far each event gets in each scope (encoded, opened, counting).
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use slackwater_node::system::System;
 
 use crate::config::Settings;
 use crate::pmu::scope::Scope;
-use crate::pmu::{self, events::Wanted};
+use crate::pmu::{self, events::WantedEvent};
 use crate::reason::Reason;
 
-/// How long events may count.
+/// How long the events count.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// One event in one scope.
@@ -24,13 +24,13 @@ pub struct Row {
     pub event: &'static str,
     /// libpfm4's name.
     pub name: String,
-    /// libpfm4 knows it.
+    /// Whether libpfm4 knows it.
     pub encodable: bool,
-    /// The kernel opens it.
+    /// Whether the kernel opens it.
     pub openable: bool,
-    /// It counted something within half a second.
+    /// Whether it counted something within half a second.
     pub counting: bool,
-    /// What it counted, scaled to the whole of the time.
+    /// Its count, scaled to the whole time.
     pub count: Option<f64>,
     /// Share of the time in which it was on the hardware.
     pub running: Option<f64>,
@@ -38,7 +38,7 @@ pub struct Row {
     pub targets: usize,
     /// Kind of event source and its number there, as perf_event_open takes them.
     pub encoding: Option<(u32, u64)>,
-    /// What is wrong.
+    /// Why it does not count.
     pub reason: Option<String>,
 }
 
@@ -61,28 +61,28 @@ pub fn list(settings: &Settings, system: &System) -> Result<Vec<Row>, Reason> {
     Ok(rows.collect())
 }
 
-fn row(scope: &Scope, wanted: &Wanted, failure: Option<&Reason>) -> Row {
-    let seen = scope.seen(wanted.event);
+fn row(scope: &Scope, wanted: &WantedEvent, failure: Option<&Reason>) -> Row {
+    let record = scope.record(wanted.event);
     let muted = scope.mute()[wanted.event as usize].clone();
-    let is_open = failure.is_none() && seen.opened > 0;
+    let is_open = failure.is_none() && record.opened > 0;
     let unencodable = wanted.encoding.as_ref().err().cloned();
     let idle = || {
-        (is_open && seen.running_ns == 0).then(|| {
-            let other = "is open but was never on the hardware: nothing ran, or others hold the counters";
-            Reason::from(format!("{} {other}", wanted.name))
+        (is_open && record.running_ns == 0).then(|| {
+            let fault = "is open but was never on the hardware: nothing ran, or others hold the counters";
+            Reason::from(format!("{} {fault}", wanted.name))
         })
     };
-    let scale = (seen.running_ns > 0).then(|| seen.enabled_ns as f64 / seen.running_ns as f64);
+    let scale = (record.running_ns > 0).then(|| record.enabled_ns as f64 / record.running_ns as f64);
     Row {
         scope: scope.name(),
         event: wanted.event.key(),
         name: wanted.name.clone(),
         encodable: unencodable.is_none(),
         openable: is_open,
-        counting: is_open && seen.counted > 0,
-        count: scale.filter(|_| is_open).map(|scale| seen.counted as f64 * scale),
+        counting: is_open && record.counted > 0,
+        count: scale.filter(|_| is_open).map(|scale| record.counted as f64 * scale),
         running: scale.filter(|_| is_open).map(|scale| 1.0 / scale),
-        targets: if is_open { seen.opened } else { 0 },
+        targets: if is_open { record.opened } else { 0 },
         encoding: wanted.encoding.as_ref().ok().map(|encoding| (encoding.kind, encoding.config)),
         reason: unencodable.or_else(|| failure.cloned()).or(muted).or_else(idle).map(|reason| reason.text),
     }
@@ -93,7 +93,7 @@ pub fn table(rows: &[Row]) -> String {
     let mut text =
         format!("{:<8} {:<17} {:<9} {:>16} {:>8}  name, and why not\n", "scope", "event", "is", "count", "running");
     for row in rows {
-        let is = match row {
+        let state = match row {
             Row { counting: true, .. } => "counting",
             Row { openable: true, .. } => "open",
             Row { encodable: true, .. } => "encodable",
@@ -103,8 +103,11 @@ pub fn table(rows: &[Row]) -> String {
         let running = row.running.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0));
         let reason = row.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
         // Writing to a String cannot fail.
-        let _ =
-            writeln!(text, "{:<8} {:<17} {is:<9} {count:>16} {running:>8}  {}{reason}", row.scope, row.event, row.name);
+        let _ = writeln!(
+            text,
+            "{:<8} {:<17} {state:<9} {count:>16} {running:>8}  {}{reason}",
+            row.scope, row.event, row.name
+        );
     }
     text
 }

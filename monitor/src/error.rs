@@ -1,5 +1,5 @@
-//! What ends a command of the monitor before its work is done. What only keeps a value from a Sample is a
-//! [`Reason`](crate::reason::Reason).
+//! The errors that end a command of the monitor before its work is done. A fault that only keeps a value from a Sample
+//! is a [`Reason`](crate::reason::Reason).
 
 use std::io;
 
@@ -19,12 +19,12 @@ pub enum Error {
     /// `collectors.off` names something else.
     #[error("`collectors.off`: there is no collector {name:?}{hint}")]
     UnknownCollector {
-        /// What it names.
+        /// The unknown name.
         name: String,
         /// The collector that may be meant, in words.
         hint: String,
     },
-    /// A value that nothing works without cannot be had.
+    /// A value is missing without which nothing works.
     #[error(transparent)]
     Absent(#[from] Reason),
     /// The user or the capabilities cannot be changed.
@@ -36,9 +36,9 @@ pub enum Error {
     /// The kernel refuses what the loop needs.
     #[error("cannot {action}: {reason}")]
     Loop {
-        /// What failed.
+        /// The failed action.
         action: &'static str,
-        /// What the kernel answered.
+        /// The kernel's error.
         reason: io::Error,
     },
     /// The bus cannot be used.
@@ -49,17 +49,17 @@ pub enum Error {
     Subscribe {
         /// The subject.
         subject: String,
-        /// What the connection answered.
+        /// The connection's error.
         reason: async_nats::SubscribeError,
     },
     /// An address cannot be listened on.
     #[error("{setting}: {address}: {reason}")]
     Listen {
-        /// Where the address stands.
+        /// The setting that holds the address.
         setting: &'static str,
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// The address's fault, or the kernel's error.
         reason: io::Error,
     },
     /// The answer cannot be printed.

@@ -25,8 +25,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The whole file from its start, if it is one record of the kernel's. Each byte that is not UTF-8, as names may have,
-    /// is a `?`: it hides nothing behind it.
+    /// The whole text of a file that is one record of the kernel. Each byte that is not UTF-8 (names may hold such
+    /// bytes) is read as `?`.
     ///
     /// # Errors
     /// An error of `pread`.
@@ -34,7 +34,7 @@ impl Reader {
         self.read_until(file, |more, room| more < room)
     }
 
-    /// The whole file from its start, if it is a list of records: of these the kernel gives a page at a time.
+    /// The whole text of a file that is a list of records, which the kernel gives a page at a time.
     ///
     /// # Errors
     /// An error of `pread`.
@@ -65,7 +65,7 @@ impl Reader {
     }
 }
 
-/// What is wrong with a text that says nothing more exact.
+/// The fault of a text when its parser names no more exact one.
 pub const UNEXPECTED: &str = "not in the expected form";
 
 /// A file that stays open between reads; it is opened again when reading fails (its cgroup was made anew).
@@ -81,17 +81,17 @@ impl KeptFile {
         KeptFile { path: path.into(), file: None, is_list: false }
     }
 
-    /// As `new`, for a file in which the kernel lists records (`Reader::read_list`).
+    /// A kept file in which the kernel lists records (`Reader::read_list`).
     pub fn list(path: impl Into<PathBuf>) -> KeptFile {
         KeptFile { is_list: true, ..KeptFile::new(path) }
     }
 
-    /// Where it is.
+    /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What `parse` makes of the whole file; `None` from it is reported as an unexpected form.
+    /// Parses the whole file; `None` from `parse` is reported as an unexpected form.
     ///
     /// # Errors
     /// Why the file cannot be used.
@@ -99,7 +99,7 @@ impl KeptFile {
         self.read(reader, |text| parse(text).ok_or_else(|| UNEXPECTED.to_owned()))
     }
 
-    /// What `parse` makes of the whole file; its error is what is wrong with the text.
+    /// Parses the whole file; the error of `parse` names the text's fault.
     ///
     /// # Errors
     /// Why the file cannot be used.
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_byte_that_is_not_utf8_hides_nothing_behind_it() {
         let fixture = Fixture::new(&[("a", "")]);
-        std::fs::write(fixture.path("a"), b"\xfcx \xe2\x82 \xc3\xbc 1\n\xff").expect("written");
+        std::fs::write(fixture.path("a"), b"\xfcx \xe2\x82 \xc3\xbc 1\n\xff").expect("the file is written");
         let mut file = KeptFile::new(fixture.path("a"));
         let text = file.parse(&mut Reader::default(), |text| Some(text.to_owned()));
         assert_eq!(text.as_deref(), Ok("?x ?? \u{fc} 1\n?"));

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`agent`]: answers HAProxy's agent-check with the weight that lbengine wants
-//! - [`asked`]: listens to lbengine's asks for more Samples
+//! - [`asks`]: lbengine's requests for more Samples
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
 //! - [`kernel_file`]: files of the kernel that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
@@ -14,7 +14,6 @@
 //! - [`ticks`]: CPU time by kind
 //! - [`wakeup`]: why a thread woke later than it was to
 //! - [`capture`]: packets of the node's interface, within a budget of CPU time
-//! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample; [`pace`]: when one is due while they follow events
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away
 //! - [`metrics`]: the page for Prometheus
@@ -25,7 +24,7 @@
 //! - [`cli`]: the command line
 
 pub mod agent;
-pub mod asked;
+pub mod asks;
 pub mod backlog;
 pub mod bus;
 pub mod capture;
@@ -55,4 +54,3 @@ pub mod threads;
 pub mod ticks;
 pub mod timer;
 pub mod wakeup;
-pub mod watched;

@@ -1,31 +1,31 @@
-//! Gives back what only the start needed: freed memory that the allocator keeps, and pages of code and constants. These
-//! are the file's, so they can be dropped at any time, and those that are needed again come back by themselves. What is
-//! dropped stays in the kernel's cache of the file: no memory is freed at once, but the kernel may use it for something
-//! else.
+//! Gives back the memory that only the start needed: freed memory that the allocator keeps, and pages of code and
+//! constants. Those pages are backed by a file, so they can be dropped at any time, and those that are needed again
+//! come back by themselves. A dropped page stays in the kernel's cache of the file, and the kernel may use its memory
+//! for something else.
 
 use std::fs;
 
 use rustix::mm::{Advice, madvise};
 
-/// Drops both from this process's memory. Where that is not possible nothing happens.
+/// Drops both kinds of memory from this process. Where that is not possible nothing happens.
 pub fn give_back() {
-    // SAFETY: the allocator hands back what nobody holds.
+    // SAFETY: the allocator hands back only memory that nobody holds.
     #[cfg(target_env = "gnu")]
     let _ = unsafe { libc::malloc_trim(0) };
     give_back_code();
 }
 
-/// With a page that is used the kernel maps up to 15 beside it that are in its cache, never beyond the mapping's end. Code
-/// that is used lies between code that is not, so mappings are cut into pieces of so many bytes.
+/// With a page that is used the kernel maps up to 15 neighbouring pages from its cache, never beyond the mapping's end.
+/// Used code lies between unused code, so mappings are cut into pieces of so many bytes.
 const PIECE: usize = 16 * 1024;
 
 fn give_back_code() {
     for part in unchanged(&fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
         let start = |address| std::ptr::with_exposed_provenance_mut(address);
-        // SAFETY: the pages hold what stands in a file, unchanged (no page of the mapping was copied) and unchangeable
-        // (it is not writable): the next access reads the same from the file.
+        // SAFETY: the pages hold a file's bytes, unchanged (no page of the mapping was copied) and unchangeable (the
+        // mapping is not writable), so the next access reads the same bytes from the file.
         let _ = unsafe { madvise(start(part.start), part.len(), Advice::LinuxDontNeed) };
-        // What is advised differently is another mapping.
+        // Each piece with advice of its own becomes a mapping of its own.
         for piece in part.clone().step_by(2 * PIECE) {
             let length = PIECE.min(part.end - piece);
             // SAFETY: it sets how the file is read ahead, and changes nothing that a program can see.
@@ -36,21 +36,21 @@ fn give_back_code() {
 
 /// The addresses of mapped files that are not writable and of which no page was ever written to (relocations do that).
 fn unchanged(smaps: &str) -> Vec<std::ops::Range<usize>> {
-    let mut found = Vec::new();
+    let mut ranges = Vec::new();
     let mut mapping = None;
     for line in smaps.lines() {
         if let Some(anonymous) = line.strip_prefix("Anonymous:") {
             if let Some(range) = mapping.take().filter(|_| anonymous.trim() == "0 kB") {
-                found.push(range);
+                ranges.push(range);
             }
         } else if let Some(range) = read_only_file(line) {
             mapping = range;
         }
     }
-    found
+    ranges
 }
 
-/// Of a mapping's first line: its addresses if it is a file that cannot be written to, else nothing; `None` of others.
+/// From a mapping's first line: its addresses if it maps a file read-only, else `Some(None)`. Other lines give `None`.
 fn read_only_file(line: &str) -> Option<Option<std::ops::Range<usize>>> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

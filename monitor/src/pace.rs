@@ -1,18 +1,18 @@
 //! When a Sample is due while Samples follow events: seldom while nothing happens, at once when a watched signal leaves its
 //! usual range, and often while that lasts or the controller asks for it.
 //!
-//! Each Sample costs the web server time, most where it has none left. So a token bucket bounds those of events: it holds
-//! `BURST` and gains one each `lasting_ns`, whether one long event takes them or many short ones.
+//! Each Sample costs the web server time, most where it has none left. So a token bucket bounds the Samples of events:
+//! it holds `BURST` tokens and gains one each `lasting_ns`, whether one long event takes them or many short ones.
 //!
-//! What is usual is learnt: of each second the highest value counts, and the range reaches to `TIMES` the median of the
-//! last minute's seconds. So one spike teaches nothing, and what lasts for half a minute has become usual.
+//! The usual range is learnt: it reaches to `USUAL_FACTOR` times the median of the highest values of the last minute's
+//! seconds. So one spike teaches nothing, and a change that lasts for half a minute has become usual.
 
 use std::collections::VecDeque;
 
 /// Signals that are looked at between Samples; they cost no more reads than the Samples' own.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Watch {
-    /// Age of the oldest request of whose response nothing has come.
+    /// Age of the oldest request whose response has not begun.
     pub oldest_unanswered_ms: Option<f64>,
     /// Requests whose response has not ended.
     pub in_flight: Option<f64>,
@@ -23,12 +23,13 @@ pub struct Watch {
 }
 
 const SIGNALS: usize = 4;
-/// In the order of the fields: below these values nothing has happened, however quiet it was before.
+/// Below these values (in the order of the fields) nothing counts as an event, however quiet it was before.
 const FLOORS: [f64; SIGNALS] = [20.0, 4.0, 2.0, 2.0];
-/// How far above the usual a value must be.
-const TIMES: f64 = 2.0;
-/// Seconds that are remembered, and that must be there before anything is unusual.
+/// A value is unusual above this many times the median.
+const USUAL_FACTOR: f64 = 2.0;
+/// Seconds that are remembered.
 const REMEMBERED: usize = 60;
+/// Seconds that must be known before anything is unusual.
 const LEARNT_AFTER: usize = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 /// An event ends when all signals were within their ranges for so long.
@@ -44,19 +45,19 @@ impl Watch {
 
 /// One signal's usual range.
 #[derive(Debug, Default)]
-struct Usual {
+struct UsualRange {
     seconds: VecDeque<f64>,
     highest: Option<f64>,
 }
 
-impl Usual {
+impl UsualRange {
     fn limit(&self, floor: f64) -> f64 {
         if self.seconds.len() < LEARNT_AFTER {
             return f64::INFINITY;
         }
         let mut sorted: Vec<f64> = self.seconds.iter().copied().collect();
         sorted.sort_unstable_by(f64::total_cmp);
-        floor.max(TIMES * sorted[sorted.len() / 2])
+        floor.max(USUAL_FACTOR * sorted[sorted.len() / 2])
     }
 
     fn end_second(&mut self) {
@@ -74,21 +75,21 @@ pub struct Pace {
     quiet_ns: u64,
     event_ns: u64,
     lasting_ns: u64,
-    usual: [Usual; SIGNALS],
+    usual: [UsualRange; SIGNALS],
     limits: [f64; SIGNALS],
     second_ends_ns: u64,
     sent_ns: u64,
-    /// What was in the bucket after the last Sample; one takes `lasting_ns` of it.
+    /// The bucket's content after the last Sample; each Sample takes `lasting_ns` of it.
     saved_ns: u64,
     /// While an event lasts: when a signal was last outside its range.
     outside_ns: Option<u64>,
-    /// Until then the controller asks for Samples as often as in an event.
+    /// Until when the controller asks for Samples as often as in an event.
     asked_until_ns: u64,
 }
 
 impl Pace {
-    /// From one Sample to the next it is `quiet_ns`; in an event it is `event_ns` while the bucket lasts and `lasting_ns` then,
-    /// but no more than `quiet_ns`.
+    /// Samples are `quiet_ns` apart. In an event they are `event_ns` apart while the bucket lasts and then
+    /// `lasting_ns`, but no more than `quiet_ns`.
     pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64, lasting_ns: u64) -> Pace {
         let lasting_ns = lasting_ns.clamp(event_ns, quiet_ns);
         Pace {
@@ -96,7 +97,7 @@ impl Pace {
             event_ns,
             lasting_ns,
             saved_ns: BURST * lasting_ns,
-            usual: std::array::from_fn(|_| Usual::default()),
+            usual: std::array::from_fn(|_| UsualRange::default()),
             limits: [f64::INFINITY; SIGNALS],
             second_ends_ns: now_ns + SECOND_NS,
             sent_ns: now_ns,
@@ -105,12 +106,12 @@ impl Pace {
         }
     }
 
-    /// The controller asks for Samples as often as in an event, until then.
+    /// Makes Samples as frequent as in an event until then, because the controller asks for it.
     pub fn ask(&mut self, until_ns: u64) {
         self.asked_until_ns = until_ns;
     }
 
-    /// Takes in what the signals are; true when a Sample is to be sent now.
+    /// Takes in the signals' values and returns whether a Sample is to be sent now.
     pub fn look(&mut self, now_ns: u64, watch: &Watch) -> bool {
         let values = watch.values();
         let is_outside = values.iter().zip(self.limits).any(|(value, limit)| value.is_some_and(|value| value > limit));
@@ -131,14 +132,14 @@ impl Pace {
         is_due
     }
 
-    /// After a look at `now_ns`: when to look again at the latest, so that no Sample comes later than it was promised.
+    /// When to look again after a look at `now_ns`, so that no Sample comes later than it was promised.
     pub fn look_again_ns(&self, now_ns: u64) -> u64 {
         let due_ns = self.sent_ns + self.between_ns(now_ns, self.outside_ns.is_some());
         // A Sample that is due already goes out with this look.
         if due_ns > now_ns { due_ns.min(now_ns + self.event_ns) } else { now_ns + self.event_ns }
     }
 
-    /// After a Sample was sent at `now_ns`: the longest time until the next one, unless the machine does not run.
+    /// The longest time from a Sample that was sent at `now_ns` to the next one, unless the machine does not run.
     pub fn next_within_s(&self, now_ns: u64) -> f64 {
         let between_ns = self.between_ns(now_ns, true).next_multiple_of(self.event_ns);
         let next_ns = now_ns + between_ns;
@@ -183,7 +184,7 @@ mod tests {
         Watch { oldest_unanswered_ms: Some(ms), ..Watch::default() }
     }
 
-    /// Looks every 50 ms from one time to another, in seconds; when Samples were sent, in milliseconds.
+    /// Looks every 50 ms from one time to another (in seconds) and returns when Samples were sent, in milliseconds.
     fn sent_ms(pace: &mut Pace, from_s: f64, to_s: f64, watch: &Watch) -> Vec<u64> {
         let looks = (from_s * 20.0).round() as u64..(to_s * 20.0).round() as u64;
         looks.map(|look| look * 50).filter(|ms| pace.look(ms * MS, watch)).collect()

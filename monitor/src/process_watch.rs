@@ -1,13 +1,12 @@
-//! Whether there may be other processes or threads than before: /proc/stat has the number that the kernel has made since boot.
-//!
-//! While none was made and none of the known ones ended, looking through /proc again would find the same.
+//! Whether there may be other processes or threads than before. /proc/stat has the number that the kernel made since
+//! boot; while none was made and none of the known ones ended, looking through /proc again would find the same ones.
 
 use slackwater_node::system::System;
 
 use crate::kernel_file::{KeptFile, Reader};
 use crate::processes::LOOKS;
 
-/// Without a new process one looks all the same after this time: an old one may have moved into a cgroup or taken another
+/// A look is due after this time also without a new process: an old one may have moved into a cgroup or taken another
 /// name.
 const LOOK_EVERY_NS: u64 = 5_000_000_000;
 
@@ -25,8 +24,8 @@ impl ProcessWatch {
         ProcessWatch { stat: KeptFile::new(system.proc.join("stat")), made: None, looks_left: 0, looked_ns: 0 }
     }
 
-    /// True when looking may find something else than the last time, and always where the kernel does not count. A new
-    /// process is worth several looks: it changes its name and its cgroup soon after it was made.
+    /// Whether a look may find other processes than the last one; always where the kernel does not count. A new process
+    /// is worth several looks, since it changes its name and its cgroup soon after it was made.
     pub fn is_look_due(&mut self, reader: &mut Reader, now_ns: u64) -> bool {
         let made = self.stat.parse(reader, parse_made).ok();
         if made.is_none() || made != self.made {
@@ -41,7 +40,7 @@ impl ProcessWatch {
         true
     }
 
-    /// One of the known processes or threads ended: the next look is due.
+    /// Makes the next look due, because one of the known processes or threads ended.
     pub fn one_ended(&mut self) {
         self.looks_left = self.looks_left.max(1);
     }
@@ -92,7 +91,7 @@ mod tests {
         let system = System::machine();
         let made = || std::fs::read_to_string(system.proc.join("stat")).ok().and_then(|text| parse_made(&text));
         let before = made().expect("a count");
-        std::thread::spawn(|| ()).join().expect("ended");
+        std::thread::spawn(|| ()).join().expect("the thread ends");
         assert!(made().expect("a count") > before);
     }
 }

@@ -1,8 +1,8 @@
 //! Which processes are the web server's: those with one of the names, or those of a cgroup and the ones below it.
 //!
-//! Looking through /proc is the most expensive part of the monitor on a machine with many processes. So the name of a process
-//! is read when it is new (and again soon, since a fork is named after its parent until it calls exec), of the others
-//! only now and then.
+//! Looking through /proc is the most expensive part of the monitor on a machine with many processes. So a process's
+//! name is read when the process is new (and again soon, since a fork is named after its parent until it calls exec),
+//! and later only now and then.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,19 +22,19 @@ pub const LOOKS: u8 = 3;
 /// Settled names are read again in one of this many scans.
 const ROUNDS: u32 = 16;
 
-/// Finds the processes again and again.
+/// Finds the processes, once a scan.
 pub struct Finder {
     proc: PathBuf,
     cgroups: PathBuf,
     names: Vec<String>,
     cgroup: String,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownProcess>,
     round: u32,
     reader: Reader,
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownProcess {
     matches: bool,
     looks: u8,
     round: u32,
@@ -54,16 +54,16 @@ impl Finder {
         }
     }
 
-    /// The processes of now, in order.
+    /// The present processes, in order.
     ///
     /// # Errors
     /// Why there is none.
     pub fn find(&mut self) -> Result<Vec<u32>, Reason> {
-        let mut found = if self.cgroup.is_empty() { self.by_name()? } else { self.by_cgroup()? };
-        found.sort_unstable();
-        found.dedup();
-        if !found.is_empty() {
-            return Ok(found);
+        let mut pids = if self.cgroup.is_empty() { self.by_name()? } else { self.by_cgroup()? };
+        pids.sort_unstable();
+        pids.dedup();
+        if !pids.is_empty() {
+            return Ok(pids);
         }
         Err(match self.cgroup.as_str() {
             "" if self.names.is_empty() => Reason::from("no process names are configured"),
@@ -74,12 +74,11 @@ impl Finder {
 
     fn by_name(&mut self) -> Result<Vec<u32>, Reason> {
         self.round = self.round.wrapping_add(1);
-        let pids = numbers(&self.proc).map_err(|error| Reason::of_file(&self.proc, &error))?;
-        let mut found = Vec::new();
-        for pid in pids {
-            let known = self.known.entry(pid).or_insert(Known { matches: false, looks: 0, round: 0 });
+        let mut matching = Vec::new();
+        for pid in numbers(&self.proc).map_err(|error| Reason::of_file(&self.proc, &error))? {
+            let known = self.known.entry(pid).or_insert(KnownProcess { matches: false, looks: 0, round: 0 });
             if known.looks < LOOKS || known.matches || pid % ROUNDS == self.round % ROUNDS {
-                // Of one that ended meanwhile there is no name.
+                // A process that ended meanwhile has no name.
                 let file = File::open(self.proc.join(pid.to_string()).join("comm"));
                 let name = file.and_then(|file| self.reader.read(&file).map(|name| name.trim_end_matches('\n')));
                 known.matches = name.is_ok_and(|name| self.names.iter().any(|wanted| wanted == name));
@@ -87,30 +86,30 @@ impl Finder {
             }
             known.round = self.round;
             if known.matches {
-                found.push(pid);
+                matching.push(pid);
             }
         }
         let round = self.round;
         self.known.retain(|_, known| known.round == round);
-        Ok(found)
+        Ok(matching)
     }
 
     fn by_cgroup(&self) -> Result<Vec<u32>, Reason> {
         let top = cgroup::find_processes(&self.cgroups, &self.cgroup)?;
-        let mut found = Vec::new();
-        collect_processes(&top, &mut found);
-        Ok(found)
+        let mut pids = Vec::new();
+        collect_processes(&top, &mut pids);
+        Ok(pids)
     }
 }
 
-/// Adds the processes of a cgroup and of those below it. A cgroup that vanishes meanwhile holds none. 0 stands for a
-/// process outside our PID namespace.
-fn collect_processes(directory: &Path, found: &mut Vec<u32>) {
+/// Adds the processes of a cgroup and of the cgroups below it. A cgroup that vanishes meanwhile holds none. 0 stands
+/// for a process outside our PID namespace.
+fn collect_processes(directory: &Path, pids: &mut Vec<u32>) {
     let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0));
+    pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0));
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect_processes(&entry.path(), found);
+            collect_processes(&entry.path(), pids);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why something is not there: in words for people, and its cause for programs.
+//! Why a figure is absent: in words for people, and as a cause for programs.
 
 use std::io;
 use std::ops::Deref;
@@ -9,11 +9,11 @@ use slackwater_node::cgroup::CgroupError;
 
 use slackwater_node::files::why;
 
-/// Reads as its words. Words alone make one without a cause.
+/// Why a figure is absent. It derefs to its words, and words alone convert into a reason without a cause.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{text}")]
 pub struct Reason {
-    /// What can be done depends on it; none where nothing can.
+    /// The cause, where there is something that an operator can do about it.
     pub cause: Option<AbsenceCause>,
     /// The words for people.
     pub text: String,

@@ -1,4 +1,4 @@
-//! The loop: one Sample a period to the bus, until a signal ends it.
+//! The loop: it publishes one Sample a period on the bus, until a signal ends it.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use slackwater_node::system::System;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent;
-use crate::asked;
+use crate::asks;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::error::Error;
@@ -22,7 +22,7 @@ use crate::timer::{Alarm, Schedule};
 
 /// Overruns are reported at most once in this time.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// By then everything was done once: connected, captured, measured.
+/// By then the monitor has connected, captured and measured at least once.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
 /// The log line of that moment; the benchmark waits for it.
 const STARTED: &str = "has started; memory that only the start needed is given back";
@@ -32,11 +32,11 @@ const STARTED: &str = "has started; memory that only the start needed is given b
 /// # Errors
 /// What keeps the monitor from starting.
 pub fn run(settings: &Settings, system: &System) -> Result<(), Error> {
-    // While there is no other thread: privileges are each thread's own.
+    // Privileges belong to a thread, so they are given up while there is no other one.
     let sampler = Sampler::open(settings, system)?;
     let access = settings.bus.read()?;
-    let left = sandbox::enter(settings, system)?;
-    tracing::info!("goes on with {left}");
+    let privileges = sandbox::enter(settings, system)?;
+    tracing::info!("running as {privileges}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -55,14 +55,14 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     if let Err(error) = agent::open(settings, bus.client()).await {
         tracing::error!("HAProxy's agent-check is not answered: {error}");
     }
-    let asked = asked::open(settings, bus.client()).await?;
+    let asks = asks::open(settings, bus.client()).await?;
     let pace = &settings.pace;
     let (period_s, looks_s) =
         if pace.by_event { (pace.quiet_s, pace.event_s) } else { (settings.period_s, settings.period_s) };
     tracing::info!("publishing {subject} every {period_s} s");
 
     let (period, start) = (Duration::from_secs_f64(looks_s), Instant::now());
-    let since_start_ns = move |at: Instant| u64::try_from((at - start).as_nanos()).unwrap_or(u64::MAX);
+    let since_start_ns = move |time: Instant| u64::try_from((time - start).as_nanos()).unwrap_or(u64::MAX);
     let now_ns = move || since_start_ns(Instant::now());
     let ns = |seconds: f64| (seconds * 1e9) as u64;
     let mut pace =
@@ -83,7 +83,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
         let looked_ns = now_ns();
         let mut missed = 0;
         let (is_due, next) = if let Some(pace) = pace.as_mut() {
-            if let Some(ends) = asked.ends() {
+            if let Some(ends) = asks.ends() {
                 pace.ask(since_start_ns(ends));
             }
             let is_due = pace.look(looked_ns, &sampler.watch());
@@ -107,7 +107,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
         bus.publish(sample).await;
         notify.alive(due);
         metrics.sent(bus.sent());
-        metrics.asks(asked.taken());
+        metrics.asks(asks.taken());
         if is_starting && start.elapsed() >= STARTED_AFTER {
             is_starting = false;
             memory::give_back();
@@ -123,12 +123,12 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     Ok(())
 }
 
-/// The next look, or the drain before it.
+/// The time of the next look, or of the drain before it.
 fn soonest(look: Instant, drain_within: Option<Duration>) -> Instant {
     drain_within.map_or(look, |within| look.min(Instant::now() + within))
 }
 
-/// The page is no reason not to start: somebody else may have its port.
+/// Opens the page for Prometheus. A failure is only logged, since another program may have the port.
 async fn open_page(settings: &Settings, metrics: &Metrics) {
     if settings.metrics.listen.is_empty() {
         return;
@@ -141,7 +141,7 @@ async fn open_page(settings: &Settings, metrics: &Metrics) {
     }
 }
 
-/// Says now and then how many periods were left out because one took too long.
+/// Reports now and then how many periods were left out because one took too long.
 struct Overruns {
     unreported: u64,
     reported: Instant,
@@ -152,7 +152,7 @@ impl Overruns {
         Overruns { unreported: 0, reported: start }
     }
 
-    /// Takes in how many were left out; now and then it gives a sentence for the log.
+    /// Counts the periods that were left out; now and then it returns a sentence for the log.
     fn count(&mut self, missed: u64, now: Instant) -> Option<String> {
         self.unreported += missed;
         if self.unreported == 0 || now.saturating_duration_since(self.reported) < REPORT_EVERY {
@@ -172,9 +172,9 @@ mod tests {
     fn overruns_are_reported_once_in_a_while() {
         let start = Instant::now();
         let mut overruns = Overruns::new(start);
-        let mut at = |s: u64, missed| overruns.count(missed, start + Duration::from_secs(s));
+        let mut count = |s: u64, missed| overruns.count(missed, start + Duration::from_secs(s));
         let sentence = |missed| Some(format!("{missed} periods were left out, since the one before took too long"));
-        assert_eq!((at(1, 0), at(2, 2), at(61, 300), at(62, 0)), (None, None, sentence(302), None));
-        assert_eq!((at(63, 4), at(200, 0), at(300, 0)), (None, sentence(4), None));
+        assert_eq!((count(1, 0), count(2, 2), count(61, 300), count(62, 0)), (None, None, sentence(302), None));
+        assert_eq!((count(63, 4), count(200, 0), count(300, 0)), (None, sentence(4), None));
     }
 }

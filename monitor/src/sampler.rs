@@ -1,4 +1,4 @@
-//! All collectors together make one Sample.
+//! One Sample, made by all collectors together.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,17 @@ use slackwater_messages::{AbsenceCause, Sample, VERSION};
 use slackwater_node::system::System;
 use slackwater_sniffer::Buckets;
 
-use crate::collectors::{Active, COLLECTORS, absent};
+use crate::collectors::{ActiveCollector, COLLECTORS, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
 use crate::kernel_file::line;
 use crate::pace::Watch;
 use crate::reason::Reason;
 
-/// Takes one Sample after the other.
+/// Takes one Sample after another.
 pub struct Sampler {
     system: System,
-    collectors: Vec<Active>,
+    collectors: Vec<ActiveCollector>,
     /// The names of those that are switched off.
     off: Vec<&'static str>,
     node: String,
@@ -27,7 +27,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Opens all collectors, which take their first readings now.
+    /// Opens all collectors that are switched on, which take their first readings now.
     ///
     /// # Errors
     /// When the kernel has no id of this boot.
@@ -46,7 +46,7 @@ impl Sampler {
         })
     }
 
-    /// The Sample of the time since the last call, or since the sampler was opened.
+    /// The Sample of the period since the last call, or since the sampler was opened.
     pub fn take(&mut self) -> Sample {
         for active in &mut self.collectors {
             active.collector.begin();
@@ -77,7 +77,7 @@ impl Sampler {
     }
 
     /// The collectors that are switched on, with how the last run of each went.
-    pub fn collectors(&self) -> &[Active] {
+    pub fn collectors(&self) -> &[ActiveCollector] {
         &self.collectors
     }
 
@@ -94,7 +94,7 @@ impl Sampler {
         }
     }
 
-    /// Within what time `drain` is to be called again, whatever the period is; `None`: not before its end.
+    /// Within what time `drain` must be called again, however long the period is; `None`: not before its end.
     pub fn drain_within(&self) -> Option<Duration> {
         self.collectors.iter().filter_map(|active| active.collector.drain_within()).min()
     }
@@ -104,14 +104,14 @@ impl Sampler {
         self.collectors.iter().find_map(|active| active.collector.response_times())
     }
 
-    /// Fetches what would overflow.
+    /// Fetches the packets and readings whose buffers would overflow.
     pub fn drain(&mut self) {
         for active in &mut self.collectors {
             active.collector.drain();
         }
     }
 
-    /// What can be known between two Samples without reading anything but the packets that wait.
+    /// The signals that are known between two Samples without reading anything but the packets that wait.
     pub fn watch(&mut self) -> Watch {
         self.drain();
         let mut watch = Watch::default();
@@ -121,7 +121,8 @@ impl Sampler {
         watch
     }
 
-    /// Periods begin now, or at `start`, and take so long: for those collectors that have moments of their own in them.
+    /// Tells the collectors that measure at moments of their own when the first period starts, and how long a period
+    /// is.
     pub fn start(&mut self, start: Instant, period: Duration) {
         for active in &mut self.collectors {
             active.collector.start(start, period);
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn samples_count_up_and_carry_the_real_length_of_their_period() {
         let fixture = Fixture::new(&[("proc/sys/kernel/random/boot_id", "b-1\n")]);
-        let mut sampler = Sampler::open(&settings(), &fixture.system()).expect("open");
+        let mut sampler = Sampler::open(&settings(), &fixture.system()).expect("a sampler");
         for (seq, length_s) in [(0, 0.2), (1, 0.75)] {
             fixture.advance_s(length_s);
             let sample = sampler.take();
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn on_a_machine_with_nothing_to_see_each_section_has_its_reason() {
         let fixture = Fixture::new(&[("proc/sys/kernel/random/boot_id", "b-1\n")]);
-        let mut sampler = Sampler::open(&settings(), &fixture.system()).expect("open");
+        let mut sampler = Sampler::open(&settings(), &fixture.system()).expect("a sampler");
         let sample = sampler.take();
         let names: Vec<&str> = sample.absent.keys().map(String::as_str).collect();
         for section in COLLECTORS.iter().map(|kind| kind.name).chain(["counters"]) {
@@ -178,7 +179,7 @@ mod tests {
         fixture.write("proc/vmstat", "pgfault 1\npgmajfault 0\n");
         let mut settings = settings();
         settings.collectors.off = vec!["disk".to_owned(), "pmu".to_owned()];
-        let mut sampler = Sampler::open(&settings, &fixture.system()).expect("open");
+        let mut sampler = Sampler::open(&settings, &fixture.system()).expect("a sampler");
         let sample = sampler.take();
         assert_eq!(sample.absent["disk"], "the collector `disk` is switched off in the configuration");
         for name in ["canary", "counters", "disk", "pmu"] {
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn without_a_boot_id_there_is_no_sampler() {
-        let error = Sampler::open(&settings(), &Fixture::new(&[]).system()).err().expect("refused");
+        let error = Sampler::open(&settings(), &Fixture::new(&[]).system()).err().expect("a refusal");
         assert!(error.ends_with("proc/sys/kernel/random/boot_id: is not there"), "{error}");
     }
 }

@@ -1,29 +1,29 @@
-//! Which of the threads' turns on a core ended voluntarily, and which because the core was taken away.
+//! How many of the threads' turns on a core ended voluntarily, and how many because the core was taken away.
 //!
-//! How many turns there were stands in schedstat, which is read anyway. Their kinds stand in /proc/PID/task/TID/status
-//! alone, which takes some 15 times longer to open and read. So it is read of at most [`MOST_LOOKS`] threads that had a
-//! turn in the period, the next ones in the next period; what holds for their turns is taken to hold for all. With as few
+//! The number of turns comes from schedstat, which is read anyway. Only /proc/PID/task/TID/status has their kinds, and
+//! that file takes some 15 times longer to open and read. So it is read of at most [`MOST_LOOKS`] threads that had a
+//! turn in the period, of the next ones in the next period, and the split of their turns stands for all. With as few
 //! threads at work the split is exact.
 
 use std::fs::File;
 use std::path::Path;
 
-use crate::counter_delta::Most;
+use crate::counter_delta::GrowthLimit;
 use crate::kernel_file::Reader;
 
 /// Threads whose kinds of switches are looked at in one period.
 pub const MOST_LOOKS: usize = 4;
-/// New threads of which the first look is taken when they are found; the others' comes with their first turn.
+/// New threads that are looked at as soon as they are found; the others get their first look with their first turn.
 pub const MOST_FIRST_LOOKS: usize = 64;
-/// Between two looks at one thread.
+/// The longest time between two looks at one thread, in which a counter may have grown.
 const LONGEST_S: f64 = 3600.0;
 
-/// What a thread has had since it began.
+/// The ends of a thread's turns since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Switches {
-    /// It waited for something.
+    /// Ends because it waited for something.
     pub voluntary: u64,
-    /// Its core was taken away.
+    /// Ends because its core was taken away.
     pub involuntary: u64,
 }
 
@@ -33,7 +33,7 @@ pub fn read(reader: &mut Reader, schedstat: &Path) -> Option<Switches> {
     parse_status(reader.read(&file).ok()?)
 }
 
-/// The last two lines of a status file.
+/// Reads the last two lines of a status file.
 pub fn parse_status(text: &str) -> Option<Switches> {
     // Searched from the end: the file has some 60 lines.
     let value = |name: &str| -> Option<u64> {
@@ -51,8 +51,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// The threads to look at, of those that had a turn: of the ones looked at before, each comes to its turn as periods
-    /// go by; one place at least is for one that is `new`.
+    /// Chooses the threads to look at among those that had a turn. Of the threads looked at `before`, each is chosen
+    /// again as periods go by; at least one place is for a `new` one.
     pub fn choose<T: Copy>(&mut self, before: &[T], new: &[T]) -> Vec<T> {
         let count = before.len().min(MOST_LOOKS - new.len().min(1));
         let from = if before.is_empty() { 0 } else { self.next % before.len() };
@@ -65,7 +65,7 @@ impl Split {
     pub fn add(&mut self, last: Option<Switches>, now: Option<Switches>) {
         let Some((last, now)) = last.zip(now) else { return };
         // When it was looked at last is not kept: the time that passed was an hour at most.
-        let grown = |last, now| Most::EVENTS.grown(last, now, LONGEST_S).ok();
+        let grown = |last, now| GrowthLimit::EVENTS.grown(last, now, LONGEST_S).ok();
         let grown = grown(last.voluntary, now.voluntary).zip(grown(last.involuntary, now.involuntary));
         if let Some((voluntary, involuntary)) = grown {
             self.voluntary = self.voluntary.saturating_add(voluntary);
@@ -73,18 +73,18 @@ impl Split {
         }
     }
 
-    /// Of `turns` turns, the voluntary ends and the others; begins anew.
+    /// Splits `turns` turns into those that ended voluntarily and the others, and begins a new period.
     ///
     /// # Errors
     /// Why that is not known.
     pub fn take(&mut self, turns: u64) -> Result<(f64, f64), &'static str> {
         let (voluntary, involuntary) =
             (std::mem::take(&mut self.voluntary) as f64, std::mem::take(&mut self.involuntary) as f64);
-        let seen = voluntary + involuntary;
+        let looked_at = voluntary + involuntary;
         match turns {
             0 => Ok((0.0, 0.0)),
-            _ if seen == 0.0 => Err("no status of a thread that had a turn was read twice yet"),
-            turns => Ok((turns as f64 * voluntary / seen, turns as f64 * involuntary / seen)),
+            _ if looked_at == 0.0 => Err("no status of a thread that had a turn was read twice yet"),
+            turns => Ok((turns as f64 * voluntary / looked_at, turns as f64 * involuntary / looked_at)),
         }
     }
 }
@@ -111,13 +111,13 @@ mod tests {
     fn each_thread_comes_to_its_turn() {
         let mut split = Split::default();
         let threads: Vec<u32> = (0..20).collect();
-        let mut seen = vec![0; 20];
+        let mut looks = vec![0; 20];
         for _ in 0..5 {
             let chosen = split.choose(&threads, &[]);
             assert_eq!(chosen.len(), MOST_LOOKS);
-            chosen.iter().for_each(|thread| seen[*thread as usize] += 1);
+            chosen.iter().for_each(|thread| looks[*thread as usize] += 1);
         }
-        assert_eq!(seen, [1; 20]);
+        assert_eq!(looks, [1; 20]);
         assert_eq!(split.choose(&[7, 8, 9], &[]).len(), 3);
         assert!(split.choose(&[0; 0], &[]).is_empty());
     }

@@ -1,4 +1,4 @@
-//! A Sample for people: one line a value, then what is absent and why.
+//! A Sample for people: one line for each value, then one for each absent value with its reason.
 
 use std::fmt::Write;
 
@@ -18,9 +18,9 @@ pub fn table(sample: &Sample) -> String {
             line(&mut text, &format!("{section}.{name}"), &short(value));
         }
         for scope in values.as_array().into_iter().flatten() {
-            let of = scope["scope"].as_str().unwrap_or_default();
+            let scope_name = scope["scope"].as_str().unwrap_or_default();
             for (name, value) in scope.as_object().into_iter().flatten().filter(|(name, _)| *name != "scope") {
-                line(&mut text, &format!("{section}.{of}.{name}"), &short(value));
+                line(&mut text, &format!("{section}.{scope_name}.{name}"), &short(value));
             }
         }
     }
@@ -38,7 +38,7 @@ fn line(text: &mut String, name: &str, value: &str) {
     let _ = writeln!(text, "  {name:<28} {value}");
 }
 
-/// Four digits are enough to look at.
+/// The value with four digits, which are enough for people.
 fn short(value: &Value) -> String {
     match value {
         Value::String(word) => word.clone(),

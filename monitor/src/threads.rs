@@ -1,22 +1,20 @@
-//! The threads of the web server's processes and what each had since it was last read, from
-//! /proc/PID/task/TID/schedstat.
+//! The threads of the web server's processes, with the CPU time, run delay and turns of each since its last reading,
+//! from /proc/PID/task/TID/schedstat.
 //!
-//! Form: the kernel's Documentation/scheduler/sched-stats.rst: CPU time and run delay in nanoseconds, number of turns.
-//!
-//! Reading a hundred files is expensive, and most threads sleep. A process's CPU time, which one system call reads, does not
-//! move while all its threads sleep, and then none of their files changes either: so they are read only when it moved.
-//! The kernel counts a turn when it begins and its CPU time from the next clock tick on, or the turn's end: a turn that
-//! began within a tick before the reading may be counted a period later, never lost.
+//! Reading a hundred files is expensive, and most threads sleep. While all threads of a process sleep, neither their
+//! files change nor the process's CPU time, which one system call reads. So the files are read only when that time has
+//! moved. The kernel counts a turn when it begins, and its CPU time from the next clock tick or from the turn's end on.
+//! So a turn that began within a tick before the reading may be counted a period later, but is never lost.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use slackwater_node::processes::numbers;
+use slackwater_node::processes::{Schedstat, numbers};
 use slackwater_node::system::System;
 
-use crate::counter_delta::Most;
+use crate::counter_delta::GrowthLimit;
 use crate::kernel_file::Reader;
 use crate::switches::{self, Switches};
 
@@ -26,62 +24,45 @@ const KEPT_FILES: usize = 512;
 /// A thread's run delay comes all at once when its wait ends; a longer one means another thread.
 const LONGEST_WAIT_S: f64 = 60.0;
 
-/// While nothing comes in, a process that stood still for so long is asked for its CPU time that often.
+/// While no requests come in, a process that used no CPU time for so long is asked for it only this often.
 const RESTS_NS: u64 = 950_000_000;
-
-/// What a thread has had.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Times {
-    /// CPU time.
-    pub cpu_ns: u64,
-    /// Time for which it was ready to run, but did not.
-    pub run_delay_ns: u64,
-    /// Turns on a core.
-    pub turns: u64,
-}
-
-/// Reads a schedstat file.
-pub fn parse_schedstat(text: &str) -> Option<Times> {
-    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
-    Some(Times { cpu_ns: fields.next()?, run_delay_ns: fields.next()?, turns: fields.next()? })
-}
 
 /// Process and thread.
 pub type Id = (u32, u32);
 
-/// What all threads had together since the last reading.
+/// The sums over all threads since the last reading.
 #[derive(Debug, Default, PartialEq)]
-pub struct Had {
+pub struct ThreadTotals {
     /// The sum over the threads whose times are known.
-    pub sum: Times,
+    pub sum: Schedstat,
     /// The number of threads whose times are known.
     pub measured: usize,
-    /// The kernel keeps these numbers.
+    /// Whether the kernel keeps these numbers.
     pub is_kept: bool,
-    /// One of the known threads is gone.
+    /// Whether one of the known threads is gone.
     pub one_ended: bool,
     /// Threads that had a turn, whose switches were looked at before.
     pub turns: Vec<Id>,
-    /// The others that had a turn.
+    /// Threads that had a turn, whose switches were never looked at.
     pub turns_new: Vec<Id>,
 }
 
-/// All known threads.
+/// All known threads, by process.
 pub struct Threads {
     proc: PathBuf,
     /// CPU time in nanoseconds of all threads of a process, also of those that ended; `None` where it is not known.
     cpu_ns_of: Box<dyn Fn(u32) -> Option<u64>>,
     reader: Reader,
     processes: HashMap<u32, Process>,
-    had: Had,
+    totals: ThreadTotals,
 }
 
 #[derive(Default)]
 struct Process {
     threads: HashMap<u32, Thread>,
-    /// Its CPU time when the threads were read last; none while one of them has yet to be read.
+    /// Its CPU time when the threads were last read; none while one of them was never read.
     cpu_ns: Option<u64>,
-    /// When it was asked for its CPU time, and when that had moved.
+    /// When it was last asked for its CPU time, and when that was last found to have moved.
     asked_ns: u64,
     moved_ns: u64,
     is_kept: bool,
@@ -89,13 +70,13 @@ struct Process {
 }
 
 impl Process {
-    /// It stood still for a while, and was asked not long ago.
+    /// Whether it used no CPU time for a while and was asked not long ago.
     fn rests(&self, now_ns: u64) -> bool {
         let is_within = |then_ns: u64| now_ns.saturating_sub(then_ns) < RESTS_NS;
         self.cpu_ns.is_some() && !is_within(self.moved_ns) && is_within(self.asked_ns)
     }
 
-    /// Takes in what it was asked for: whether it has had CPU time, or may have had.
+    /// Takes in the process's CPU time and returns whether it moved, or may have moved.
     fn moved(&mut self, cpu_ns: Option<u64>, now_ns: u64) -> bool {
         let has_moved = cpu_ns.is_none() || cpu_ns != self.cpu_ns;
         self.cpu_ns = cpu_ns;
@@ -107,36 +88,36 @@ impl Process {
     }
 }
 
-/// The numbers of one thread. While its file is open, the file is this thread's: a new thread with the same number
-/// has another one.
+/// The numbers of one thread. A file that stays open is this thread's own: a new thread with the same number has
+/// another.
 struct Thread {
     file: Option<File>,
-    last: Option<Times>,
+    last: Option<Schedstat>,
     switches: Option<Switches>,
     scan_ns: u64,
 }
 
 impl Thread {
-    /// What it had since the last call; at first, and when its numbers went back (another thread has its number now),
-    /// that is not known. An error: it is gone.
+    /// The thread's times and turns since the last call. They are not known at first, and when the numbers went back
+    /// because another thread has this number now. An error means that the thread is gone.
     fn advance(
         &mut self,
         reader: &mut Reader,
         path: impl FnOnce() -> PathBuf,
         elapsed_s: f64,
-    ) -> Result<Option<Times>, ()> {
+    ) -> Result<Option<Schedstat>, ()> {
         let text = match &self.file {
             Some(file) => reader.read(file),
             None => File::open(path()).and_then(|file| reader.read(&file)),
         };
-        let now = text.ok().and_then(parse_schedstat).ok_or(())?;
+        let now = text.ok().and_then(Schedstat::parse).ok_or(())?;
         let last = self.last.replace(now);
         Ok(last.and_then(|last| {
-            let time = Most::time(1e9);
-            Some(Times {
+            let time = GrowthLimit::time(1e9);
+            Some(Schedstat {
                 cpu_ns: time.grown(last.cpu_ns, now.cpu_ns, elapsed_s).ok()?,
                 run_delay_ns: time.grown(last.run_delay_ns, now.run_delay_ns, elapsed_s + LONGEST_WAIT_S).ok()?,
-                turns: Most::EVENTS.grown(last.turns, now.turns, elapsed_s).ok()?,
+                turns: GrowthLimit::EVENTS.grown(last.turns, now.turns, elapsed_s).ok()?,
             })
         }))
     }
@@ -150,20 +131,21 @@ fn schedstat(proc: &Path, (pid, tid): Id) -> PathBuf {
     tasks(proc, pid).join(tid.to_string()).join("schedstat")
 }
 
-/// As `clock_getcpuclockid(3)` makes it: the number's complement, with 2 for the scheduler's count.
+/// A process's CPU time. Its clock is made as `clock_getcpuclockid(3)` does: the PID's complement, with 2 for the
+/// scheduler's count.
 fn cpu_ns_of(pid: u32) -> Option<u64> {
     let clock = (!i32::try_from(pid).ok()? << 3) | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to `time` only.
+    // SAFETY: the call writes to `time` only.
     let failed = unsafe { libc::clock_gettime(clock, &raw mut time) } != 0;
     let (s, ns) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
     (!failed).then_some(s * 1_000_000_000 + ns)
 }
 
 impl Threads {
-    /// None is known yet.
+    /// No thread is known yet.
     pub fn new(system: &System) -> Threads {
-        // Numbers in a /proc of another PID namespace are other processes' to the system call.
+        // The PIDs of a /proc of another PID namespace mean other processes to the system call.
         let own = std::process::id().to_string();
         let is_ours = fs::read_link(system.proc.join("self")).is_ok_and(|link| link == Path::new(&own));
         Threads {
@@ -171,22 +153,22 @@ impl Threads {
             cpu_ns_of: Box::new(move |pid| if is_ours { cpu_ns_of(pid) } else { None }),
             reader: Reader::default(),
             processes: HashMap::new(),
-            had: Had::default(),
+            totals: ThreadTotals::default(),
         }
     }
 
-    /// How many there are.
+    /// The number of known threads.
     pub fn len(&self) -> usize {
         self.processes.values().map(|process| process.threads.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether no thread is known.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Looks for the threads of these processes; those that are known keep their numbers. Returns how many of the
-    /// processes are there.
+    /// Looks for the threads of these processes and returns how many of the processes exist. Known threads keep their
+    /// numbers.
     pub fn scan(&mut self, pids: &[u32], now_ns: u64) -> u64 {
         let mut files = KEPT_FILES.saturating_sub(self.len());
         let mut first_looks = switches::MOST_FIRST_LOOKS;
@@ -194,10 +176,10 @@ impl Threads {
         for pid in pids {
             let tasks = tasks(&self.proc, *pid);
             // A process that ended since it was listed has no threads.
-            let Ok(about) = fs::metadata(&tasks) else { continue };
+            let Ok(metadata) = fs::metadata(&tasks) else { continue };
             let process = self.processes.entry(*pid).or_default();
             // The kernel shows one link for each thread, and two of the directory's own.
-            if about.nlink() == 2 + process.threads.len() as u64 {
+            if metadata.nlink() == 2 + process.threads.len() as u64 {
                 process.scan_ns = now_ns;
                 alive += 1;
                 continue;
@@ -223,48 +205,48 @@ impl Threads {
         alive
     }
 
-    /// What they had since the last call, `elapsed_s` ago. A thread whose CPU time grew by more is another one now. While
-    /// it `is_quiet`, what a process that stood still for a second has had is counted up to a second late.
-    pub fn read(&mut self, now_ns: u64, elapsed_s: f64, is_quiet: bool) -> &Had {
+    /// The totals since the last call, `elapsed_s` ago. A thread whose CPU time grew by more is taken for another
+    /// thread. While it `is_quiet`, the CPU time of a process that slept for a second is counted up to a second late.
+    pub fn read(&mut self, now_ns: u64, elapsed_s: f64, is_quiet: bool) -> &ThreadTotals {
         let (reader, proc) = (&mut self.reader, &self.proc);
-        let Had { mut turns, mut turns_new, .. } = std::mem::take(&mut self.had);
+        let ThreadTotals { mut turns, mut turns_new, .. } = std::mem::take(&mut self.totals);
         turns.clear();
         turns_new.clear();
-        let mut had = Had { turns, turns_new, ..Had::default() };
+        let mut totals = ThreadTotals { turns, turns_new, ..ThreadTotals::default() };
         for (pid, process) in &mut self.processes {
             let rests = is_quiet && process.rests(now_ns);
-            // Asked for before the files: what happens in between is found the next time.
+            // The CPU time is read before the files, so that a change in between is found the next time.
             if rests || !process.moved((self.cpu_ns_of)(*pid), now_ns) {
-                had.measured += process.threads.len();
-                had.is_kept |= process.is_kept;
+                totals.measured += process.threads.len();
+                totals.is_kept |= process.is_kept;
                 continue;
             }
             process.threads.retain(|tid, thread| {
                 let id = (*pid, *tid);
                 let Ok(advance) = thread.advance(reader, || schedstat(proc, id), elapsed_s) else {
-                    had.one_ended = true;
+                    totals.one_ended = true;
                     return false;
                 };
-                process.is_kept |= thread.last != Some(Times::default());
+                process.is_kept |= thread.last != Some(Schedstat::default());
                 if let Some(times) = advance {
-                    had.sum.cpu_ns += times.cpu_ns;
-                    had.sum.run_delay_ns += times.run_delay_ns;
-                    had.sum.turns += times.turns;
-                    had.measured += 1;
+                    totals.sum.cpu_ns += times.cpu_ns;
+                    totals.sum.run_delay_ns += times.run_delay_ns;
+                    totals.sum.turns += times.turns;
+                    totals.measured += 1;
                     if times.turns > 0 {
-                        let list = if thread.switches.is_some() { &mut had.turns } else { &mut had.turns_new };
+                        let list = if thread.switches.is_some() { &mut totals.turns } else { &mut totals.turns_new };
                         list.push(id);
                     }
                 }
                 true
             });
-            had.is_kept |= process.is_kept;
+            totals.is_kept |= process.is_kept;
         }
-        self.had = had;
-        &self.had
+        self.totals = totals;
+        &self.totals
     }
 
-    /// The switches of a thread when they were looked at last, and now.
+    /// The switches of a thread at the last look, and now.
     pub fn look(&mut self, id: Id) -> (Option<Switches>, Option<Switches>) {
         let thread = self.processes.get_mut(&id.0).and_then(|process| process.threads.get_mut(&id.1));
         let Some(thread) = thread else { return (None, None) };
@@ -282,14 +264,6 @@ mod tests {
 
     const LONGEST_S: f64 = 1.0;
 
-    #[test]
-    fn schedstat_is_three_numbers() {
-        assert_eq!(parse_schedstat("5 7 2\n"), Some(Times { cpu_ns: 5, run_delay_ns: 7, turns: 2 }));
-        for bad in ["", "5", "5 7", "-5 7 2", "a b c"] {
-            assert_eq!(parse_schedstat(bad), None, "{bad:?}");
-        }
-    }
-
     fn write(fixture: &Fixture, tid: u32, text: &str) {
         fixture.write(&format!("proc/10/task/{tid}/schedstat"), text);
     }
@@ -304,14 +278,14 @@ mod tests {
         let mut threads =
             Threads { cpu_ns_of: Box::new(move |_| Some(shown.get())), ..Threads::new(&fixture.system()) };
         assert_eq!(threads.scan(&[10, 20], 1), 1);
-        assert_eq!(threads.read(1, LONGEST_S, false), &Had { is_kept: true, ..Had::default() });
+        assert_eq!(threads.read(1, LONGEST_S, false), &ThreadTotals { is_kept: true, ..ThreadTotals::default() });
 
         write(&fixture, 11, "5 3 2\n");
-        let asleep = Had { measured: 2, is_kept: true, ..Had::default() };
+        let asleep = ThreadTotals { measured: 2, is_kept: true, ..ThreadTotals::default() };
         assert_eq!(threads.read(1, LONGEST_S, false), &asleep, "its clock stands still: not looked at");
         clock.set(6);
-        let Had { sum, measured, turns_new, .. } = threads.read(1, LONGEST_S, false);
-        assert_eq!((sum, *measured), (&Times { cpu_ns: 4, run_delay_ns: 2, turns: 1 }, 2));
+        let ThreadTotals { sum, measured, turns_new, .. } = threads.read(1, LONGEST_S, false);
+        assert_eq!((sum, *measured), (&Schedstat { cpu_ns: 4, run_delay_ns: 2, turns: 1 }, 2));
         assert_eq!(turns_new, &[(10, 11)]);
         assert_eq!(threads.read(1, LONGEST_S, false), &asleep);
 
@@ -336,8 +310,8 @@ mod tests {
         let mut threads = Threads { cpu_ns_of: Box::new(cpu_ns_of), ..Threads::new(&fixture.system()) };
         threads.scan(&[10], 1);
         let mut read = |tenths: u64, is_quiet| {
-            let had = threads.read(tenths * 100_000_000, LONGEST_S, is_quiet);
-            (asked.take(), had.measured, had.sum.cpu_ns)
+            let totals = threads.read(tenths * 100_000_000, LONGEST_S, is_quiet);
+            (asked.take(), totals.measured, totals.sum.cpu_ns)
         };
         assert_eq!(read(1, true), (1, 0, 0), "its first reading");
         assert_eq!([read(3, true), read(9, true)], [(1, 1, 0); 2], "it stands still, but not for long");
@@ -362,20 +336,19 @@ mod tests {
                 while std::time::Instant::now() < until {
                     std::hint::spin_loop();
                 }
-                let time = rustix::time::clock_gettime(rustix::thread::ClockId::ThreadCPUTime);
-                let cpu_ns = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
-                sender.send((tid, cpu_ns)).expect("heard");
+                let cpu_ns = crate::timer::clock_ns(rustix::thread::ClockId::ThreadCPUTime);
+                sender.send((tid, cpu_ns)).expect("the test listens");
             }
         });
         let turn = || {
-            wake.send(()).expect("heard");
-            receiver.recv().expect("sent")
+            wake.send(()).expect("the worker listens");
+            receiver.recv().expect("the worker answers")
         };
         let (tid, first_ns) = turn();
         let mut threads = Threads::new(&system);
         assert_eq!(threads.scan(&[pid], 1), 1);
         threads.read(1, 1e9, false);
-        let of_worker = |threads: &Threads| threads.processes[&pid].threads[&tid].last.expect("read").cpu_ns;
+        let of_worker = |threads: &Threads| threads.processes[&pid].threads[&tid].last.expect("a reading").cpu_ns;
         for number in 0..4 {
             let now_ns = if number == 0 { first_ns } else { turn().1 };
             // Until the kernel has counted the turn, which it does at its end or at a clock tick.
@@ -386,6 +359,6 @@ mod tests {
             assert!(of_worker(&threads) >= now_ns);
         }
         drop(wake);
-        worker.join().expect("ended");
+        worker.join().expect("the worker ends");
     }
 }

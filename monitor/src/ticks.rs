@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use crate::counter_delta::{CounterDelta, Most};
+use crate::counter_delta::{CounterDelta, GrowthLimit};
 use crate::reason::Reason;
 
 /// The kinds that are counted, in the order of the file. Guest time stands within user time.
@@ -22,9 +22,9 @@ pub struct Ticks {
     pub cores: u32,
 }
 
-/// Shares of a period's ticks.
+/// The shares of a period's ticks by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Kinds {
+pub struct TickShares {
     /// Ticks in user mode, nice included.
     pub user: f64,
     /// Ticks in the kernel, without interrupts.
@@ -35,15 +35,15 @@ pub struct Kinds {
     pub iowait: f64,
     /// Given to others by the hypervisor.
     pub steal: f64,
-    /// Neither idle nor waiting for a disk. Stolen time counts as used, since the VM could not have used it: so full is
-    /// 1.0 also beside a thief.
+    /// Ticks that were neither idle nor waiting for a disk. Stolen time counts as used, since the VM could not have
+    /// used it; so a full machine is at 1.0 also while time is stolen.
     pub used: f64,
 }
 
 /// Reads /proc/stat.
 ///
 /// # Errors
-/// What is wrong with it: a line that is there twice, as in some containers, is counted by nobody.
+/// The text's fault. A line that is there twice, as in some containers, is one.
 pub fn parse_stat(text: &str) -> Result<Ticks, String> {
     let mut all = None;
     let mut seen = HashSet::new();
@@ -73,46 +73,46 @@ pub fn parse_stat(text: &str) -> Result<Ticks, String> {
     if ticks.cores == 0 { Err("no line of a single CPU".to_owned()) } else { Ok(ticks) }
 }
 
-/// What is between two readings of /proc/stat.
+/// Growth between two readings of /proc/stat.
 pub struct TickDelta {
     deltas: CounterDelta<KINDS>,
     cores: u32,
 }
 
-/// The most ticks in a second on so many CPUs.
-fn most(cores: u32) -> Most {
-    Most::time(rustix::param::clock_ticks_per_second() as f64).of(f64::from(cores))
+/// The limit of the ticks on so many CPUs.
+fn tick_limit(cores: u32) -> GrowthLimit {
+    GrowthLimit::time(rustix::param::clock_ticks_per_second() as f64).times(f64::from(cores))
 }
 
 impl Default for TickDelta {
     fn default() -> TickDelta {
-        TickDelta { deltas: CounterDelta::new([most(0); KINDS]), cores: 0 }
+        TickDelta { deltas: CounterDelta::new([tick_limit(0); KINDS]), cores: 0 }
     }
 }
 
 impl TickDelta {
-    /// Takes a reading: by how much each kind grew, or why that is not known.
+    /// Takes a reading and returns by how much each kind grew.
     ///
     /// # Errors
-    /// Which kind cannot be true.
+    /// Which kind is not known, or cannot be true.
     pub fn advance(&mut self, now_ns: u64, now: &Ticks) -> Result<[u64; KINDS], Reason> {
         // CPUs may have come or gone since the last reading.
-        let most = most(now.cores.max(self.cores));
+        let limit = tick_limit(now.cores.max(self.cores));
         self.cores = now.cores;
         // These two can go back by a little, as the kernel's documentation warns.
         let falls = |kind: usize| matches!(kind, IDLE | IOWAIT);
-        let bound = |kind| if falls(kind) { most.falling_a_little() } else { most };
-        self.deltas.bound(std::array::from_fn(bound));
+        let limit_of = |kind| if falls(kind) { limit.falling_a_little() } else { limit };
+        self.deltas.set_limits(std::array::from_fn(limit_of));
         let delta = self.deltas.advance(now_ns, now.by_kind.map(Ok));
         let mut grown = [0; KINDS];
         for ((kind, by), name) in grown.iter_mut().zip(&delta.by).zip(KIND_NAMES) {
             *kind = by.clone().map_err(|reason| Reason::from(format!("{name} in /proc/stat: {reason}")))?;
         }
-        most.sum_of(&grown, delta.elapsed_s).map_err(|reason| format!("all ticks of /proc/stat: {reason}"))?;
+        limit.sum_of(&grown, delta.elapsed_s).map_err(|reason| format!("all ticks of /proc/stat: {reason}"))?;
         Ok(grown)
     }
 
-    /// The next reading is the first again: there was a gap.
+    /// Forgets the last reading, because there was a gap.
     pub fn forget(&mut self) {
         self.deltas.forget();
     }
@@ -122,13 +122,13 @@ impl TickDelta {
 ///
 /// # Errors
 /// Why they are not known.
-pub fn kinds(grown: [u64; KINDS]) -> Result<Kinds, &'static str> {
+pub fn kinds(grown: [u64; KINDS]) -> Result<TickShares, &'static str> {
     let total: f64 = grown.iter().map(|ticks| *ticks as f64).sum();
     if total == 0.0 {
         return Err("no tick of /proc/stat passed since the last reading");
     }
     let [user, nice, system, idle, iowait, hard, soft, steal] = grown.map(|ticks| ticks as f64 / total);
-    Ok(Kinds {
+    Ok(TickShares {
         user: user + nice,
         system,
         irq: hard + soft,
@@ -138,7 +138,7 @@ pub fn kinds(grown: [u64; KINDS]) -> Result<Kinds, &'static str> {
     })
 }
 
-/// The ticks in which CPUs ran something: in user and kernel mode and in interrupts.
+/// The ticks that CPUs spent in user mode, in kernel mode and in interrupts.
 pub fn running([user, nice, system, _idle, _iowait, irq, softirq, _steal]: [u64; KINDS]) -> u64 {
     user + nice + system + irq + softirq
 }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn ticks_are_read_with_steal_and_without_counting_guests_twice() {
-        let ticks = parse_stat(STAT).expect("read");
+        let ticks = parse_stat(STAT).expect("a reading");
         assert_eq!(ticks, Ticks { by_kind: [100, 5, 50, 1000, 20, 3, 2, 10], cores: 2 });
         for (bad, fault) in [
             ("", "no `cpu` line"),
@@ -173,25 +173,25 @@ mod tests {
 
     #[test]
     fn the_kinds_are_shares_that_add_up_to_one() {
-        let expected = Kinds { user: 0.4, system: 0.2, irq: 0.1, iowait: 0.15, steal: 0.1, used: 0.8 };
-        let found = kinds([30, 10, 20, 5, 15, 4, 6, 10]).expect("there");
-        for (found, expected) in [
-            (found.user, expected.user),
-            (found.system, expected.system),
-            (found.irq, expected.irq),
-            (found.iowait, expected.iowait),
-            (found.steal, expected.steal),
-            (found.used, expected.used),
+        let expected = TickShares { user: 0.4, system: 0.2, irq: 0.1, iowait: 0.15, steal: 0.1, used: 0.8 };
+        let shares = kinds([30, 10, 20, 5, 15, 4, 6, 10]).expect("shares");
+        for (share, expected) in [
+            (shares.user, expected.user),
+            (shares.system, expected.system),
+            (shares.irq, expected.irq),
+            (shares.iowait, expected.iowait),
+            (shares.steal, expected.steal),
+            (shares.used, expected.used),
         ] {
-            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+            assert!((share - expected).abs() < 1e-9, "{share} {expected}");
         }
         assert_eq!(kinds([0; KINDS]), Err("no tick of /proc/stat passed since the last reading"));
         assert_eq!(running([1, 2, 4, 8, 16, 32, 64, 128]), 1 + 2 + 4 + 32 + 64);
     }
 
-    /// What becomes of these ticks of 2 CPUs after two seconds, each kind more by so much.
+    /// How much the ticks of 2 CPUs are found to have grown after two seconds in which each kind grew by `more`.
     fn after_2_s(more: [i64; KINDS]) -> Result<[u64; KINDS], String> {
-        let first = parse_stat(STAT).expect("read");
+        let first = parse_stat(STAT).expect("a reading");
         let mut deltas = TickDelta::default();
         let _ = deltas.advance(S, &first);
         let mut now = first;
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn ticks_are_compared_with_the_time_that_passed() {
         assert_eq!(after_2_s([100, 0, 0, 300, 0, 0, 0, 0]), Ok([100, 0, 0, 300, 0, 0, 0, 0]));
-        for (more, which) in [
+        for (more, message) in [
             ([100, 0, 0, 300, 0, 0, 0, 1_000_000_000], "steal in /proc/stat: the counter leapt: it grew by more than"),
             ([100, 0, 0, 4000, 0, 0, 0, 0], "idle in /proc/stat: the counter leapt"),
             ([400, 0, 300, 300, 0, 0, 0, 0], "all ticks of /proc/stat: the counter leapt"),
@@ -212,8 +212,8 @@ mod tests {
             ([100, 0, 0, 300, 0, 0, 0, -5], "steal in /proc/stat: the counter went back"),
             ([100, 0, 0, -900, 0, 0, 0, 0], "idle in /proc/stat: the counter went back"),
         ] {
-            let fault = after_2_s(more).expect_err("not believed");
-            assert!(fault.starts_with(which), "{fault}");
+            let fault = after_2_s(more).expect_err("a fault");
+            assert!(fault.starts_with(message), "{fault}");
         }
         assert_eq!(after_2_s([100, 0, 0, -1, -1, 0, 0, 0]), Ok([100, 0, 0, 0, 0, 0, 0, 0]), "by a little");
     }

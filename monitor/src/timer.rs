@@ -1,14 +1,14 @@
-//! When what is due, and how the monitor is woken for it.
+//! Periods and the moments in them, and how the monitor is woken for these.
 //!
-//! The kernel's timers wake it once for each moment, within microseconds; the event loop's own ones wake it again and
-//! again meanwhile, and are a millisecond late.
+//! A timer of the kernel wakes it once for each moment, within microseconds. The timers of the event loop wake it
+//! several times before that, and are a millisecond late.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -16,55 +16,63 @@ use tokio::io::unix::AsyncFd;
 /// A timer that rings once for each time that it is set.
 pub struct Alarm {
     timer: AsyncFd<OwnedFd>,
-    at: Option<Instant>,
+    due: Option<Instant>,
 }
 
 impl Alarm {
-    /// Not set yet.
+    /// An alarm that is not set.
     ///
     /// # Errors
-    /// When the kernel has none left.
+    /// When the kernel gives no timer.
     pub fn new() -> io::Result<Alarm> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         // SAFETY: an `OwnedFd` names one descriptor, which stays open as long as the `AsyncFd` holds it.
         let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?;
-        Ok(Alarm { timer, at: None })
+        Ok(Alarm { timer, due: None })
     }
 
-    /// Rings at that time, or at once when it is past, instead of at the time that was set before.
-    pub fn set(&mut self, at: Instant) {
-        // Zero would switch it off.
-        let left = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+    /// Replaces the time that was set before. The alarm rings at once for a time in the past.
+    pub fn set(&mut self, due: Instant) {
+        // Zero would switch the timer off.
+        let left = due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         let no_repeat = Timespec { tv_sec: 0, tv_nsec: 0 };
         let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         let value = Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() };
         let time = Itimerspec { it_interval: no_repeat, it_value: value };
-        // Only a time that is none could be refused.
+        // The kernel refuses malformed times only.
         let _ = timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &time);
-        self.at = Some(at);
+        self.due = Some(due);
     }
 
     /// Waits until it rings and returns the time that it was set to; waits for ever while it is not set.
     pub async fn rings(&mut self) -> Instant {
         loop {
             let Ok(mut ready) = self.timer.readable().await else { return std::future::pending().await };
-            // Each time that it goes off makes it readable again, also unread.
+            // Each expiry makes the descriptor readable again, although it is never read.
             ready.clear_ready();
-            if let Some(at) = self.at.take_if(|at| *at <= Instant::now()) {
-                return at;
+            if let Some(due) = self.due.take_if(|due| *due <= Instant::now()) {
+                return due;
             }
         }
     }
 }
 
-/// This thread's sleep ends within microseconds of its time; else the kernel may put it off by 50 of them.
+/// A clock of the kernel, in nanoseconds.
+#[inline]
+pub fn clock_ns(clock: ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
+    u64::try_from(time.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default()
+}
+
+/// Lets this thread's sleeps end within a microsecond of their time; by default the kernel may delay them by 50.
 pub fn wake_exactly() {
     // A kernel that refuses wakes a little later.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
-/// The ends of the periods. One that is past when the one before is done with is left out, never made up for.
+/// The ends of the periods. A period that has ended before the work of the one before it is done is skipped, never made
+/// up for.
 pub struct Schedule {
     period: Duration,
     due: Instant,
@@ -86,7 +94,7 @@ impl Schedule {
         self.due
     }
 
-    /// Begins the next period; returns how many that were due before now are left out.
+    /// Begins the next period; returns the number of periods that are skipped because they ended before `now`.
     pub fn next(&mut self, now: Instant) -> u64 {
         let late = now.saturating_duration_since(self.due);
         let missed = late.as_nanos() / self.period.as_nanos().max(1);
@@ -111,7 +119,7 @@ impl Jitter {
         Jitter { period, random: fastrand::Rng::new() }
     }
 
-    /// How long after the period's begin.
+    /// A random moment, as the time since the period's begin.
     pub fn draw(&mut self) -> Duration {
         let share = PROBE_WITHIN.start + self.random.f64() * (PROBE_WITHIN.end - PROBE_WITHIN.start);
         self.period.mul_f64(share)
@@ -164,7 +172,7 @@ mod tests {
                 missed += schedule.next(Instant::now());
             }
             assert!(missed >= 4, "{missed}");
-            assert_eq!(schedule.due() - start, period * (taken + 1 + u32::try_from(missed).expect("few")));
+            assert_eq!(schedule.due() - start, period * (taken + 1 + u32::try_from(missed).expect("a small number")));
         });
     }
 

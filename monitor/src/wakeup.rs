@@ -1,16 +1,16 @@
 //! Why a thread that slept until a moment runs later than that: it waited in its own kernel's run queue, which the kernel
 //! counts, or the timer itself came late, since the machine was not running.
 //!
-//! So an idle CPU needs not be told from a busy one: what waits behind work of this machine counts as queue. Run delay is
-//! counted from when the kernel puts the thread into the queue (`sched_info` of the kernel's kernel/sched/stats.h).
+//! Idle CPUs need no separate treatment: a wait behind work of this machine counts as queue. Run delay is counted from
+//! when the kernel puts the thread into the queue (`sched_info` of the kernel's kernel/sched/stats.h).
 
 use std::path::Path;
 use std::time::Instant;
 
-use crate::counter_delta::Most;
+use crate::counter_delta::GrowthLimit;
 use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
-use crate::threads::{Times, parse_schedstat};
+use slackwater_node::processes::Schedstat;
 
 const NO_SCHEDSTAT: &str = "the kernel keeps no schedstat (CONFIG_SCHED_INFO)";
 
@@ -18,40 +18,40 @@ const NO_SCHEDSTAT: &str = "the kernel keeps no schedstat (CONFIG_SCHED_INFO)";
 pub struct Wakeups {
     file: KeptFile,
     reader: Reader,
-    last: Option<(Times, Instant)>,
+    last: Option<(Schedstat, Instant)>,
 }
 
-/// What the scheduler counted between two readings, in nanoseconds.
+/// The scheduler's counts between two readings, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Ready to run and not running.
+    /// Time ready to run and not running.
     pub queued_ns: u64,
-    /// Running.
+    /// Time running.
     pub cpu_ns: u64,
 }
 
 impl Wakeups {
-    /// For the calling thread; `proc` is usually `/proc`.
+    /// The account of the calling thread; `proc` is usually `/proc`.
     pub fn open(proc: &Path) -> Wakeups {
         let mut wakeups =
             Wakeups { file: KeptFile::new(proc.join("thread-self/schedstat")), reader: Reader::default(), last: None };
-        // What is missing is reported with the first wake-up.
+        // A missing file is reported with the first wake-up.
         let _ = wakeups.since_last();
         wakeups
     }
 
-    /// What was counted since the last call; it costs one system call.
+    /// The counts since the last call, at the cost of one system call.
     ///
     /// # Errors
     /// Why it is not known.
     pub fn since_last(&mut self) -> Result<Scheduled, Reason> {
-        let now = self.file.parse(&mut self.reader, parse_schedstat)?;
+        let now = self.file.parse(&mut self.reader, Schedstat::parse)?;
         if now.turns == 0 {
             return Err(NO_SCHEDSTAT.into());
         }
         let (last, then) = self.last.replace((now, Instant::now())).unwrap_or((now, Instant::now()));
         let elapsed_s = then.elapsed().as_secs_f64();
-        let grown = |last, now| Most::time(1e9).grown(last, now, elapsed_s);
+        let grown = |last, now| GrowthLimit::time(1e9).grown(last, now, elapsed_s);
         Ok(Scheduled {
             queued_ns: grown(last.run_delay_ns, now.run_delay_ns)?,
             cpu_ns: grown(last.cpu_ns, now.cpu_ns)?,
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(wakeups.since_last(), Err(NO_SCHEDSTAT.into()));
         fixture.remove("proc/thread-self/schedstat");
         let mut missing = Wakeups::open(&fixture.path("proc"));
-        assert!(missing.since_last().expect_err("nothing there").ends_with("thread-self/schedstat: is not there"));
+        assert!(missing.since_last().expect_err("a missing file").ends_with("thread-self/schedstat: is not there"));
     }
 
     #[test]
@@ -83,10 +83,10 @@ mod tests {
         use std::sync::atomic::{AtomicBool, Ordering};
         static ENDS: AtomicBool = AtomicBool::new(false);
         let pin = || {
-            let mut one = rustix::thread::CpuSet::new();
-            let all = rustix::thread::sched_getaffinity(None).expect("an affinity");
-            one.set((0..1024).find(|cpu| all.is_set(*cpu)).expect("a CPU"));
-            rustix::thread::sched_setaffinity(None, &one).expect("pinned");
+            let mut pinned = rustix::thread::CpuSet::new();
+            let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
+            pinned.set((0..1024).find(|cpu| allowed.is_set(*cpu)).expect("a CPU"));
+            rustix::thread::sched_setaffinity(None, &pinned).expect("the thread is pinned");
         };
         let spin = move || {
             pin();
@@ -106,10 +106,10 @@ mod tests {
             }
             queued_ns
         });
-        let queued_ns = waits.join().expect("it ends");
+        let queued_ns = waits.join().expect("the thread ends");
         ENDS.store(true, Ordering::Relaxed);
         for thread in busy {
-            thread.join().expect("it ends");
+            thread.join().expect("the thread ends");
         }
         assert!(queued_ns >= 10_000_000, "{queued_ns}");
     }

@@ -77,7 +77,7 @@ fn sample(output: &Output) -> Sample {
 fn once_prints_a_sample_in_which_each_value_is_there_or_has_its_reason() {
     let folder = folder("node = \"n1\"\npool = \"p1\"\n[sniffer]\ninterface = \"slackwater-none\"\n");
     let output = monitor().args(["once", "--json", "--config"]).arg(folder.path().join("node.toml")).output();
-    let output = output.expect("run");
+    let output = output.expect("the command runs");
     let sample = sample(&output);
     assert_eq!((sample.v, sample.node.as_str(), sample.pool.as_str(), sample.seq), (1, "n1", "p1", 0));
     assert!(sample.period_s >= 0.2 && !sample.boot_id.is_empty() && sample.time_unix_s > 1.7e9, "{sample:?}");
@@ -106,7 +106,7 @@ fn once_prints_a_sample_in_which_each_value_is_there_or_has_its_reason() {
 #[test]
 fn once_without_a_configuration_takes_the_host_name() {
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host name");
-    let output = monitor().args(["once", "--json"]).output().expect("run");
+    let output = monitor().args(["once", "--json"]).output().expect("the command runs");
     assert_eq!(sample(&output).node, hostname.trim());
 }
 
@@ -116,13 +116,13 @@ fn collectors_are_switched_off_by_name_in_the_configuration_and_on_the_command_l
     let file = folder.path().join("node.toml");
     let mut command = monitor();
     command.args(["once", "--json", "--no-collector.canary", "--no-collector.memory", "--config"]).arg(&file);
-    let sample = sample(&command.output().expect("run"));
+    let sample = sample(&command.output().expect("the command runs"));
     assert!(sample.disk.is_none() && sample.memory.is_none() && sample.canary.is_none() && sample.cpu.is_some());
     for name in ["disk", "memory", "canary"] {
         assert_eq!(sample.absence_causes[name], AbsenceCause::SwitchedOff, "{name}");
     }
     fs::write(&file, "[collectors]\noff = [\"dsik\"]\n").expect("node.toml");
-    let output = monitor().arg("config").arg(&file).output().expect("run");
+    let output = monitor().arg("config").arg(&file).output().expect("the command runs");
     assert!(!output.status.success() && out(&output).contains("did you mean \"disk\"?"), "{}", out(&output));
 }
 
@@ -179,9 +179,9 @@ fn requests_on_the_wire_become_a_rate_and_response_times() {
     let mut while_it_asks = || {
         let mut command = monitor();
         command.args(["once", "--json", "--config"]).arg(folder.path().join("node.toml"));
-        let measured = std::thread::spawn(move || command.output().expect("run"));
+        let measured = std::thread::spawn(move || command.output().expect("the command runs"));
         while !measured.is_finished() {
-            client.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+            client.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the peer reads");
             let mut answer = [0; 40];
             client.read_exact(&mut answer).expect("an answer");
             std::thread::sleep(Duration::from_millis(2));
@@ -208,7 +208,8 @@ fn requests_on_the_wire_become_a_rate_and_response_times() {
 #[test]
 fn once_prints_a_table_for_people() {
     let folder = folder("node = \"n1\"\n[sniffer]\ninterface = \"\"\n[canary]\nenabled = false\n");
-    let output = monitor().args(["once", "--config"]).arg(folder.path().join("node.toml")).output().expect("run");
+    let output =
+        monitor().args(["once", "--config"]).arg(folder.path().join("node.toml")).output().expect("the command runs");
     let text = out(&output);
     assert!(text.starts_with("n1 in pool web, Sample 0 over 0.2") && text.contains("cpu.utilisation "), "{text}");
     assert!(text.contains("absent, and why:\n"), "{text}");
@@ -223,37 +224,36 @@ fn config_names_file_line_and_nearest_setting() {
     let folder = folder("node = \"n1\"\nperoid_s = 0.2\n");
     let file = folder.path().join("node.toml");
     let expected = format!("{}:2: unknown setting `peroid_s`; did you mean `period_s`?\n", file.display());
-    let run = |arguments: &[&str]| monitor().args(arguments).arg(&file).output().expect("run");
+    let run = |arguments: &[&str]| monitor().args(arguments).arg(&file).output().expect("the command runs");
     for arguments in [&["config"][..], &["once", "--config"], &["run", "--config"]] {
         let output = run(arguments);
         assert_eq!((output.status.code(), out(&output)), (Some(1), expected.clone()), "{arguments:?}");
     }
     let output = run(&["config", "--json"]);
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!((output.status.code(), &said["valid"]), (Some(1), &serde_json::json!(false)));
-    assert_eq!(said["faults"][0], expected.trim_end());
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), &answer["valid"]), (Some(1), &serde_json::json!(false)));
+    assert_eq!(answer["faults"][0], expected.trim_end());
 
     fs::write(&file, "node = \"n1\"\n").expect("node.toml");
     let output = run(&["config"]);
     assert_eq!(out(&output), format!("{}: fine (node n1, pool web)\n", file.display()));
-    let output = monitor().args(["config", "/nowhere/node.toml"]).output().expect("run");
+    let output = monitor().args(["config", "/nowhere/node.toml"]).output().expect("the command runs");
     assert!(out(&output).starts_with("/nowhere/node.toml: cannot be read: "), "{}", out(&output));
 }
 
 #[test]
 fn config_lists_every_setting_with_default_and_help() {
-    let output = monitor().args(["config", "--list", "--json"]).output().expect("run");
+    let output = monitor().args(["config", "--list", "--json"]).output().expect("the command runs");
     let list: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("JSON");
     let period = list.iter().find(|setting| setting["name"] == "period_s").expect("period_s");
     assert_eq!(
         (&period["default"], &period["help"]),
         (
             &"0.2".into(),
-            &"Seconds between two Samples where pace.by_event is false; where it is true, in an event that lasts."
-                .into()
+            &"Seconds between two Samples: always where pace.by_event is false, else in an event that lasts.".into()
         )
     );
-    let text = out(&monitor().args(["config", "--list"]).output().expect("run"));
+    let text = out(&monitor().args(["config", "--list"]).output().expect("the command runs"));
     for setting in &list {
         assert!(text.contains(&format!("{} = ", setting["name"].as_str().expect("a name"))), "{setting}");
     }
@@ -262,7 +262,7 @@ fn config_lists_every_setting_with_default_and_help() {
 #[test]
 fn each_command_has_help_with_an_example() {
     for arguments in [&["--help"][..], &["run", "--help"], &["once", "--help"], &["config", "--help"]] {
-        let output = monitor().args(arguments).output().expect("run");
+        let output = monitor().args(arguments).output().expect("the command runs");
         assert!(output.status.success() && out(&output).contains("Example"), "{arguments:?}: {}", out(&output));
     }
 }

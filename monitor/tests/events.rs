@@ -3,52 +3,34 @@
 mod support;
 
 use std::cell::Cell;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use async_nats::{ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_messages::{Ask, Sample, encode};
-use support::free_port;
+use support::{Running, free_port, nats_program, start_nats};
 use tokio_stream::StreamExt as _;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Ends the process whatever becomes of the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn started(command: &mut Command) -> Running {
-    Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a program"))
-}
-
-/// The Samples up to the first for which this holds, itself included.
+/// The Samples up to and including the first one for which `holds` is true.
 async fn until(samples: &mut Subscriber, holds: impl Fn(&Sample) -> bool) -> Vec<Sample> {
-    let (mut seen, deadline) = (Vec::new(), Instant::now() + DEADLINE);
-    while seen.last().is_none_or(|last| !holds(last)) {
-        assert!(Instant::now() < deadline, "it does not come: {seen:?}");
+    let (mut received, deadline) = (Vec::new(), Instant::now() + DEADLINE);
+    while received.last().is_none_or(|last| !holds(last)) {
+        assert!(Instant::now() < deadline, "no such Sample comes: {received:?}");
         let message = tokio::time::timeout(DEADLINE, samples.next()).await;
-        seen.push(
-            rmp_serde::from_slice(&message.expect("in time").expect("a subscription").payload).expect("a Sample"),
+        received.push(
+            rmp_serde::from_slice(&message.expect("a message in time").expect("a subscription").payload)
+                .expect("a Sample"),
         );
     }
-    seen
+    received
 }
 
 #[test]
 fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_asked() {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
-    if !program.exists() {
-        println!("skipped: {} is not there (make setup)", program.display());
-        return;
-    }
+    let Some(program) = nats_program() else { return };
     let (folder, port) = (tempfile::tempdir().expect("a temporary directory"), free_port());
     let config = folder.path().join("node.toml");
     let text = format!(
@@ -56,17 +38,18 @@ fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_as
          [metrics]\nlisten = \"\"\n"
     );
     std::fs::write(&config, text).expect("node.toml");
-    let _server = started(Command::new(program).args(["--addr", "127.0.0.1", "--port", &port.to_string()]));
+    let _server = start_nats(&program, port);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let client = ConnectOptions::new().retry_on_initial_connect().connect(format!("127.0.0.1:{port}")).await;
         let client = client.expect("an address");
         let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
-        let monitor =
-            started(Command::new(env!("CARGO_BIN_EXE_slackwater-monitor")).args(["run", "--config"]).arg(&config));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+        command.args(["run", "--config"]).arg(&config).stderr(Stdio::null());
+        let monitor = Running(command.spawn().expect("slackwater-monitor"));
         let pid = Pid::from_raw(i32::try_from(monitor.0.id()).expect("a pid")).expect("a pid");
 
-        // By then it has learnt what is usual; on a busy machine events may come between.
+        // By then it has learnt the usual ranges; on a busy machine events may come between.
         let quiet = until(&mut samples, |sample| sample.seq >= 12 && sample.period_s > 0.9).await;
         let covered_s: f64 = quiet.iter().skip(1).map(|sample| sample.period_s).sum();
         let (first, last) = (quiet.first().expect("Samples"), quiet.last().expect("Samples"));
@@ -82,11 +65,11 @@ fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_as
         let next = until(&mut samples, |_| true).await;
         assert!(next[0].period_s < 0.5, "Samples come often now: {next:?}");
 
-        // What is no ask, and one for another node, are ignored; the monitor goes on.
+        // Payloads that are no Ask, and an Ask for another node, are ignored, and the monitor goes on.
         let ask = Ask { v: 1, node: "n2".to_owned(), pool: "web".to_owned(), time_unix_s: 0.0, lease_s: 30.0 };
         let ours = Ask { node: "n1".to_owned(), ..ask.clone() };
         for payload in [b"{\"lease_s\": 1e999}".to_vec(), vec![0xff; 4096], encode(&ask), encode(&ours)] {
-            client.publish("slackwater.ask.web.n1", payload.into()).await.expect("handed over");
+            client.publish("slackwater.ask.web.n1", payload.into()).await.expect("the bus takes it");
         }
         // More in a row than an event of this machine brings: one ends half a second after its last sign.
         let in_row = Cell::new(0);

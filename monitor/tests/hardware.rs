@@ -1,40 +1,39 @@
-//! Hardware counters and their listing, with the real command and the real kernel interface. Software events go the
-//! same way as hardware events, and every machine has them.
+//! Hardware counters and their listing, with the real command and the real kernel interface. The tests use software
+//! events, which every machine has and which are opened and read like hardware events.
+
+mod support;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use slackwater_messages::{Sample, ScopeCounters, decode};
 use slackwater_monitor::pmu::events::MODELS;
 use slackwater_monitor::pmu::libpfm::Libpfm;
+use support::Running;
 
 const SOFTWARE: &str = "events = { cycles = \"cpu-clock\", instructions = \"task-clock\", cache_misses = \"\" }";
 
-struct Busy(Child);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A process with a name of its own that uses a core until the test ends.
-fn busy(folder: &Path) -> (Busy, String) {
+fn busy(folder: &Path) -> (Running, String) {
     let name = format!("swb{}", std::process::id());
     std::os::unix::fs::symlink("/bin/sh", folder.join(&name)).expect("a link");
     let child = Command::new(folder.join(&name)).args(["-c", "while :; do :; done"]).spawn();
-    (Busy(child.expect("a shell")), name)
+    (Running(child.expect("a shell")), name)
 }
 
 fn run(command: &str, folder: &Path, config: &str) -> Output {
     let file = folder.join("node.toml");
     fs::write(&file, format!("node = \"n1\"\n{config}\n[sniffer]\ninterface = \"\"\n")).expect("node.toml");
     let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
-    monitor.args([command, "--json", "--config"]).arg(file).env("LIBPFM_ENCODE_INACTIVE", "1").output().expect("run")
+    monitor
+        .args([command, "--json", "--config"])
+        .arg(file)
+        .env("LIBPFM_ENCODE_INACTIVE", "1")
+        .output()
+        .expect("the command runs")
 }
 
 fn rows(folder: &Path, config: &str) -> Vec<Value> {
@@ -43,13 +42,13 @@ fn rows(folder: &Path, config: &str) -> Vec<Value> {
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// A Sample in which all is as it should be, or the last of some. What is held against each other is read one after the
-/// other: a busy machine may take the core away in between.
-fn sample_with(folder: &Path, config: &str, is_so: impl Fn(&Sample) -> bool) -> Sample {
+/// The first Sample for which `holds` is true, or the last of some. The compared figures are read one after the other,
+/// and a busy machine may take the core away in between.
+fn sample_with(folder: &Path, config: &str, holds: impl Fn(&Sample) -> bool) -> Sample {
     let once = || decode::<Sample>(&run("once", folder, config).stdout).expect("a Sample");
     let mut sample = once();
     for _ in 0..20 {
-        if is_so(&sample) {
+        if holds(&sample) {
             break;
         }
         sample = once();
@@ -57,13 +56,13 @@ fn sample_with(folder: &Path, config: &str, is_so: impl Fn(&Sample) -> bool) -> 
     sample
 }
 
-/// Cycles and instructions both count nanoseconds.
-fn is_one(scope: &ScopeCounters) -> bool {
+/// Whether there is one cycle for each instruction, since both events count nanoseconds here.
+fn has_cpi_of_one(scope: &ScopeCounters) -> bool {
     scope.cpi.is_some_and(|cpi| (cpi - 1.0).abs() < 0.1)
 }
 
-/// A cycle is a nanosecond of its own CPU time.
-fn is_its_time(scope: &ScopeCounters) -> bool {
+/// Whether a cycle takes a nanosecond of CPU time.
+fn has_cycles_of_a_nanosecond(scope: &ScopeCounters) -> bool {
     scope.frequency_mhz.is_some_and(|mhz| (mhz - 1000.0).abs() < 100.0)
 }
 
@@ -71,7 +70,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// True unless libpfm4 or permission is missing here, which is printed.
+/// Whether events can be counted here; a missing libpfm4 or permission is printed.
 fn may_count(folder: &Path) -> bool {
     let reason = match Libpfm::load() {
         Err(reason) => Some(reason.text),
@@ -118,16 +117,16 @@ fn software_events_count_in_the_whole_vm_and_in_the_web_servers_processes() {
         assert!(!is_clock || row["running"] == 1.0, "{row}");
     }
     let sample = sample_with(folder.path(), &config, |sample| {
-        sample.pmu.iter().all(is_one) && sample.pmu.last().is_none_or(is_its_time)
+        sample.pmu.iter().all(has_cpi_of_one) && sample.pmu.last().is_none_or(has_cycles_of_a_nanosecond)
     });
     let names: Vec<&str> = sample.pmu.iter().map(|scope| scope.scope.as_str()).collect();
     assert_eq!(names, ["system", "pid"], "{:?}", sample.absent);
     for scope in &sample.pmu {
-        assert!(is_one(scope), "{scope:?}");
+        assert!(has_cpi_of_one(scope), "{scope:?}");
         assert_eq!(scope.running, Some(1.0), "{scope:?}");
     }
     let pid = &sample.pmu[1];
-    assert!(is_its_time(pid), "{pid:?}");
+    assert!(has_cycles_of_a_nanosecond(pid), "{pid:?}");
     let counters = sample.counters.expect("from the narrowest scope");
     assert_eq!((counters.source.as_str(), counters.cpi), ("pmu", pid.cpi));
     assert_eq!(sample.absent["pmu.pid.cache_mpki"], "cache_misses is left out in the configuration");
@@ -145,26 +144,27 @@ fn a_cgroup_of_version_2_is_counted_by_itself() {
         println!("skipped: no cgroup of version 2 can be made here");
         return;
     };
-    let outcome = std::panic::catch_unwind(|| {
+    let result = std::panic::catch_unwind(|| {
         if !may_count(folder.path()) {
             return;
         }
         let (busy, _) = busy(folder.path());
-        fs::write(place.join("cgroup.procs"), busy.0.id().to_string()).expect("moved");
+        fs::write(place.join("cgroup.procs"), busy.0.id().to_string()).expect("the process is moved");
         let config = format!("period_s = 0.5\n[cpu]\ncgroup = \"{name}\"\n[pmu]\n{SOFTWARE}");
         // The kernel begins to count with the core's next switch of tasks; a task alone on a core has none for a while.
         let is_elsewhere =
             |sample: &Sample| sample.absent.get("pmu.cgroup").is_some_and(|reason| reason.contains("offer"));
+        let is_as_expected = |scope: &ScopeCounters| has_cpi_of_one(scope) && has_cycles_of_a_nanosecond(scope);
         let of_cgroup = |sample: &Sample| sample.pmu.iter().find(|scope| scope.scope == "cgroup").cloned();
         let sample = sample_with(folder.path(), &config, |sample| {
-            is_elsewhere(sample) || of_cgroup(sample).is_some_and(|scope| is_one(&scope) && is_its_time(&scope))
+            is_elsewhere(sample) || of_cgroup(sample).is_some_and(|scope| is_as_expected(&scope))
         });
         if is_elsewhere(&sample) {
             println!("skipped: perf_event is attached to another tree here");
             return;
         }
         let scope = of_cgroup(&sample).unwrap_or_else(|| panic!("{sample:?}"));
-        assert!(is_one(&scope) && is_its_time(&scope), "{scope:?}");
+        assert!(is_as_expected(&scope), "{scope:?}");
     });
     // The shell is killed by now, and takes a moment to leave.
     let gone = (0..2000).any(|_| {
@@ -172,7 +172,7 @@ fn a_cgroup_of_version_2_is_counted_by_itself() {
         fs::remove_dir(&place).is_ok()
     });
     assert!(gone, "{} stays", place.display());
-    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 #[test]

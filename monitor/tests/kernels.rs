@@ -33,7 +33,7 @@ impl Machine {
         settings.cpu.cgroup = cgroup.to_owned();
         // The collector of the network looks at the fixture; a capture would look at this machine.
         settings.sniffer.ports.clear();
-        let sampler = Sampler::open(&settings, &system).expect("open");
+        let sampler = Sampler::open(&settings, &system).expect("a sampler");
         Machine { text, fixture, sampler, first_step_s: Some(first_step_ms(text) as f64 / 1e3) }
     }
 
@@ -123,22 +123,24 @@ const NO_GROUP: [&str; 6] = [
     "pressure.cgroup_memory_some",
 ];
 
-/// What a kernel's fixture says.
+/// A kernel's fixture, and the expected values.
 struct Kernel {
     text: &'static str,
-    /// What it lacks for the whole VM, and for a cgroup beside that.
+    /// Values that are absent for the whole VM.
     lacks: &'static [&'static str],
+    /// Further values that are absent for a cgroup.
     lacks_for_a_cgroup: &'static [&'static str],
     /// The busiest disk.
     disk: &'static str,
-    /// Of the cgroup `web`, which may have half a core: share of the quota's periods in which it was throttled, seconds
-    /// of CPU time and of throttling.
+    /// Share of the quota's periods in which the cgroup `web`, which may have half a core, was throttled.
     throttled: f64,
+    /// The cgroup's CPU time.
     used_s: f64,
+    /// The time for which the cgroup was throttled.
     throttled_s: f64,
 }
 
-/// In fixtures that were written, 60 ms of CPU time and 30 ms of throttling.
+/// The values of fixtures that were written by hand: 60 ms of CPU time and 30 ms of throttling.
 const WRITTEN: Kernel = Kernel {
     text: "",
     lacks: &["frequency", "network.saturation"],
@@ -149,7 +151,8 @@ const WRITTEN: Kernel = Kernel {
     throttled_s: 0.03,
 };
 
-/// Those of Debian's kernels were taken by tools/kernel_fixture.py; each fixture's first lines say where it is from.
+/// All fixtures. Those of Debian's kernels were made with tools/kernel_fixture.py; each fixture's first lines name its
+/// source.
 const KERNELS: [Kernel; 8] = [
     Kernel { text: include_str!("fixtures/linux-4.15.txt"), lacks: &["frequency", "pressure"], disk: "sda", ..WRITTEN },
     Kernel {
@@ -203,16 +206,16 @@ fn of_each_kernel_the_values_of_the_vm_are_there_or_have_a_reason() {
         let has_psi = !lacks.contains(&"pressure");
         let no_group = NO_GROUP.iter().filter(|name| has_psi || !name.starts_with("pressure"));
         let mut expected: Vec<&str> = lacks.iter().chain(no_group).copied().collect();
-        // At rest, or too little to say.
-        let mut found = absent_of(&sample);
-        found.retain(|name| name != "disk.wait_ms");
-        found.sort_unstable();
+        // The disk may have served no request in this time.
+        let mut absent = absent_of(&sample);
+        absent.retain(|name| name != "disk.wait_ms");
+        absent.sort_unstable();
         expected.sort_unstable();
-        assert_eq!(found, expected, "{}", &text[..60]);
+        assert_eq!(absent, expected, "{}", &text[..60]);
         assert_eq!(sample.disk.as_ref().expect("a disk").device, disk);
         let cpu = sample.cpu.as_ref().expect("cpu");
-        let kinds = [cpu.user, cpu.system, cpu.irq, cpu.steal].map(|share| share.expect("there"));
-        let used = cpu.utilisation.expect("there");
+        let kinds = [cpu.user, cpu.system, cpu.irq, cpu.steal].map(|share| share.expect("a value"));
+        let used = cpu.utilisation.expect("a value");
         assert!((kinds.iter().sum::<f64>() - used).abs() < 1e-9, "{cpu:?}");
         assert!(sample.sched.as_ref().is_some_and(|sched| sched.involuntary_switches_per_s > Some(0.0)), "{sample:?}");
     }
@@ -225,15 +228,15 @@ fn of_each_kernel_the_values_of_a_cgroup_are_there_or_have_a_reason() {
         let sample = Machine::new(text, "/web").step("later ");
         let lacks = kernel.lacks.iter().chain(kernel.lacks_for_a_cgroup);
         let mut expected: Vec<&str> = lacks.copied().chain(["cpu.steal"]).collect();
-        let mut found = absent_of(&sample);
-        found.retain(|name| name != "disk.wait_ms");
-        found.sort_unstable();
+        let mut absent = absent_of(&sample);
+        absent.retain(|name| name != "disk.wait_ms");
+        absent.sort_unstable();
         expected.sort_unstable();
-        assert_eq!(found, expected, "{}", &text[..60]);
+        assert_eq!(absent, expected, "{}", &text[..60]);
         let cpu = sample.cpu.as_ref().expect("cpu");
         assert_eq!((cpu.cores, cpu.throttled), (Some(0.5), Some(kernel.throttled)), "{}", &text[..60]);
         let step_s = first_step_ms(text) as f64 / 1e3;
-        let (used, throttled) = (cpu.utilisation.expect("there"), cpu.throttled_s_per_s.expect("there"));
+        let (used, throttled) = (cpu.utilisation.expect("a value"), cpu.throttled_s_per_s.expect("a value"));
         assert!((used - kernel.used_s / step_s / 0.5).abs() < 1e-9, "{cpu:?}");
         assert!((throttled - kernel.throttled_s / step_s).abs() < 1e-9, "{cpu:?}");
     }
@@ -264,7 +267,7 @@ fn a_clock_that_stands_still_gives_no_rates() {
         machine.step("later ");
         write(&machine.fixture, text, "");
         let sample = machine.sampler.take();
-        assert_eq!(sample.cpu.as_ref().expect("there").utilisation, None);
+        assert_eq!(sample.cpu.as_ref().expect("a value").utilisation, None);
         absent_of(&sample);
     }
 }

@@ -1,4 +1,4 @@
-//! Many processes and many threads: what it costs in files opened and read, not in time.
+//! Many processes and many threads: their cost in opened and read files.
 
 use std::cell::Cell;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use slackwater_messages::Sample;
-use slackwater_monitor::collectors::{Active, sched};
+use slackwater_monitor::collectors::{ActiveCollector, sched};
 use slackwater_monitor::config::Settings;
 use slackwater_node::system::System;
 
@@ -39,7 +39,7 @@ impl Tree {
         self.write(&format!("proc/{pid}/task/{tid}/status"), &status);
     }
 
-    fn open(&self) -> Active {
+    fn open(&self) -> ActiveCollector {
         let (clock, root) = (self.now_ns.clone(), self.root.path());
         let system = System {
             proc: root.join("proc"),
@@ -51,8 +51,8 @@ impl Tree {
         sched::COLLECTOR.open(&Settings::default(), &system)
     }
 
-    /// The section after so many milliseconds, and the files that this thread read meanwhile.
-    fn step(&self, collector: &mut Active, ms: u64) -> (Sample, u64) {
+    /// The Sample after so many milliseconds, and the number of reads by this thread meanwhile.
+    fn step(&self, collector: &mut ActiveCollector, ms: u64) -> (Sample, u64) {
         self.now_ns.set(self.now_ns.get() + ms * 1_000_000);
         let mut sample = Sample::default();
         let before = reads();
@@ -91,11 +91,11 @@ fn among_ten_thousand_processes_only_some_names_are_read_again() {
     let mut collector = tree.open();
     // Names settle in three scans, one a second.
     let (sample, _) = tree.step(&mut collector, 1001);
-    assert_eq!(sample.sched.expect("there").processes, Some(10));
+    assert_eq!(sample.sched.expect("a value").processes, Some(10));
     tree.step(&mut collector, 1001);
     for _ in 0..16 {
         let (sample, reads) = tree.step(&mut collector, 1001);
-        let sched = sample.sched.expect("there");
+        let sched = sample.sched.expect("a value");
         assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(10), Some(10), Some(0.0)));
         // A sixteenth of the names (each is read in two calls), the ten that match, and their ten threads.
         assert!(reads < 2 * u64::from(PROCESSES) / 16 + 100, "{reads} reads with a scan");
@@ -115,17 +115,17 @@ fn of_more_threads_than_files_may_stay_open_all_are_measured() {
     for step in 1..=3 {
         (50..50 + THREADS).for_each(|tid| tree.thread(50, tid, 100 + 2 * step));
         let (sample, reads) = tree.step(&mut collector, 200);
-        let sched = sample.sched.expect("there");
+        let sched = sample.sched.expect("a value");
         assert_eq!(sched.threads, Some(u64::from(THREADS)));
         // 2 ms each in 200 ms.
-        assert!((sched.cpu_s_per_s.expect("there") - 7.0).abs() < 1e-9, "{sched:?}");
+        assert!((sched.cpu_s_per_s.expect("a value") - 7.0).abs() < 1e-9, "{sched:?}");
         assert!(open_below(tree.root.path()) <= 512);
         // Each thread once, and the kinds of switches of a few; counting reads a little too.
         assert!(reads <= u64::from(THREADS) + 20, "{reads} reads");
-        assert!((sched.voluntary_switches_per_s.expect("there") - 7000.0).abs() < 1e-6, "{sched:?}");
+        assert!((sched.voluntary_switches_per_s.expect("a value") - 7000.0).abs() < 1e-6, "{sched:?}");
     }
     // All are gone before the next scan.
-    fs::remove_dir_all(tree.path("proc/50")).expect("removed");
+    fs::remove_dir_all(tree.path("proc/50")).expect("the file is removed");
     let (sample, _) = tree.step(&mut collector, 1001);
     assert_eq!(sample.absent["sched"], "no process is named apache2 or php-fpm8.2");
     assert_eq!(open_below(tree.root.path()), 0);
@@ -139,10 +139,10 @@ fn a_process_that_ends_between_the_list_and_its_reading_is_no_error() {
         tree.thread(pid, pid, 100);
     }
     // Listed, but its tasks are gone; and one whose task is listed, but not its files.
-    fs::remove_dir_all(tree.path("proc/20/task")).expect("removed");
-    fs::remove_file(tree.path("proc/30/task/30/schedstat")).expect("removed");
+    fs::remove_dir_all(tree.path("proc/20/task")).expect("the file is removed");
+    fs::remove_file(tree.path("proc/30/task/30/schedstat")).expect("the file is removed");
     let mut collector = tree.open();
     let (sample, _) = tree.step(&mut collector, 200);
-    let sched = sample.sched.expect("there");
+    let sched = sample.sched.expect("a value");
     assert_eq!((sched.threads, sched.cpu_s_per_s), (Some(1), Some(0.0)));
 }

@@ -4,37 +4,18 @@ mod support;
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_messages::Sample;
 use slackwater_monitor::bus::MOST_WAITING;
-use support::free_port;
+use support::{Running, free_port, nats_program, start_nats};
 use tokio_stream::StreamExt as _;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Ends the process whatever becomes of the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn nats_server(program: &Path, port: u16) -> Running {
-    let child = Command::new(program)
-        .args(["--addr", "127.0.0.1", "--port", &port.to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    Running(child.expect("nats-server"))
-}
 
 fn monitor(folder: &Path, port: u16, page_port: u16) -> Running {
     let config = folder.join("node.toml");
@@ -53,7 +34,7 @@ fn monitor(folder: &Path, port: u16, page_port: u16) -> Running {
     Running(child.expect("slackwater-monitor"))
 }
 
-/// Tries to come back far more often than the monitor does.
+/// A client that tries to reconnect far more often than the monitor does.
 async fn client(port: u16) -> Client {
     ConnectOptions::new()
         .retry_on_initial_connect()
@@ -63,12 +44,12 @@ async fn client(port: u16) -> Client {
         .expect("an address")
 }
 
-/// Returns when what is published comes back: the server knows this client's subscriptions then.
-async fn is_back(client: &Client) {
+/// Waits until a published message comes back: the server knows this client's subscriptions then.
+async fn reconnected(client: &Client) {
     let deadline = Instant::now() + DEADLINE;
     let mut own = client.subscribe("slackwater.test").await.expect("a subscription");
     loop {
-        client.publish("slackwater.test", "".into()).await.expect("sent");
+        client.publish("slackwater.test", "".into()).await.expect("the peer reads");
         if tokio::time::timeout(Duration::from_millis(100), own.next()).await.is_ok() {
             return;
         }
@@ -84,13 +65,13 @@ async fn next(samples: &mut Subscriber) -> Sample {
 /// A figure of the monitor's page.
 fn figure(page_port: u16, name: &str) -> f64 {
     let mut stream = TcpStream::connect(("127.0.0.1", page_port)).expect("the page");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("the peer reads");
     let page = std::io::read_to_string(stream).expect("a page");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name} is missing: {page}")).parse().expect("a number")
 }
 
-/// Waits until a figure of the page has grown to that.
+/// Waits until a figure of the page has reached a value.
 async fn grown(page_port: u16, name: &str, to: f64) {
     let deadline = Instant::now() + DEADLINE;
     while figure(page_port, name) < to {
@@ -99,24 +80,20 @@ async fn grown(page_port: u16, name: &str, to: f64) {
     }
 }
 
-/// Waits for the end of a process; its exit code and what it said.
+/// Waits for the end of a process and returns its exit code and its log.
 fn ended(running: &mut Running) -> (Option<i32>, String) {
     let deadline = Instant::now() + DEADLINE;
     while running.0.try_wait().expect("a child").is_none() {
         assert!(Instant::now() < deadline, "the process goes on");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let said = std::io::read_to_string(running.0.stderr.take().expect("stderr")).expect("text");
-    (running.0.wait().expect("a child").code(), said)
+    let log = std::io::read_to_string(running.0.stderr.take().expect("stderr")).expect("text");
+    (running.0.wait().expect("a child").code(), log)
 }
 
 #[test]
 fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
-    if !program.exists() {
-        println!("skipped: {} is not there (make setup)", program.display());
-        return;
-    }
+    let Some(program) = nats_program() else { return };
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (port, page_port) = (free_port(), free_port());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -126,7 +103,7 @@ fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
         let pid = Pid::from_raw(i32::try_from(monitor.0.id()).expect("a pid")).expect("a pid");
         let client = client(port).await;
         let mut samples = client.subscribe("slackwater.sample.web.web-1.example").await.expect("a subscription");
-        let server = nats_server(&program, port);
+        let server = start_nats(&program, port);
 
         let first = next(&mut samples).await;
         let second = next(&mut samples).await;
@@ -140,11 +117,11 @@ fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
         grown(page_port, "slackwater_samples_dropped_total", before + 20.0).await;
         // The monitor's first message must find the client there.
         kill_process(pid, Signal::STOP).expect("a signal");
-        let server = nats_server(&program, port);
-        is_back(&client).await;
+        let server = start_nats(&program, port);
+        reconnected(&client).await;
         kill_process(pid, Signal::CONT).expect("a signal");
 
-        // What was sent before the connection broke may still come.
+        // Samples that were sent before the connection broke may still come.
         let (mut last, mut after) = (second.seq, next(&mut samples).await);
         let deadline = Instant::now() + DEADLINE;
         while after.samples_dropped == 0 {
@@ -152,7 +129,7 @@ fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
             last = after.seq;
             after = next(&mut samples).await;
         }
-        // What was on its way when the connection broke is lost besides.
+        // Samples on their way when the connection broke are lost besides.
         let missing = after.seq - last - 1;
         assert!(after.samples_dropped >= 20 && after.samples_dropped <= missing, "{missing}, {after:?}");
         assert!(missing - after.samples_dropped <= 25, "{missing} are missing, {} dropped", after.samples_dropped);
@@ -185,10 +162,10 @@ fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
         assert!(late.period_s > 0.5, "{late:?}");
 
         kill_process(pid, Signal::TERM).expect("a signal");
-        let (code, said) = ended(&mut monitor);
-        assert_eq!(code, Some(0), "{said}");
+        let (code, log) = ended(&mut monitor);
+        assert_eq!(code, Some(0), "{log}");
         for line in ["connected\n", "Samples were dropped while the bus was away\n", "ended by a signal\n"] {
-            assert!(said.contains(line), "{line:?} is missing: {said}");
+            assert!(log.contains(line), "{line:?} is missing: {log}");
         }
         drop(server);
     });
@@ -198,11 +175,11 @@ fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
 fn an_interrupt_ends_it_also_without_a_bus() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let mut monitor = monitor(folder.path(), 9, free_port());
-    // It listens for signals before it says so.
+    // It listens for signals before it logs this line.
     let mut line = String::new();
-    let mut said = std::io::BufReader::new(monitor.0.stderr.take().expect("stderr"));
+    let mut stderr = std::io::BufReader::new(monitor.0.stderr.take().expect("stderr"));
     while !line.contains("publishing slackwater.sample.web.web-1.example every 0.1 s") {
-        assert!(std::io::BufRead::read_line(&mut said, &mut line).expect("text") > 0, "{line}");
+        assert!(std::io::BufRead::read_line(&mut stderr, &mut line).expect("text") > 0, "{line}");
     }
     let pid = Pid::from_raw(i32::try_from(monitor.0.id()).expect("a pid")).expect("a pid");
     kill_process(pid, Signal::INT).expect("a signal");

@@ -1,4 +1,4 @@
-//! What the real command may still do once it has started: user, capabilities, system calls. Root starts it.
+//! The privileges of the real command once root has started it: user, capabilities, system calls.
 
 mod support;
 
@@ -9,29 +9,20 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater_messages::Sample;
 use slackwater_monitor::sandbox::seccomp;
-use support::free_port;
+use support::{Running, free_port, nats_program, start_nats};
 use tokio_stream::StreamExt as _;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const NOBODY: &str = "65534";
 const CAP_NET_RAW: u64 = 1 << 13;
 const CAP_PERFMON: u64 = 1 << 38;
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -42,15 +33,8 @@ fn is_root() -> bool {
 }
 
 fn nats_server() -> Option<(Running, u16)> {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
-    if !program.exists() {
-        println!("skipped: {} is not there (make setup)", program.display());
-        return None;
-    }
     let port = free_port();
-    let mut command = Command::new(program);
-    command.args(["--addr", "127.0.0.1", "--port", &port.to_string()]);
-    Some((Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nats-server")), port))
+    Some((start_nats(&nats_program()?, port), port))
 }
 
 /// The fields of /proc/PID/status.
@@ -58,7 +42,7 @@ fn status(pid: u32) -> HashMap<String, String> {
     status_while_there(pid).expect("status")
 }
 
-/// The same of a thread that may end at any moment.
+/// The fields of /proc/PID/status of a thread that may end at any moment.
 fn status_while_there(thread: u32) -> Option<HashMap<String, String>> {
     let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
@@ -76,7 +60,7 @@ fn config(folder: &Path, bus: u16, web: u16, more: &str) -> PathBuf {
     file
 }
 
-/// Asks and answers over loopback until it is told to stop.
+/// Sends requests and responses over loopback until `stop` is set.
 fn traffic(listener: TcpListener, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -84,9 +68,9 @@ fn traffic(listener: TcpListener, stop: Arc<AtomicBool>) -> std::thread::JoinHan
         let (mut server, _) = listener.accept().expect("a connection");
         let mut room = [0; 200];
         while !stop.load(Ordering::Relaxed) {
-            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the peer reads");
             let _ = server.read(&mut room).expect("a request");
-            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").expect("sent");
+            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").expect("the peer reads");
             let _ = client.read(&mut room).expect("a response");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -120,7 +104,7 @@ fn with_traffic(bus: u16) -> Sample {
     })
 }
 
-/// The program of a name, unpacked or the machine's own.
+/// Finds a program by its name, unpacked or the machine's own.
 fn program(name: &str) -> Option<PathBuf> {
     let unpacked = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin");
     let places = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -134,8 +118,7 @@ fn copy_for_others(folder: &Path) -> PathBuf {
     const RELATIVE: &[u8] = b"$ORIGIN/../../.build/debian/usr/lib/x86_64-linux-gnu";
     let copy = folder.join("slackwater-monitor");
     let mut program = fs::read(env!("CARGO_BIN_EXE_slackwater-monitor")).expect("the program");
-    let found = program.windows(RELATIVE.len()).position(|bytes| bytes == RELATIVE);
-    if let Some(start) = found {
+    if let Some(start) = program.windows(RELATIVE.len()).position(|bytes| bytes == RELATIVE) {
         let libraries = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/debian/usr/lib/x86_64-linux-gnu");
         let link = folder.join("lib");
         std::os::unix::fs::symlink(fs::canonicalize(libraries).expect("the libraries"), &link).expect("a link");
@@ -147,7 +130,7 @@ fn copy_for_others(folder: &Path) -> PathBuf {
     }
     fs::write(&copy, program).expect("a copy");
     for path in [folder, &copy] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("for others");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("permissions");
     }
     copy
 }
@@ -176,8 +159,8 @@ fn started_by_another_user_with_file_capabilities_it_keeps_these_two_and_publish
     let mut command = Command::new(&copy);
     command.uid(nobody).gid(nobody);
     let mut monitor = start_as(command, &config(folder.path(), bus, web, ""));
-    let said = said_until(&mut monitor, ": connected");
-    assert!(said.contains("goes on with user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{said}");
+    let log = log_until(&mut monitor, ": connected");
+    assert!(log.contains("running as user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{log}");
     assert!(with_traffic(bus).traffic.expect("traffic").rt_p95_ms.is_some());
     let status = status(monitor.0.id());
     let number = |name: &str| u64::from_str_radix(&status[name], 16).expect("a number");
@@ -185,18 +168,18 @@ fn started_by_another_user_with_file_capabilities_it_keeps_these_two_and_publish
     assert_eq!((number("CapEff"), number("CapPrm"), number("CapInh")), (allowed, allowed, 0));
     assert_eq!((status["NoNewPrivs"].as_str(), status["Uid"].split('\t').next()), ("1", Some(NOBODY)));
     stop.store(true, Ordering::Relaxed);
-    client.join().expect("it ends");
+    client.join().expect("the thread ends");
 }
 
-/// What it says until a line holds `words`.
-fn said_until(running: &mut Running, words: &str) -> String {
-    let mut said = BufReader::new(running.0.stderr.take().expect("stderr"));
-    let mut text = String::new();
-    while !text.contains(words) {
-        assert!(said.read_line(&mut text).expect("text") > 0, "it ended: {text}");
+/// The process's log until a line contains `words`.
+fn log_until(running: &mut Running, words: &str) -> String {
+    let mut stderr = BufReader::new(running.0.stderr.take().expect("stderr"));
+    let mut log = String::new();
+    while !log.contains(words) {
+        assert!(stderr.read_line(&mut log).expect("text") > 0, "it ended: {log}");
     }
-    running.0.stderr = Some(said.into_inner());
-    text
+    running.0.stderr = Some(stderr.into_inner());
+    log
 }
 
 #[test]
@@ -211,8 +194,8 @@ fn started_as_root_it_goes_on_as_another_user_with_two_capabilities_and_still_pu
     let stop = Arc::new(AtomicBool::new(false));
     let client = traffic(listener, stop.clone());
     let mut monitor = start(&config(folder.path(), bus, web, "[privileges]\nuser = \"nobody\""));
-    let said = said_until(&mut monitor, ": connected");
-    assert!(said.contains("goes on with user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{said}");
+    let log = log_until(&mut monitor, ": connected");
+    assert!(log.contains("running as user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{log}");
 
     let sample = with_traffic(bus);
     assert!(sample.cpu.is_some() && sample.traffic.expect("traffic").rt_p95_ms.is_some());
@@ -231,7 +214,7 @@ fn started_as_root_it_goes_on_as_another_user_with_two_capabilities_and_still_pu
         assert!(!seccomp::is_available() || status["Seccomp"] == "2", "{status:?}");
     }
     stop.store(true, Ordering::Relaxed);
-    client.join().expect("it ends");
+    client.join().expect("the thread ends");
 }
 
 #[test]
@@ -244,8 +227,8 @@ fn what_is_not_configured_keeps_no_capability() {
     let text = fs::read_to_string(&file).expect("node.toml").replace("interface = \"lo\"", "interface = \"\"");
     fs::write(&file, text).expect("node.toml");
     let mut monitor = start(&file);
-    let said = said_until(&mut monitor, "goes on with");
-    assert!(said.contains("user 0, capabilities none, seccomp off"), "{said}");
+    let log = log_until(&mut monitor, "running as");
+    assert!(log.contains("user 0, capabilities none, seccomp off"), "{log}");
     let status = status(monitor.0.id());
     assert_eq!((status["CapEff"].as_str(), status["Seccomp"].as_str()), ("0000000000000000", "0"));
     assert_eq!((&status["NoNewPrivs"][..], status["Uid"].split('\t').next()), ("1", Some("0")));
@@ -257,7 +240,7 @@ fn each_command_finds_the_same_with_and_without_its_filter() {
     let run = |mode: &str, command: &str| {
         let file = config(folder.path(), 9, 80, &format!("[privileges]\nuser = \"nobody\"\nseccomp = \"{mode}\""));
         let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
-        let output = monitor.args([command, "--json", "--config"]).arg(file).output().expect("run");
+        let output = monitor.args([command, "--json", "--config"]).arg(file).output().expect("the command runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.code().is_some(), "{command} with {mode} was killed: {output:?}");
         serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"))
@@ -269,12 +252,12 @@ fn each_command_finds_the_same_with_and_without_its_filter() {
     };
     assert_eq!(absent("deny"), absent("off"));
     assert_eq!(absent("log"), absent("off"));
-    let found = |mode: &str| {
+    let results = |mode: &str| {
         let items = run(mode, "check");
         let items = items.as_array().expect("a list").clone();
         items.into_iter().filter(|item| item["what"] != "seccomp").map(|item| item["works"].clone()).collect::<Vec<_>>()
     };
-    assert_eq!(found("deny"), found("off"));
+    assert_eq!(results("deny"), results("off"));
 }
 
 #[test]
@@ -285,12 +268,12 @@ fn a_user_that_is_not_there_is_a_reason_not_to_start() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = config(folder.path(), 9, 80, "[privileges]\nuser = \"no-such-user\"");
     let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
-    let output = monitor.args(["run", "--config"]).arg(&file).output().expect("run");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output = monitor.args(["run", "--config"]).arg(&file).output().expect("the command runs");
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("privileges.user") && said.contains("no-such-user"), "{said}");
+    assert!(log.contains("privileges.user") && log.contains("no-such-user"), "{log}");
     let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
-    let output = monitor.args(["check", "--json", "--config"]).arg(&file).output().expect("run");
+    let output = monitor.args(["check", "--json", "--config"]).arg(&file).output().expect("the command runs");
     let items: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("a list");
     let user = items.iter().find(|item| item["what"] == "user").expect("an item");
     assert_eq!((&user["works"], &user["needed"], output.status.code()), (&false.into(), &true.into(), Some(1)));

@@ -1,4 +1,4 @@
-//! What the command lines of the node's programs share: printing, and the command `config`.
+//! Printing and the command `config`, which the node's programs share.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
@@ -11,12 +11,12 @@ use serde_json::json;
 use crate::printable::printable;
 use crate::settings::Declared;
 
-/// Standard output does not take what is printed.
+/// Standard output does not take the text.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("cannot print: {0}")]
 pub struct PrintError(String);
 
-/// Prints, without what steers a terminal; a reader that has gone (`| head`) is no failure.
+/// Prints text without characters that steer a terminal; a reader that has gone (`| head`) is no failure.
 ///
 /// # Errors
 /// When standard output does not take it.
@@ -48,10 +48,10 @@ pub struct ConfigCommand {
 }
 
 impl ConfigCommand {
-    /// Lists all settings, or checks a configuration that `load` reads and `describe` puts in few words.
+    /// Lists all settings, or checks a configuration that `load` reads and `describe` sums up.
     ///
     /// # Errors
-    /// What is wrong with the configuration, unless it is printed as JSON.
+    /// The configuration's faults, unless they are printed as JSON.
     pub fn run<S: Declared, E: Display + From<PrintError>>(
         self,
         load: impl FnOnce(&Path) -> Result<S, E>,
@@ -64,13 +64,13 @@ impl ConfigCommand {
             return Ok(print(&if self.json { pretty_json(&list) } else { lines.collect() })?);
         }
         let file = self.file.unwrap_or_default();
-        let checked = load(&file);
+        let settings = load(&file);
         if !self.json {
-            return Ok(print(&format!("{}: fine ({})\n", file.display(), describe(&checked?)))?);
+            return Ok(print(&format!("{}: fine ({})\n", file.display(), describe(&settings?)))?);
         }
-        let faults = checked.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let faults = settings.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let faults: Vec<&str> = faults.lines().collect();
-        print(&format!("{}\n", json!({"valid": checked.is_ok(), "faults": faults})))?;
-        Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        print(&format!("{}\n", json!({"valid": settings.is_ok(), "faults": faults})))?;
+        Ok(if settings.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -12,12 +12,12 @@ pub struct FileError {
     pub path: PathBuf,
     /// What failed, as in "cannot be read".
     pub action: String,
-    /// What the system answered, in words.
+    /// The system's error, in words.
     pub reason: String,
 }
 
 impl FileError {
-    /// The error for a path, an action ("cannot be read") and the system's answer.
+    /// The error for a path, an action ("cannot be read") and the system's error.
     pub fn new(path: &Path, action: impl Into<String>, error: &io::Error) -> FileError {
         let reason = match error.kind() {
             ErrorKind::NotFound => "it is not there".to_owned(),
@@ -27,12 +27,12 @@ impl FileError {
     }
 }
 
-/// "PATH: what the system answered", in few words.
+/// The error of a path, as "PATH: REASON".
 pub fn why(path: &Path, error: &io::Error) -> String {
     format!("{}: {}", path.display(), reason(error))
 }
 
-/// What the system answered, in few words.
+/// The system's error in few words.
 pub fn reason(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "is not there".to_owned(),

@@ -14,7 +14,6 @@ pub struct Fixture {
 }
 
 /// All functions panic when the file system refuses.
-#[allow(clippy::missing_panics_doc)]
 impl Fixture {
     /// A folder with these files: path and text.
     pub fn new(files: &[(&str, &str)]) -> Fixture {
@@ -47,7 +46,7 @@ impl Fixture {
     pub fn remove(&self, path: &str) {
         let path = self.path(path);
         let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-        removed.expect("removed");
+        removed.expect("the file is removed");
     }
 
     /// Lets time pass.

@@ -1,6 +1,6 @@
 //! Lists of numbers as the kernel writes them.
 
-/// Higher than any number of a CPU; a text that asks for more is none of the kernel's.
+/// Higher than any number of a CPU; a list with a higher number is not from the kernel.
 const HIGHEST: u32 = 65_535;
 
 /// The numbers of a list such as `0-3,6`; an empty text is an empty list.
@@ -14,7 +14,7 @@ pub fn parse_list(text: &str) -> Option<Vec<u32>> {
         }
         numbers.extend(first..=last);
         if numbers.len() > HIGHEST as usize + 1 {
-            return None; // The kernel names none twice.
+            return None; // The kernel names no number twice.
         }
     }
     Some(numbers)

@@ -7,13 +7,13 @@ use crate::printable::printable;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// Modules whose lines are shown: ours. Libraries keep their own to themselves.
+/// The prefix of our own modules, whose lines alone are shown.
 const OURS: &str = "slackwater_";
 
 /// Sends the log lines of this process to standard error, as `PROGRAM: MESSAGE`. Under systemd each line starts with its
 /// priority; the journal adds the time. A second call has no effect.
 pub fn init(program: &'static str) {
-    // The journal's name for our standard error: set by systemd.
+    // systemd sets it where standard error goes to the journal.
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     // Fails only where a test has set a subscriber already.
     let _ = tracing::subscriber::set_global_default(Log { program, journal });

@@ -1,4 +1,4 @@
-//! One login at the bus, as the program itself does it: what works, or what the server answered and what to do about it.
+//! One login at the bus, as the program itself does it. A failure comes with the server's answer and a remedy.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::bus::{BusError, BusSettings};
 
 /// How long each step may take.
 const WITHIN: Duration = Duration::from_secs(3);
-/// A refusal of the server is handed on within this time of its answer to what was sent after it.
+/// The client hands on a refusal of the server within this time of the answer to a later message.
 const REFUSED_WITHIN: Duration = Duration::from_millis(300);
 /// The longest greeting that is read.
 const LONGEST_GREETING: u64 = 65_536;
@@ -23,13 +23,13 @@ const LONGEST_GREETING: u64 = 65_536;
 /// Why the bus cannot be used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NoBus {
-    /// What was found, or what the server answered.
+    /// The fault, with the server's answer where there is one.
     pub why: String,
-    /// What it takes.
+    /// What an operator can do about it.
     pub remedy: String,
 }
 
-/// What a server says of itself before anybody logs in.
+/// The greeting that a server sends before anybody logs in.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Greeting {
@@ -38,16 +38,16 @@ struct Greeting {
     tls_available: bool,
 }
 
-/// Who logs in, and what it may do there.
+/// The node that logs in, and the subject that it listens to.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// Section `bus` of the settings.
     pub bus: &'a BusSettings,
-    /// The pool and the node that the settings name.
+    /// The pool that the settings name.
     pub pool: &'a str,
-    /// See `pool`.
+    /// The node that the settings name.
     pub node: &'a str,
-    /// What the program listens to: the server lets only the node itself do so.
+    /// The subject that the program listens to: the server lets only the node itself do so.
     pub listens_to: &'a str,
 }
 
@@ -55,7 +55,7 @@ impl Caller<'_> {
     /// Logs in with the settings' credentials, over TLS where they say so, and listens as the program does.
     ///
     /// # Errors
-    /// What the server answered, or why there is none.
+    /// The server's refusal, or why there is no answer.
     pub fn log_in(&self) -> Result<String, NoBus> {
         let remedy = "the setting must name a file that this user can read";
         let options = self.bus.read().map_err(|error| no_bus(error, remedy))?;
@@ -97,10 +97,11 @@ impl Caller<'_> {
                     }
                     return Err(self.refusal(&place, kind_of(&error), &why));
                 }
-                Err(_) => return Err(self.refusal(&place, Refused::Other, "no answer in time")),
+                Err(_) => return Err(self.refusal(&place, RefusalKind::Other, "no answer in time")),
             };
-            let silent =
-                |_: &dyn std::fmt::Display| no_bus(format!("{place} let us in, and then did not answer"), ADDRESS);
+            let silent = |_: &dyn std::fmt::Display| {
+                no_bus(format!("{place} accepted the login, and then did not answer"), ADDRESS)
+            };
             let _listening = client.subscribe(self.listens_to.to_owned()).await.map_err(|error| silent(&error))?;
             timeout(WITHIN, client.flush()).await.map_err(|error| silent(&error))?.map_err(|error| silent(&error))?;
             if let Ok(Some(error)) = timeout(REFUSED_WITHIN, refused.recv()).await {
@@ -122,39 +123,39 @@ impl Caller<'_> {
         }
     }
 
-    fn refusal(&self, place: &str, refused: Refused, why: &str) -> NoBus {
+    fn refusal(&self, place: &str, refused: RefusalKind, why: &str) -> NoBus {
         let BusSettings { user, password_file, tls_ca, url, .. } = self.bus;
-        let of_node = format!("`slackwater bus node add {} {}` on the balancer", self.pool, self.node);
+        let add_node = format!("`slackwater bus node add {} {}` on the balancer", self.pool, self.node);
         match refused {
-            Refused::Login => match self.who().as_str() {
+            RefusalKind::Login => match self.who().as_str() {
                 "without a name" => no_bus(
                     format!("{place} wants a login, and the settings have none: {why}"),
-                    format!("{of_node} prints bus.user and writes the password for bus.password_file"),
+                    format!("{add_node} prints bus.user and writes the password for bus.password_file"),
                 ),
                 _ if !user.is_empty() => no_bus(
                     format!("{place} refuses user {user} with the password in {password_file}: {why}"),
-                    format!("wrong password or unknown user: {of_node} gives both; put them here"),
+                    format!("wrong password or unknown user: {add_node} gives both; put them here"),
                 ),
                 who => no_bus(
                     format!("{place} refuses the login {who}: {why}"),
                     "the server must know this key or certificate: see its nats.conf",
                 ),
             },
-            Refused::Certificate if tls_ca.is_empty() => no_bus(
-                format!("{place} wants TLS, and its certificate is of no authority that this machine knows: {why}"),
+            RefusalKind::Certificate if tls_ca.is_empty() => no_bus(
+                format!("{place} wants TLS, and this machine knows no authority for its certificate: {why}"),
                 "copy the authority's certificate (PEM) here, and name it in bus.tls_ca",
             ),
-            Refused::Certificate => no_bus(
+            RefusalKind::Certificate => no_bus(
                 format!("{place}: no TLS with a certificate of {tls_ca}: {why}"),
                 format!(
                     "bus.tls_ca must be the authority of the server's certificate, and that must be for the name in {url}"
                 ),
             ),
-            Refused::Tls => no_bus(
-                format!("{place} greets, and there is no TLS with it: {why}"),
+            RefusalKind::Tls => no_bus(
+                format!("{place} answers, but TLS with it fails: {why}"),
                 "a server that wants a certificate of ours (`verify`) needs bus.tls_cert and bus.tls_key",
             ),
-            Refused::Other => no_bus(format!("{place}: {why}"), ADDRESS),
+            RefusalKind::Other => no_bus(format!("{place}: {why}"), ADDRESS),
         }
     }
 
@@ -162,7 +163,7 @@ impl Caller<'_> {
         let (pool, node) = (self.pool, self.node);
         no_bus(
             format!(
-                "{place} lets us in {}, and does not permit what node {node} of pool {pool} does: {error}",
+                "{place} accepts the login {}, but does not permit what node {node} of pool {pool} does: {error}",
                 self.who()
             ),
             format!(
@@ -172,32 +173,32 @@ impl Caller<'_> {
     }
 }
 
-/// What a server, or we, refused.
+/// The subject of a refusal, by the server or by us.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Refused {
+enum RefusalKind {
     Login,
     /// The server's certificate.
     Certificate,
-    /// Anything else of TLS.
+    /// Another fault of TLS.
     Tls,
     Other,
 }
 
-fn kind_of(error: &ConnectError) -> Refused {
+fn kind_of(error: &ConnectError) -> RefusalKind {
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let of_stream = inner.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-        let of_tls = of_stream.map_or_else(|| inner.downcast_ref(), |error| error.downcast_ref());
-        match of_tls {
-            Some(rustls::Error::InvalidCertificate(_)) => return Refused::Certificate,
-            Some(_) => return Refused::Tls,
+        let stream_error = inner.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+        let tls_error = stream_error.map_or_else(|| inner.downcast_ref(), |error| error.downcast_ref());
+        match tls_error {
+            Some(rustls::Error::InvalidCertificate(_)) => return RefusalKind::Certificate,
+            Some(_) => return RefusalKind::Tls,
             None => cause = inner.source(),
         }
     }
     match error.kind() {
-        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => Refused::Login,
-        ConnectErrorKind::Tls => Refused::Tls,
-        _ => Refused::Other,
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => RefusalKind::Login,
+        ConnectErrorKind::Tls => RefusalKind::Tls,
+        _ => RefusalKind::Other,
     }
 }
 
@@ -208,7 +209,7 @@ fn no_bus(why: impl ToString, remedy: impl Into<String>) -> NoBus {
     NoBus { why: why.to_string(), remedy: remedy.into() }
 }
 
-/// Connects, and reads what the server says first.
+/// Connects, and reads the server's greeting.
 fn greet(place: &str) -> Result<Greeting, NoBus> {
     let unreachable = |error: std::io::Error| no_bus(format!("{place} cannot be reached: {error}"), ADDRESS);
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
@@ -221,8 +222,8 @@ fn greet(place: &str) -> Result<Greeting, NoBus> {
         });
         match line {
             Ok(line) => {
-                let told = line.strip_prefix(b"INFO ").and_then(|text| serde_json::from_slice(text).ok());
-                return told.ok_or_else(|| {
+                let greeting = line.strip_prefix(b"INFO ").and_then(|text| serde_json::from_slice(text).ok());
+                return greeting.ok_or_else(|| {
                     no_bus(format!("{place} answers, but not as NATS"), "bus.url must name the nats-server")
                 });
             }
@@ -238,11 +239,11 @@ mod tests {
     use std::io::Write;
     use std::net::TcpListener;
 
-    fn at(url: &str) -> BusSettings {
+    fn bus_at(url: &str) -> BusSettings {
         BusSettings { url: url.to_owned(), ..BusSettings::default() }
     }
 
-    fn tried(bus: &BusSettings) -> NoBus {
+    fn refusal_of(bus: &BusSettings) -> NoBus {
         let caller = Caller { bus, pool: "web", node: "n1", listens_to: "slackwater.ask.web.n1" };
         caller.log_in().expect_err("no bus")
     }
@@ -253,11 +254,11 @@ mod tests {
         let url = format!("nats://user:word@{}", listener.local_addr().expect("an address"));
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a connection");
-            stream.write_all(b"220 mail.example ESMTP\r\n").expect("sent");
+            stream.write_all(b"220 mail.example ESMTP\r\n").expect("the peer reads");
         });
-        assert!(tried(&at(&url)).why.ends_with(" answers, but not as NATS"));
-        server.join().expect("it ends");
-        let gone = tried(&at(&url));
+        assert!(refusal_of(&bus_at(&url)).why.ends_with(" answers, but not as NATS"));
+        server.join().expect("the server ends");
+        let gone = refusal_of(&bus_at(&url));
         assert!(gone.why.contains("cannot be reached: Connection refused") && !gone.why.contains("word"), "{gone:?}");
         assert!(gone.remedy.contains("bus.url"));
     }
@@ -268,16 +269,16 @@ mod tests {
         let url = format!("tls://{}", listener.local_addr().expect("an address"));
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a connection");
-            stream.write_all(b"INFO {\"server_id\":\"x\"} \r\n").expect("sent");
+            stream.write_all(b"INFO {\"server_id\":\"x\"} \r\n").expect("the peer reads");
         });
-        assert!(tried(&at(&url)).why.contains("offers no TLS"));
-        server.join().expect("it ends");
+        assert!(refusal_of(&bus_at(&url)).why.contains("offers no TLS"));
+        server.join().expect("the server ends");
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
         let (user, password_file) = ("n1".to_owned(), "/nowhere/word".to_owned());
-        let bus = BusSettings { user, password_file, ..at("nats://127.0.0.1:1") };
-        assert_eq!(tried(&bus).why, "bus.password_file: /nowhere/word: is not there");
+        let bus = BusSettings { user, password_file, ..bus_at("nats://127.0.0.1:1") };
+        assert_eq!(refusal_of(&bus).why, "bus.password_file: /nowhere/word: is not there");
     }
 }

@@ -30,7 +30,7 @@ impl Notify {
         send(NotifyState::Stopping);
     }
 
-    /// True when a report is due, at most four times in the unit's limit.
+    /// Whether a report is due, which happens at most four times in the unit's limit.
     fn is_due(&mut self, now: Instant) -> bool {
         let Some(every) = self.every else { return false };
         let due = self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= every);
@@ -41,7 +41,7 @@ impl Notify {
     }
 }
 
-/// A manager that cannot be reached is ignored: it will notice itself.
+/// Sends a state. A manager that cannot be reached is ignored: it notices the missing reports itself.
 fn send(state: NotifyState<'_>) {
     let _ = sd_notify::notify(&[state]);
 }

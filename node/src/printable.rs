@@ -1,12 +1,12 @@
-//! Text from elsewhere that is printed.
+//! Text from other programs, made safe to print.
 
-/// The text with a replacement character for what would steer a terminal: some of it comes from other programs' pages.
+/// The text with a replacement character for each character that would steer a terminal.
 pub(crate) fn printable(text: &str) -> String {
-    let steers = |one: char| {
-        (one.is_control() && one != '\n')
-            || matches!(one, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let steers = |character: char| {
+        (character.is_control() && character != '\n')
+            || matches!(character, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    text.chars().map(|one| if steers(one) { char::REPLACEMENT_CHARACTER } else { one }).collect()
+    text.chars().map(|character| if steers(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }
 
 #[cfg(test)]

@@ -45,6 +45,33 @@ pub fn threads_named(proc: &Path, names: &[String]) -> Vec<u32> {
     named(proc, names).into_iter().flat_map(tasks).collect()
 }
 
+/// The scheduler's account of a thread since its start, from its file `schedstat`.
+///
+/// Form: the kernel's Documentation/scheduler/sched-stats.rst.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Schedstat {
+    /// CPU time.
+    pub cpu_ns: u64,
+    /// Time for which the thread was ready to run and did not run.
+    pub run_delay_ns: u64,
+    /// Turns on a core.
+    pub turns: u64,
+}
+
+impl Schedstat {
+    /// Reads the text of the file.
+    pub fn parse(text: &str) -> Option<Schedstat> {
+        let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
+        Some(Schedstat { cpu_ns: fields.next()?, run_delay_ns: fields.next()?, turns: fields.next()? })
+    }
+}
+
+/// The fields of a file `stat` of a process or thread from its state on, which is field 3 in proc(5). The name before
+/// them may hold spaces and brackets.
+pub fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +93,16 @@ mod tests {
         threads.sort_unstable();
         assert_eq!(threads, [12, 14]);
         assert_eq!(kept_name("prozeß-müller-x"), "prozeß-müller");
+    }
+
+    #[test]
+    fn a_schedstat_is_three_numbers_and_the_fields_of_a_stat_stand_behind_any_name() {
+        assert_eq!(Schedstat::parse("5 7 2\n"), Some(Schedstat { cpu_ns: 5, run_delay_ns: 7, turns: 2 }));
+        for bad in ["", "5", "5 7", "-5 7 2", "a b c"] {
+            assert_eq!(Schedstat::parse(bad), None, "{bad:?}");
+        }
+        let fields = stat_fields("9 (a) (b) S 1 5\n").expect("a name");
+        assert_eq!(fields.collect::<Vec<_>>(), ["S", "1", "5"]);
+        assert!(stat_fields("9 a S 1").is_none());
     }
 }

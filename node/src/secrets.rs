@@ -1,4 +1,4 @@
-//! Files with passwords and keys: read whole, and refused when others could read them too.
+//! Files with passwords and keys, which are refused when other users can read them.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ fn unreadable(setting: &'static str, path: &Path, error: &io::Error) -> SecretEr
 /// The text of a secret file that `setting` names.
 ///
 /// # Errors
-/// When it cannot be read, or when others than its owner and its group can.
+/// The file cannot be read, or users other than its owner and its group can use it.
 pub fn read(setting: &'static str, path: &Path) -> Result<String, SecretError> {
     let unreadable = |error: io::Error| unreadable(setting, path, &error);
     let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
@@ -37,7 +37,7 @@ pub fn read(setting: &'static str, path: &Path) -> Result<String, SecretError> {
     fs::read_to_string(path).map_err(unreadable)
 }
 
-/// A file that is no secret.
+/// The bytes of a file that is no secret, such as a certificate.
 ///
 /// # Errors
 /// When it cannot be read.

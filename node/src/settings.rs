@@ -1,5 +1,4 @@
-//! Settings declared once, with default and help (see [`crate::settings!`]); read from TOML, wrong ones refused with
-//! their line and the nearest that there is.
+//! Settings, declared once (see [`crate::settings!`]) and read from TOML; a wrong one is refused with its line.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -19,7 +18,7 @@ pub struct Setting {
     pub name: String,
     /// The default, as TOML.
     pub default: String,
-    /// What it does.
+    /// The setting's effect.
     pub help: String,
 }
 
@@ -108,7 +107,7 @@ macro_rules! section {
     };
 }
 
-/// A [`Setting`] of these parts; for [`crate::settings!`].
+/// Makes a [`Setting`]; for [`crate::settings!`].
 pub fn setting(section: &str, key: &str, default: &impl Serialize, help: &str) -> Setting {
     // JSON and TOML write numbers, words, truth and lists of them alike.
     let default = serde_json::to_string(default).unwrap_or_default();
@@ -116,7 +115,7 @@ pub fn setting(section: &str, key: &str, default: &impl Serialize, help: &str) -
     Setting { name, default, help: help.trim().to_owned() }
 }
 
-/// What is wrong with a configuration: one line a fault, `FILE:LINE: what; what was expected`.
+/// The faults of a configuration, one line each: `FILE:LINE: fault; expectation`.
 #[derive(Debug)]
 pub struct ConfigError(Vec<String>);
 
@@ -133,7 +132,7 @@ impl std::error::Error for ConfigError {}
 pub struct Faults(Vec<(String, String)>);
 
 impl Faults {
-    /// What is wrong, without the names.
+    /// The faults, without the settings' names.
     #[cfg(test)]
     pub(crate) fn texts(self) -> Vec<String> {
         self.0.into_iter().map(|(_, fault)| fault).collect()
@@ -146,21 +145,22 @@ impl Faults {
         }
     }
 
-    /// A name that is safe in subjects.
+    /// Expects a name that is safe in subjects.
     pub fn expect_name(&mut self, name: &str, value: &str) {
         self.expect(name, is_name(value), || {
             format!("must be a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`), got {value:?}")
         });
     }
 
-    /// The address of a NATS server.
+    /// Expects the address of a NATS server.
     pub fn expect_bus_url(&mut self, name: &str, url: &str) {
         let host = ["nats://", "tls://"].iter().find_map(|scheme| url.strip_prefix(scheme));
-        let good = host.is_some_and(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/'));
-        self.expect(name, good, || "must be nats://HOST:PORT or tls://HOST:PORT".to_owned());
+        let is_url =
+            host.is_some_and(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/'));
+        self.expect(name, is_url, || "must be nats://HOST:PORT or tls://HOST:PORT".to_owned());
     }
 
-    /// A path of a cgroup below its controller's root.
+    /// Expects a path of a cgroup below its controller's root.
     pub fn expect_cgroup(&mut self, name: &str, cgroup: &str) {
         self.expect(name, !cgroup.split('/').any(|part| part == ".."), || {
             format!("must be a path below the controller's root, without `..`, got {cgroup:?}")
@@ -171,7 +171,7 @@ impl Faults {
 /// Reads and checks a configuration file. See [`parse`].
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All faults of the configuration.
 pub fn load<S: Program>(path: &Path, hostname: &str) -> Result<S, ConfigError> {
     let file = path.display().to_string();
     let bytes = std::fs::read(path)
@@ -191,32 +191,30 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
     })
 }
 
-/// The configuration that a command reads: the one that it was given, else the program's usual one, if it is there.
+/// The configuration that a command reads: the given one, else the program's usual one if it exists.
 pub fn file_or_usual(given: Option<PathBuf>, usual: &str) -> Option<PathBuf> {
     let is_missing = |path: &Path| std::fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
     given.or_else(|| Some(PathBuf::from(usual)).filter(|path| !is_missing(path)))
 }
 
-/// Reads and checks the text of a configuration; `file` stands in front of each fault. Without a name of its own the node
-/// has that of the host.
+/// Reads and checks the text of a configuration; each fault begins with `file`. A nameless node takes the host's name.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All faults of the configuration.
 pub fn parse<S: Program>(text: &str, file: &str, hostname: &str) -> Result<S, ConfigError> {
     let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
-    let at = |offset: usize, fault: &str| format!("{file}:{}: {fault}", line_at(offset));
+    let fault_at = |offset: usize, fault: &str| format!("{file}:{}: {fault}", line_at(offset));
     let fault_of = |error: &toml::de::Error| match error.span() {
-        Some(span) => at(span.start, error.message()),
+        Some(span) => fault_at(span.start, error.message()),
         None => format!("{file}: {}", error.message()),
     };
     let table = DeTable::parse(text).map_err(|error| ConfigError(vec![fault_of(&error)]))?;
     let entries = entries(table.get_ref(), S::SECTIONS);
-
     let known: Vec<String> = S::list().into_iter().map(|setting| setting.name).collect();
     let unknown: Vec<String> = entries
         .iter()
         .filter(|entry| !known.contains(&entry.name))
-        .map(|entry| at(entry.key.start, &not_known(entry, S::SECTIONS, &known, S::NAME)))
+        .map(|entry| fault_at(entry.key.start, &not_known(entry, S::SECTIONS, &known, S::NAME)))
         .collect();
     if !unknown.is_empty() {
         return Err(ConfigError(unknown));
@@ -224,9 +222,8 @@ pub fn parse<S: Program>(text: &str, file: &str, hostname: &str) -> Result<S, Co
 
     let mut settings: S = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
-        let named = entries.iter().find(|entry| entry.value.contains(&offset));
-        ConfigError(vec![match named {
-            Some(entry) => at(offset, &format!("`{}`: {}", entry.name, error.message().trim_end())),
+        ConfigError(vec![match entries.iter().find(|entry| entry.value.contains(&offset)) {
+            Some(entry) => fault_at(offset, &format!("`{}`: {}", entry.name, error.message().trim_end())),
             None => fault_of(&error),
         }])
     })?;
@@ -239,14 +236,14 @@ pub fn parse<S: Program>(text: &str, file: &str, hostname: &str) -> Result<S, Co
         .0
         .into_iter()
         .map(|(name, fault)| match entries.iter().find(|entry| entry.name == name) {
-            Some(entry) => at(entry.key.start, &format!("`{name}` {fault}")),
+            Some(entry) => fault_at(entry.key.start, &format!("`{name}` {fault}")),
             None => format!("{file}: `{name}` {fault}"),
         })
         .collect();
     if faults.is_empty() { Ok(settings) } else { Err(ConfigError(faults)) }
 }
 
-/// A key of the file with the places of it and of its value.
+/// A key of the file, with its place and its value's.
 struct Entry {
     name: String,
     is_table: bool,
@@ -254,7 +251,7 @@ struct Entry {
     value: std::ops::Range<usize>,
 }
 
-/// The keys of the file as dotted names; of the known sections the keys within.
+/// The keys of the file as dotted names; a known section stands with its keys.
 fn entries(table: &DeTable<'_>, sections: &[&str]) -> Vec<Entry> {
     let entry = |section: Option<&str>, key: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>| Entry {
         name: section.map_or(key.get_ref().to_string(), |section| format!("{section}.{}", key.get_ref())),
@@ -262,36 +259,36 @@ fn entries(table: &DeTable<'_>, sections: &[&str]) -> Vec<Entry> {
         key: key.span(),
         value: value.span(),
     };
-    let mut found = Vec::new();
+    let mut entries = Vec::new();
     for (key, value) in table {
         match value.get_ref().as_table() {
             Some(inner) if sections.contains(&key.get_ref().as_ref()) => {
-                found.extend(inner.iter().map(|(k, v)| entry(Some(key.get_ref().as_ref()), k, v)));
+                entries.extend(inner.iter().map(|(k, v)| entry(Some(key.get_ref().as_ref()), k, v)));
             }
-            _ => found.push(entry(None, key, value)),
+            _ => entries.push(entry(None, key, value)),
         }
     }
-    found.sort_by_key(|entry| entry.key.start);
-    found
+    entries.sort_by_key(|entry| entry.key.start);
+    entries
 }
 
-/// Suggests what a wrong key was meant as: a section, or a setting (here or in another section).
+/// The fault of an unknown key, with the section or setting (here or in another section) that was probably meant.
 fn not_known(entry: &Entry, sections: &[&str], known: &[String], program: &str) -> String {
     if !entry.is_table && sections.contains(&entry.name.as_str()) {
         return format!("`{0}` is a section, not a setting: write [{0}]", entry.name);
     }
-    let (what, candidates): (_, Vec<&str>) = if entry.is_table {
+    let (kind, candidates): (_, Vec<&str>) = if entry.is_table {
         ("section", sections.to_vec())
     } else {
         ("setting", known.iter().map(String::as_str).collect())
     };
     match nearest(&entry.name, &candidates) {
-        Some(near) => format!("unknown {what} `{}`; did you mean `{near}`?", entry.name),
-        None => format!("unknown {what} `{}`; `{program} config --list` shows what there is", entry.name),
+        Some(near) => format!("unknown {kind} `{}`; did you mean `{near}`?", entry.name),
+        None => format!("unknown {kind} `{}`; `{program} config --list` lists all settings", entry.name),
     }
 }
 
-/// The candidate that a wrong dotted name was probably meant as; the right key in the wrong section is nearest.
+/// The candidate that was probably meant by a wrong dotted name; the right key in the wrong section is nearest.
 pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let key_of = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let distance = |candidate: &&str| {
@@ -360,14 +357,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("f.toml");
         let read = |bytes: &[u8]| {
-            std::fs::write(&file, bytes).expect("written");
+            std::fs::write(&file, bytes).expect("the file is written");
             load::<Sample>(&file, "host").map_err(|error| error.to_string())
         };
         let named = Sample { node: "a".to_owned(), ..Sample::default() };
         for text in ["node = \"a\"\n", "\u{feff}node = \"a\"\n", "\u{feff}node = \"a\"\r\n# comment\r\n"] {
             assert_eq!(read(text.as_bytes()), Ok(named.clone()), "{text:?}");
         }
-        let fault = |bytes: &[u8]| read(bytes).expect_err("refused").replace(&file.display().to_string(), "f.toml");
+        let fault = |bytes: &[u8]| read(bytes).expect_err("a refusal").replace(&file.display().to_string(), "f.toml");
         assert_eq!(
             fault(b"node = \"a\"\n# M\xfcnchen\n"),
             "f.toml:2: byte 0xfc is not UTF-8, which TOML is written in; save the file as UTF-8"
@@ -384,7 +381,7 @@ mod tests {
             ("peroid_s = 1", "f.toml:1: unknown setting `peroid_s`; did you mean `period_s`?"),
             ("[bus]\n\nports = [1]", "f.toml:3: unknown setting `bus.ports`; did you mean `canary.ports`?"),
             ("[cannary]\nports = [1]", "f.toml:1: unknown section `cannary`; did you mean `canary`?"),
-            ("elsewhere = 1", "f.toml:1: unknown setting `elsewhere`; `prog config --list` shows what there is"),
+            ("elsewhere = 1", "f.toml:1: unknown setting `elsewhere`; `prog config --list` lists all settings"),
             (
                 "nod = 1\n[bus]\nurk = 1",
                 "f.toml:1: unknown setting `nod`; did you mean `node`?\nf.toml:3: unknown setting `bus.urk`; did you mean `bus.url`?",
@@ -397,6 +394,6 @@ mod tests {
         assert!(read("\n[canary]\nports = \"80\"").unwrap_err().starts_with("f.toml:3: `canary.ports`: invalid type"));
         assert!(read("node = \"a;b\"").unwrap_err().starts_with("f.toml:1: `node` must be a name"));
         assert!(read("node = \n").unwrap_err().starts_with("f.toml:1: "));
-        assert_eq!(read("node = \"\"").expect("fine").node, "host");
+        assert_eq!(read("node = \"\"").expect("valid settings").node, "host");
     }
 }

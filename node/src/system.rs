@@ -1,11 +1,11 @@
-//! The operating system as the programs see it: roots of the kernel's trees, and the clocks. Tests point the roots at
-//! trees of files and hold the clocks.
+//! The operating system as the programs see it: the roots of the kernel's trees, and the clocks. Tests point the roots
+//! at trees of files and hold the clocks.
 
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Where to look, and what time it is.
+/// The roots of the kernel's trees, and the clocks.
 #[derive(Clone)]
 pub struct System {
     /// Usually `/proc`.
@@ -16,7 +16,7 @@ pub struct System {
     pub cgroup: PathBuf,
     /// Nanoseconds that only go forward, from an arbitrary start.
     pub monotonic_ns: Rc<dyn Fn() -> u64>,
-    /// Nanoseconds since 1970: a label, or to judge the age of a message; never used for durations.
+    /// Nanoseconds since 1970, for labels and for the age of messages; never used for durations.
     pub wall_ns: Rc<dyn Fn() -> u64>,
 }
 
@@ -33,12 +33,12 @@ impl System {
         }
     }
 
-    /// As `monotonic_ns`, in seconds.
+    /// The time of `monotonic_ns` in seconds.
     pub fn monotonic_s(&self) -> f64 {
         (self.monotonic_ns)() as f64 / 1e9
     }
 
-    /// As `wall_ns`, in seconds.
+    /// The time of `wall_ns` in seconds.
     pub fn unix_s(&self) -> f64 {
         (self.wall_ns)() as f64 / 1e9
     }

@@ -133,7 +133,7 @@ def test_a_number_that_the_running_limits_do_not_allow_is_put_back(
     change = control.controller.order(WORKERS, 60)
     assert "refused: the running Apache has 30 places for requests" in change.why
     assert not change.applied
-    assert "an Order did not come to what it should" in control.back(WORKERS)
+    assert "the Order did not take effect" in control.back(WORKERS)
     assert not server.drop_in.exists()
     assert engine.leases() == {}
     assert control.controller.order(WORKERS, 25).after == 25

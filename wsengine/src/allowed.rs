@@ -6,7 +6,7 @@ use slackwater_messages::Value;
 /// Values that Orders may set: words, and whole numbers between the two numbers of the list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Item>")]
-pub struct Allowed(Vec<Item>);
+pub struct AllowedValues(Vec<Item>);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -15,7 +15,7 @@ enum Item {
     Word(String),
 }
 
-/// Room for a value for each of 128 cores.
+/// Longest list in characters: a value for each of 128 cores.
 const LONGEST_LIST: usize = 1024;
 
 /// Why an Order may not set a value.
@@ -28,21 +28,21 @@ pub enum ValueError {
     Fraction(f64),
     #[error("{0:?} in a list is no whole number; expected whole numbers with commas between them")]
     List(String),
-    #[error("it is no policy: {0}")]
+    #[error("the value is no policy: {0}")]
     Policy(String),
     #[error("`{0}`: {1}")]
     Part(&'static str, Box<ValueError>),
-    #[error("it has {0} characters, at most {LONGEST_LIST} are taken")]
+    #[error("the value has {0} characters, and at most {LONGEST_LIST} are accepted")]
     Long(usize),
     #[error("{value} is not allowed here; allowed is {allowed}")]
     NotAllowed { value: String, allowed: String },
 }
 
-impl TryFrom<Vec<Item>> for Allowed {
+impl TryFrom<Vec<Item>> for AllowedValues {
     type Error = &'static str;
 
-    fn try_from(items: Vec<Item>) -> Result<Allowed, &'static str> {
-        let allowed = Allowed(items);
+    fn try_from(items: Vec<Item>) -> Result<AllowedValues, &'static str> {
+        let allowed = AllowedValues(items);
         let words = allowed.words().iter().all(|word| is_plain(word));
         let numbers = matches!(allowed.numbers()[..], [] | [_, _]) && allowed.numbers().is_sorted();
         let expected = "must be a list of words and of no or two whole numbers [lowest, highest]";
@@ -50,7 +50,7 @@ impl TryFrom<Vec<Item>> for Allowed {
     }
 }
 
-impl Allowed {
+impl AllowedValues {
     /// Whether Orders may set nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -79,9 +79,9 @@ impl Allowed {
         if list.len() > LONGEST_LIST {
             return Err(ValueError::Long(list.len()));
         }
-        let numbers = list.split(',').map(|one| match one.parse() {
+        let numbers = list.split(',').map(|text| match text.parse() {
             Ok(number) => self.check(&Value::Integer(number)),
-            Err(_) => Err(ValueError::List(one.chars().take(80).collect())),
+            Err(_) => Err(ValueError::List(text.chars().take(80).collect())),
         });
         numbers.collect::<Result<Vec<_>, _>>().map(|_| value.clone())
     }
@@ -107,7 +107,7 @@ impl Allowed {
     }
 }
 
-impl std::fmt::Display for Allowed {
+impl std::fmt::Display for AllowedValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts: Vec<String> = self.words().iter().map(|word| format!("`{word}`")).collect();
         if let Some((lowest, highest)) = self.bounds() {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn only_listed_words_and_whole_numbers_within_the_bounds_may_be_set() {
-        let allowed: Allowed = serde_json::from_str("[\"performance\", 10, 20]").expect("a list");
+        let allowed: AllowedValues = serde_json::from_str("[\"performance\", 10, 20]").expect("a list");
         let word = |word: &str| Value::Word(word.to_owned());
         assert_eq!(allowed.check(&Value::Integer(10)), Ok(Value::Integer(10)));
         assert_eq!(allowed.check(&Value::Number(20.0)), Ok(Value::Integer(20)));
@@ -147,8 +147,8 @@ mod tests {
         let refused_list = |list: &str| allowed.check_each(&word(list)).unwrap_err().to_string();
         assert!(refused_list("10,21").starts_with("21 is not allowed here"));
         assert!(refused_list("10,").starts_with("\"\" in a list is no whole number"));
-        assert!(refused_list(&"10,".repeat(400)).starts_with("it has 1200 characters"));
-        let nothing = Allowed::default().check(&Value::Integer(1)).unwrap_err().to_string();
+        assert!(refused_list(&"10,".repeat(400)).starts_with("the value has 1200 characters"));
+        let nothing = AllowedValues::default().check(&Value::Integer(1)).unwrap_err().to_string();
         assert!(nothing.ends_with("allowed is nothing"), "{nothing}");
     }
 }

@@ -1,7 +1,7 @@
 //! Apache: its configuration as mod_info prints it, our drop-in file, graceful restarts, server-status.
 //!
-//! Apache itself reads the configuration (`-t -D DUMP_CONFIG`): conditions, variables and includes are its business.
-//! Only the drop-in file is ever written; what it holds *is* what we have changed.
+//! Apache itself reads the configuration (`-t -D DUMP_CONFIG`), with its conditions, variables and includes. Only the
+//! drop-in file is ever written, so its directives are the changes in force.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use slackwater_messages::Value;
-use slackwater_node::status::apache::Status;
+use slackwater_node::status::apache::ApacheStatus;
 use slackwater_node::status::http;
 use slackwater_node::system::System;
 
-use crate::apache_config::{Line, ParsedConfig, parse_dump};
+use crate::apache_config::{ConfigLine, ParsedConfig, parse_dump};
 use crate::command;
 use crate::config::ApacheSettings;
-use crate::drop_in::Server;
+use crate::drop_in::DropInServer;
 use crate::error::{Error, Result};
 use crate::processes::{children, pid_in_file, send_signal};
 use crate::wait::wait_for;
 
-/// A graceful restart is done after this time, or has failed.
+/// A graceful restart that takes longer has failed.
 const RESTARTED_WITHIN_S: f64 = 10.0;
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
-/// Just after a restart a child of before may still answer, with its own number of workers.
+/// For this time after a restart an old child may still answer, with the old number of workers.
 const AGREES_WITHIN_S: f64 = 3.0;
 
 /// Directives of our drop-in file, by name.
@@ -50,12 +50,12 @@ impl Apache {
         &self.settings
     }
 
-    /// The configuration with `more` directives after it, if it passes Apache's test.
-    fn config_with(&self, more: Option<String>) -> Result<ParsedConfig> {
+    /// The configuration with a `directive` after it, if it passes Apache's test.
+    fn config_with(&self, directive: Option<String>) -> Result<ParsedConfig> {
         let info = format!("LoadModule info_module \"{}\"", self.settings.info_module);
         let mut arguments = ["-t", "-D", "DUMP_CONFIG", "-C"].map(str::to_owned).to_vec();
         arguments.push(info);
-        arguments.extend(more.into_iter().flat_map(|directive| ["-c".to_owned(), directive]));
+        arguments.extend(directive.into_iter().flat_map(|directive| ["-c".to_owned(), directive]));
         let run = |arguments: Vec<String>| {
             let output = command::run(&[self.settings.command.clone(), arguments].concat());
             let context = "Apache's configuration does not pass its test";
@@ -68,14 +68,14 @@ impl Apache {
         Ok(ParsedConfig { lines: parse_dump(&dump), mpm })
     }
 
-    /// What server-status shows.
+    /// The page server-status.
     ///
     /// # Errors
-    /// When there is no such page.
-    pub fn status(&self) -> Result<Status> {
+    /// When the page cannot be fetched or read.
+    pub fn status(&self) -> Result<ApacheStatus> {
         let url = &self.settings.status_url;
         let page = http::get(url, STATUS_WITHIN)?;
-        Status::parse(&page).ok_or_else(|| Error::Unavailable(format!("{url}: no page of server-status?auto")))
+        ApacheStatus::parse(&page).ok_or_else(|| Error::Unavailable(format!("{url}: no page of server-status?auto")))
     }
 
     /// Directives of our drop-in file.
@@ -93,27 +93,27 @@ impl Apache {
         self.staged.borrow_mut().insert(name, value);
     }
 
-    /// Carries out what is staged.
+    /// Writes the staged directives, tests the configuration and restarts Apache gracefully.
     ///
     /// # Errors
-    /// What failed. When `restoring` is false all is as it was.
+    /// The step that failed. When `restoring` is false, everything is as it was before.
     pub fn commit(&self, restoring: bool) -> Result<()> {
         let staged = std::mem::take(&mut *self.staged.borrow_mut());
-        let text = self.directives().map(|mut all| {
+        let text = self.directives().map(|mut directives| {
             for (name, value) in &staged {
                 match value {
-                    Some(value) => all.insert((*name).to_owned(), value.clone()),
-                    None => all.remove(*name),
+                    Some(value) => directives.insert((*name).to_owned(), value.clone()),
+                    None => directives.remove(*name),
                 };
             }
-            let lines: String = all.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
-            (!all.is_empty()).then(|| format!("{}\n{lines}", Self::HEAD))
+            let lines: String = directives.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+            (!directives.is_empty()).then(|| format!("{}\n{lines}", Self::HEAD))
         });
         if restoring {
             return self.put_back(text);
         }
         if !self.settings.status_url.is_empty() {
-            // Without a page it is not known, and not in the way.
+            // A page that cannot be fetched does not stand in the way.
             self.status().map_or(Ok(()), |status| status.has_room())?;
         }
         self.change(text?.as_deref(), |config| {
@@ -122,9 +122,9 @@ impl Apache {
         })
     }
 
-    /// Whether a directive of the drop-in file is the one that counts.
+    /// Whether Apache takes this directive from the drop-in file.
     fn counts(&self, config: &ParsedConfig, name: &str, value: &str) -> Result<()> {
-        // MaxClients is an older name of MaxRequestWorkers, which Apache reads as the same.
+        // Apache also accepts MaxRequestWorkers by its older name MaxClients.
         let names: &[&str] = if name == "MaxRequestWorkers" { &[name, "MaxClients"] } else { &[name] };
         let drop_in = &self.settings.drop_in;
         match config.last(names) {
@@ -140,11 +140,11 @@ impl Apache {
     }
 
     /// Whether a line stands in our drop-in file.
-    pub fn is_ours(&self, line: &Line) -> bool {
+    pub fn is_ours(&self, line: &ConfigLine) -> bool {
         line.file == self.settings.drop_in
     }
 
-    /// Whether the running Apache works on at most so many requests at once, as far as server-status shows it.
+    /// Whether the running Apache has this number of workers, as far as server-status shows it.
     ///
     /// # Errors
     /// Both numbers, where they stay different.
@@ -158,13 +158,13 @@ impl Apache {
         Ok(agreed.map_or(last, Ok)?)
     }
 
-    /// How often it was restarted, as far as server-status shows it.
+    /// The number of restarts, as far as server-status shows it.
     pub fn generation(&self) -> Option<u64> {
         self.status().ok()?.generation
     }
 }
 
-impl Server for Apache {
+impl DropInServer for Apache {
     type Config = ParsedConfig;
 
     const NAME: &'static str = "Apache";
@@ -193,17 +193,17 @@ impl Server for Apache {
         pid_in_file(&self.proc, path, Self::NAME, &["apache", "httpd"])
     }
 
-    /// Restarts gracefully and waits until it is seen: the generation in server-status, else children that are new.
+    /// Restarts gracefully and waits for the restart: for a new generation in server-status, else for new children.
     fn reload(&self, pid: u32) -> Result<()> {
         let before = if self.settings.status_url.is_empty() { None } else { self.generation() };
-        let known = children(&self.proc, pid);
+        let old = children(&self.proc, pid);
         let newest = |children: &[(u32, u64)]| children.iter().map(|(_, started)| *started).max().unwrap_or(0);
         send_signal(pid, Signal::USR1, Self::NAME)?;
         let restarted = wait_for(RESTARTED_WITHIN_S, || match before {
             Some(before) => self.generation().filter(|now| *now > before).map(|_| ()),
             None => {
                 let now = children(&self.proc, pid);
-                let is_new = now.iter().any(|child| !known.contains(child)) && newest(&now) >= newest(&known);
+                let is_new = now.iter().any(|child| !old.contains(child)) && newest(&now) >= newest(&old);
                 is_new.then_some(())
             }
         });

@@ -1,11 +1,11 @@
-//! Apache's configuration as mod_info prints it, and what Apache makes of a number of workers.
+//! Apache's configuration as mod_info prints it, and the number of workers that follows from it.
 
 use crate::error::{Error, Result};
 
 /// A line of the configuration, as Apache understood it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
-    /// Where it stands.
+pub struct ConfigLine {
+    /// The configuration file.
     pub file: String,
     number: u32,
     /// Inside no `<...>`.
@@ -17,7 +17,7 @@ pub struct Line {
     pub value: String,
 }
 
-impl Line {
+impl ConfigLine {
     /// FILE:LINE.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file, self.number)
@@ -26,7 +26,7 @@ impl Line {
     /// Its value as a whole number.
     ///
     /// # Errors
-    /// The line whose value is none.
+    /// The line whose value is no number.
     pub fn number(&self) -> Result<i64> {
         let message = || format!("{}: {:?} is no number", self.place(), self.value);
         self.value.parse().map_err(|_| Error::Unavailable(message()))
@@ -37,8 +37,8 @@ impl Line {
     }
 }
 
-/// What mod_info prints of a configuration.
-pub fn parse_dump(dump: &str) -> Vec<Line> {
+/// The lines of a configuration, from the output of mod_info.
+pub fn parse_dump(dump: &str) -> Vec<ConfigLine> {
     let (mut file, mut number) = (String::new(), 0);
     let mut within: Vec<String> = Vec::new();
     let mut lines = Vec::new();
@@ -52,7 +52,7 @@ pub fn parse_dump(dump: &str) -> Vec<Line> {
         } else if let Some(section) = raw.strip_prefix('<') {
             within.push(section.split([' ', '>']).next().unwrap_or_default().to_ascii_lowercase());
         } else if let Some((name, value)) = raw.split_once(char::is_whitespace) {
-            lines.push(Line {
+            lines.push(ConfigLine {
                 file: file.clone(),
                 number,
                 outside: within.is_empty(),
@@ -69,33 +69,33 @@ pub fn parse_dump(dump: &str) -> Vec<Line> {
 #[derive(Debug, Clone)]
 pub struct ParsedConfig {
     /// The lines in the order in which Apache read them.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ConfigLine>,
     /// `prefork`, `worker` or `event`.
     pub mpm: String,
 }
 
 impl ParsedConfig {
-    /// The line that counts for the main server: the last one.
-    pub fn last(&self, names: &[&str]) -> Option<&Line> {
+    /// The line in effect for the main server: the last one.
+    pub fn last(&self, names: &[&str]) -> Option<&ConfigLine> {
         self.lines.iter().rev().find(|line| line.outside && line.is(names))
     }
 
-    /// The same configuration without a file.
+    /// This configuration without the lines of a file.
     pub fn without(&self, file: &str) -> ParsedConfig {
         let lines = self.lines.iter().filter(|line| line.file != file).cloned().collect();
         ParsedConfig { lines, mpm: self.mpm.clone() }
     }
 
-    /// A remark when virtual hosts set this directive themselves.
+    /// A remark about virtual hosts that set this directive themselves; empty when there are none.
     pub fn own_hosts(&self, name: &str) -> String {
         let hosts = self.lines.iter().filter(|line| line.in_host && line.is(&[name])).count();
         if hosts == 0 { String::new() } else { format!("; {hosts} lines in virtual hosts set {name} themselves") }
     }
 
-    /// What bounds the number of workers.
+    /// The limits of the number of workers.
     ///
     /// # Errors
-    /// A number that is none.
+    /// A limit whose value is no number.
     pub fn limits(&self) -> Result<Limits> {
         let number = |names: &[&str], default: i64| match self.last(names) {
             Some(line) => line.number(),
@@ -114,7 +114,7 @@ impl ParsedConfig {
     }
 }
 
-/// What bounds the number of workers. ServerLimit and ThreadLimit change with a full restart only.
+/// The limits of the number of workers. ServerLimit and ThreadLimit change with a full restart only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
     /// `prefork`, `worker` or `event`.
@@ -129,7 +129,7 @@ impl Limits {
         if self.mpm == "prefork" { 256 } else { 400 }
     }
 
-    /// What Apache makes of a MaxRequestWorkers, and why if that is something else. As its MPMs do.
+    /// The number of workers that Apache's MPMs run with for a MaxRequestWorkers, and why it differs.
     pub fn clamp(&self, wanted: i64) -> (i64, String) {
         let threads = self.threads_per_child;
         if wanted < threads {
@@ -165,10 +165,13 @@ mod tests {
     #[test]
     fn the_last_line_outside_of_sections_counts() {
         let config = config("event");
-        let line = config.last(&["maxrequestworkers"]).expect("set");
+        let line = config.last(&["maxrequestworkers"]).expect("the value is set");
         assert_eq!((line.place().as_str(), line.value.as_str()), ("/etc/apache2/zz.conf:1", "50"));
         let theirs = config.without("/etc/apache2/zz.conf");
-        assert_eq!(theirs.last(&["MaxRequestWorkers"]).expect("set").place(), "/etc/apache2/apache2.conf:13");
+        assert_eq!(
+            theirs.last(&["MaxRequestWorkers"]).expect("the value is set").place(),
+            "/etc/apache2/apache2.conf:13"
+        );
         assert_eq!(config.last(&["KeepAliveTimeout"]), None);
         assert_eq!(config.own_hosts("KeepAliveTimeout"), "; 1 lines in virtual hosts set KeepAliveTimeout themselves");
     }

@@ -27,7 +27,7 @@ use crate::wait::wait_for;
 /// Where the package puts the configuration.
 const USUAL_FILE: &str = "/etc/slackwater/wsengine.toml";
 
-/// How long `restore` waits for the process that runs.
+/// How long `restore` waits for the running process.
 const RESTORED_WITHIN_S: f64 = 60.0;
 
 #[derive(Parser)]
@@ -92,7 +92,7 @@ enum Command {
     Config(ConfigCommand),
 }
 
-/// Does what the command line asks for.
+/// Carries out the command line.
 pub fn main() -> ExitCode {
     log::init(PROGRAM);
     let done = match Cli::parse().command {
@@ -160,7 +160,7 @@ fn status(common: &Common) -> Result<ExitCode> {
     Ok(print(&(lines.join("\n") + "\n"))?)
 }
 
-/// Signals the process that runs to do it, or does it itself.
+/// Signals the running process to put everything back; without one, puts everything back itself.
 fn restore(common: &Common) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
     let store = Store::open(Path::new(&settings.state_dir))?;
@@ -184,7 +184,7 @@ fn restore(common: &Common) -> Result<ExitCode> {
 }
 
 fn restore_here(settings: &Settings) -> Result<()> {
-    // No Order is received here, so whose key it is does not matter.
+    // This engine receives no Orders, so it needs no key.
     let identity = Identity::nobody();
     let system = System::machine();
     let knobs = knobs::make_all(settings, &system);
@@ -235,14 +235,14 @@ fn check(common: &Common) -> Result<ExitCode> {
             value,
         ));
     }
-    // The bus may come later, and what was set is put back without it.
+    // The bus is not needed to put settings back, so its absence is no failure.
     let bus = bus(&settings);
-    let good = rows.iter().all(|(_, found, _)| found.is_ok());
+    let good = rows.iter().all(|(_, result, _)| result.is_ok());
     let code = if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if common.json {
         let rows: Vec<Json> = rows
             .into_iter()
-            .map(|(name, found, value)| match found {
+            .map(|(name, result, value)| match result {
                 Ok(how) => json!({"name": name, "usable": true, "value": value, "how": how}),
                 Err(why) => json!({"name": name, "usable": false, "why": why.to_string()}),
             })
@@ -258,8 +258,8 @@ fn check(common: &Common) -> Result<ExitCode> {
         Ok(how) => format!("fine  bus: {how}\n"),
         Err(why) => format!("away  bus: {why}\n"),
     })?;
-    for (name, found, _) in rows {
-        print(&match found {
+    for (name, result, _) in rows {
+        print(&match result {
             Ok(how) => format!("fine  {name}: {how}\n"),
             Err(why) => format!("not here  {name}: {why}\n"),
         })?;
@@ -270,7 +270,7 @@ fn check(common: &Common) -> Result<ExitCode> {
 fn try_by_hand(common: &Common, knob: &str, value: &str, seconds: f64) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
     let value = value.parse().map_or_else(|_| Value::Word(value.to_owned()), Value::Integer);
-    // For people the engine's own log lines are enough.
+    // Without --json the engine's own log lines are the output.
     let show = |change: &Change| {
         if common.json {
             let _ = print(&(String::from_utf8_lossy(&encode(change)) + "\n"));

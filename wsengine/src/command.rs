@@ -4,18 +4,19 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use slackwater_node::sync::lock;
 
 use crate::wait::wait_for;
 
 /// A test or a reload that takes longer than this is ended.
 const WITHIN_S: f64 = 20.0;
-/// More output than this is an error of its own: the program is never stopped by it.
+/// Longest output in bytes. More is an error of its own, and does not stop the program.
 const LONGEST: u64 = 64 << 20;
-/// What a program leaves running in the background may keep its output open: it is not waited for longer.
+/// A process that the program leaves running may keep the output open; its end is not waited for longer than this.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// A program that failed.
@@ -34,12 +35,12 @@ pub enum CommandError {
     Failed { program: String, status: ExitStatus, output: String },
 }
 
-/// What a program that ended with status 0 wrote.
+/// The output of a program that ended with status 0.
 #[derive(Debug)]
 pub struct Output {
-    /// What the command wrote to standard output.
+    /// The command's standard output.
     pub stdout: String,
-    /// What the command wrote to standard error.
+    /// The command's standard error.
     pub stderr: String,
 }
 
@@ -61,7 +62,7 @@ pub fn run<S: AsRef<str>>(argv: &[S]) -> Result<Output, CommandError> {
         .process_group(0)
         .spawn()
         .map_err(not_run)?;
-    let (stdout, stderr) = (Collected::of(child.stdout.take()), Collected::of(child.stderr.take()));
+    let (stdout, stderr) = (Collected::start(child.stdout.take()), Collected::start(child.stderr.take()));
     let status = wait_for(WITHIN_S, || child.try_wait().transpose());
     let Some(status) = status else {
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -79,14 +80,14 @@ pub fn run<S: AsRef<str>>(argv: &[S]) -> Result<Output, CommandError> {
     Err(CommandError::Failed { program: name(), status, output: last_lines(written) })
 }
 
-/// What a program writes, read to its end so that it is never held up; what is too much is dropped.
+/// The output of a program, read to its end so that the program never has to wait. Output beyond `LONGEST` is dropped.
 struct Collected {
     bytes: Arc<Mutex<(Vec<u8>, bool)>>,
     ended: Receiver<()>,
 }
 
 impl Collected {
-    fn of(source: Option<impl Read + Send + 'static>) -> Collected {
+    fn start(source: Option<impl Read + Send + 'static>) -> Collected {
         let bytes = Arc::new(Mutex::new((Vec::new(), true)));
         let (end, ended) = channel();
         let shared = bytes.clone();
@@ -94,7 +95,7 @@ impl Collected {
             let Some(mut source) = source else { return };
             let mut buffer = [0; 65_536];
             while let Ok(length @ 1..) = source.read(&mut buffer) {
-                let (bytes, is_whole) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let (bytes, is_whole) = &mut *lock(&shared);
                 *is_whole &= (bytes.len() + length) as u64 <= LONGEST;
                 if *is_whole {
                     bytes.extend_from_slice(&buffer[..length]);
@@ -105,10 +106,10 @@ impl Collected {
         Collected { bytes, ended }
     }
 
-    /// All of it, and whether that is so.
+    /// The text, and whether it is complete.
     fn text(self) -> (String, bool) {
         let _ = self.ended.recv_timeout(READ_WITHIN);
-        let (bytes, is_whole) = &*self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (bytes, is_whole) = &*lock(&self.bytes);
         (String::from_utf8_lossy(bytes).into_owned(), *is_whole)
     }
 }
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn arguments_are_not_read_by_a_shell() {
-        let output = run(&["printf", "%s", "$(id); `id` > /tmp/x"]).expect("it ran");
+        let output = run(&["printf", "%s", "$(id); `id` > /tmp/x"]).expect("the command runs");
         assert_eq!(output.stdout, "$(id); `id` > /tmp/x");
     }
 
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn what_a_program_leaves_running_does_not_hold_us_up() {
         let start = std::time::Instant::now();
-        assert_eq!(run(&["sh", "-c", "echo done; sleep 30 &"]).expect("it ran").stdout, "done\n");
+        assert_eq!(run(&["sh", "-c", "echo done; sleep 30 &"]).expect("the command runs").stdout, "done\n");
         assert!(start.elapsed() < Duration::from_secs(20));
     }
 }

@@ -1,13 +1,14 @@
 //! The settings: declared once here, with default and help. `slackwater-wsengine config --list` prints them.
 //!
-//! A knob's setting has the knob's own name: it lists the values that Orders may set. Empty: none, Orders may not set the knob.
+//! A knob's setting has the knob's own name and lists the values that Orders may set. While it is empty, Orders may not
+//! set the knob.
 
 use std::path::Path;
 
 use slackwater_node::bus::BusSettings;
 use slackwater_node::settings::{Faults, Program};
 
-use crate::allowed::Allowed;
+use crate::allowed::AllowedValues;
 
 /// The program's name in messages.
 pub const PROGRAM: &str = "slackwater-wsengine";
@@ -19,15 +20,15 @@ slackwater_node::settings! {
         node: String = String::new();
         /// The pool that the node serves in.
         pool: String = "web".to_owned();
-        /// What the controller tells nodes apart by: values that were good for one are tried on others of its kind.
+        /// The kind of node: the controller tries values that were good for one node on others of its kind.
         kind: String = "any".to_owned();
         /// Folder for baselines, leases and Changes that wait for the bus; for root alone.
         state_dir: String = "/var/lib/slackwater-wsengine".to_owned();
-        /// Seconds between two looks whether somebody else changed what was set.
+        /// Seconds between two checks whether somebody else changed a setting.
         check_every_s: f64 = 10.0;
     }
     use [bus] BusSettings;
-    /// Which Orders count.
+    /// The Orders that are accepted.
     [orders] struct OrderSettings {
         /// The controller's Ed25519 public key, in PEM; Orders that it did not sign are refused.
         public_key: String = "/etc/slackwater/orders.pub".to_owned();
@@ -39,11 +40,11 @@ slackwater_node::settings! {
     /// The Apache of this node.
     [apache] struct ApacheSettings {
         /// Bounds of MaxRequestWorkers: [lowest, highest].
-        max_request_workers: Allowed = Allowed::default();
+        max_request_workers: AllowedValues = AllowedValues::default();
         /// Bounds of KeepAliveTimeout in seconds: [lowest, highest].
-        keepalive_timeout: Allowed = Allowed::default();
+        keepalive_timeout: AllowedValues = AllowedValues::default();
         /// Allowed values of KeepAlive: ["on", "off"].
-        keepalive: Allowed = Allowed::default();
+        keepalive: AllowedValues = AllowedValues::default();
         /// Apache's control program with the arguments that it always needs.
         command: Vec<String> = vec!["/usr/sbin/apache2ctl".to_owned()];
         /// The file that only we write; Apache's configuration must include it after its own files.
@@ -58,7 +59,7 @@ slackwater_node::settings! {
     /// The php-fpm of this node.
     [php_fpm] struct PhpFpmSettings {
         /// Bounds of pm.max_children: [lowest, highest].
-        max_children: Allowed = Allowed::default();
+        max_children: AllowedValues = AllowedValues::default();
         /// php-fpm with the arguments that it always needs, `-y` left out.
         command: Vec<String> = vec!["/usr/sbin/php-fpm8.2".to_owned()];
         /// php-fpm's main configuration file.
@@ -73,21 +74,21 @@ slackwater_node::settings! {
     /// Cores and CPU time.
     [cpu] struct CpuSettings {
         /// Governors and bounds in kHz: ["performance", "powersave", 1000000, 3000000].
-        frequency: Allowed = Allowed::default();
+        frequency: AllowedValues = AllowedValues::default();
         /// Bounds in kHz of the frequency of each core, where each has its own: [1000000, 3000000]. Not together with cpu.frequency.
-        core_frequency: Allowed = Allowed::default();
+        core_frequency: AllowedValues = AllowedValues::default();
         /// Bounds of the least share of the highest clock that the web server's threads ask for, in percent: [0, 100].
-        uclamp_min: Allowed = Allowed::default();
+        uclamp_min: AllowedValues = AllowedValues::default();
         /// Policies that may run on the node itself: ["hurry-up", "pareto"]. They set cpu.core_frequency or cpu.quota, and cpu.cores, within these knobs' bounds.
-        policy: Allowed = Allowed::default();
-        /// Unix socket that applications tell of their hot function, while `hurry-up` runs; its folder must be there, and its folder's group may write to it.
+        policy: AllowedValues = AllowedValues::default();
+        /// Unix socket on which applications report their hot function while `hurry-up` runs; its folder must exist, and the folder's group may write to it.
         events_socket: String = "/run/slackwater-events/socket".to_owned();
         /// Bounds of the number of cores that the web server may run on: [lowest, highest].
-        cores: Allowed = Allowed::default();
+        cores: AllowedValues = AllowedValues::default();
         /// Bounds of the web server's share of CPU time, in percent of its baseline: [lowest, highest].
-        share: Allowed = Allowed::default();
-        /// Bounds of the web server's CPU time per second, in percent of one core: [lowest, highest]. It stands in for a clock; not together with cpu.share.
-        quota: Allowed = Allowed::default();
+        share: AllowedValues = AllowedValues::default();
+        /// Bounds of the web server's CPU time per second, in percent of one core: [lowest, highest]. It takes the place of a clock; not together with cpu.share.
+        quota: AllowedValues = AllowedValues::default();
         /// Cores whose frequency is set; empty: all.
         cpus: Vec<u32> = vec![];
         /// The web server's cgroup, as a path below its controller's root; empty: cores by affinity, no share.
@@ -100,34 +101,34 @@ slackwater_node::settings! {
         /// Their cgroup, as a path below its controller's root, such as batch.slice; not the web server's, nor one above or below it. Empty: none.
         cgroup: String = String::new();
         /// Bounds of the number of cores that they may run on, the last ones: [lowest, highest].
-        cores: Allowed = Allowed::default();
+        cores: AllowedValues = AllowedValues::default();
         /// Whether they run: ["on", "off"]. `off` stops all processes of the cgroup until the lease ends.
-        running: Allowed = Allowed::default();
+        running: AllowedValues = AllowedValues::default();
     }
     /// Any server with a number of worker threads in a file: a media server, nginx.
     [streaming] struct StreamingSettings {
         /// Bounds of the number: [lowest, highest].
-        num_threads: Allowed = Allowed::default();
-        /// The file that is written.
+        num_threads: AllowedValues = AllowedValues::default();
+        /// The file with the number.
         file: String = String::new();
-        /// What is written into it, with {value} where the number stands (once).
+        /// The file's content, with {value} where the number stands (once).
         template: String = String::new();
         /// Command, as a list of arguments, that tests the configuration; status 0 is fine.
         test: Vec<String> = vec![];
-        /// Command, as a list of arguments, that makes the server read it; status 0 is fine.
+        /// Command, as a list of arguments, that makes the server read the file; status 0 is fine.
         reload: Vec<String> = vec![];
-        /// Command, as a list of arguments, that prints the number in effect; empty: what stands in the file counts.
+        /// Command, as a list of arguments, that prints the number in effect; empty: the number in the file counts.
         read: Vec<String> = vec![];
         /// Shortest time between two reloads, in seconds.
         reload_min_interval_s: f64 = 10.0;
     }
 }
 
-/// Whether two cgroups are one, or one is within the other.
-fn within_each_other(one: &str, other: &str) -> bool {
-    let (one, other) = (Path::new(one.trim_matches('/')), Path::new(other.trim_matches('/')));
-    let both = !one.as_os_str().is_empty() && !other.as_os_str().is_empty();
-    both && (one.starts_with(other) || other.starts_with(one))
+/// Whether two cgroups are the same, or one is within the other.
+fn overlap(first: &str, second: &str) -> bool {
+    let (first, second) = (Path::new(first.trim_matches('/')), Path::new(second.trim_matches('/')));
+    let are_set = !first.as_os_str().is_empty() && !second.as_os_str().is_empty();
+    are_set && (first.starts_with(second) || second.starts_with(first))
 }
 
 impl Program for Settings {
@@ -143,15 +144,15 @@ impl Program for Settings {
         self.bus.check(faults);
         faults.expect_cgroup("cpu.cgroup", &self.cpu.cgroup);
         faults.expect_cgroup("batch.cgroup", &self.batch.cgroup);
-        faults.expect("batch.cgroup", !within_each_other(&self.batch.cgroup, &self.cpu.cgroup), || {
+        faults.expect("batch.cgroup", !overlap(&self.batch.cgroup, &self.cpu.cgroup), || {
             format!(
                 "must not be `cpu.cgroup`, nor above or below it: the web server would be stopped with the batch jobs; got {:?}",
                 self.batch.cgroup
             )
         });
-        let of_batch = !self.batch.cores.is_empty() || !self.batch.running.is_empty();
-        faults.expect("batch.cgroup", !of_batch || !self.batch.cgroup.is_empty(), || {
-            "must be there with `batch.cores` and `batch.running`: they are that cgroup's".to_owned()
+        let needs_cgroup = !self.batch.cores.is_empty() || !self.batch.running.is_empty();
+        faults.expect("batch.cgroup", !needs_cgroup || !self.batch.cgroup.is_empty(), || {
+            "must be there with `batch.cores` and `batch.running`: they are settings of that cgroup".to_owned()
         });
         let words = self.batch.running.words();
         faults.expect(
@@ -180,7 +181,7 @@ impl Program for Settings {
             ("php_fpm.drop_in", &self.php_fpm.drop_in),
             ("cpu.events_socket", &self.cpu.events_socket),
         ] {
-            // These stand in configuration files of others, within quotes.
+            // The paths appear within quotes in the configuration files of other programs.
             let safe = path.starts_with('/') && !path.contains(|c: char| c == '"' || c == '\\' || c.is_control());
             faults.expect(name, safe, || format!("must be a path from the root, without quotes, got {path:?}"));
         }
@@ -220,7 +221,7 @@ mod tests {
     use super::*;
 
     fn fault(text: &str) -> String {
-        parse::<Settings>(text, "w.toml", "host").expect_err("refused").to_string()
+        parse::<Settings>(text, "w.toml", "host").expect_err("a refusal").to_string()
     }
 
     #[test]

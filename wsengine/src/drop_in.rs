@@ -6,27 +6,27 @@ use crate::error::{Error, Result};
 use crate::files;
 
 /// A server with a drop-in file.
-pub trait Server {
-    /// What it reads its configuration as.
+pub trait DropInServer {
+    /// Its configuration, once it was read.
     type Config;
     /// Its name in messages.
     const NAME: &'static str;
-    /// First line of the file: by it we know that we wrote it.
+    /// First line of the file, which shows that we wrote it.
     const HEAD: &'static str;
 
-    /// The file.
+    /// The drop-in file.
     fn drop_in(&self) -> &Path;
 
-    /// Its configuration, if it accepts it.
+    /// The configuration, if the server accepts it.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why the server does not accept it.
     fn config(&self) -> Result<Self::Config>;
 
-    /// Whether it would accept this text, a file beside the drop-in file.
+    /// Whether the server would accept the file `next` as its drop-in file.
     ///
     /// # Errors
-    /// Why it would not.
+    /// Why the server would not accept it.
     fn test_next(&self, next: &Path) -> Result<()>;
 
     /// The main process, as the configuration names it.
@@ -35,13 +35,13 @@ pub trait Server {
     /// When the server does not run.
     fn pid(&self, config: &Self::Config) -> Result<u32>;
 
-    /// Has the running server read its configuration, and waits for it.
+    /// Makes the running server read its configuration, and waits for the end of the reload.
     ///
     /// # Errors
-    /// When it does not within its time.
+    /// When the reload takes too long.
     fn reload(&self, pid: u32) -> Result<()>;
 
-    /// What our drop-in file holds; `None` when there is none.
+    /// The text of our drop-in file; `None` when there is none.
     ///
     /// # Errors
     /// [`Error::SomeoneElse`] for a file that somebody else wrote.
@@ -55,11 +55,11 @@ pub trait Server {
         Err(Error::SomeoneElse(format!("{place} was written by somebody else; it is left alone")))
     }
 
-    /// Writes the drop-in file (`None`: removes it), tests and reloads. `counts` checks that what it sets is in force. On
-    /// failure all is as it was.
+    /// Writes the drop-in file (`None`: removes it), tests and reloads. `counts` checks that its settings are in force.
+    /// On failure everything is as it was before.
     ///
     /// # Errors
-    /// What failed.
+    /// The step that failed.
     fn change(&self, text: Option<&str>, counts: impl Fn(&Self::Config) -> Result<()>) -> Result<()> {
         let before = files::contents(self.drop_in())?;
         let pid = self.pid(&self.config()?)?;
@@ -79,11 +79,12 @@ pub trait Server {
         })
     }
 
-    /// Writes the drop-in file (`None`: removes it) whether or not the site's configuration is fine, but reloads only if
-    /// it is: a server may end when it reloads a configuration that it cannot read. A file of somebody else stays.
+    /// Writes the drop-in file (`None`: removes it), also when the site's configuration is broken, but reloads only a
+    /// valid configuration: a server may end when it reloads a configuration that it cannot read. A file of somebody
+    /// else stays.
     ///
     /// # Errors
-    /// What failed; on disk all is put back unless the error says otherwise.
+    /// The step that failed; on disk everything is put back unless the error says otherwise.
     fn put_back(&self, text: Result<Option<String>>) -> Result<()> {
         match text {
             Ok(text) => files::put_back(self.drop_in(), text.as_deref().map(str::as_bytes))?,
@@ -92,7 +93,7 @@ pub trait Server {
         }
         let context = || format!("put back on disk, but {} is not reloaded", Self::NAME);
         let config = self.config().map_err(|error| error.during(context()))?;
-        // One that does not run reads its configuration when it starts.
+        // A server that does not run reads its configuration when it starts.
         self.pid(&config).map_or(Ok(()), |pid| self.reload(pid))
     }
 }

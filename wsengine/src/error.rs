@@ -9,10 +9,10 @@ use slackwater_node::status::apache::StatusError;
 
 use crate::command::CommandError;
 
-/// The result of any part of wsengine.
+/// The result of a function of wsengine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// See the module.
+/// Why something could not be done.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read or written.
@@ -36,7 +36,7 @@ pub enum Error {
     /// Nothing can be printed.
     #[error(transparent)]
     Print(#[from] PrintError),
-    /// What is needed is missing on this machine, or in its configuration.
+    /// Something that is needed is missing on this machine, or in its configuration.
     #[error("{0}")]
     Unavailable(String),
     /// A value that cannot be set here.
@@ -48,27 +48,27 @@ pub enum Error {
     /// Somebody else wrote a file that should be from wsengine.
     #[error("{0}")]
     SomeoneElse(String),
-    /// It was set, but something else is in effect.
+    /// The setting was written, but another one is in effect.
     #[error("{0}")]
     NotInEffect(String),
-    /// What is kept on disk cannot be used.
+    /// The state on disk cannot be used.
     #[error("{0}")]
     State(String),
     /// This process cannot go on.
     #[error("{0}")]
     Process(String),
-    /// What was being done when it failed.
+    /// An error with the action that failed.
     #[error("{context}: {source}")]
     During {
-        /// What was being done.
+        /// The action.
         context: String,
         /// Why it failed.
         source: Box<Error>,
     },
-    /// It failed, and so did undoing it.
+    /// An action failed, and so did undoing it.
     #[error("{first}; and then {second}")]
     NotUndone {
-        /// Why it failed.
+        /// Why the action failed.
         first: Box<Error>,
         /// Why it could not be undone.
         second: Box<Error>,
@@ -76,12 +76,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same error with the failed action in front.
+    /// This error with the failed action in front.
     pub fn during(self, context: impl Into<String>) -> Error {
         Error::During { context: context.into(), source: Box::new(self) }
     }
 
-    /// The same error, with the outcome of undoing the action.
+    /// This error with the outcome of undoing the action.
     pub fn undone(self, undone: Result<()>) -> Error {
         match undone {
             Ok(()) => self,

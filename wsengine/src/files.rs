@@ -1,4 +1,4 @@
-//! Writing files so that they are there whole or not at all, also after a crash.
+//! Writing files so that they are complete or not there at all, also after a crash.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -13,8 +13,8 @@ pub fn next_name(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.slackwater-new"))
 }
 
-/// Writes a file's next text beside it, on the disk for good, with owner and mode of the file that is there (else
-/// `mode`). [`accept`] makes it the file.
+/// Writes a file's next text to a file beside it, durably, with owner and mode of the present file (else with `mode`).
+/// [`accept`] replaces the present file by it.
 ///
 /// # Errors
 /// When it cannot be written; nothing is left behind.
@@ -27,7 +27,8 @@ pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, FileError
         match before {
             Some(before) => {
                 let written = file.metadata()?;
-                // Its unit may not call it, and need not: it has no right to give files away.
+                // Only where it is needed: the service's filter of system calls forbids it, as it may not give files
+                // away.
                 if (written.uid(), written.gid()) != (before.uid(), before.gid()) {
                     fchown(&file, Some(before.uid()), Some(before.gid()))?;
                 }
@@ -45,7 +46,7 @@ pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, FileError
     Ok(next)
 }
 
-/// Puts what [`prepare`] wrote in the file's place.
+/// Replaces the file by the text that [`prepare`] wrote.
 ///
 /// # Errors
 /// When it cannot be replaced; the file is as it was.
@@ -57,7 +58,7 @@ pub fn accept(path: &Path) -> Result<(), FileError> {
     })
 }
 
-/// Drops what [`prepare`] wrote.
+/// Removes the text that [`prepare`] wrote.
 pub fn discard(path: &Path) {
     let _ = fs::remove_file(next_name(path));
 }
@@ -71,7 +72,7 @@ pub fn replace(path: &Path, text: &[u8], mode: u32) -> Result<(), FileError> {
     accept(path)
 }
 
-/// Removes a file for good; one that is not there is fine.
+/// Removes a file durably; a missing file is no error.
 ///
 /// # Errors
 /// When the system refuses.
@@ -119,11 +120,11 @@ mod tests {
     fn a_file_is_replaced_whole_and_keeps_its_mode() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.conf");
-        replace(&path, b"one\n", 0o600).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("mode");
-        replace(&path, b"two\n", 0o600).expect("replaced");
+        replace(&path, b"one\n", 0o600).expect("the file is written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("a mode");
+        replace(&path, b"two\n", 0o600).expect("the file is replaced");
         assert_eq!(contents(&path), Ok(Some(b"two\n".to_vec())));
-        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o640);
+        assert_eq!(fs::metadata(&path).expect("a value").mode() & 0o777, 0o640);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
@@ -139,8 +140,8 @@ mod tests {
     fn removing_and_putting_back() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
-        put_back(&path, Some(b"x")).expect("written");
-        put_back(&path, None).expect("removed");
+        put_back(&path, Some(b"x")).expect("the file is written");
+        put_back(&path, None).expect("the file is removed");
         put_back(&path, None).expect("it is gone already");
         assert_eq!(contents(&path), Ok(None));
     }

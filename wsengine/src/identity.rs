@@ -1,5 +1,5 @@
-//! Whose Orders count: those signed with the controller's Ed25519 key. The signature covers the message's bytes as they
-//! were sent, so there is one form to agree on, and travels in a header beside them.
+//! Only Orders that are signed with the controller's Ed25519 key are carried out. The signature covers the bytes of the
+//! message as they were sent, so no canonical form is needed, and travels in a header.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::error::{Error, Result};
 
 /// The header of an Order that carries its signature, in base64.
 pub const HEADER: &str = "Slackwater-Signature";
-/// What stands before the 32 bytes of an Ed25519 key in a PEM file (RFC 8410).
+/// The bytes before the 32 bytes of an Ed25519 key in a PEM file (RFC 8410).
 const PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// Why a signature does not count.
+/// Why a signature is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // The messages are the documentation.
 pub enum SignatureError {
@@ -38,7 +38,7 @@ impl Identity {
     /// # Errors
     /// A file that is no such key, or that others than its owner may write.
     pub fn load(path: &Path) -> Result<Identity> {
-        let unusable = |what: String| Error::Unavailable(format!("{}: {what}", path.display()));
+        let unusable = |fault: String| Error::Unavailable(format!("{}: {fault}", path.display()));
         let metadata = std::fs::metadata(path).map_err(|error| FileError::new(path, "cannot be read", &error))?;
         let mode = metadata.mode();
         if mode & 0o022 != 0 {
@@ -48,20 +48,20 @@ impl Identity {
         Identity::parse(&text(path)?).ok_or_else(no_key)
     }
 
-    /// Nobody: no Order counts.
+    /// A key with which no Order is signed.
     pub fn nobody() -> Identity {
         Identity(UnparsedPublicKey::new(&ED25519, Vec::new()))
     }
 
-    /// A key that lives as long as this process, for Orders from the command line: they are checked as all others are.
-    /// Returns the signature of `payload` with it.
+    /// A key that lives as long as this process, for an Order from the command line, which is checked like every other
+    /// Order. Returns the signature of `payload` with it.
     ///
     /// # Errors
     /// When the system gives no random numbers.
     pub fn of_this_process(payload: &[u8]) -> Result<(Identity, String)> {
         let no_key = |error: &dyn std::fmt::Display| Error::Process(format!("no key can be made: {error}"));
-        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|error| no_key(&error))?;
-        let pair = Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|error| no_key(&error))?;
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|error| no_key(&error))?;
+        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).map_err(|error| no_key(&error))?;
         let identity = Identity(UnparsedPublicKey::new(&ED25519, pair.public_key().as_ref().to_vec()));
         Ok((identity, BASE64_STANDARD.encode(pair.sign(payload))))
     }
@@ -74,10 +74,10 @@ impl Identity {
         Some(Identity(UnparsedPublicKey::new(&ED25519, key.to_vec())))
     }
 
-    /// Whether `signature` (base64) is the controller's, of these bytes.
+    /// Checks that `signature` (base64) is the controller's signature of these bytes.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Why it is not accepted.
     pub fn verify(&self, payload: &[u8], signature: Option<&str>) -> Result<(), SignatureError> {
         let signature = signature.ok_or(SignatureError::Missing)?;
         let signature = BASE64_STANDARD.decode(signature).map_err(|_| SignatureError::Encoding)?;
@@ -142,12 +142,12 @@ mod tests {
         let path = folder.path().join("orders.pub");
         let load = || Identity::load(&path).err().map_or(String::new(), |error| error.to_string());
         assert!(load().ends_with("cannot be read: it is not there"));
-        std::fs::write(&path, "hello").expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("mode");
+        std::fs::write(&path, "hello").expect("the file is written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("a mode");
         assert!(load().contains("no Ed25519 public key in PEM"));
-        std::fs::write(&path, Controller::new(1).pem()).expect("written");
+        std::fs::write(&path, Controller::new(1).pem()).expect("the file is written");
         assert_eq!(load(), "");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).expect("mode");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).expect("a mode");
         assert!(load().ends_with("others than its owner may write it (mode 664)"));
     }
 }

@@ -1,18 +1,19 @@
 //! Retunes a web server for a while, by signed Orders, and puts everything back. The binary is `slackwater-wsengine`.
 //!
 //! # Layout
-//! - [`config`]: the settings, declared once; among them which knobs Orders may set, and how far
-//! - [`allowed`]: which values Orders may set
-//! - [`identity`]: whose Orders count: the controller's public key
-//! - [`order`]: is an Order accepted, or why not (decides without touching anything)
+//! - [`config`]: the settings, declared once; among them the knobs that Orders may set, and their bounds
+//! - [`allowed`]: the values that Orders may set
+//! - [`identity`]: the controller's public key, with which Orders are checked
+//! - [`order`]: decides whether an Order is accepted, without changing anything
 //! - [`engine`]: leases: one for each knob that is set; applying, renewing, expiring, restoring
 //! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
 //! - [`knobs`]: the trait and the table; one file for each knob
-//! - [`apache`], [`apache_config`], [`php_fpm`], [`php_fpm_config`], [`drop_in`]: the web servers that knobs change, and their files
+//! - [`apache`], [`apache_config`], [`php_fpm`], [`php_fpm_config`], [`drop_in`]: the web servers that knobs change, and
+//!   their files
 //! - [`fast`]: policies that decide on the node, every 50 ms or so
 //! - [`files`], [`command`]: durable writing, programs without a shell
 //! - [`processes`]: finding, signalling and waiting for a server's processes
-//! - [`error`]: why something could not be done
+//! - [`error`]: why an action failed; [`wait`]: waiting with a limit
 //! - [`run`]: bus, signals and the engine together
 //! - [`cli`]: the command line
 

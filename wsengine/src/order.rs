@@ -1,4 +1,4 @@
-//! Is an Order accepted, or why not? Decides without touching anything.
+//! Decides whether an Order is accepted, or why not, without touching anything.
 
 use slackwater_messages::{Order, VERSION, Value, decode};
 use slackwater_node::settings::nearest;
@@ -8,11 +8,11 @@ use crate::config::Settings;
 use crate::identity::{Identity, SignatureError};
 use crate::knobs::{KNOBS, KnobKind};
 
-/// An Order is a few hundred bytes.
+/// Longest Order in bytes; real ones have a few hundred.
 const LONGEST: usize = 16 * 1024;
 /// The value that ends a knob's lease.
 pub const BASELINE: &str = "baseline";
-/// Room for an Order's id.
+/// Longest id of an Order, in bytes.
 const LONGEST_ID: usize = 64;
 
 /// An Order that may be carried out.
@@ -24,7 +24,7 @@ pub struct Accepted {
     pub knob: &'static KnobKind,
     /// The value as the knob takes it.
     pub value: Value,
-    /// What is left of its lease, by its own time.
+    /// The rest of its lease, counted from the Order's own time.
     pub left_s: f64,
 }
 
@@ -33,11 +33,11 @@ pub struct Accepted {
 pub struct Refused {
     /// The knob that it named; `order` when it could not be believed.
     pub what: String,
-    /// The value that it set.
+    /// The value that it asked for.
     pub value: Option<Value>,
     /// Why it is refused.
     pub why: Refusal,
-    /// A signed Order's id: seen, also when refused.
+    /// Its id if it is signed: a refused Order may not be repeated either.
     pub id: Option<String>,
 }
 
@@ -73,14 +73,14 @@ pub enum Refusal {
     Value(#[from] ValueError),
 }
 
-/// What is known when an Order arrives.
-pub struct Context<'a> {
+/// Everything on which the decision about an Order depends.
+pub struct OrderContext<'a> {
     /// The settings.
     pub settings: &'a Settings,
     /// The controller's key.
     pub identity: &'a Identity,
-    /// Whether an Order of this id was here before.
-    pub seen: &'a dyn Fn(&str) -> bool,
+    /// Whether an Order of this id arrived before.
+    pub is_repeated: &'a dyn Fn(&str) -> bool,
     /// Wall time.
     pub now_unix_s: f64,
 }
@@ -89,17 +89,17 @@ pub struct Context<'a> {
 ///
 /// # Errors
 /// Why it is refused.
-pub fn judge(payload: &[u8], signature: Option<&str>, now: &Context<'_>) -> Result<Accepted, Box<Refused>> {
+pub fn judge(payload: &[u8], signature: Option<&str>, context: &OrderContext<'_>) -> Result<Accepted, Box<Refused>> {
     let unbelieved = |why| Box::new(Refused { what: "order".to_owned(), value: None, why, id: None });
     if payload.len() > LONGEST {
         return Err(unbelieved(Refusal::TooLong));
     }
-    now.identity.verify(payload, signature).map_err(|error| unbelieved(error.into()))?;
+    context.identity.verify(payload, signature).map_err(|error| unbelieved(error.into()))?;
     let order: Order = decode(payload).map_err(|error| unbelieved(Refusal::Malformed(error.to_string())))?;
     if order.id.is_empty() || order.id.len() > LONGEST_ID || !slackwater_messages::is_name(&order.id) {
         return Err(unbelieved(Refusal::Id(shortened(&order.id))));
     }
-    match admit(&order, now) {
+    match admit(&order, context) {
         Ok((knob, value, left_s)) => Ok(Accepted { knob, value, left_s, order }),
         Err(why) => Err(Box::new(Refused {
             what: if slackwater_messages::is_name(&order.knob) { order.knob.clone() } else { "order".to_owned() },
@@ -118,8 +118,8 @@ pub fn is_release(value: &Value) -> bool {
     matches!(value, Value::Word(word) if word == BASELINE)
 }
 
-fn admit(order: &Order, now: &Context<'_>) -> Result<(&'static KnobKind, Value, f64), Refusal> {
-    let settings = now.settings;
+fn admit(order: &Order, context: &OrderContext<'_>) -> Result<(&'static KnobKind, Value, f64), Refusal> {
+    let settings = context.settings;
     if order.v != VERSION {
         return Err(Refusal::Version(order.v));
     }
@@ -128,14 +128,14 @@ fn admit(order: &Order, now: &Context<'_>) -> Result<(&'static KnobKind, Value, 
         let addressee = shortened(&place(&order.node, &order.pool));
         return Err(Refusal::OtherNode { addressee, node: place(&settings.node, &settings.pool) });
     }
-    if (now.seen)(&order.id) {
+    if (context.is_repeated)(&order.id) {
         return Err(Refusal::Repeated(order.id.clone()));
     }
     let longest_s = settings.orders.max_lease_s;
     if !(order.lease_s > 0.0 && order.lease_s <= longest_s) {
         return Err(Refusal::Lease { lease_s: order.lease_s, longest_s });
     }
-    let age_s = now.now_unix_s - order.time_unix_s;
+    let age_s = context.now_unix_s - order.time_unix_s;
     if !age_s.is_finite() || age_s < -settings.orders.clock_skew_s {
         return Err(Refusal::Clock(-age_s));
     }
@@ -171,7 +171,8 @@ mod tests {
     const NOW: f64 = 1_795_000_030.0;
 
     fn settings() -> Settings {
-        slackwater_node::settings::parse("[php_fpm]\nmax_children = [1, 32]\n", "w.toml", "web1").expect("fine")
+        slackwater_node::settings::parse("[php_fpm]\nmax_children = [1, 32]\n", "w.toml", "web1")
+            .expect("valid settings")
     }
 
     fn order() -> Order {
@@ -189,17 +190,22 @@ mod tests {
         }
     }
 
-    fn judged(order: &Order, seen: bool) -> Result<Accepted, Box<Refused>> {
+    fn judged(order: &Order, is_repeated: bool) -> Result<Accepted, Box<Refused>> {
         let controller = Controller::new(1);
         let payload = slackwater_messages::encode(order);
         let signature = controller.sign(&payload);
-        let now = Context { settings: &settings(), identity: &controller.identity(), seen: &|_| seen, now_unix_s: NOW };
-        judge(&payload, Some(&signature), &now)
+        let context = OrderContext {
+            settings: &settings(),
+            identity: &controller.identity(),
+            is_repeated: &|_| is_repeated,
+            now_unix_s: NOW,
+        };
+        judge(&payload, Some(&signature), &context)
     }
 
     #[test]
     fn an_order_within_its_bounds_is_accepted_for_what_is_left_of_its_lease() {
-        let accepted = judged(&order(), false).expect("accepted");
+        let accepted = judged(&order(), false).expect("a valid Order");
         assert_eq!((accepted.knob.name, accepted.value), ("php_fpm.max_children", Value::Integer(8)));
         assert!((accepted.left_s - 29.0).abs() < 1e-6);
         let ahead = Order { time_unix_s: NOW + 4.0, ..order() };
@@ -226,19 +232,23 @@ mod tests {
             (Order { value: word("8; reboot"), ..order() }, "has characters that no value has"),
             (Order { value: word("8"), ..order() }, "`8` is not allowed here"),
         ] {
-            let refused = judged(&order, false).expect_err("refused");
+            let refused = judged(&order, false).expect_err("a refusal");
             assert!(refused.why.to_string().contains(message), "{}", refused.why);
             assert_eq!(refused.id.as_deref(), Some("o1"));
         }
-        let refused = judged(&order(), true).expect_err("refused");
+        let refused = judged(&order(), true).expect_err("a refusal");
         assert_eq!((refused.what.as_str(), refused.why), ("php_fpm.max_children", Refusal::Repeated("o1".to_owned())));
     }
 
     #[test]
     fn bytes_that_the_controller_did_not_sign_are_not_even_read() {
         let controller = Controller::new(1);
-        let now =
-            Context { settings: &settings(), identity: &controller.identity(), seen: &|_| false, now_unix_s: NOW };
+        let context = OrderContext {
+            settings: &settings(),
+            identity: &controller.identity(),
+            is_repeated: &|_| false,
+            now_unix_s: NOW,
+        };
         let payload = slackwater_messages::encode(&order());
         let by_another = Controller::new(2).sign(&payload);
         for (payload, signature, message) in [
@@ -247,7 +257,7 @@ mod tests {
             (b"{}".as_slice(), Some(&*controller.sign(b"{}")), "it is no Order: "),
             ([b'x'; 20_000].as_slice(), None, "it is longer than 16384 bytes"),
         ] {
-            let refused = judge(payload, signature, &now).expect_err("refused");
+            let refused = judge(payload, signature, &context).expect_err("a refusal");
             assert!(refused.why.to_string().starts_with(message), "{}", refused.why);
             assert_eq!((refused.what.as_str(), refused.id), ("order", None));
         }

@@ -9,18 +9,18 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 use slackwater_node::status::Page;
-use slackwater_node::status::php_fpm::Status;
+use slackwater_node::status::php_fpm::PhpFpmStatus;
 use slackwater_node::system::System;
 
 use crate::config::PhpFpmSettings;
-use crate::drop_in::Server;
+use crate::drop_in::DropInServer;
 use crate::error::{Error, Result};
 use crate::php_fpm_config::{READ_ONLY, Sections, expanded, parse_dump, prefix, variables};
 use crate::processes::{children, pid_in_file, processes_titled, send_signal};
 use crate::wait::wait_for;
 use crate::{command, files};
 
-/// A reload is done this much after its old children must have ended, or has failed.
+/// A reload has failed when it takes longer than this after the old children must have ended.
 const RELOADED_WITHIN_S: f64 = 10.0;
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -44,22 +44,23 @@ pub struct Manager {
     pub pm: String,
     /// pm.max_children.
     pub max_children: i64,
-    /// pm.start_servers, pm.min_spare_servers, pm.max_spare_servers, as far as they are set.
-    pub others: [Option<i64>; 3],
+    /// The values of [`SPARES`], as far as they are set.
+    pub spares: [Option<i64>; 3],
 }
 
-const OTHERS: [&str; 3] = ["pm.start_servers", "pm.min_spare_servers", "pm.max_spare_servers"];
+/// Settings of start and spare servers, which must fit pm.max_children.
+const SPARES: [&str; 3] = ["pm.start_servers", "pm.min_spare_servers", "pm.max_spare_servers"];
 
 /// The lines that set `children` for a pool, with start and spare servers that php-fpm accepts beside it.
 pub fn lines_for(manager: &Manager, children: i64) -> Vec<(String, String)> {
     let mut lines = vec![("pm.max_children".to_owned(), children.to_string())];
     if manager.pm == "dynamic" {
-        let [start, min, max] = manager.others;
+        let [start, min, max] = manager.spares;
         let max = max.unwrap_or(children).min(children);
         let min = min.unwrap_or(1).min(max);
         // php-fpm's own default, where it is not set.
         let start = start.unwrap_or(min + (max - min) / 2).clamp(min, max);
-        for ((name, theirs), written) in OTHERS.iter().zip(manager.others).zip([start, min, max]) {
+        for ((name, theirs), written) in SPARES.iter().zip(manager.spares).zip([start, min, max]) {
             if theirs != Some(written) {
                 lines.push(((*name).to_owned(), written.to_string()));
             }
@@ -85,30 +86,30 @@ impl PhpFpm {
         &self.settings
     }
 
-    /// What is in force by the site's own files: by all of them but our drop-in file.
+    /// The settings of the site's own files: of all files but our drop-in file.
     ///
     /// # Errors
     /// Why php-fpm does not accept them.
     pub fn sites_own(&self) -> Result<Sections> {
-        let all = self.all()?;
+        let sections = self.all()?;
         if !self.drop_in().exists() {
-            return Ok(all);
+            return Ok(sections);
         }
         let main = Path::new(&self.settings.config);
         let prefix = prefix(&self.settings.command);
         let without = |file: &Path| self.dump(&expanded(main, file, prefix.as_deref())?);
-        // Where php-fpm finds other files than were found here, it must not be asked about these.
-        if without(Path::new(""))? != all {
+        // If our search finds other files than php-fpm does, its answer for these files would be wrong.
+        if without(Path::new(""))? != sections {
             let drop_in = &self.settings.drop_in;
             let why = format!(
-                "the files that php-fpm includes are not found as it finds them, so what it would do without {drop_in} is not known"
+                "wsengine finds other included files than php-fpm does, so php-fpm's settings without {drop_in} are not known"
             );
             return Err(Error::Unavailable(why));
         }
         without(self.drop_in())
     }
 
-    /// What is in force by all files together.
+    /// The settings of all files together.
     ///
     /// # Errors
     /// Why php-fpm does not accept them.
@@ -121,17 +122,17 @@ impl PhpFpm {
         files::contents(path)?.ok_or_else(|| Error::Unavailable(format!("{}: it is not there", path.display())))
     }
 
-    /// What is in force by a main configuration with this text. php-fpm itself reads it.
+    /// The settings of a main configuration with this text, as php-fpm itself reads it.
     fn dump(&self, text: &[u8]) -> Result<Sections> {
-        // In memory, and open in php-fpm too: to look at what is in force, no disk is needed.
+        // The file is in memory and stays open for php-fpm, so this works without a writable disk.
         let unready =
             |error: &dyn std::fmt::Display| Error::Process(format!("no memory for php-fpm's configuration: {error}"));
-        let held = memfd_create("php-fpm.conf", MemfdFlags::empty()).map_err(|error| unready(&error))?;
-        let mut held = File::from(held);
-        held.write_all(&[text, READ_ONLY.as_bytes()].concat()).map_err(|error| unready(&error))?;
-        let arguments = ["-tt".to_owned(), "-y".to_owned(), format!("/proc/self/fd/{}", held.as_raw_fd())];
+        let file = memfd_create("php-fpm.conf", MemfdFlags::empty()).map_err(|error| unready(&error))?;
+        let mut file = File::from(file);
+        file.write_all(&[text, READ_ONLY.as_bytes()].concat()).map_err(|error| unready(&error))?;
+        let arguments = ["-tt".to_owned(), "-y".to_owned(), format!("/proc/self/fd/{}", file.as_raw_fd())];
         let tested = command::run(&[self.settings.command.as_slice(), &arguments].concat());
-        drop(held);
+        drop(file);
         tested.map(|output| parse_dump(&output.stderr)).map_err(|error| {
             let whole =
                 expanded(Path::new(&self.settings.config), Path::new(""), prefix(&self.settings.command).as_deref());
@@ -148,32 +149,32 @@ impl PhpFpm {
         })
     }
 
-    /// How the pool's children are managed, by these settings.
+    /// How these settings manage the pool's children.
     ///
     /// # Errors
-    /// What is missing or no number.
+    /// The setting that is missing or no number.
     pub fn manager(&self, sections: &Sections) -> Result<Manager> {
         let name = &self.settings.pool;
         let missing = || Error::Unavailable(format!("{}: there is no pool [{name}]", self.settings.config));
         let pool = sections.get(name).ok_or_else(missing)?;
-        let wrong = |what: String| Error::Unavailable(format!("pool [{name}]: {what}"));
+        let wrong = |fault: String| Error::Unavailable(format!("pool [{name}]: {fault}"));
         let number = |key: &str| match pool.get(key) {
             None => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|_| wrong(format!("{key} = {text:?} is no number"))),
         };
         let unset = |key: &str| wrong(format!("{key} is not set"));
-        let [start, min, max] = OTHERS;
+        let [start, min, max] = SPARES;
         Ok(Manager {
             pm: pool.get("pm").cloned().ok_or_else(|| unset("`pm`"))?,
             max_children: number("pm.max_children")?.ok_or_else(|| unset("pm.max_children"))?,
-            others: [number(start)?, number(min)?, number(max)?],
+            spares: [number(start)?, number(min)?, number(max)?],
         })
     }
 
-    /// How long php-fpm lets requests finish at a reload.
+    /// How long php-fpm lets requests finish at a reload, in seconds.
     ///
     /// # Errors
-    /// When it would not: a reload would cut them.
+    /// When it does not wait: a reload would cut the requests.
     pub fn patience_s(&self, sections: &Sections) -> Result<f64> {
         let text = sections.get("global").and_then(|global| global.get("process_control_timeout"));
         match text.map(|text| (text, seconds(text))) {
@@ -187,10 +188,10 @@ impl PhpFpm {
         }
     }
 
-    /// Number of children of the pool now, from the status page (`pm.status_path`), else from the process table.
+    /// The number of children of the pool, and its source: the status page (`pm.status_path`), else the process table.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// Why the number is not known.
     pub fn processes(&self, sections: &Sections) -> Result<(u64, String)> {
         let pool = sections.get(&self.settings.pool).cloned().unwrap_or_default();
         let listen = pool.get("pm.status_listen").or_else(|| pool.get("listen"));
@@ -198,14 +199,14 @@ impl PhpFpm {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| Error::Process(format!("no event loop: {error}")))?;
             let page_of_pool = Page::FastCgi { listen: listen.clone(), path: page.clone() };
-            let status = Status::parse(&page_of_pool.fetch(&runtime, STATUS_WITHIN)?);
+            let status = PhpFpmStatus::parse(&page_of_pool.fetch(&runtime, STATUS_WITHIN)?);
             let status = status.ok_or_else(|| Error::Unavailable(format!("{page}: no status in JSON")))?;
             return Ok((status.total, format!("status page {page}")));
         }
         let title = format!("php-fpm: pool {}", self.settings.pool);
-        let of_pool = processes_titled(&self.proc, &title);
+        let workers = processes_titled(&self.proc, &title);
         let count =
-            children(&self.proc, self.pid(sections)?).into_iter().filter(|(pid, _)| of_pool.contains(pid)).count();
+            children(&self.proc, self.pid(sections)?).into_iter().filter(|(pid, _)| workers.contains(pid)).count();
         Ok((count as u64, "process table (pm.status_path is not set)".to_owned()))
     }
 
@@ -215,16 +216,16 @@ impl PhpFpm {
         format!("{}\n[{}]\n{lines}", Self::HEAD, self.settings.pool)
     }
 
-    /// Writes the drop-in file, tests and reloads; on failure all is as it was.
+    /// Writes the drop-in file, tests and reloads; on failure everything is as it was before.
     ///
     /// # Errors
-    /// What failed.
+    /// The step that failed.
     pub fn set(&self, drop_in: &str) -> Result<()> {
         self.patience_s(&self.sites_own()?)?;
         self.change(Some(drop_in), |_| self.counts(drop_in))
     }
 
-    /// Whether what the drop-in file sets is in force.
+    /// Checks that the settings of the drop-in file are in force.
     fn counts(&self, drop_in: &str) -> Result<()> {
         let pool = self.all()?.remove(&self.settings.pool).unwrap_or_default();
         let mut lines = drop_in.lines().filter_map(|line| line.split_once(" = "));
@@ -238,8 +239,8 @@ impl PhpFpm {
     }
 }
 
-impl Server for PhpFpm {
-    /// What the site's own files set.
+impl DropInServer for PhpFpm {
+    /// The settings of the site's own files.
     type Config = Sections;
 
     const NAME: &'static str = "php-fpm";
@@ -262,7 +263,7 @@ impl Server for PhpFpm {
         if let Some(path) = sections.get("global").and_then(|global| global.get("pid")) {
             return pid_in_file(&self.proc, Path::new(path), Self::NAME, &["php-fpm"]);
         }
-        // As the official container image has it.
+        // The official container image has no pid file.
         let config = &self.settings.config;
         let title = format!("php-fpm: master process ({config})");
         let mut masters = processes_titled(&self.proc, &title).into_iter();
@@ -277,7 +278,7 @@ impl Server for PhpFpm {
         }
     }
 
-    /// Reloads and waits until no child of before is left and the master has made its new ones.
+    /// Reloads, and waits until all old children have ended and the master has started new ones.
     fn reload(&self, pid: u32) -> Result<()> {
         let patience_s = self.patience_s(&self.sites_own()?).unwrap_or(0.0);
         let old = children(&self.proc, pid);
@@ -299,8 +300,8 @@ impl Server for PhpFpm {
 mod tests {
     use super::*;
 
-    fn dynamic(max_children: i64, others: [Option<i64>; 3]) -> Manager {
-        Manager { pm: "dynamic".to_owned(), max_children, others }
+    fn dynamic(max_children: i64, spares: [Option<i64>; 3]) -> Manager {
+        Manager { pm: "dynamic".to_owned(), max_children, spares }
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! php-fpm's configuration as `php-fpm -tt` prints it: variables, defaults, prefixes and includes are php-fpm's business.
+//! php-fpm's configuration as `php-fpm -tt` prints it, with variables, defaults, prefixes and includes resolved by
+//! php-fpm.
 //!
-//! What php-fpm would do without one of its files cannot be asked for. For that alone its `include` lines are followed here,
-//! and the whole is handed to php-fpm as one text.
+//! php-fpm cannot say what its settings would be without one of its files. For that question alone the `include` lines
+//! are followed here, and php-fpm gets the whole configuration as one text.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,16 +12,16 @@ use glob::{MatchOptions, glob_with};
 use crate::error::{Error, Result};
 use crate::files;
 
-/// Settings in force, by section; those that are not set are not there.
+/// Settings by section; settings without a value are left out.
 pub type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What is put behind a configuration that is only read: its dump is one of notices, and the site's log is left alone.
+/// Appended to a configuration that is only read: php-fpm prints it as notices, and does not write to the site's log.
 pub const READ_ONLY: &str = "\n[global]\nerror_log = /dev/null\nlog_level = notice\n";
 
-/// Includes within includes end here.
+/// Deepest nesting of includes that is followed.
 const DEEPEST: usize = 8;
 
-/// Reads what `php-fpm -tt` writes.
+/// Reads the output of `php-fpm -tt`.
 pub fn parse_dump(dump: &str) -> Sections {
     let mut sections = Sections::new();
     let mut section = String::new();
@@ -41,14 +42,14 @@ pub fn parse_dump(dump: &str) -> Sections {
 pub fn prefix(command: &[String]) -> Option<PathBuf> {
     let mut arguments = command.iter().skip(1);
     while let Some(argument) = arguments.next() {
-        let found = match argument.as_str() {
+        let value = match argument.as_str() {
             "-p" | "--prefix" => arguments.next().map(String::as_str),
             joined => joined
                 .strip_prefix("--prefix=")
                 .or_else(|| joined.strip_prefix("-p").filter(|_| !joined.starts_with("--"))),
         };
-        if let Some(found) = found {
-            return Some(PathBuf::from(found));
+        if let Some(value) = value {
+            return Some(PathBuf::from(value));
         }
     }
     None
@@ -64,7 +65,7 @@ pub fn variables(text: &[u8]) -> Vec<String> {
     names
 }
 
-/// The text of a configuration with its includes in their places, less one file.
+/// The text of a configuration with its includes in their places and without the file `without`.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -91,8 +92,8 @@ fn expand(text: &mut Vec<u8>, path: &Path, without: &Path, prefix: Option<&Path>
         // As glob(3): sorted, and hidden files only where they are named.
         let options =
             MatchOptions { require_literal_leading_dot: true, require_literal_separator: true, ..MatchOptions::new() };
-        for found in glob_with(&pattern.to_string_lossy(), options).into_iter().flatten().flatten() {
-            expand(text, &found, without, prefix, depth + 1)?;
+        for file in glob_with(&pattern.to_string_lossy(), options).into_iter().flatten().flatten() {
+            expand(text, &file, without, prefix, depth + 1)?;
         }
     }
     Ok(())
@@ -148,7 +149,7 @@ mod tests {
             fixture.write("main.conf", &format!("[global]\n;include=/nowhere\n{include}\npid = x\n"));
             let text = |without: &Path| {
                 let text = expanded(&fixture.path("main.conf"), without, Some(&fixture.path("")));
-                String::from_utf8(text.expect("read")).expect("text").replace("\n\n", "\n")
+                String::from_utf8(text.expect("a reading")).expect("text").replace("\n\n", "\n")
             };
             let whole = "[global]\n;include=/nowhere\n[www]\npm = dynamic ; note\nuser = M\u{fc}ller\n\
                          [www]\npm.max_children = 9\npid = x\n";
@@ -159,14 +160,14 @@ mod tests {
 
     #[test]
     fn options_and_variables_are_found() {
-        let command = |arguments: &[&str]| arguments.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
-        for (arguments, found) in [
+        let command = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>();
+        for (arguments, folder) in [
             (&["php-fpm", "-n", "-p", "/a"][..], Some("/a")),
             (&["php-fpm", "--prefix=/b"], Some("/b")),
             (&["php-fpm", "-p/c", "-n"], Some("/c")),
             (&["php-fpm", "-n"], None),
         ] {
-            assert_eq!(prefix(&command(arguments)), found.map(PathBuf::from));
+            assert_eq!(prefix(&command(arguments)), folder.map(PathBuf::from));
         }
         assert_eq!(variables(b"a = ${B}\nc = \"${A}/${B}\"\n"), ["A", "B"]);
         assert_eq!(included(b"include = /etc/${NO_SUCH_VARIABLE}x/*.conf"), Some("/etc/x/*.conf".to_owned()));

@@ -1,11 +1,11 @@
-//! A server's processes: by its pid file, by their titles, and the children of its first one.
+//! A server's processes: its main process by the pid file, processes by their titles, and children.
 
 use std::fmt::Display;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_node::files::text;
-use slackwater_node::processes::{command_name, numbers};
+use slackwater_node::processes::{command_name, numbers, stat_fields};
 
 use crate::error::{Error, Result};
 
@@ -35,7 +35,7 @@ pub fn send_signal(pid: u32, signal: Signal, server: &str) -> Result<()> {
     kill_process(target, signal).map_err(|error| failed(&error))
 }
 
-/// The processes that call themselves so: their whole command line is this title.
+/// The processes whose whole command line is this title.
 pub fn processes_titled(proc: &Path, title: &str) -> Vec<u32> {
     let is_titled = |pid: &u32| {
         let line = std::fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
@@ -48,10 +48,10 @@ pub fn processes_titled(proc: &Path, title: &str) -> Vec<u32> {
 pub fn children(proc: &Path, parent: u32) -> Vec<(u32, u64)> {
     let child = |pid: u32| {
         let stat = text(&proc.join(pid.to_string()).join("stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-        let alive = *fields.first()? != "Z";
-        let is_child = alive && fields.get(1)?.parse() == Ok(parent);
-        is_child.then_some((pid, fields.get(19)?.parse().ok()?))
+        let mut fields = stat_fields(&stat)?;
+        let is_alive = fields.next()? != "Z";
+        let is_child = is_alive && fields.next()?.parse() == Ok(parent);
+        is_child.then_some((pid, fields.nth(17)?.parse().ok()?))
     };
     numbers(proc).into_iter().flatten().filter_map(child).collect()
 }

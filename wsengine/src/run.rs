@@ -1,4 +1,5 @@
-//! The bus, the signals and the engine together. The engine has a thread of its own, since tests and reloads take time.
+//! The bus, the signals and the engine together. The engine has a thread of its own, because tests and reloads take
+//! time.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -26,24 +27,24 @@ use crate::identity::{HEADER, Identity};
 use crate::knobs;
 use crate::state::Store;
 
-/// Commands that wait for the connection's task.
-const WAITING: usize = 64;
-/// A restore at the end that takes longer than this is left to the next start.
+/// Most messages that wait for the connection's task.
+const MOST_QUEUED: usize = 64;
+/// A restore at the end of the program that takes longer than this is left to the next start.
 const END_WITHIN_S: f64 = 60.0;
-/// The watchdog of the service manager hears of each tick.
+/// Longest time between two ticks, each of which is reported to the watchdog of the service manager.
 const TICK_AT_LEAST_EVERY_S: f64 = 5.0;
-/// Most commands that are carried out before the engine does what is due.
+/// Most commands that are carried out between two ticks of the engine.
 const MOST_COMMANDS: usize = 32;
-/// Changes that wait are offered to the bus again after this time.
+/// Time between two attempts to send the Changes that wait.
 const OFFER_EVERY: Duration = Duration::from_secs(1);
-/// Most Changes that are sent in that time: the controller takes twice as many of a node, and no more.
+/// Most Changes that are sent in that time: half of what the controller accepts from a node.
 const CHANGES_AT_ONCE: usize = 10;
 
 /// The knobs are reported this often, and after each Change.
 const REPORT_EVERY_S: f64 = 5.0;
 
-/// What the engine is to do.
-enum Command {
+/// A command for the engine's thread.
+enum EngineCommand {
     Order {
         payload: Vec<u8>,
         signature: Option<String>,
@@ -57,26 +58,27 @@ enum Command {
 /// Carries out Orders until SIGTERM or SIGINT; SIGUSR1 puts everything back.
 ///
 /// # Errors
-/// What keeps it from starting, or from putting everything back at its end.
+/// Why it cannot start, or cannot put everything back at its end.
 pub fn run(settings: &Settings) -> Result<()> {
     let identity = Identity::load(Path::new(&settings.orders.public_key))?;
     let store = Store::open(Path::new(&settings.state_dir))?;
     let _lock = lock(settings, &store)?;
-    // Unreadable state ends the start before anything is received.
+    // An unreadable state is an error before any Order is received.
     store.load()?;
     let (commands, received) = channel();
     let (publish, published) = unbounded_channel();
     let (report, reported) = watch::channel(None);
-    let for_engine = settings.clone();
-    let engine = std::thread::spawn(move || work(for_engine, identity, store, &received, publish, Some(&report)));
+    let engine_settings = settings.clone();
+    let engine = std::thread::spawn(move || work(engine_settings, identity, store, &received, publish, Some(&report)));
     event_loop()?.block_on(serve_bus(settings, &commands, published, reported))?;
     engine.join().map_err(|_| engine_failed())?
 }
 
-/// Changes a knob from the command line for `lease_s` seconds, or until a signal, and shows each Change. Returns whether it was done.
+/// Changes a knob from the command line for `lease_s` seconds, or until a signal, and shows each Change. Returns
+/// whether the knob was changed.
 ///
 /// # Errors
-/// What keeps it from starting, or from putting everything back.
+/// Why it cannot start, or cannot put everything back.
 pub fn try_by_hand(
     settings: &Settings,
     knob: &str,
@@ -103,26 +105,26 @@ pub fn try_by_hand(
     let (identity, signature) = Identity::of_this_process(&payload)?;
     let (commands, received) = channel();
     let (publish, mut published) = unbounded_channel::<Change>();
-    let for_engine = settings.clone();
-    let engine = std::thread::spawn(move || work(for_engine, identity, store, &received, publish, None));
-    let _ = commands.send(Command::Order { payload, signature: Some(signature) });
+    let engine_settings = settings.clone();
+    let engine = std::thread::spawn(move || work(engine_settings, identity, store, &received, publish, None));
+    let _ = commands.send(EngineCommand::Order { payload, signature: Some(signature) });
     let mut done = false;
     event_loop()?.block_on(async {
         let mut signals = Signals::new()?;
         loop {
             tokio::select! {
                 change = published.recv() => {
-                    // The sender lives in the engine: when it is gone, the engine has ended.
+                    // The engine owns the sender: without one the engine has ended.
                     let Some(change) = change else { return Ok::<(), Error>(()) };
                     show(&change);
-                    let of_this = change.what == knob || change.what == "order";
+                    let is_ours = change.what == knob || change.what == "order";
                     let is_back = change.cause.is_some_and(ChangeCause::is_put_back);
-                    done |= of_this && change.applied && !is_back;
-                    if of_this && (is_back && done || !change.applied) {
-                        let _ = commands.send(Command::End);
+                    done |= is_ours && change.applied && !is_back;
+                    if is_ours && (is_back && done || !change.applied) {
+                        let _ = commands.send(EngineCommand::End);
                     }
                 }
-                what = signals.next() => { let _ = commands.send(what); }
+                command = signals.next() => { let _ = commands.send(command); }
             }
         }
     })?;
@@ -148,7 +150,7 @@ fn event_loop() -> Result<Runtime> {
         .map_err(|error| Error::Process(format!("no event loop: {error}")))
 }
 
-/// What signals mean.
+/// The signals, each with its command for the engine.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -165,21 +167,21 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Command {
+    async fn next(&mut self) -> EngineCommand {
         tokio::select! {
-            _ = self.terminate.recv() => Command::End,
-            _ = self.interrupt.recv() => Command::End,
-            _ = self.put_back.recv() => Command::Restore,
+            _ = self.terminate.recv() => EngineCommand::End,
+            _ = self.interrupt.recv() => EngineCommand::End,
+            _ = self.put_back.recv() => EngineCommand::Restore,
         }
     }
 }
 
-/// The engine's thread: commands, and what is due.
+/// The engine's thread: carries out commands, and ticks.
 fn work(
     settings: Settings,
     identity: Identity,
     store: Store,
-    commands: &Receiver<Command>,
+    commands: &Receiver<EngineCommand>,
     publish: UnboundedSender<Change>,
     report: Option<&watch::Sender<Option<Knobs>>>,
 ) -> Result<()> {
@@ -189,7 +191,7 @@ fn work(
     let is_news = news.clone();
     let send = Box::new(move |change| {
         is_news.set(true);
-        // Whoever listens has ended only when all ends; the Change is on disk too.
+        // Nobody receives only when the program ends; the Change is on disk too.
         let _ = publish.send(change);
     });
     let clock = system.clone();
@@ -200,24 +202,24 @@ fn work(
         let due_in_s = engine.tick().min(TICK_AT_LEAST_EVERY_S);
         notify.alive(Instant::now());
         let wait_s = if news.get() { 0.0 } else { due_in_s };
-        // Orders that came together are carried out together, however long the disk takes for each.
+        // Orders that arrive together are carried out together, however long the disk takes for each.
         let first = commands.recv_timeout(Duration::from_secs_f64(wait_s));
-        for what in std::iter::once(first).chain(commands.try_iter().map(Ok)).take(MOST_COMMANDS) {
-            match what {
-                Ok(Command::Order { payload, signature }) if end_s.is_none() => {
+        for command in std::iter::once(first).chain(commands.try_iter().map(Ok)).take(MOST_COMMANDS) {
+            match command {
+                Ok(EngineCommand::Order { payload, signature }) if end_s.is_none() => {
                     engine.order(&payload, signature.as_deref());
                     news.set(true);
                 }
-                Ok(Command::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Command::Restore) => engine.end_all(ChangeCause::ByHand, "put back by hand"),
-                Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => {
+                Ok(EngineCommand::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(EngineCommand::Restore) => engine.end_all(ChangeCause::ByHand, "put back by hand"),
+                Ok(EngineCommand::End) | Err(RecvTimeoutError::Disconnected) => {
                     notify.stopping();
                     engine.end_all(ChangeCause::EngineEnded, "wsengine ends");
                     end_s.get_or_insert(clock.monotonic_s() + END_WITHIN_S);
                 }
             }
         }
-        // After the Orders that have come: one that no report has is lost.
+        // After the Orders: the controller takes an Order that no report mentions for lost.
         let is_due = news.take() || clock.monotonic_s() - reported_s >= REPORT_EVERY_S;
         if let Some(report) = report.filter(|_| is_due) {
             report.send_replace(Some(engine.report()));
@@ -235,7 +237,7 @@ fn work(
     }
 }
 
-/// Where Orders for this node come.
+/// The subject of the Orders for this node.
 pub fn orders(settings: &Settings) -> String {
     format!("slackwater.order.{}.{}", settings.pool, settings.node)
 }
@@ -243,13 +245,13 @@ pub fn orders(settings: &Settings) -> String {
 /// Signals and the bus, until the engine has ended.
 async fn serve_bus(
     settings: &Settings,
-    commands: &Sender<Command>,
+    commands: &Sender<EngineCommand>,
     mut published: UnboundedReceiver<Change>,
     mut reported: watch::Receiver<Option<Knobs>>,
 ) -> Result<()> {
     let mut signals = Signals::new()?;
     let access = settings.bus.read()?;
-    let client = connect(&settings.bus.url, access, PROGRAM, &settings.node, WAITING).await?;
+    let client = connect(&settings.bus.url, access, PROGRAM, &settings.node, MOST_QUEUED).await?;
     let subject = orders(settings);
     let mut orders =
         client.subscribe(subject.clone()).await.map_err(|error| Error::Process(format!("{subject}: {error}")))?;
@@ -257,14 +259,14 @@ async fn serve_bus(
     let mut offer = tokio::time::interval(OFFER_EVERY);
     let mut left = CHANGES_AT_ONCE;
     let knobs = format!("slackwater.knobs.{}.{}", settings.pool, settings.node);
-    tracing::info!("listening on {subject}");
+    tracing::info!("listening for Orders on {subject}");
     loop {
         tokio::select! {
             Some(message) = orders.next() => {
                 let signature = message.headers.as_ref().and_then(|headers| headers.get(HEADER)).map(ToString::to_string);
-                let _ = commands.send(Command::Order { payload: message.payload.to_vec(), signature });
+                let _ = commands.send(EngineCommand::Order { payload: message.payload.to_vec(), signature });
             }
-            // The sender lives in the engine: when it is gone, the engine has ended.
+            // The engine owns the sender: without one the engine has ended.
             change = published.recv() => match change {
                 Some(change) => deliver(&client, settings, &outbox, Some(&change), &mut left).await,
                 None => break,
@@ -272,7 +274,7 @@ async fn serve_bus(
             Ok(()) = reported.changed() => {
                 let report = reported.borrow_and_update().as_ref().map(encode);
                 if let Some(report) = report.filter(|_| client.connection_state() == State::Connected) {
-                    // News of this moment: the next report is due soon.
+                    // A report that is lost does no harm, because the next one is due soon.
                     let _ = client.publish(knobs.clone(), report.into()).await;
                 }
             }
@@ -280,7 +282,7 @@ async fn serve_bus(
                 left = CHANGES_AT_ONCE;
                 deliver(&client, settings, &outbox, None, &mut left).await;
             }
-            what = signals.next() => { let _ = commands.send(what); }
+            command = signals.next() => { let _ = commands.send(command); }
         }
     }
     deliver(&client, settings, &outbox, None, &mut left).await;
@@ -288,16 +290,16 @@ async fn serve_bus(
     Ok(())
 }
 
-/// Sends the oldest Changes that wait, and a fresh one that could not be kept; what the server has taken waits no longer.
-///
-/// `left` is how many may still be sent now.
+/// Sends the oldest waiting Changes, and a fresh one that could not be kept on disk. Changes that the server has
+/// accepted wait no longer. `left` is the number of Changes that may still be sent now.
 async fn deliver(client: &Client, settings: &Settings, outbox: &Store, fresh: Option<&Change>, left: &mut usize) {
     if client.connection_state() != State::Connected || *left == 0 {
         return;
     }
     let mut waiting = outbox.waiting();
     let subject = format!("slackwater.change.{}.{}", settings.pool, settings.node);
-    // On a full disk it is sent now or never. One that was just taken from the disk comes twice, with the same id.
+    // On a full disk a Change is sent now or never. One that another process just removed from the disk is sent twice,
+    // with the same id.
     let unkept = fresh.filter(|fresh| waiting.iter().all(|(_, kept)| kept.id != fresh.id));
     waiting.truncate(*left - usize::from(unkept.is_some()));
     *left -= waiting.len() + usize::from(unkept.is_some());

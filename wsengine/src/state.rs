@@ -1,5 +1,5 @@
-//! What must outlive us: baselines, leases and seen Orders (`state.json`), and Changes that nobody has received yet
-//! (`changes/`). A lock keeps a second engine away.
+//! The state that outlives the process: baselines, leases and ids of earlier Orders (`state.json`), and Changes that
+//! nobody has received yet (`changes/`). A lock keeps a second engine away.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,33 +17,33 @@ use crate::error::{Error, Result};
 use crate::files;
 
 const VERSION: u32 = 1;
-/// Changes that wait for the bus; the oldest give way.
-const WAITING: usize = 1000;
+/// Most Changes that wait for the bus; the oldest are dropped.
+const MOST_WAITING: usize = 1000;
 
-/// A knob that is changed, and what puts it back.
+/// A changed knob, with everything that is needed to put it back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lease {
     /// The Order that it follows.
     pub order_id: String,
-    /// Who gave it.
+    /// The sender of the Order.
     pub by: String,
-    /// Why.
+    /// The Order's reason.
     pub reason: String,
     /// When the Order was given.
     pub order_unix_s: f64,
-    /// What the Order set.
+    /// The value of the Order.
     pub wanted: Value,
-    /// What it became, or will become.
+    /// The value in effect, or about to be.
     pub effective: Value,
-    /// What was set before the first Order.
+    /// The value before the first Order.
     pub before: Value,
-    /// What puts the knob back: the knob's own form.
+    /// The setting before the first Order, in the knob's own form.
     pub baseline: Json,
-    /// What we may have set: the last value that was applied, and the next while it is being applied.
+    /// The settings that we may have made: the last one, and the next one while it is being applied.
     pub written: Vec<Json>,
     /// Length of the lease.
     pub lease_s: f64,
-    /// Wall time of its end, for people; what counts is a clock that only goes forward.
+    /// Wall time of its end, for people; the engine counts on the monotonic clock.
     pub until_unix_s: f64,
 }
 
@@ -53,14 +53,14 @@ pub struct State {
     v: u32,
     /// The knobs that are changed.
     pub leases: BTreeMap<String, Lease>,
-    /// Ids of Orders that came, with the wall time at which they may be forgotten: they have long expired then.
-    pub seen: BTreeMap<String, f64>,
+    /// Ids of Orders that arrived, with the wall time at which they have long expired and may be forgotten.
+    pub order_ids: BTreeMap<String, f64>,
 }
 
 impl State {
-    /// Of the version that is written now.
-    pub fn new(leases: BTreeMap<String, Lease>, seen: BTreeMap<String, f64>) -> State {
-        State { v: VERSION, leases, seen }
+    /// A state of the present version.
+    pub fn new(leases: BTreeMap<String, Lease>, order_ids: BTreeMap<String, f64>) -> State {
+        State { v: VERSION, leases, order_ids }
     }
 }
 
@@ -76,7 +76,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The folder, made when it is not there.
+    /// Opens the folder, and makes it when it is not there.
     ///
     /// # Errors
     /// When the system refuses.
@@ -90,10 +90,10 @@ impl Store {
         Ok(Store { folder: folder.to_owned() })
     }
 
-    /// Keeps other engines away while the result lives. `Err(Some(pid))` when one is there.
+    /// Keeps other engines away while the result lives.
     ///
     /// # Errors
-    /// When one is there; `None` when its process is not known.
+    /// The process id of an engine that is there; `None` when it is not known, or when the file cannot be locked.
     pub fn lock(&self) -> Result<File, Option<u32>> {
         let path = self.folder.join("lock");
         let mut file = OpenOptions::new()
@@ -107,7 +107,7 @@ impl Store {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()));
         }
-        // On a full disk the number is missing, the lock holds all the same.
+        // On a full disk the process id is missing, and the lock still holds.
         let _ = file.set_len(0).and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
         Ok(file)
     }
@@ -122,11 +122,11 @@ impl Store {
     /// The state; an empty one when there is none.
     ///
     /// # Errors
-    /// A file that cannot be read as what it should be: nothing is guessed.
+    /// A file that is no valid state: nothing is guessed.
     pub fn load(&self) -> Result<State> {
         let path = self.path();
         let Some(text) = files::contents(&path)? else { return Ok(State::default()) };
-        let unusable = |what: String| Error::State(format!("{}: {what}", path.display()));
+        let unusable = |fault: String| Error::State(format!("{}: {fault}", path.display()));
         let state: State = decode(&text).map_err(|error| {
             unusable(format!("not a state file ({error}); put the node back by hand, then remove the file"))
         })?;
@@ -136,7 +136,7 @@ impl Store {
         Ok(state)
     }
 
-    /// Writes the state for good.
+    /// Writes the state durably.
     ///
     /// # Errors
     /// When it cannot be written; the state on disk is as it was.
@@ -154,7 +154,7 @@ impl Store {
     /// When the system refuses.
     pub fn keep(&self, change: &Change) -> Result<()> {
         let waiting = self.waiting();
-        for (path, _) in waiting.iter().take((waiting.len() + 1).saturating_sub(WAITING)) {
+        for (path, _) in waiting.iter().take((waiting.len() + 1).saturating_sub(MOST_WAITING)) {
             let _ = fs::remove_file(path);
         }
         let name = format!("{:017.6}-{}.json", change.time_unix_s, change.id);
@@ -163,7 +163,7 @@ impl Store {
 
     /// Changes that wait, the oldest first.
     pub fn waiting(&self) -> Vec<(PathBuf, Change)> {
-        let mut found: Vec<(PathBuf, Change)> = fs::read_dir(self.folder.join("changes"))
+        let mut changes: Vec<(PathBuf, Change)> = fs::read_dir(self.folder.join("changes"))
             .into_iter()
             .flatten()
             .flatten()
@@ -171,8 +171,8 @@ impl Store {
             .filter(|path| path.extension().is_some_and(|ending| ending == "json"))
             .filter_map(|path| Some((path.clone(), decode(&fs::read(&path).ok()?).ok()?)))
             .collect();
-        found.sort_by(|a, b| a.0.cmp(&b.0));
-        found
+        changes.sort_by(|a, b| a.0.cmp(&b.0));
+        changes
     }
 
     /// Forgets a Change of [`Store::waiting`] that the bus has taken.
@@ -209,15 +209,15 @@ mod tests {
     #[test]
     fn what_is_saved_is_loaded_and_every_cut_of_it_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::open(folder.path()).expect("open");
+        let store = Store::open(folder.path()).expect("a store");
         assert_eq!(store.load(), Ok(State::default()));
         let mut state = State::default();
-        state.seen.insert("o1".to_owned(), 5.0);
-        store.save(&state).expect("saved");
+        state.order_ids.insert("o1".to_owned(), 5.0);
+        store.save(&state).expect("the state is saved");
         assert_eq!(store.load(), Ok(state));
         let whole = fs::read(store.path()).expect("the file");
         for length in 0..whole.len() {
-            fs::write(store.path(), &whole[..length]).expect("cut");
+            fs::write(store.path(), &whole[..length]).expect("the file is cut");
             assert!(store.load().unwrap_err().to_string().contains("not a state file"), "{length}");
         }
     }
@@ -225,10 +225,10 @@ mod tests {
     #[test]
     fn a_second_engine_is_kept_away_and_learns_whose_state_it_is() {
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::open(folder.path()).expect("open");
+        let store = Store::open(folder.path()).expect("a store");
         assert_eq!(store.running(), None);
-        let lock = store.lock().expect("the first");
-        assert_eq!(store.lock().expect_err("the second"), Some(std::process::id()));
+        let lock = store.lock().expect("the first lock");
+        assert_eq!(store.lock().expect_err("a second lock fails"), Some(std::process::id()));
         assert_eq!(store.running(), Some(std::process::id()));
         drop(lock);
         assert!(store.lock().is_ok());
@@ -237,9 +237,9 @@ mod tests {
     #[test]
     fn changes_wait_in_order_until_they_are_received() {
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::open(folder.path()).expect("open");
+        let store = Store::open(folder.path()).expect("a store");
         for number in [2, 1, 3] {
-            store.keep(&change(number)).expect("kept");
+            store.keep(&change(number)).expect("the change is kept");
         }
         let ids = || store.waiting().into_iter().map(|(_, change)| change.id).collect::<Vec<_>>();
         assert_eq!(ids(), ["c1", "c2", "c3"]);

@@ -1,13 +1,13 @@
-//! Waiting for an answer.
+//! Waiting until a condition holds.
 
 use std::time::{Duration, Instant};
 
-/// Tries every 20 ms until there is an answer; `None` when there was none within `seconds`.
-pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
+/// Calls `attempt` every 20 ms until it gives a result; `None` when it gave none within `seconds`.
+pub fn wait_for<T>(seconds: f64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
     loop {
-        if let Some(found) = answer() {
-            return Some(found);
+        if let Some(result) = attempt() {
+            return Some(result);
         }
         if Instant::now() >= deadline {
             return None;

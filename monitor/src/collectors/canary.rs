@@ -1,9 +1,10 @@
-//! The canary: what a probe of our own feels of the neighbours, also where there are no hardware counters.
+//! The canary: a probe of our own that measures the effect of the neighbours, also where there are no hardware
+//! counters.
 //!
-//! It runs at a random moment of each period, so that neither the monitors of a fleet beat in step nor one of them
-//! always meets a quota's period at the same place; `collect` reports that run. A thread that just woke up is seldom
-//! interrupted at once: so the ratio of wall to CPU time is not that of the run alone, but also of all that the monitor
-//! did for the Sample, which is longer, and costs nothing more.
+//! It runs at a random moment of each period, so that the monitors of a fleet do not run in step, and so that no
+//! monitor always meets the same part of a quota's period. `collect` reports that run. A thread that just woke up is
+//! seldom interrupted at once, so the ratio of wall to CPU time covers the run and all of the monitor's work for the
+//! Sample, which takes longer and costs nothing more.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,17 +17,17 @@ use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, is_quiet, put};
 use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
-use crate::probe::{Late, Length, Moments, NextRun, Probe, Run, Spent, Stopwatch, When};
+use crate::probe::{Lateness, Length, Moments, NextRun, Probe, ProbeRun, RunOrigin, Spent, Stopwatch};
 use crate::reason::Reason;
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
-/// From this CPU utilisation on the VM counts as busy.
+/// CPU utilisation from which the VM counts as busy.
 const BUSY: f64 = 0.9;
-/// From this ratio of wall to CPU time on the probe counts as interrupted.
+/// Ratio of wall to CPU time from which the probe counts as interrupted.
 const INTERRUPTED: f64 = 2.0;
-/// When the web server had no request for so long, the probe runs each `SELDOM_S`. Long enough that a server
-/// that was drained because of a neighbour, and waits for its end, is looked at in every period.
+/// After this time without requests the probe runs each `SELDOM_S`. It is long enough that the probe runs in every
+/// period on a server that was drained because of a neighbour.
 const SELDOM_AFTER_S: f64 = 60.0;
 const SELDOM_S: f64 = 1.0;
 
@@ -63,7 +64,7 @@ fn between(period: Duration) -> u32 {
     (SELDOM_S / period.as_secs_f64()).round().max(1.0) as u32 - 1
 }
 
-/// Twice the L2 cache: more than it has places for, and little of a last-level cache.
+/// Twice the L2 cache: more than fits into it, and little of a last-level cache.
 fn working_set_kib(l2_kib: Option<u32>) -> u32 {
     l2_kib.map_or(*CHOSEN_KIB.start(), |l2| (2 * l2).clamp(*CHOSEN_KIB.start(), *CHOSEN_KIB.end()))
 }
@@ -80,8 +81,8 @@ fn l2_kib(sys: &Path) -> Option<u32> {
     size.trim().strip_suffix('K')?.parse().ok()
 }
 
-/// How much the next run does. A machine that is full, or that takes the core away from us, needs its caches itself: the
-/// chases become short. The runs themselves stay, since each period needs their ratio of wall to CPU time.
+/// How much the next run does. A machine that is full, or that takes the core away from us, needs its caches itself, so
+/// the chases become short. The runs are never left out, because each period needs their ratio of wall to CPU time.
 fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
     let is_busy = utilisation.is_some_and(|share| share >= BUSY) || wall_cpu_ratio >= INTERRUPTED;
     if is_busy { Length::Short } else { Length::Whole }
@@ -91,7 +92,7 @@ struct Canary {
     proc: PathBuf,
     moments: Moments,
     why_no_slow_share: Option<Reason>,
-    /// Since the Sample's first reading.
+    /// Runs since the Sample's first reading.
     sampling: Option<Stopwatch>,
     quiet_s: f64,
     /// Periods between two runs that are `SELDOM_S` apart.
@@ -102,7 +103,7 @@ impl Collector for Canary {
     fn start(&mut self, start: Instant, period: Duration) {
         self.between = between(period);
         if let Err(error) = self.moments.start(self.proc.clone(), start, period) {
-            tracing::warn!("no thread for the canary: {error}; it runs with the Samples");
+            tracing::warn!("the canary has no thread of its own: {error}; it runs while Samples are taken");
         }
     }
 
@@ -115,20 +116,20 @@ impl Collector for Canary {
         let utilisation = sample.cpu.as_ref().and_then(|cpu| cpu.utilisation);
         self.quiet_s = if is_quiet(sample) { self.quiet_s + sample.period_s } else { 0.0 };
         let left_out = if self.quiet_s >= SELDOM_AFTER_S { self.between } else { 0 };
-        // Of this period: a run of the one before was counted there.
-        let spent_by = |run: &Run, when| match when {
-            When::Before | When::Recent => Spent::default(),
-            When::Late(_) | When::Now => run.spent,
+        // The part that belongs to this period: an earlier run was counted in its own.
+        let spent_by = |run: &ProbeRun, when| match when {
+            RunOrigin::Before | RunOrigin::Recent => Spent::default(),
+            RunOrigin::Lateness(_) | RunOrigin::Now => run.spent,
         };
         let (run, when) = self.moments.take(|run, when| NextRun {
             length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
             left_out,
         });
         let late = match when {
-            When::Late(late) => Ok(late),
-            When::Now => Err("the probe ran with the Sample, not at a moment of its own"),
-            When::Before => Err("without requests the probe runs once a second"),
-            When::Recent => Err("the figures are those of the last run, which is too recent for another one"),
+            RunOrigin::Lateness(late) => Ok(late),
+            RunOrigin::Now => Err("the probe ran with the Sample, not at a moment of its own"),
+            RunOrigin::Before => Err("without requests the probe runs once a second"),
+            RunOrigin::Recent => Err("the figures are those of the last run, which is too recent for another one"),
         };
         if let Some(reason) = &self.why_no_slow_share {
             absent(sample, "canary.slow_share", reason);
@@ -159,14 +160,14 @@ impl Collector for Canary {
     }
 }
 
-fn timer_late_ms(late: Late) -> Result<f64, &'static str> {
+fn timer_late_ms(late: Lateness) -> Result<f64, &'static str> {
     late.timer_ns
         .map(|ns| ns as f64 / 1e6)
         .ok_or("the kernel does not count how long the probe waited in the run queue")
 }
 
 /// Where there are no hardware counters, the probe's figures stand in their place.
-fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
+fn stand_in(sample: &mut Sample, run: &ProbeRun, wall_cpu_ratio: f64) {
     sample.absent.remove("counters");
     sample.absence_causes.remove("counters");
     if let Some(reason) = sample.absent.get("canary.slow_share").cloned() {
@@ -224,7 +225,7 @@ mod tests {
                 canary.moments.run_at(moment, Some(1_000_000));
             }
             canary.collect(&mut sample).expect("a section");
-            let section = sample.canary.as_ref().expect("there");
+            let section = sample.canary.as_ref().expect("a value");
             assert_eq!(section.late_ms.is_some(), at_its_moment);
             assert!(section.late_ms.is_none_or(|late_ms| late_ms >= 3.0), "{section:?}");
             let in_queue_ms = section.late_ms.zip(section.timer_late_ms).map(|(late_ms, timer_ms)| late_ms - timer_ms);
@@ -233,7 +234,7 @@ mod tests {
             assert!(section.cpu_share.is_some_and(|share| share > 0.0) && section.alu_cycles_per_op.is_some());
             assert_eq!(section.slow_share.is_none(), sample.absent.contains_key("canary.slow_share"));
             assert_eq!(section.late_ms.is_none(), sample.absent.contains_key("canary.late_ms"));
-            let counters = sample.counters.as_ref().expect("there");
+            let counters = sample.counters.as_ref().expect("a value");
             assert_eq!((counters.source.as_str(), counters.cpi), ("canary", section.llc_cycles_per_load));
             assert_eq!((counters.wall_cpu_ratio, section.wall_cpu_ratio.is_some()), (section.wall_cpu_ratio, true));
             assert_eq!(counters.cache_miss_rate, section.slow_share);
@@ -257,7 +258,7 @@ mod tests {
             let mut sample = Sample { traffic: Some(traffic), ..sample() };
             canary.begin();
             canary.collect(&mut sample).expect("a section");
-            let section = sample.canary.expect("there");
+            let section = sample.canary.expect("a value");
             assert_eq!((section.late_ms.is_none(), section.cpu_share == Some(0.0)), (is_left_out, is_left_out));
             assert!(section.llc_cycles_per_load.is_some() && section.wall_cpu_ratio.is_some());
             left_out.push(u8::from(is_left_out));
@@ -291,7 +292,7 @@ mod tests {
         let mut canary = canary();
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
         canary.collect(&mut Sample { cpu: Some(full), ..sample() }).expect("a section");
-        let whole = |_: &Run, _| NextRun { length: Length::Whole, left_out: 0 };
+        let whole = |_: &ProbeRun, _| NextRun { length: Length::Whole, left_out: 0 };
         let (run, _) = canary.moments.take(whole);
         assert_eq!(run.loads, 256, "it ran all the same");
     }

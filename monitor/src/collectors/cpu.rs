@@ -1,6 +1,6 @@
 //! CPU time by kind of the whole VM (/proc/stat), and of a cgroup against its tightest quota, with its throttling.
 //!
-//! The whole VM's clock ticks are 10 ms: at a period of 0.2 s its shares have steps of 5% of one core.
+//! A clock tick of the whole VM is 10 ms, so at a period of 0.2 s its shares have steps of 5% of one core.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ use slackwater_node::system::System;
 use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, first_read, put};
 use crate::config::Settings;
-use crate::counter_delta::{CounterDelta, Most, if_counted};
+use crate::counter_delta::{CounterDelta, GrowthLimit, if_counted};
 use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
-use crate::ticks::{self, Kinds, TickDelta};
+use crate::ticks::{self, TickDelta, TickShares};
 
 /// Quotas change seldom: they are read again after this time.
 const QUOTA_FRESH_NS: u64 = 1_000_000_000;
 
-/// CPU time, where the number of CPUs is not known; throttled time is booked when it is over.
-const NS_OF_ALL_CPUS: Most = Most::time(1e9).of(8192.0);
+/// Limit for CPU time while the number of CPUs is not known, and for throttled time, which is counted when it is over.
+const NS_OF_ALL_CPUS: GrowthLimit = GrowthLimit::time(1e9).times(8192.0);
 /// The shortest period of a quota is a millisecond.
-const PERIODS: Most = Most::time(1e3);
+const PERIODS: GrowthLimit = GrowthLimit::time(1e3);
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -47,31 +47,31 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
 
 /// Opens the collector for the scope of the settings.
 fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
-    first_read(Use {
+    first_read(CpuUse {
         stat: KeptFile::new(system.proc.join("stat")),
         system: system.clone(),
         reader: Reader::default(),
         ticks: TickDelta::default(),
-        group: (!settings.cpu.cgroup.is_empty()).then(|| Group::new(&settings.cpu.cgroup)),
+        group: (!settings.cpu.cgroup.is_empty()).then(|| CgroupUse::new(&settings.cpu.cgroup)),
     })
 }
 
-struct Use {
+struct CpuUse {
     system: System,
     stat: KeptFile,
     reader: Reader,
     ticks: TickDelta,
     /// Whose utilisation is measured, instead of the VM's.
-    group: Option<Group>,
+    group: Option<CgroupUse>,
 }
 
 /// From /proc/stat: the shares of this period, and the cores that are online.
 struct Vm {
-    kinds: Result<Kinds, Reason>,
+    kinds: Result<TickShares, Reason>,
     cores: f64,
 }
 
-impl Use {
+impl CpuUse {
     fn vm(&mut self, now_ns: u64) -> Result<Vm, Reason> {
         let now = self.stat.read(&mut self.reader, ticks::parse_stat).inspect_err(|_| self.ticks.forget())?;
         let grown = self.ticks.advance(now_ns, &now);
@@ -79,7 +79,7 @@ impl Use {
     }
 }
 
-impl Collector for Use {
+impl Collector for CpuUse {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let now_ns = (self.system.monotonic_ns)();
         let vm = self.vm(now_ns);
@@ -88,7 +88,7 @@ impl Collector for Use {
             None => whole(sample, vm.as_ref().map_err(Reason::clone)?),
         };
         let kinds = vm.and_then(|vm| vm.kinds);
-        let share = |of: fn(&Kinds) -> f64| kinds.as_ref().map(of).map_err(Reason::clone);
+        let share = |read: fn(&TickShares) -> f64| kinds.as_ref().map(read).map_err(Reason::clone);
         put!(sample, cpu.user, share(|kinds| kinds.user));
         put!(sample, cpu.system, share(|kinds| kinds.system));
         put!(sample, cpu.irq, share(|kinds| kinds.irq));
@@ -98,7 +98,7 @@ impl Collector for Use {
     }
 }
 
-/// The section of the whole VM, but for the kinds.
+/// The section of the whole VM, without the kinds.
 fn whole(sample: &mut Sample, vm: &Vm) -> Cpu {
     let mut cpu = Cpu { scope: "system".to_owned(), cores: Some(vm.cores), ..Cpu::default() };
     put!(sample, cpu.utilisation, vm.kinds.as_ref().map(|kinds| kinds.used));
@@ -109,20 +109,20 @@ fn whole(sample: &mut Sample, vm: &Vm) -> Cpu {
     cpu
 }
 
-/// A cgroup.
-struct Group {
+/// The CPU time of a cgroup.
+struct CgroupUse {
     cgroup: String,
     files: Option<(CpuFiles, KeptFile)>,
     usage: CounterDelta<1>,
     limit: Option<Limit>,
 }
 
-/// What the cgroup may use.
+/// The CPU time that the cgroup may use.
 struct Limit {
     read_ns: u64,
-    /// The tightest quota, the cores of its cpuset or the VM's, whatever is less.
+    /// The least of its tightest quota, the cores of its cpuset, and the VM's cores.
     cores: f64,
-    /// The counts of the directory that sets the quota.
+    /// The counts in the directory that sets the quota.
     throttling: Option<Throttling>,
 }
 
@@ -132,12 +132,12 @@ struct Throttling {
     deltas: CounterDelta<3>,
 }
 
-impl Group {
-    fn new(cgroup: &str) -> Group {
-        Group { cgroup: cgroup.to_owned(), files: None, usage: CounterDelta::new([NS_OF_ALL_CPUS]), limit: None }
+impl CgroupUse {
+    fn new(cgroup: &str) -> CgroupUse {
+        CgroupUse { cgroup: cgroup.to_owned(), files: None, usage: CounterDelta::new([NS_OF_ALL_CPUS]), limit: None }
     }
 
-    /// The cgroup's section, but for the kinds.
+    /// The cgroup's section, without the kinds.
     fn section(
         &mut self,
         sample: &mut Sample,
@@ -149,15 +149,15 @@ impl Group {
         let usage_ns = match self.usage_ns(system, reader) {
             Ok(usage_ns) => usage_ns,
             Err(reason) => {
-                // It may come back somewhere else.
-                *self = Group::new(&self.cgroup);
+                // The cgroup may come back somewhere else.
+                *self = CgroupUse::new(&self.cgroup);
                 return Err(reason);
             }
         };
         let mut cpu = Cpu { scope: "cgroup".to_owned(), ..Cpu::default() };
         absent(sample, "cpu.steal", "a cgroup has no steal time; it is the whole VM's");
         if let Ok(vm) = vm {
-            self.usage.bound([Most::time(1e9).of(vm.cores)]);
+            self.usage.set_limits([GrowthLimit::time(1e9).times(vm.cores)]);
         }
         let used = self.usage.advance(now_ns, [Ok(usage_ns)]).per_s(0).map(|ns_per_s| ns_per_s / 1e9);
         match self.limit(system, now_ns, vm) {
@@ -177,7 +177,7 @@ impl Group {
 
     fn usage_ns(&mut self, system: &System, reader: &mut Reader) -> Result<u64, Reason> {
         let (files, usage) = match &mut self.files {
-            Some(found) => found,
+            Some(open) => open,
             empty => {
                 let files = cgroup::find_cpu(&system.cgroup, &self.cgroup)?;
                 let usage = KeptFile::new(&files.usage);
@@ -201,12 +201,12 @@ impl Group {
                 let allowed = cpuset.ok().and_then(|list| parse_list(&list)).filter(|cores| !cores.is_empty());
                 let online = allowed.map_or(online, |cores| online.min(cores.len() as f64));
                 let quota = self.files.as_ref().map_or(Ok(None), |(files, _)| cgroup::tightest_quota(files))?;
-                let counted = stale.and_then(|limit| limit.throttling);
+                let throttling = stale.and_then(|limit| limit.throttling);
                 Limit {
                     read_ns: now_ns,
                     cores: quota.map_or(online, |(cores, _)| cores.min(online)),
                     throttling: quota.map(|(_, directory)| {
-                        counted.filter(|counted| counted.directory == directory).unwrap_or_else(|| Throttling {
+                        throttling.filter(|last| last.directory == directory).unwrap_or_else(|| Throttling {
                             directory: directory.to_owned(),
                             stat: KeptFile::new(directory.join("cpu.stat")),
                             deltas: CounterDelta::new([PERIODS, PERIODS, NS_OF_ALL_CPUS]),
@@ -247,7 +247,7 @@ impl Limit {
     }
 }
 
-/// The kinds of CPU time are shares of the whole VM: they become seconds where its cores are known.
+/// A kind of CPU time in CPU seconds per second: its share of the whole VM times the VM's cores, where these are known.
 fn vm_cpu(sample: &Sample, share: fn(&Cpu) -> Option<f64>) -> Option<f64> {
     let cpu = sample.cpu.as_ref().filter(|cpu| cpu.scope == "system")?;
     Some(share(cpu)? * cpu.cores?)

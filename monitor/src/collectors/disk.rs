@@ -15,15 +15,16 @@ use super::metric::metrics;
 use super::slow::Slow;
 use super::{Collector, CollectorKind, absent, put};
 use crate::config::Settings;
-use crate::counter_delta::{Count, CounterDelta, Delta, Most};
+use crate::counter_delta::{Count, CounterDelta, Delta, GrowthLimit};
 use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
 
 const SECTOR_BYTES: u64 = 512;
-/// The times of requests are booked when these end, of many at once.
-const REQUEST_MS: Most = Most::time(1e3).of(1e6);
-const MOST: [Most; 6] = [Most::EVENTS, REQUEST_MS, Most::BYTES, Most::BYTES, Most::time(1e3), REQUEST_MS];
-/// Disks whose lines are not understood that are named.
+/// The time of a request is counted when the request ends, and many may end at once.
+const REQUEST_MS: GrowthLimit = GrowthLimit::time(1e3).times(1e6);
+const MOST: [GrowthLimit; 6] =
+    [GrowthLimit::EVENTS, REQUEST_MS, GrowthLimit::BYTES, GrowthLimit::BYTES, GrowthLimit::time(1e3), REQUEST_MS];
+/// Most disks that are named because their lines are not understood.
 const MOST_FAULTS: usize = 4;
 
 /// The collector and its metrics.
@@ -43,7 +44,7 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
         stats: KeptFile::list(system.proc.join("diskstats")),
         system: system.clone(),
         reader: Reader::default(),
-        known: HashMap::new(),
+        disks: HashMap::new(),
     };
     Slow::open(collector, system, |from, to, _| to.disk.clone_from(&from.disk))
 }
@@ -52,7 +53,7 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
 /// and the same times the number of requests.
 type Counters = [Count; 6];
 
-/// The name in a line of /proc/diskstats; none where it is no such line.
+/// The name in a line of /proc/diskstats; `None` in other lines.
 pub fn name_in(line: &str) -> Option<&str> {
     line.split_ascii_whitespace().nth(2)
 }
@@ -60,7 +61,7 @@ pub fn name_in(line: &str) -> Option<&str> {
 /// The counters of a line.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The line's fault.
 pub fn parse_line(line: &str) -> Result<Counters, String> {
     let mut fields = line.split_ascii_whitespace().skip(3);
     let count = fields.clone().count();
@@ -72,23 +73,23 @@ pub fn parse_line(line: &str) -> Result<Counters, String> {
         *value = field.parse().map_err(|_| format!("{field:?} in its line is no number"))?;
     }
     let [reads, _, sectors_read, read_ms, writes, _, sectors_written, write_ms, _, busy_ms, queue_ms] = values;
-    let fitting = |number: Option<u64>| number.ok_or_else(|| Reason::from("the numbers of its line are too large"));
+    let checked = |number: Option<u64>| number.ok_or_else(|| Reason::from("the numbers of its line are too large"));
     Ok([
-        fitting(reads.checked_add(writes)),
-        fitting(read_ms.checked_add(write_ms)),
-        fitting(sectors_read.checked_mul(SECTOR_BYTES)),
-        fitting(sectors_written.checked_mul(SECTOR_BYTES)),
+        checked(reads.checked_add(writes)),
+        checked(read_ms.checked_add(write_ms)),
+        checked(sectors_read.checked_mul(SECTOR_BYTES)),
+        checked(sectors_written.checked_mul(SECTOR_BYTES)),
         Ok(busy_ms),
         Ok(queue_ms),
     ])
 }
 
-/// True for a disk with a device behind it; optical drives are none that a web server waits for.
+/// Whether this is a disk with a device behind it. Optical drives are left out: no web server waits for them.
 fn is_disk(sys: &Path, name: &str) -> bool {
     !name.starts_with("sr") && sys.join("block").join(name.replace('/', "!")).join("device").exists()
 }
 
-struct Known {
+struct KnownDisk {
     is_disk: bool,
     seen_ns: u64,
     deltas: CounterDelta<6>,
@@ -98,37 +99,38 @@ struct Disks {
     system: System,
     stats: KeptFile,
     reader: Reader,
-    known: HashMap<String, Known>,
+    disks: HashMap<String, KnownDisk>,
 }
 
-/// The busiest disk, and what is wrong with the lines of others.
-struct Found {
+/// One reading: the busiest disk, and the faults in the lines of others.
+struct DiskLook {
     busiest: Option<(String, Delta<6>)>,
     faults: BTreeMap<String, String>,
 }
 
 impl Disks {
-    /// The disk that had requests for the longest time; of equals the one that moved most bytes, then the first. A line that
-    /// is not understood hides its own disk.
-    fn look(&mut self) -> Result<Found, Reason> {
+    /// Finds the disk that had requests for the longest time; among equals the one that moved most bytes, then the
+    /// first. A disk whose line is not understood is left out.
+    fn look(&mut self) -> Result<DiskLook, Reason> {
         let now_ns = (self.system.monotonic_ns)();
-        let (known, sys) = (&mut self.known, &self.system.sys);
-        let found = self.stats.read(&mut self.reader, |text| {
-            let (mut faults, mut seen) = (BTreeMap::new(), HashSet::new());
+        let (disks, sys) = (&mut self.disks, &self.system.sys);
+        let look = self.stats.read(&mut self.reader, |text| {
+            let (mut faults, mut names) = (BTreeMap::new(), HashSet::new());
             let mut lines: Vec<(&str, Delta<6>)> = Vec::new();
             for line in text.lines() {
                 let Some(name) = name_in(line) else { continue };
-                if !known.contains_key(name) {
-                    let new = Known { is_disk: is_disk(sys, name), seen_ns: now_ns, deltas: CounterDelta::new(MOST) };
-                    known.insert(name.to_owned(), new);
+                if !disks.contains_key(name) {
+                    let new =
+                        KnownDisk { is_disk: is_disk(sys, name), seen_ns: now_ns, deltas: CounterDelta::new(MOST) };
+                    disks.insert(name.to_owned(), new);
                 }
-                let Some(disk) = known.get_mut(name) else { continue };
+                let Some(disk) = disks.get_mut(name) else { continue };
                 disk.seen_ns = now_ns;
-                let is_twice = !seen.insert(name);
+                let is_repeated = !names.insert(name);
                 if !disk.is_disk {
                     continue;
                 }
-                let counters = if is_twice { Err("two lines have its name".to_owned()) } else { parse_line(line) };
+                let counters = if is_repeated { Err("two lines have its name".to_owned()) } else { parse_line(line) };
                 match counters {
                     Ok(counters) => lines.push((name, disk.deltas.advance(now_ns, counters))),
                     Err(fault) => {
@@ -145,17 +147,17 @@ impl Disks {
                     busiest = Some((rank, name, delta));
                 }
             }
-            Ok(Found { busiest: busiest.map(|(_, name, delta)| (name.to_owned(), delta)), faults })
+            Ok(DiskLook { busiest: busiest.map(|(_, name, delta)| (name.to_owned(), delta)), faults })
         });
-        // One that was unplugged may come back as another.
-        self.known.retain(|_, disk| disk.seen_ns == now_ns);
-        found
+        // After a disk was unplugged, its name may go to another one.
+        self.disks.retain(|_, disk| disk.seen_ns == now_ns);
+        look
     }
 }
 
 impl Collector for Disks {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
-        let Found { busiest, faults } = self.look().inspect_err(|_| self.known.clear())?;
+        let DiskLook { busiest, faults } = self.look().inspect_err(|_| self.disks.clear())?;
         let path = self.stats.path().display();
         let described: Vec<String> =
             faults.iter().take(MOST_FAULTS).map(|(name, fault)| format!("{name}: {fault}")).collect();
@@ -168,7 +170,7 @@ impl Collector for Disks {
             absent(sample, "disk.others", format!("{path}: {}", described.join("; ")));
         }
         let mut disk = Disk { device, ..Disk::default() };
-        // The kernel's clock and ours are read a moment apart: a full period can seem longer than itself.
+        // The kernel's clock and ours are read a moment apart, so a share can come out above 1.
         put!(sample, disk.busy, delta.ms_share(4).map(|share| share.min(1.0)));
         put!(sample, disk.queue, delta.ms_share(5));
         put!(sample, disk.read_bytes_per_s, delta.per_s(2));
@@ -232,7 +234,7 @@ mod tests {
         let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         let sample = collector.sample();
-        let disk = sample.disk.expect("there");
+        let disk = sample.disk.expect("a value");
         assert_eq!((disk.device.as_str(), disk.busy, disk.wait_ms), ("vda", Some(0.0), None));
         assert_eq!(sample.absent["disk.wait_ms"], "no request ended in this period");
     }
@@ -244,7 +246,7 @@ mod tests {
         fixture.advance_s(0.2);
         fixture.write("proc/diskstats", &stats([2, 2, 2, 2, 4, 4], [1; 6]));
         let sample = collector.sample();
-        let disk = sample.disk.expect("there");
+        let disk = sample.disk.expect("a value");
         assert_eq!((disk.device.as_str(), disk.busy, disk.queue), ("vda", None, None));
         assert!(sample.absent["disk.busy"].starts_with("the counter went back"));
         assert_eq!(disk.wait_ms, Some(1.0));

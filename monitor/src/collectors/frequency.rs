@@ -1,9 +1,9 @@
 //! The cores' clock and their thermal throttling, from /sys/devices/system/cpu.
 //!
 //! Forms: the kernel's Documentation/admin-guide/pm/cpufreq.rst (`scaling_cur_freq` in kHz) and
-//! Documentation/ABI/testing/sysfs-devices-system-cpu (`thermal_throttle/core_throttle_count`). Virtual machines mostly have
-//! neither. Kernels before 5.18 wait 10 ms for a core whose clock was last asked for more than a second ago: so it is
-//! asked for each period.
+//! Documentation/ABI/testing/sysfs-devices-system-cpu (`thermal_throttle/core_throttle_count`). Virtual machines mostly
+//! have neither. Kernels before 5.18 wait 10 ms for a core whose clock was last read more than a second ago, so it is
+//! read in each period.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use slackwater_node::system::System;
 use super::metric::metrics;
 use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
-use crate::counter_delta::{Count, CounterDelta, Most};
+use crate::counter_delta::{Count, CounterDelta, GrowthLimit};
 use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
 
-/// On bigger machines so many cores are looked at, evenly spread: each costs a file kept open and some microseconds.
+/// Most cores that are read, evenly spread on bigger machines: each costs an open file and some microseconds.
 const MOST_CORES: usize = 16;
 
-/// Clocks that a core can have.
+/// Valid clocks of a core.
 const KHZ: std::ops::RangeInclusive<u64> = 1..=20_000_000;
 
 /// The collector and its metrics.
@@ -33,23 +33,23 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
     },
 };
 
-/// Looks which cores show what.
+/// Finds the cores' files.
 fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
     let cpus = system.sys.join("devices/system/cpu");
-    let found = |inside: &str| spread(files(&cpus, inside)).into_iter().map(KeptFile::new).collect();
-    first_read(Clock {
-        clocks: found("cpufreq/scaling_cur_freq"),
-        throttles: found("thermal_throttle/core_throttle_count"),
+    let kept = |inside: &str| spread(files(&cpus, inside)).into_iter().map(KeptFile::new).collect();
+    first_read(CoreClocks {
+        clocks: kept("cpufreq/scaling_cur_freq"),
+        throttles: kept("thermal_throttle/core_throttle_count"),
         cpus: cpus.display().to_string(),
         system: system.clone(),
         reader: Reader::default(),
-        deltas: CounterDelta::new([Most::EVENTS]),
+        deltas: CounterDelta::new([GrowthLimit::EVENTS]),
     })
 }
 
 /// The files of this name of all cores, in the cores' order.
 fn files(cpus: &Path, inside: &str) -> Vec<std::path::PathBuf> {
-    let mut found: Vec<_> = std::fs::read_dir(cpus)
+    let mut numbered: Vec<_> = std::fs::read_dir(cpus)
         .into_iter()
         .flatten()
         .flatten()
@@ -59,8 +59,8 @@ fn files(cpus: &Path, inside: &str) -> Vec<std::path::PathBuf> {
             file.is_file().then_some((number, file))
         })
         .collect();
-    found.sort_unstable();
-    found.into_iter().map(|(_, file)| file).collect()
+    numbered.sort_unstable();
+    numbered.into_iter().map(|(_, file)| file).collect()
 }
 
 fn spread<T>(all: Vec<T>) -> Vec<T> {
@@ -68,7 +68,7 @@ fn spread<T>(all: Vec<T>) -> Vec<T> {
     all.into_iter().step_by(step).collect()
 }
 
-struct Clock {
+struct CoreClocks {
     clocks: Vec<KeptFile>,
     throttles: Vec<KeptFile>,
     cpus: String,
@@ -77,8 +77,8 @@ struct Clock {
     deltas: CounterDelta<1>,
 }
 
-impl Clock {
-    /// Mean and lowest in MHz; cores that were taken offline do not count.
+impl CoreClocks {
+    /// Mean and lowest clock in MHz, without cores that were taken offline.
     fn mhz(&mut self) -> Result<(f64, f64), Reason> {
         let (mut sum, mut lowest, mut cores) = (0.0, f64::INFINITY, 0);
         let mut failed = None;
@@ -113,7 +113,7 @@ impl Clock {
     }
 }
 
-impl Collector for Clock {
+impl Collector for CoreClocks {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let (mhz, throttles) = (self.mhz(), self.throttles());
         if let (Err(reason), Err(_)) = (&mhz, &throttles) {
@@ -161,7 +161,7 @@ mod tests {
             ("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "<unknown>\n"),
         ]);
         let sample = COLLECTOR.open(&Settings::default(), &fixture.system()).sample();
-        assert_eq!(sample.frequency.expect("there").mean_mhz, Some(2000.0));
+        assert_eq!(sample.frequency.expect("a value").mean_mhz, Some(2000.0));
         assert!(sample.absent["frequency.throttles_per_s"].contains("no thermal_throttle"));
     }
 

@@ -10,11 +10,12 @@
 //! less often: docs/results/guest-signals.md compares both.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Gaps as Section, Sample};
+use slackwater_node::sync::lock;
 use slackwater_node::system::System;
 
 use super::metric::metrics;
@@ -26,7 +27,7 @@ use crate::reason::Reason;
 use crate::timer::wake_exactly;
 use crate::wakeup::{Scheduled, Wakeups};
 
-/// A timer that comes no later than this was on time: interrupts and idle states of the CPU take so long.
+/// A timer that is late by no more than this counts as on time: interrupts and idle states of the CPU take as long.
 const ON_TIME_NS: u64 = 300_000;
 const NO_MOMENT: &str = "none of its moments lay in this period";
 /// The thread goes a few calls deep.
@@ -52,15 +53,15 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
 struct Gaps {
     proc: PathBuf,
     interval_ns: u64,
-    /// What its thread found; there is none before privileges are given up, since these are each thread's own.
+    /// Shared with its thread. `None` until privileges are given up, because each thread has privileges of its own.
     shared: Option<Shared>,
 }
 
-type Shared = Arc<Mutex<Result<Tally, Reason>>>;
+type Shared = Arc<Mutex<Result<MomentCounts, Reason>>>;
 
-/// What the moments since the last Sample were like.
+/// Counts of the moments since the last Sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Tally {
+struct MomentCounts {
     moments: u64,
     lost: u64,
     queued: u64,
@@ -69,14 +70,15 @@ struct Tally {
     cpu_ns: u64,
 }
 
-impl Tally {
-    /// The thread was to wake at `due_ns` and woke at `woke_ns`; `drawn` are the moments between, the first one included.
+impl MomentCounts {
+    /// Adds a wake-up that was due at `due_ns` and came at `woke_ns`. `drawn` are the moments from the first to the
+    /// second.
     fn add(&mut self, due_ns: u64, woke_ns: u64, scheduled: Scheduled, drawn: impl Iterator<Item = u64>) {
         let late_ns = woke_ns.saturating_sub(due_ns);
         let timer_ns = late_ns.saturating_sub(scheduled.queued_ns);
         for moment_ns in drawn {
             self.moments += 1;
-            // First nothing ran, then the thread was in the queue.
+            // The machine stood still first; then the thread waited in the run queue.
             let is_lost = due_ns + timer_ns > moment_ns + ON_TIME_NS;
             self.lost += u64::from(is_lost);
             self.queued += u64::from(!is_lost && woke_ns > moment_ns + ON_TIME_NS);
@@ -104,7 +106,7 @@ impl Draws {
         draws
     }
 
-    /// The moments that have passed by `now_ns`, from the oldest on; they are drawn as they are looked at.
+    /// The moments up to `now_ns`, oldest first. The iterator draws them.
     fn passed(&mut self, now_ns: u64) -> impl Iterator<Item = u64> {
         std::iter::from_fn(move || {
             let moment_ns = self.next_ns;
@@ -117,12 +119,8 @@ impl Draws {
     }
 }
 
-fn lock(shared: &Mutex<Result<Tally, Reason>>) -> MutexGuard<'_, Result<Tally, Reason>> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sleeps from moment to moment until nobody asks any more.
-fn sleep_and_wake(shared: &Weak<Mutex<Result<Tally, Reason>>>, proc: &Path, interval_ns: u64) {
+/// Sleeps from moment to moment until the collector is dropped.
+fn sleep_and_wake(shared: &Weak<Mutex<Result<MomentCounts, Reason>>>, proc: &Path, interval_ns: u64) {
     wake_exactly();
     let (mut wakeups, start) = (Wakeups::open(proc), Instant::now());
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -132,16 +130,16 @@ fn sleep_and_wake(shared: &Weak<Mutex<Result<Tally, Reason>>>, proc: &Path, inte
         thread::sleep(Duration::from_nanos(due_ns.saturating_sub(now_ns())));
         let (woke_ns, scheduled) = (now_ns(), wakeups.since_last());
         let Some(shared) = shared.upgrade() else { return };
-        let mut found = lock(&shared);
+        let mut counts = lock(&shared);
         match scheduled {
             Ok(scheduled) => {
-                let mut tally = found.clone().unwrap_or_default();
-                tally.add(due_ns, woke_ns, scheduled, draws.passed(woke_ns));
-                *found = Ok(tally);
+                let mut sum = counts.clone().unwrap_or_default();
+                sum.add(due_ns, woke_ns, scheduled, draws.passed(woke_ns));
+                *counts = Ok(sum);
             }
             Err(reason) => {
                 draws.passed(woke_ns).for_each(drop);
-                *found = Err(reason);
+                *counts = Err(reason);
             }
         }
     }
@@ -152,7 +150,7 @@ impl Gaps {
         if self.shared.is_some() {
             return;
         }
-        let shared = Arc::new(Mutex::new(Ok(Tally::default())));
+        let shared = Arc::new(Mutex::new(Ok(MomentCounts::default())));
         let (weak, proc, interval_ns) = (Arc::downgrade(&shared), self.proc.clone(), self.interval_ns);
         let thread = thread::Builder::new().name("gaps".to_owned()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(move || sleep_and_wake(&weak, &proc, interval_ns)) {
@@ -194,7 +192,7 @@ impl Collector for Gaps {
     }
 }
 
-fn section(sample: &mut Sample, tally: &Tally) -> Section {
+fn section(sample: &mut Sample, tally: &MomentCounts) -> Section {
     let share = |count: u64| Some(count as f64 / tally.moments as f64);
     let mut gaps = Section {
         moments: Some(tally.moments),
@@ -215,8 +213,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn tally(due_ms: u64, woke_ms: u64, queued_ms: u64, drawn_ms: &[u64]) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(due_ms: u64, woke_ms: u64, queued_ms: u64, drawn_ms: &[u64]) -> MomentCounts {
+        let mut tally = MomentCounts::default();
         let scheduled = Scheduled { queued_ns: queued_ms * MS, cpu_ns: 7 };
         tally.add(due_ms * MS, woke_ms * MS, scheduled, drawn_ms.iter().map(|ms| ms * MS));
         tally
@@ -224,11 +222,11 @@ mod tests {
 
     #[test]
     fn a_late_timer_is_lost_time_and_a_wait_in_the_own_queue_is_not() {
-        let found = |tally: Tally| (tally.moments, tally.lost, tally.queued, tally.longest_ns / MS);
-        assert_eq!(found(tally(10, 10, 0, &[10])), (1, 0, 0, 0), "on time");
-        assert_eq!(found(tally(10, 15, 0, &[10])), (1, 1, 0, 5));
-        assert_eq!(found(tally(10, 15, 5, &[10])), (1, 0, 1, 0), "the machine ran something else");
-        assert_eq!(found(tally(10, 15, 900, &[10])), (1, 0, 1, 0), "also what it waited before");
+        let counts = |tally: MomentCounts| (tally.moments, tally.lost, tally.queued, tally.longest_ns / MS);
+        assert_eq!(counts(tally(10, 10, 0, &[10])), (1, 0, 0, 0), "on time");
+        assert_eq!(counts(tally(10, 15, 0, &[10])), (1, 1, 0, 5));
+        assert_eq!(counts(tally(10, 15, 5, &[10])), (1, 0, 1, 0), "the machine ran something else");
+        assert_eq!(counts(tally(10, 15, 900, &[10])), (1, 0, 1, 0), "also its earlier waits");
     }
 
     #[test]
@@ -242,19 +240,20 @@ mod tests {
     #[test]
     fn each_interval_has_one_moment_also_those_that_were_slept_through() {
         let mut draws = Draws::new(50 * MS, fastrand::Rng::with_seed(7));
-        let mut seen: Vec<u64> = Vec::new();
+        let mut moments: Vec<u64> = Vec::new();
         for now_ms in [20, 400, 401, 1000] {
-            seen.extend(draws.passed(now_ms * MS));
+            moments.extend(draws.passed(now_ms * MS));
         }
-        assert_eq!(seen.iter().map(|ns| ns / (50 * MS)).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
-        assert!(seen.iter().map(|ns| ns % (50 * MS)).collect::<std::collections::BTreeSet<_>>().len() > 15, "{seen:?}");
+        assert_eq!(moments.iter().map(|ns| ns / (50 * MS)).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+        let offsets: std::collections::BTreeSet<u64> = moments.iter().map(|ns| ns % (50 * MS)).collect();
+        assert!(offsets.len() > 15, "{moments:?}");
     }
 
     #[test]
     fn the_share_found_is_the_share_lost_within_its_standard_error() {
         // A neighbour takes 5 ms of each 20 at a steady beat; the thread sleeps through the rest of a gap.
         let mut draws = Draws::new(50 * MS, fastrand::Rng::with_seed(1));
-        let mut tally = Tally::default();
+        let mut tally = MomentCounts::default();
         for _ in 0..20_000 {
             let due_ns = draws.next_ns;
             let gap_ends_ns = due_ns / (20 * MS) * 20 * MS + 5 * MS;
@@ -272,7 +271,8 @@ mod tests {
     #[test]
     fn a_section_has_shares_of_its_moments_or_the_reason_why_not() {
         let mut sample = Sample { period_s: 0.2, ..Sample::default() };
-        let tally = Tally { moments: 4, lost: 1, queued: 2, longest_ns: 3 * MS, longest_queued_ns: MS, cpu_ns: 20_000 };
+        let tally =
+            MomentCounts { moments: 4, lost: 1, queued: 2, longest_ns: 3 * MS, longest_queued_ns: MS, cpu_ns: 20_000 };
         let gaps = section(&mut sample, &tally);
         assert_eq!((gaps.moments, gaps.lost_share, gaps.queued_share), (Some(4), Some(0.25), Some(0.5)));
         assert_eq!((gaps.longest_ms, gaps.cpu_share), (Some(3.0), Some(0.0001)));
@@ -298,7 +298,7 @@ mod tests {
                 assert_eq!(reason, NO_MOMENT.into());
                 continue;
             }
-            let section = sample.gaps.expect("there");
+            let section = sample.gaps.expect("a value");
             moments += section.moments.expect("a count");
             assert!(section.lost_share.is_some_and(|share| (0.0..=1.0).contains(&share)), "{section:?}");
         }

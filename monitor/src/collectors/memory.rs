@@ -7,10 +7,10 @@ use slackwater_messages::{Memory, Sample};
 use slackwater_node::system::System;
 
 use super::metric::{count, metrics};
-use super::slow::{Reading, Slow};
+use super::slow::{Freshness, Slow};
 use super::{Collector, CollectorKind, absent, put};
 use crate::config::Settings;
-use crate::counter_delta::{Count, CounterDelta, Most, if_counted};
+use crate::counter_delta::{Count, CounterDelta, GrowthLimit, if_counted};
 use crate::kernel_file::{KeptFile, Reader};
 use crate::reason::Reason;
 
@@ -31,17 +31,17 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
 
 /// Opens the collector.
 fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
-    let collector = Pages {
+    let collector = MemoryPages {
         meminfo: KeptFile::new(system.proc.join("meminfo")),
         vmstat: KeptFile::list(system.proc.join("vmstat")),
         system: system.clone(),
         reader: Reader::default(),
-        deltas: CounterDelta::new([Most::EVENTS; 5]),
+        deltas: CounterDelta::new([GrowthLimit::EVENTS; 5]),
     };
     Slow::open(collector, system, |from, to, reading| {
         to.memory.clone_from(&from.memory);
         // A count must not be given twice.
-        if let (Some(memory), Reading::Repeated) = (&mut to.memory, reading)
+        if let (Some(memory), Freshness::Repeated) = (&mut to.memory, reading)
             && memory.oom_kills.take().is_some()
         {
             absent(to, "memory.oom_kills", "counted once a second");
@@ -49,13 +49,13 @@ fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
     })
 }
 
-/// More than 4 PiB, 52 bits, no processor of today can address.
+/// 4 PiB, which is all that 52 bits of address reach; no processor addresses more.
 const MOST_KIB: u64 = 1 << 42;
 
 /// Share of memory that is available, from /proc/meminfo.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text's fault.
 pub fn parse_available(text: &str) -> Result<f64, String> {
     let kib = |name: &str| -> Result<u64, String> {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -79,10 +79,10 @@ pub fn parse_available(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Minor faults, major faults, pages swapped, direct reclaims, OOM kills since boot, from /proc/vmstat. A line that is not
-/// understood hides what it counts.
+/// Minor faults, major faults, pages swapped, direct reclaims, OOM kills since boot, from /proc/vmstat. A count whose
+/// line is not understood is absent.
 pub fn parse_vmstat(text: &str) -> [Count; 5] {
-    let mut found: [(Option<Count>, &str); 5] = [const { (None, "") }; 5];
+    let mut sums: [(Option<Count>, &str); 5] = [const { (None, "") }; 5];
     for line in text.lines() {
         let (name, number) = line.split_once(' ').unwrap_or((line, ""));
         let place = match name {
@@ -93,17 +93,17 @@ pub fn parse_vmstat(text: &str) -> [Count; 5] {
             _ if name.starts_with("allocstall") => 3,
             _ => continue,
         };
-        let (sum, last) = &mut found[place];
+        let (sum, last) = &mut sums[place];
         let value = number.trim().parse::<u64>().map_err(|_| Reason::from(format!("{name} is {number:?}, no number")));
-        let added = match (sum.take(), value) {
+        let new_sum = match (sum.take(), value) {
             (None, value) => value,
             (Some(_), Ok(_)) if *last == name => Err(format!("two lines of {name} in /proc/vmstat").into()),
             (Some(Ok(sum)), Ok(value)) => sum.checked_add(value).ok_or_else(|| format!("{name} is too large").into()),
             (Some(Err(reason)), _) | (_, Err(reason)) => Err(reason),
         };
-        (*sum, *last) = (Some(added), name);
+        (*sum, *last) = (Some(new_sum), name);
     }
-    let [faults, major, swapped, reclaims, kills] = found.map(|(count, _)| count.unwrap_or_else(|| if_counted(None)));
+    let [faults, major, swapped, reclaims, kills] = sums.map(|(count, _)| count.unwrap_or_else(|| if_counted(None)));
     // `pgfault` counts the major ones too.
     let minor = faults.and_then(|faults| {
         let too_many = || Reason::from("more major faults than faults");
@@ -112,7 +112,7 @@ pub fn parse_vmstat(text: &str) -> [Count; 5] {
     [minor, major, swapped, reclaims, kills]
 }
 
-struct Pages {
+struct MemoryPages {
     system: System,
     meminfo: KeptFile,
     vmstat: KeptFile,
@@ -120,12 +120,12 @@ struct Pages {
     deltas: CounterDelta<5>,
 }
 
-impl Collector for Pages {
+impl Collector for MemoryPages {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let available = self.meminfo.read(&mut self.reader, parse_available);
         let counters = self.vmstat.read(&mut self.reader, |text| Ok(parse_vmstat(text)));
-        let nothing = counters.as_ref().map_or(true, |counters| counters.iter().all(Result::is_err));
-        if let (Err(reason), true) = (&available, nothing) {
+        let has_no_counter = counters.as_ref().map_or(true, |counters| counters.iter().all(Result::is_err));
+        if let (Err(reason), true) = (&available, has_no_counter) {
             self.deltas.forget();
             return Err(reason.clone());
         }
@@ -196,7 +196,7 @@ mod tests {
         fixture.advance_s(0.2);
         fixture.write("proc/vmstat", "pgfault 4000\npgmajfault 3\nallocstall 9\n");
         let sample = collector.sample();
-        let memory = sample.memory.expect("there");
+        let memory = sample.memory.expect("a value");
         assert_eq!(memory, Memory { direct_reclaims_per_s: Some(0.0), ..Memory::default() });
         assert_eq!(sample.absent["memory.oom_kills"], "this kernel does not count it");
         assert!(sample.absent["memory.minor_faults_per_s"].starts_with("the counter went back"));
@@ -216,7 +216,7 @@ mod tests {
             ("MemTotal: 5 B\nMemAvailable: 1 kB\n", "MemTotal is in \"B\", where kB was expected"),
             ("MemTotal: 5 kB\nMemAvailable: 1\n", "MemAvailable is in \"\", where kB was expected"),
             (
-                // As containers without a limit have it.
+                // The value in containers without a limit.
                 "MemTotal: 9007199254740991 kB\nMemAvailable: 9007199254740991 kB\n",
                 "MemTotal is 9007199254740991 kB, and no machine has so much: it stands for no limit",
             ),

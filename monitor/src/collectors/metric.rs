@@ -1,29 +1,30 @@
-//! One figure of the page for Prometheus, as a collector declares it. A value that the Sample lacks is not on the page.
+//! The metrics of the page for Prometheus, as the collectors declare them. A value that the Sample lacks is not on the
+//! page.
 
 use slackwater_messages::Sample;
 
-/// What becomes of a value of the Sample.
+/// How a value of the Sample becomes a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Shown as it is.
+    /// The value itself.
     Gauge,
-    /// Something per second of the period: summed up into a counter.
+    /// A rate per second, which is summed up into a counter.
     Rate,
-    /// Something that happened in the period: summed up into a counter.
+    /// A number of events in the period, which is summed up into a counter.
     Count,
 }
 
-/// One figure. Metrics of one name follow each other and differ by their label; the first one has the help.
+/// One metric. Metrics of one name follow each other and differ by their label; the first has the help.
 pub struct Metric {
     /// Without the prefix, and of counters without `_total`.
     pub name: &'static str,
-    /// What it is, for people.
+    /// The description on the page.
     pub help: &'static str,
-    /// What becomes of the value.
+    /// How the value becomes a metric.
     pub kind: MetricKind,
     /// Name and value of the label.
     pub label: Option<(&'static str, &'static str)>,
-    /// From the Sample, in base units.
+    /// Reads the value from the Sample, in base units.
     pub read: fn(&Sample) -> Option<f64>,
 }
 
@@ -43,7 +44,7 @@ macro_rules! metrics {
 }
 pub(crate) use metrics;
 
-/// A whole number as a figure.
+/// A whole number as the value of a metric.
 pub(crate) fn count(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)
 }

@@ -1,4 +1,4 @@
-//! One collector, one file, one line in the table.
+//! The collectors: one file each, and one line in the table.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ pub mod server;
 pub mod slow;
 pub mod traffic;
 
-/// All collectors in the order in which they run. `sched` looks at the traffic. The canary is last: it looks at what the
-/// others found, and stands in where there are no hardware counters.
+/// All collectors in the order in which they run. `sched` reads the traffic's section. The canary is last, because it
+/// reads other sections, and fills in for missing hardware counters.
 pub const COLLECTORS: &[CollectorKind] = &[
     cpu::COLLECTOR,
     traffic::COLLECTOR,
@@ -43,13 +43,13 @@ pub const COLLECTORS: &[CollectorKind] = &[
     canary::COLLECTOR,
 ];
 
-/// What a collector is.
+/// A collector's entry in the table.
 pub struct CollectorKind {
-    /// Its section of the Sample; settings and metrics call it so too.
+    /// The name of its section of the Sample, also in settings and metrics.
     pub name: &'static str,
-    /// Opens it and takes its first reading. Opening never fails: what is missing becomes a reason.
+    /// Opens the collector and takes its first reading. Opening never fails: anything missing becomes a reason.
     pub open: fn(&Settings, &System) -> Box<dyn Collector>,
-    /// What the page for Prometheus shows of it.
+    /// Its metrics on the page for Prometheus.
     pub metrics: &'static [Metric],
 }
 
@@ -58,22 +58,22 @@ pub trait Collector {
     /// Called before the first collector measures.
     fn begin(&mut self) {}
 
-    /// Puts what happened since the last call (at first: since it was opened) into its section. A value that cannot be
-    /// had goes to `sample.absent` with the reason.
+    /// Fills its section with the values since the last call (at first: since it was opened). A value that is not
+    /// available goes to `sample.absent` with the reason.
     ///
     /// # Errors
     /// Why there is no section.
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason>;
 
-    /// Takes what would overflow until the end of the period.
+    /// Takes data that would overflow before the end of the period.
     fn drain(&mut self) {}
 
-    /// Within what time `drain` is to be called again; `None`: not before the end of the period.
+    /// The time within which `drain` is to be called again; `None`: not before the end of the period.
     fn drain_within(&self) -> Option<Duration> {
         None
     }
 
-    /// Puts in what it knows without reading anything anew, between two Samples.
+    /// Fills in the signals that it knows between two Samples without a new reading.
     fn watch(&mut self, _watch: &mut Watch) {}
 
     /// Response times since the collector was opened.
@@ -81,42 +81,42 @@ pub trait Collector {
         None
     }
 
-    /// Called once, when privileges are given up: periods begin at `start` and take so long.
+    /// Called once, when privileges are given up: periods begin at `start` and have this length.
     fn start(&mut self, _start: Instant, _period: Duration) {}
 }
 
 /// A collector that is switched on.
-pub struct Active {
-    /// As in its kind.
+pub struct ActiveCollector {
+    /// The name of its section.
     pub name: &'static str,
     /// The collector.
     pub collector: Box<dyn Collector>,
-    /// How its last run went.
-    pub last: Outcome,
+    /// Its last run.
+    pub last: CollectorRun,
 }
 
-/// How one run of a collector went.
+/// One run of a collector.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Outcome {
-    /// Wall time that it took.
+pub struct CollectorRun {
+    /// Wall time that the run took.
     pub duration: Duration,
-    /// Whether there is a section.
+    /// Whether it filled its section.
     pub success: bool,
 }
 
 impl CollectorKind {
-    /// Switches it on.
-    pub fn open(&self, settings: &Settings, system: &System) -> Active {
-        Active { name: self.name, collector: (self.open)(settings, system), last: Outcome::default() }
+    /// Opens the collector.
+    pub fn open(&self, settings: &Settings, system: &System) -> ActiveCollector {
+        ActiveCollector { name: self.name, collector: (self.open)(settings, system), last: CollectorRun::default() }
     }
 }
 
-impl Active {
-    /// Puts the section into the Sample, or why there is none.
+impl ActiveCollector {
+    /// Fills the section of the Sample, or notes why there is none.
     pub fn collect(&mut self, sample: &mut Sample) {
         let start = Instant::now();
         let collected = self.collector.collect(sample);
-        self.last = Outcome { duration: start.elapsed(), success: collected.is_ok() };
+        self.last = CollectorRun { duration: start.elapsed(), success: collected.is_ok() };
         if let Err(reason) = collected {
             absent(sample, self.name, reason);
         }
@@ -131,14 +131,14 @@ impl Active {
     }
 }
 
-/// A collector that has taken its first reading.
+/// Lets a collector take its first reading.
 pub(crate) fn first_read(mut collector: impl Collector + 'static) -> Box<dyn Collector> {
-    // What is missing is reported with the first Sample.
+    // Anything missing is reported with the first Sample.
     let _ = collector.collect(&mut Sample::default());
     Box::new(collector)
 }
 
-/// Notes that a value or a section is not there, and why.
+/// Notes that a value or a section is absent, and why.
 pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<Reason>) {
     let Reason { cause, text } = reason.into();
     sample.absent.insert(name.to_owned(), text);
@@ -148,7 +148,7 @@ pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<Reason>)
     };
 }
 
-/// `put!(sample, SECTION.FIELD, VALUE)` puts a value into a variable of the section's name, or notes why it is not there.
+/// `put!(sample, SECTION.FIELD, VALUE)` puts a value into a variable of the section's name, or notes why it is absent.
 macro_rules! put {
     ($sample:expr, $section:ident.$field:ident, $value:expr $(,)?) => {
         match $value {
@@ -161,7 +161,7 @@ macro_rules! put {
 }
 pub(crate) use put;
 
-/// Nobody sent the web server a request in this period, as far as the sniffer sees.
+/// Whether the web server got no request in this period, as far as the sniffer sees.
 pub(crate) fn is_quiet(sample: &Sample) -> bool {
     let is_none =
         |traffic: &Traffic| (traffic.rps, traffic.in_flight, traffic.unmatched) == (Some(0.0), Some(0), Some(0));

@@ -11,17 +11,17 @@ use super::metric::metrics;
 use super::slow::Slow;
 use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
-use crate::counter_delta::{CounterDelta, Most};
+use crate::counter_delta::{CounterDelta, GrowthLimit};
 use crate::kernel_file::{KeptFile, Reader, UNEXPECTED};
 use crate::reason::Reason;
 
-/// The link's speed changes seldom, and asking a driver may take a while.
+/// Time for which the link's speed is kept: it changes seldom, and a driver may take a while to answer.
 const SPEED_FRESH_NS: u64 = 10_000_000_000;
 
 /// Bytes received and sent, packets, drops of the interface and of the CPUs, segments sent again, connections turned away.
-const MOST: [Most; 7] = {
-    let events = Most::EVENTS;
-    [Most::BYTES, Most::BYTES, events, events, events, events, events]
+const MOST: [GrowthLimit; 7] = {
+    let events = GrowthLimit::EVENTS;
+    [GrowthLimit::BYTES, GrowthLimit::BYTES, events, events, events, events, events]
 };
 
 /// The collector and its metrics.
@@ -61,7 +61,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
 /// Bytes in, bytes out, packets in and out, drops and errors of an interface, from /proc/net/dev; `None`: it is not listed.
 ///
 /// # Errors
-/// What is wrong with the interface's line, or that this is no such file.
+/// The fault of the interface's line, or that this is no such file.
 pub fn parse_dev(text: &str, interface: &str) -> Result<Option<[u64; 4]>, String> {
     if !text.starts_with("Inter-|") {
         return Err(UNEXPECTED.to_owned());
@@ -89,7 +89,7 @@ pub fn parse_dev(text: &str, interface: &str) -> Result<Option<[u64; 4]>, String
 /// Packets that the CPUs' receive queues dropped, from /proc/net/softnet_stat.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text's fault.
 pub fn parse_softnet_drops(text: &str) -> Result<u64, String> {
     let mut sum = 0;
     for (cpu, line) in text.lines().enumerate() {
@@ -104,7 +104,7 @@ pub fn parse_softnet_drops(text: &str) -> Result<u64, String> {
 /// A counter from a table of names and values with the same word in front, as in /proc/net/snmp and netstat.
 ///
 /// # Errors
-/// What is wrong with it; a kernel that does not count it has no such name.
+/// The text's fault; a kernel that does not count it has no such name.
 pub fn parse_table(text: &str, word: &str, name: &str) -> Result<u64, String> {
     let mut rows = text.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(": "));
     let names = rows.next().ok_or_else(|| format!("no line of {word}"))?;
@@ -134,7 +134,7 @@ struct Link {
 }
 
 impl Link {
-    /// Bytes per second.
+    /// The link's speed in bytes per second.
     fn speed(&mut self, now_ns: u64) -> Result<f64, Reason> {
         if let Some((read_ns, speed)) = &self.speed_read
             && now_ns.saturating_sub(*read_ns) < SPEED_FRESH_NS
@@ -142,7 +142,7 @@ impl Link {
             return speed.clone();
         }
         let megabits = self.speed.parse(&mut self.reader, |text| text.trim().parse::<i64>().ok());
-        // -1 is "unknown"; drivers that know of no speed refuse to be read.
+        // -1 means "unknown"; drivers without a speed refuse the read.
         let speed = match megabits {
             Ok(megabits) if megabits > 0 => Ok(megabits as f64 * 1e6 / 8.0),
             _ => Err(format!("the driver of {} names no speed", self.interface).into()),
@@ -168,12 +168,12 @@ impl Collector for Link {
             Ok(Err(fault)) => Err(Reason::from(format!("{}: {fault}", self.dev.path().display()))),
             Err(reason) => Err(reason),
         };
-        let of_dev = |place: usize| dev.as_ref().map(|counters| counters[place]).map_err(Reason::clone);
+        let dev_counter = |place: usize| dev.as_ref().map(|counters| counters[place]).map_err(Reason::clone);
         let counters = [
-            of_dev(0),
-            of_dev(1),
-            of_dev(2),
-            of_dev(3),
+            dev_counter(0),
+            dev_counter(1),
+            dev_counter(2),
+            dev_counter(3),
             self.softnet.read(reader, parse_softnet_drops),
             self.snmp.read(reader, |text| parse_table(text, "Tcp", "RetransSegs")),
             self.netstat.read(reader, |text| parse_table(text, "TcpExt", "ListenOverflows")),
@@ -265,7 +265,7 @@ mod tests {
         fixture.write("sys/class/net/eth0/speed", "-1\n");
         fixture.write("proc/net/softnet_stat", "");
         let sample = collector.sample();
-        let network = sample.network.clone().expect("there");
+        let network = sample.network.clone().expect("a value");
         assert_eq!((network.received_bytes_per_s, network.retransmits_per_s), (None, Some(0.0)));
         assert!(sample.absent["network.received_bytes_per_s"].starts_with("the counter went back"));
         assert_eq!(sample.absent["network.saturation"], "the driver of eth0 names no speed");
@@ -294,7 +294,7 @@ mod tests {
         fixture.write("proc/net/snmp", "Tcp: MaxConn InSegs RetransSegs\nTcp: -1 5\n");
         fixture.advance_s(1.0);
         let sample = collector.sample();
-        assert_eq!(sample.network.expect("there").received_bytes_per_s, Some(0.0), "another interface's line");
+        assert_eq!(sample.network.expect("a value").received_bytes_per_s, Some(0.0), "another interface's line");
         assert!(sample.absent["network.retransmits_per_s"].ends_with("snmp: the lines of Tcp have different lengths"));
     }
 

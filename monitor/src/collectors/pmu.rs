@@ -9,15 +9,15 @@ use super::{Collector, CollectorKind, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
 use crate::kernel_file::{KeptFile, Reader};
-use crate::pmu::figures::{Context, Tally, figures};
+use crate::pmu::figures::{ScopeContext, Tally, figures};
 use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Event};
 use crate::reason::Reason;
 use crate::ticks::{self, TickDelta};
 
-/// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is counted in clock ticks.
+/// Least CPU time over which the frequency of the whole VM is computed, because CPU time is counted in clock ticks.
 const LEAST_BUSY_S: f64 = 0.5;
-/// Without a newer one it is forgotten after this time.
+/// Time after which a frequency is forgotten.
 const FREQUENCY_FRESH_NS: u64 = 30_000_000_000;
 
 /// The collector and its metrics.
@@ -31,7 +31,7 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
     },
 };
 
-/// Opens the events; what fails is tried again later.
+/// Opens the events; a scope that fails is tried again later.
 fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let mut scopes = pmu::scopes(settings, system);
     for scope in scopes.iter_mut().flatten() {
@@ -42,7 +42,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
             _ => {}
         }
     }
-    let clock = Clock::new(KeptFile::new(system.proc.join("stat")));
+    let clock = BusyClock::new(KeptFile::new(system.proc.join("stat")));
     let last_ns = (system.monotonic_ns)();
     Box::new(Pmu { scopes, system: system.clone(), clock, last_ns })
 }
@@ -50,7 +50,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
 struct Pmu {
     scopes: Result<Vec<Scope>, Reason>,
     system: System,
-    clock: Clock,
+    clock: BusyClock,
     last_ns: u64,
 }
 
@@ -74,7 +74,7 @@ impl Collector for Pmu {
                 own_frequency_mhz(&tally)
             };
             let (mute, partial) = (scope.mute(), scope.partial());
-            let context = Context { elapsed_s, mute: &mute, partial: partial.as_deref(), frequency_mhz };
+            let context = ScopeContext { elapsed_s, mute: &mute, partial: partial.as_deref(), frequency_mhz };
             let (section, missing) = figures(scope.name(), &tally, context);
             reasons.extend(missing.into_iter().map(|(field, why)| (format!("pmu.{}.{field}", scope.name()), why)));
             sample.pmu.push(section);
@@ -98,7 +98,7 @@ impl Collector for Pmu {
                 absent(sample, "counters.wall_cpu_ratio", "only the canary tells it");
                 sample.counters = Some(counters);
             }
-            // All alike: given once.
+            // All scopes have the same reason, which is given once.
             None if sample.pmu.is_empty() && reasons.windows(2).all(|pair| pair[0].1 == pair[1].1) => {
                 return reasons.into_iter().next().map_or(Ok(()), |(_, reason)| Err(reason));
             }
@@ -111,7 +111,7 @@ impl Collector for Pmu {
     }
 }
 
-/// Of a cgroup or threads: their groups are enabled while they are on a CPU.
+/// The frequency of a cgroup or of threads, whose groups are enabled while they are on a CPU.
 fn own_frequency_mhz(tally: &Tally) -> Result<f64, &'static str> {
     match tally.first_enabled_ns {
         0 => Err("next to nothing ran in this period"),
@@ -120,18 +120,19 @@ fn own_frequency_mhz(tally: &Tally) -> Result<f64, &'static str> {
 }
 
 /// The clock of a VM's CPUs while they are not idle.
-struct Clock {
+struct BusyClock {
     stat: KeptFile,
     reader: Reader,
     ticks: TickDelta,
     cycles: f64,
     busy_s: f64,
-    known: Option<(f64, u64)>,
+    /// The last frequency in MHz, and when it was computed.
+    last: Option<(f64, u64)>,
 }
 
-impl Clock {
-    fn new(stat: KeptFile) -> Clock {
-        Clock { stat, reader: Reader::default(), ticks: TickDelta::default(), cycles: 0.0, busy_s: 0.0, known: None }
+impl BusyClock {
+    fn new(stat: KeptFile) -> BusyClock {
+        BusyClock { stat, reader: Reader::default(), ticks: TickDelta::default(), cycles: 0.0, busy_s: 0.0, last: None }
     }
 
     fn frequency_mhz(&mut self, tally: &Tally, now_ns: u64) -> Result<f64, &'static str> {
@@ -144,17 +145,17 @@ impl Clock {
             (self.cycles, self.busy_s) = (0.0, 0.0);
         }
         if self.busy_s >= LEAST_BUSY_S {
-            self.known = Some((self.cycles / self.busy_s / 1e6, now_ns));
+            self.last = Some((self.cycles / self.busy_s / 1e6, now_ns));
             (self.cycles, self.busy_s) = (0.0, 0.0);
         }
-        match self.known {
-            Some((mhz, at_ns)) if now_ns.saturating_sub(at_ns) < FREQUENCY_FRESH_NS => Ok(mhz),
+        match self.last {
+            Some((mhz, computed_ns)) if now_ns.saturating_sub(computed_ns) < FREQUENCY_FRESH_NS => Ok(mhz),
             _ => Err("too little ran to tell"),
         }
     }
 }
 
-/// Cycles per instruction are of two kinds, which have nothing to do with each other.
+/// The cycles per instruction from this source; values of different sources are not comparable.
 fn cpi_of(sample: &Sample, source: &str) -> Option<f64> {
     sample.counters.as_ref().filter(|counters| counters.source == source)?.cpi
 }
@@ -162,7 +163,7 @@ fn cpi_of(sample: &Sample, source: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmu::figures::Sum;
+    use crate::pmu::figures::EventSum;
     use slackwater_node::fixture::Fixture;
 
     #[test]
@@ -200,9 +201,9 @@ mod tests {
     fn the_frequency_is_that_of_enough_cpu_time() {
         const S: u64 = 1_000_000_000;
         let fixture = Fixture::new(&[("proc/stat", "cpu  100 0 0 500 0 0 0 9 0 0\ncpu0 1\n")]);
-        let mut clock = Clock::new(KeptFile::new(fixture.path("proc/stat")));
+        let mut clock = BusyClock::new(KeptFile::new(fixture.path("proc/stat")));
         let mut tally = Tally::default();
-        tally.sums[Event::Cycles as usize] = Sum { count: 1e9, targets: 1 };
+        tally.sums[Event::Cycles as usize] = EventSum { count: 1e9, targets: 1 };
         assert_eq!(clock.frequency_mhz(&tally, 0), Err("too little ran to tell"));
         fixture.write("proc/stat", "cpu  110 5 5 500 0 3 2 9 0 0\ncpu0 1\n");
         assert_eq!(clock.frequency_mhz(&tally, S), Err("too little ran to tell"));

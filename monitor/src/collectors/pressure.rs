@@ -12,7 +12,7 @@ use slackwater_node::system::System;
 use super::metric::metrics;
 use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
-use crate::counter_delta::{Count, CounterDelta, Delta, Most, if_counted};
+use crate::counter_delta::{Count, CounterDelta, Delta, GrowthLimit, if_counted};
 use crate::kernel_file::{KeptFile, Reader, UNEXPECTED};
 use crate::reason::Reason;
 
@@ -32,7 +32,7 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
     },
 };
 
-/// Opens the VM's pressure files; a cgroup's are looked for while there are none.
+/// Opens the VM's pressure files. The cgroup's files are searched for until they are there.
 fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let vm = RESOURCES.map(|resource| Stall::new(KeptFile::new(system.proc.join("pressure").join(resource))));
     first_read(Stalls {
@@ -44,7 +44,8 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     })
 }
 
-/// Total microseconds in which some task waited, and in which all did. A line that is not understood hides its own.
+/// Total microseconds in which some task waited, and in which all did. A line that is not understood hides its own
+/// total.
 ///
 /// # Errors
 /// When there is no line of either.
@@ -74,7 +75,7 @@ type Shares = [Result<f64, Reason>; 2];
 
 impl Stall {
     fn new(file: KeptFile) -> Stall {
-        Stall { file, deltas: CounterDelta::new([Most::time(1e6); 2]) }
+        Stall { file, deltas: CounterDelta::new([GrowthLimit::time(1e6); 2]) }
     }
 
     fn shares(&mut self, reader: &mut Reader, now_ns: u64) -> Shares {
@@ -87,7 +88,7 @@ impl Stall {
             }
         };
         let delta: Delta<2> = self.deltas.advance(now_ns, totals);
-        // The kernel's clock and ours are read a moment apart: a full stall can seem longer than the period.
+        // The kernel's clock and ours are read a moment apart, so a share can come out above 1.
         [0, 1].map(|place| Ok((delta.per_s(place)? / 1e6).min(1.0)))
     }
 }
@@ -116,7 +117,7 @@ impl Stalls {
             }
         };
         let shares = stalls.each_mut().map(|stall| stall.shares(&mut self.reader, now_ns));
-        // Not one can be read: the cgroup is gone, and may come back somewhere else.
+        // When no file can be read the cgroup is gone, and may come back somewhere else.
         if shares.iter().any(|[some, _]| some.is_ok()) || stalls.iter().any(|stall| stall.deltas.has_reading()) {
             self.of_cgroup = Some(stalls);
         }
@@ -194,10 +195,10 @@ mod tests {
         fixture.write("proc/pressure/cpu", &psi(51_000, 0));
         fixture.write("proc/pressure/io", &psi(200_600, 20_100));
         let sample = collector.sample();
-        let pressure = sample.pressure.expect("there");
-        assert!((pressure.cpu_some.expect("there") - 0.25).abs() < 1e-9);
+        let pressure = sample.pressure.expect("a value");
+        assert!((pressure.cpu_some.expect("a value") - 0.25).abs() < 1e-9);
         assert_eq!((pressure.memory_some, pressure.memory_full, pressure.io_some), (Some(0.0), Some(0.0), Some(1.0)));
-        assert!((pressure.io_full.expect("there") - 0.1).abs() < 1e-9);
+        assert!((pressure.io_full.expect("a value") - 0.1).abs() < 1e-9);
         assert_eq!(pressure.cgroup_cpu_some, None);
         assert_eq!(sample.absent["pressure.cgroup_cpu_some"], "`cpu.cgroup` names no cgroup");
     }
@@ -209,7 +210,7 @@ mod tests {
         fixture.advance_s(0.2);
         fixture.write("proc/pressure/memory", &psi(10, 0));
         let sample = collector.sample();
-        assert_eq!(sample.pressure.expect("there").cpu_some, Some(0.0));
+        assert_eq!(sample.pressure.expect("a value").cpu_some, Some(0.0));
         assert!(sample.absent["pressure.memory_some"].starts_with("the counter went back"));
         assert!(sample.absent["pressure.io_some"].ends_with("pressure/io: is not there: no PSI here"));
 
@@ -232,7 +233,7 @@ mod tests {
         let mut collector = COLLECTOR.open(&settings, &fixture.system());
         fixture.advance_s(1.0);
         fixture.write("cgroup/unified/web/cpu.pressure", &psi(300_000, 100_000));
-        let pressure = collector.sample().pressure.expect("there");
+        let pressure = collector.sample().pressure.expect("a value");
         assert_eq!(
             (pressure.cpu_some, pressure.cgroup_cpu_some, pressure.cgroup_cpu_full),
             (Some(0.0), Some(0.3), Some(0.1))
@@ -244,7 +245,7 @@ mod tests {
         let mut collector = COLLECTOR.open(&settings, &fixture.system());
         fixture.advance_s(1.0);
         let sample = collector.sample();
-        assert_eq!(sample.pressure.expect("there").cgroup_cpu_some, None);
+        assert_eq!(sample.pressure.expect("a value").cgroup_cpu_some, None);
         assert!(sample.absent["pressure.cgroup_cpu_some"].starts_with("cgroup /web has no pressure files"));
         for resource in RESOURCES {
             fixture.write(&format!("cgroup/web/{resource}.pressure"), &psi(0, 0));
@@ -252,6 +253,6 @@ mod tests {
         fixture.advance_s(1.0);
         assert!(collector.sample().absent.contains_key("pressure.cgroup_cpu_some"));
         fixture.advance_s(1.0);
-        assert_eq!(collector.sample().pressure.expect("there").cgroup_cpu_some, Some(0.0));
+        assert_eq!(collector.sample().pressure.expect("a value").cgroup_cpu_some, Some(0.0));
     }
 }

@@ -15,13 +15,13 @@ use crate::reason::Reason;
 use crate::switches::Split;
 use crate::threads::Threads;
 
-/// After this time, or `SCAN_SHARE` times what looking took, processes and threads are looked for again if there may be
-/// others than before.
+/// Time between two scans for processes and threads, if there may be others than before; at least `SCAN_SHARE` times
+/// the duration of the last scan.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
-/// Looking takes one part in this many of one core, unless that would put it off for longer than `SCAN_LATEST_NS`.
+/// Scans take one part in this many of one core, unless that would delay a scan for longer than `SCAN_LATEST_NS`.
 const SCAN_SHARE: u64 = 5000;
 const SCAN_LATEST_NS: u64 = 30_000_000_000;
-/// Run delay per CPU second means nothing while the web server uses less than this share of a core.
+/// CPU seconds per second of the web server below which run delay per CPU second is meaningless.
 const LEAST_CPU_S_PER_S: f64 = 0.001;
 
 /// The collector and its metrics.
@@ -41,7 +41,7 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
 
 /// Opens the collector.
 fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
-    first_read(RunDelay {
+    first_read(WebThreads {
         system: system.clone(),
         finder: Finder::new(&settings.processes, system),
         process_watch: ProcessWatch::new(system),
@@ -54,7 +54,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     })
 }
 
-struct RunDelay {
+struct WebThreads {
     system: System,
     finder: Finder,
     process_watch: ProcessWatch,
@@ -66,8 +66,8 @@ struct RunDelay {
     last_ns: u64,
 }
 
-impl RunDelay {
-    /// Looks for processes and threads, if there may be others than before.
+impl WebThreads {
+    /// Scans for processes and threads, if there may be others than before.
     fn scan(&mut self, now_ns: u64) {
         if now_ns < self.scan_at_ns {
             return;
@@ -76,32 +76,32 @@ impl RunDelay {
         if !self.process_watch.is_look_due(&mut self.reader, now_ns) {
             return;
         }
-        let found = self.finder.find();
-        let alive = self.threads.scan(found.as_deref().unwrap_or_default(), now_ns);
-        self.processes = found.map(|_| alive);
+        let processes = self.finder.find();
+        let alive = self.threads.scan(processes.as_deref().unwrap_or_default(), now_ns);
+        self.processes = processes.map(|_| alive);
         let took_ns = (self.system.monotonic_ns)().saturating_sub(now_ns);
         self.scan_at_ns = now_ns + took_ns.saturating_mul(SCAN_SHARE).clamp(SCAN_EVERY_NS, SCAN_LATEST_NS);
     }
 }
 
-impl Collector for RunDelay {
+impl Collector for WebThreads {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.scan((self.system.monotonic_ns)());
         let read_ns = (self.system.monotonic_ns)();
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
-        // One that rested was read up to a second before.
+        // A process that rested was read up to a second earlier.
         let longest_s = seconds_between(last_ns, read_ns) + 1.0;
-        let had = self.threads.read(read_ns, longest_s, is_quiet(sample));
-        let (sum, measured, is_kept) = (had.sum, had.measured, had.is_kept);
-        let looks = self.split.choose(&had.turns, &had.turns_new);
-        if had.one_ended {
+        let totals = self.threads.read(read_ns, longest_s, is_quiet(sample));
+        let (sum, measured, is_kept) = (totals.sum, totals.measured, totals.is_kept);
+        let looks = self.split.choose(&totals.turns, &totals.turns_new);
+        if totals.one_ended {
             self.process_watch.one_ended();
         }
         let processes = self.processes.clone()?;
         let threads = self.threads.len();
         let mut sched = Sched { processes: Some(processes), threads: Some(threads as u64), ..Sched::default() };
         let reason = if threads == 0 {
-            // Look again at once: the web server may have been restarted.
+            // Scan again at once, because the web server may have been restarted.
             self.scan_at_ns = 0;
             self.process_watch.one_ended();
             Some("no thread of the processes has a readable schedstat")
@@ -178,7 +178,7 @@ mod tests {
         fixture.advance_s(0.2);
         thread(&fixture, 10, 11, 220, 2030);
         thread(&fixture, 20, 20, 320, 3090);
-        let sched = collector.sample().sched.expect("there");
+        let sched = collector.sample().sched.expect("a value");
         assert_eq!((sched.processes, sched.threads), (Some(2), Some(3)));
         assert!(close(sched.cpu_s_per_s, 0.2), "{sched:?}");
         assert!(close(sched.run_delay_s_per_s, 0.6) && close(sched.run_delay_per_cpu_s, 3.0), "{sched:?}");
@@ -197,13 +197,13 @@ mod tests {
         let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.5);
         turns(110, 68, 42);
-        let sched = collector.sample().sched.expect("there");
+        let sched = collector.sample().sched.expect("a value");
         assert!(
             close(sched.voluntary_switches_per_s, 16.0) && close(sched.involuntary_switches_per_s, 4.0),
             "{sched:?}"
         );
         fixture.advance_s(0.5);
-        let sched = collector.sample().sched.expect("there");
+        let sched = collector.sample().sched.expect("a value");
         assert!(
             close(sched.voluntary_switches_per_s, 0.0) && close(sched.involuntary_switches_per_s, 0.0),
             "{sched:?}"
@@ -212,7 +212,7 @@ mod tests {
         fixture.advance_s(0.5);
         fixture.write("proc/10/task/10/schedstat", &format!("{} 7 120\n", 120 * MS));
         let sample = collector.sample();
-        assert!(sample.sched.expect("there").cpu_s_per_s.is_some());
+        assert!(sample.sched.expect("a value").cpu_s_per_s.is_some());
         assert!(sample.absent["sched.involuntary_switches_per_s"].contains("status"), "{:?}", sample.absent);
     }
 
@@ -223,7 +223,7 @@ mod tests {
         let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         let sample = collector.sample();
-        assert_eq!(sample.sched.as_ref().expect("there").cpu_s_per_s, Some(0.0));
+        assert_eq!(sample.sched.as_ref().expect("a value").cpu_s_per_s, Some(0.0));
         assert_eq!(sample.absent["sched.run_delay_per_cpu_s"], "the processes used next to no CPU");
     }
 
@@ -234,11 +234,11 @@ mod tests {
         let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(1.5);
         thread(&fixture, 30, 30, 9_000_000, 9_000_000);
-        let sched = collector.sample().sched.expect("there");
+        let sched = collector.sample().sched.expect("a value");
         assert_eq!((sched.threads, sched.cpu_s_per_s, sched.run_delay_s_per_s), (Some(2), Some(0.0), Some(0.0)));
         fixture.advance_s(0.5);
         thread(&fixture, 30, 30, 9_000_100, 9_000_200);
-        let sched = collector.sample().sched.expect("there");
+        let sched = collector.sample().sched.expect("a value");
         assert!(close(sched.cpu_s_per_s, 0.2) && close(sched.run_delay_s_per_s, 0.4), "{sched:?}");
     }
 
@@ -252,7 +252,7 @@ mod tests {
         thread(&fixture, 10, 10, 3, 4);
         thread(&fixture, 10, 11, 70_000, 20);
         let sample = collector.sample();
-        assert_eq!(sample.sched.expect("there").cpu_s_per_s, None);
+        assert_eq!(sample.sched.expect("a value").cpu_s_per_s, None);
         assert_eq!(
             sample.absent["sched.cpu_s_per_s"],
             "the threads were first seen in this period, or their counts went back or leapt"
@@ -267,7 +267,7 @@ mod tests {
         let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(1.1);
         fixture.remove("proc/20");
-        let sched = collector.sample().sched.expect("there");
+        let sched = collector.sample().sched.expect("a value");
         assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(1), Some(1), Some(0.0)));
         fixture.advance_s(1.1);
         fixture.remove("proc/10");
@@ -283,18 +283,18 @@ mod tests {
         let fixture = Fixture::new(&[("proc/stat", &made(7))]);
         thread(&fixture, 10, 10, 100, 1000);
         let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
-        let mut found = || {
+        let mut counts = || {
             fixture.advance_s(1.1);
             collector.sample().sched.map(|sched| (sched.processes, sched.threads))
         };
-        assert_eq!([found(), found(), found()], [Some((Some(1), Some(1))); 3]);
+        assert_eq!([counts(), counts(), counts()], [Some((Some(1), Some(1))); 3]);
         thread(&fixture, 20, 20, 100, 1000);
-        assert_eq!(found(), Some((Some(1), Some(1))), "not looked for: it cannot be");
+        assert_eq!(counts(), Some((Some(1), Some(1))), "no scan: the kernel made no process");
         fixture.write("proc/stat", &made(8));
-        assert_eq!([found(), found(), found(), found()], [Some((Some(2), Some(2))); 4]);
+        assert_eq!([counts(), counts(), counts(), counts()], [Some((Some(2), Some(2))); 4]);
         fixture.write("proc/20/task/20/schedstat", "");
         fixture.remove("proc/20");
-        assert_eq!([found(), found()], [Some((Some(2), Some(1))), Some((Some(1), Some(1)))]);
+        assert_eq!([counts(), counts()], [Some((Some(2), Some(1))), Some((Some(1), Some(1)))]);
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
         settings.processes.cgroup = "web".to_owned();
         let mut collector = COLLECTOR.open(&settings, &fixture.system());
         fixture.advance_s(0.2);
-        let sched = collector.sample().sched.expect("there");
+        let sched = collector.sample().sched.expect("a value");
         assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(1), Some(1), Some(0.0)));
     }
 
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_real_process_that_is_killed_is_noticed_in_the_next_period() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("the command sleep");
         let (pid, fixture) = (child.id(), Fixture::new(&[]));
         fixture.write("cgroup/cpu/web/cgroup.procs", &format!("{pid}\n"));
         let system = System { proc: "/proc".into(), ..fixture.system() };
@@ -330,12 +330,12 @@ mod tests {
         settings.processes.cgroup = "web".to_owned();
         let mut collector = COLLECTOR.open(&settings, &system);
         fixture.advance_s(0.2);
-        assert_eq!(collector.sample().sched.expect("there").threads, Some(1));
-        child.kill().expect("killed");
-        child.wait().expect("ended");
+        assert_eq!(collector.sample().sched.expect("a value").threads, Some(1));
+        child.kill().expect("the process is killed");
+        child.wait().expect("the thread ends");
         fixture.advance_s(0.2);
         let sample = collector.sample();
-        assert_eq!(sample.sched.expect("there").threads, Some(0));
+        assert_eq!(sample.sched.expect("a value").threads, Some(0));
         assert!(sample.absent.contains_key("sched.run_delay_s_per_s"));
     }
 }

@@ -1,7 +1,7 @@
-//! How many workers of Apache and php-fpm are busy, from their own status pages.
+//! The numbers of busy workers of Apache and php-fpm, from their own status pages.
 //!
-//! The pages are fetched once a second by a thread of its own: one that hangs is given up after a second, and never
-//! holds up the other collectors. A Sample carries the last answers.
+//! A thread of its own fetches the pages once a second. A page that hangs is given up after a second, and never delays
+//! the other collectors. A Sample carries the last answers.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -17,9 +17,9 @@ use crate::config::Settings;
 use crate::reason::Reason;
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// A page that takes longer has all its workers busy, or hangs.
+/// Longest time for a page; a server that takes longer hangs, or has no free worker.
 const PAGE_WITHIN: Duration = Duration::from_secs(1);
-/// Both pages may take a second, then comes a pause of up to a second.
+/// Age up to which an answer is used: each of both pages may take a second, and the pause before them another.
 const FRESH_NS: u64 = 4_000_000_000;
 /// Fetching goes a few calls deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -44,7 +44,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         "" => Err(format!("`{name}` is not set").into()),
         text => Page::parse(text).map_err(|error| error.to_string().into()),
     };
-    let pages = Pages {
+    let pages = ConfiguredPages {
         apache: page("server.apache_status_url", &settings.server.apache_status_url),
         php: page("server.php_status", &settings.server.php_status),
     };
@@ -53,33 +53,33 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     } else {
         Poller::Ready(pages)
     };
-    Box::new(Status { system: system.clone(), poller, last: None })
+    Box::new(StatusPages { system: system.clone(), poller, last: None })
 }
 
-struct Pages {
+struct ConfiguredPages {
     apache: Result<Page, Reason>,
     php: Result<Page, Reason>,
 }
 
-/// What both pages show, or why there is no page.
-struct Answer {
-    apache: Result<apache::Status, Reason>,
-    php: Result<php_fpm::Status, Reason>,
+/// The contents of both pages, or why there is none.
+struct PageAnswers {
+    apache: Result<apache::ApacheStatus, Reason>,
+    php: Result<php_fpm::PhpFpmStatus, Reason>,
 }
 
 enum Poller {
-    Ready(Pages),
-    Running(Receiver<Answer>),
+    Ready(ConfiguredPages),
+    Running(Receiver<PageAnswers>),
     Failed(Reason),
 }
 
-struct Status {
+struct StatusPages {
     system: System,
     poller: Poller,
-    last: Option<(u64, Answer)>,
+    last: Option<(u64, PageAnswers)>,
 }
 
-impl Status {
+impl StatusPages {
     fn start(&mut self) {
         if !matches!(self.poller, Poller::Ready(_)) {
             return;
@@ -96,8 +96,8 @@ impl Status {
     }
 }
 
-/// Fetches until nobody listens.
-fn poll(pages: &Pages, answers: &SyncSender<Answer>) {
+/// Fetches the pages until the receiver is dropped.
+fn poll(pages: &ConfiguredPages, answers: &SyncSender<PageAnswers>) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let fetch = |page: &Result<Page, Reason>| {
         page.as_ref()
@@ -107,12 +107,13 @@ fn poll(pages: &Pages, answers: &SyncSender<Answer>) {
     };
     loop {
         let start = Instant::now();
-        let answer = Answer {
+        let answer = PageAnswers {
             apache: fetch(&pages.apache).and_then(|page| {
-                apache::Status::parse(&page).ok_or_else(|| "the page has no BusyWorkers: it must end in ?auto".into())
+                apache::ApacheStatus::parse(&page)
+                    .ok_or_else(|| "the page has no BusyWorkers: it must end in ?auto".into())
             }),
             php: fetch(&pages.php).and_then(|page| {
-                php_fpm::Status::parse(&page)
+                php_fpm::PhpFpmStatus::parse(&page)
                     .ok_or_else(|| "the page is not php-fpm's status as JSON: it must end in ?json".into())
             }),
         };
@@ -123,7 +124,7 @@ fn poll(pages: &Pages, answers: &SyncSender<Answer>) {
     }
 }
 
-impl Collector for Status {
+impl Collector for StatusPages {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.drain();
         let now_ns = (self.system.monotonic_ns)();
@@ -149,22 +150,22 @@ impl Collector for Status {
 }
 
 /// The section, unless there is no page at all.
-fn section(sample: &mut Sample, answer: &Answer) -> Result<WebServer, Reason> {
-    let Answer { apache, php } = answer;
+fn section(sample: &mut Sample, answer: &PageAnswers) -> Result<WebServer, Reason> {
+    let PageAnswers { apache, php } = answer;
     if let (Err(apache), Err(php)) = (apache, php) {
         return Err(format!("{apache}; {php}").into());
     }
     let mut server = WebServer::default();
-    let workers = |of: fn(&apache::Status) -> u64| apache.as_ref().map(of).map_err(Reason::clone);
+    let workers = |read: fn(&apache::ApacheStatus) -> u64| apache.as_ref().map(read).map_err(Reason::clone);
     put!(sample, server.apache_busy_workers, workers(|status| status.busy_workers));
     put!(sample, server.apache_idle_workers, workers(|status| status.idle_workers));
-    let fpm = |of: fn(&php_fpm::Status) -> u64| php.as_ref().map(of).map_err(Reason::clone);
-    put!(sample, server.php_active_processes, fpm(|fpm| fpm.active));
-    put!(sample, server.php_idle_processes, fpm(|fpm| fpm.idle));
+    let processes = |read: fn(&php_fpm::PhpFpmStatus) -> u64| php.as_ref().map(read).map_err(Reason::clone);
+    put!(sample, server.php_active_processes, processes(|fpm| fpm.active));
+    put!(sample, server.php_idle_processes, processes(|fpm| fpm.idle));
     let queue =
         php.as_ref().map_err(Reason::clone).and_then(|fpm| fpm.queue().map_err(|error| error.to_string().into()));
     put!(sample, server.php_listen_queue, queue);
-    let reached = fpm(|fpm| fpm.max_children_reached);
+    let reached = processes(|fpm| fpm.max_children_reached);
     put!(sample, server.php_max_children_reached, reached);
     Ok(server)
 }
@@ -183,9 +184,9 @@ mod tests {
     #[test]
     fn the_page_that_is_there_is_given_and_the_other_has_its_reason() {
         let mut sample = Sample::default();
-        let apache = apache::Status::parse("BusyWorkers: 3\nIdleWorkers: 61\n").ok_or_else(|| "".into());
-        let answer = Answer { apache, php: Err("`server.php_status` is not set".into()) };
-        let server = section(&mut sample, &answer).expect("there");
+        let apache = apache::ApacheStatus::parse("BusyWorkers: 3\nIdleWorkers: 61\n").ok_or_else(|| "".into());
+        let answer = PageAnswers { apache, php: Err("`server.php_status` is not set".into()) };
+        let server = section(&mut sample, &answer).expect("a value");
         assert_eq!((server.apache_busy_workers, server.apache_idle_workers), (Some(3), Some(61)));
         assert_eq!(server.php_listen_queue, None);
         assert_eq!(sample.absent["server.php_listen_queue"], "`server.php_status` is not set");

@@ -1,5 +1,5 @@
-//! A section that is read once a second, because its files are expensive to read: its rates are of that time, and stay in the Samples
-//! until the next reading.
+//! Sections whose files are expensive to read, and are therefore read once a second. Their rates refer to that second,
+//! and are repeated in the Samples until the next reading.
 
 use std::rc::Rc;
 
@@ -12,30 +12,31 @@ use crate::reason::Reason;
 /// A little less than a second, since periods end early or late by a little.
 const EVERY_NS: u64 = 950_000_000;
 
-/// Whether a section was read for this Sample, or is repeated.
+/// Whether a section is a new reading or a repeated one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
-    /// For this one.
+pub enum Freshness {
+    /// Read for this Sample.
     Fresh,
-    /// For one before.
+    /// Read for an earlier Sample.
     Repeated,
 }
 
-/// Puts the section of the first Sample into the second.
-pub type Copy = fn(&Sample, &mut Sample, Reading);
+/// Copies the section from the first Sample into the second.
+pub type CopySection = fn(&Sample, &mut Sample, Freshness);
 
 /// A collector that is read once a second.
 pub struct Slow<C> {
     inner: C,
     monotonic_ns: Rc<dyn Fn() -> u64>,
-    copy: Copy,
-    /// When it was read last and what came of it; at first nothing.
+    copy: CopySection,
+    /// The time and the result of the last reading; at first `None`.
     last: Option<(u64, Sample, Result<(), Reason>)>,
 }
 
 impl<C: Collector + 'static> Slow<C> {
-    /// Takes the collector's first reading now. The first period is read to its end, whatever its length.
-    pub fn open(mut inner: C, system: &System, copy: Copy) -> Box<dyn Collector> {
+    /// Takes the collector's first reading now. The next reading is at the end of the first period, whatever its
+    /// length.
+    pub fn open(mut inner: C, system: &System, copy: CopySection) -> Box<dyn Collector> {
         let _ = inner.collect(&mut Sample::default());
         Box::new(Slow { inner, monotonic_ns: system.monotonic_ns.clone(), copy, last: None })
     }
@@ -45,16 +46,16 @@ impl<C: Collector> Collector for Slow<C> {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let now_ns = (self.monotonic_ns)();
         let fresh = self.last.take().filter(|(read_ns, ..)| now_ns.saturating_sub(*read_ns) < EVERY_NS);
-        let reading = if fresh.is_some() { Reading::Repeated } else { Reading::Fresh };
-        let (_, read, outcome) = self.last.insert(fresh.unwrap_or_else(|| {
+        let freshness = if fresh.is_some() { Freshness::Repeated } else { Freshness::Fresh };
+        let (_, read, result) = self.last.insert(fresh.unwrap_or_else(|| {
             let mut read = Sample::default();
-            let outcome = self.inner.collect(&mut read);
-            (now_ns, read, outcome)
+            let result = self.inner.collect(&mut read);
+            (now_ns, read, result)
         }));
-        outcome.clone()?;
+        result.clone()?;
         sample.absent.extend(read.absent.iter().map(|(name, reason)| (name.clone(), reason.clone())));
         sample.absence_causes.extend(read.absence_causes.iter().map(|(name, cause)| (name.clone(), *cause)));
-        (self.copy)(read, sample, reading);
+        (self.copy)(read, sample, freshness);
         Ok(())
     }
 }
@@ -80,20 +81,20 @@ mod tests {
     #[test]
     fn it_is_read_in_the_first_period_and_then_once_a_second() {
         let fixture = Fixture::new(&[]);
-        let mut slow = Slow::open(Count(0), &fixture.system(), |from, to, reading| {
+        let mut slow = Slow::open(Count(0), &fixture.system(), |from, to, freshness| {
             to.memory.clone_from(&from.memory);
-            to.absent.insert("reading".to_owned(), format!("{reading:?}"));
+            to.absent.insert("reading".to_owned(), format!("{freshness:?}"));
         });
-        let mut seen = Vec::new();
+        let mut readings = Vec::new();
         for _ in 0..12 {
             fixture.advance_s(0.2);
             let mut sample = Sample::default();
             slow.collect(&mut sample).expect("a section");
-            let count = sample.memory.expect("there").oom_kills.expect("there");
+            let count = sample.memory.expect("a value").oom_kills.expect("a value");
             assert_eq!(sample.absent["memory.available"], format!("reading {count}"));
-            seen.push((count, sample.absent["reading"] == "Fresh"));
+            readings.push((count, sample.absent["reading"] == "Fresh"));
         }
-        let fresh: Vec<u64> = seen.iter().filter(|(_, fresh)| *fresh).map(|(count, _)| *count).collect();
-        assert_eq!((fresh, seen[4], seen[5]), (vec![1, 2, 3], (1, false), (2, true)));
+        let fresh: Vec<u64> = readings.iter().filter(|(_, is_fresh)| *is_fresh).map(|(count, _)| *count).collect();
+        assert_eq!((fresh, readings[4], readings[5]), (vec![1, 2, 3], (1, false), (2, true)));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
 use slackwater_node::system::System;
-use slackwater_sniffer::{Buckets, LiveSettings, Period, RouteFigures, TrackerSettings};
+use slackwater_sniffer::{Buckets, LiveSettings, Period, Port, RouteFigures, TrackerSettings};
 
 use super::metric::{count, metrics};
 use super::{Collector, CollectorKind, put};
@@ -13,11 +13,10 @@ use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::pace::Watch;
 use crate::reason::Reason;
-use crate::watched::{Port, tracker_settings};
 
-/// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
+/// Time after which a failed capture (the interface is not up yet, or went away) is tried again.
 const RETRY_NS: u64 = 5_000_000_000;
-/// So many answers to requests of before may come without them.
+/// Most answers in a period that may belong to requests from before the capture.
 const MOST_FROM_BEFORE: u64 = 3;
 
 /// The collector and its metrics.
@@ -39,7 +38,7 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
     },
 };
 
-/// Opens the capture; where that fails it is tried again and again.
+/// Opens the capture; a capture that fails is tried again and again.
 fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let mut wire = Wire {
         settings: settings.sniffer.clone(),
@@ -56,11 +55,11 @@ fn no_capture(why: &Reason) -> Reason {
     Reason { cause: why.cause.or(Some(AbsenceCause::NoCapture)), text: format!("no capture: {why}") }
 }
 
-/// What ended in a period.
-struct Taken {
+/// The traffic of a period.
+struct TrafficPeriod {
     period: Period,
     sampled_share: f64,
-    /// Packets dropped meanwhile.
+    /// Packets that the kernel dropped.
     drops: Result<u64, Reason>,
     elapsed_s: f64,
     /// CPU time of the sniffer.
@@ -70,7 +69,7 @@ struct Taken {
 struct Wire {
     settings: SnifferSettings,
     system: System,
-    /// The reason why there is none, and when to try again.
+    /// The capture, or why there is none and when to try again.
     capture: Result<Capture, (Reason, u64)>,
     last_ns: u64,
     times: Buckets,
@@ -84,9 +83,8 @@ impl Wire {
             let why = "no capture: no interface is configured";
             Err((Reason::new(AbsenceCause::NoInterface, why), u64::MAX))
         } else {
-            let sample_seed = fastrand::u64(..);
-            let tracker = tracker_settings(&self.settings.ports, &self.settings.routes);
-            let tracker = TrackerSettings { sample_seed, ..tracker };
+            let watched = TrackerSettings::watching(&self.settings.ports, &self.settings.routes);
+            let tracker = TrackerSettings { sample_seed: fastrand::u64(..), ..watched };
             let live = LiveSettings {
                 interface: self.settings.interface.clone(),
                 ports: tracker.ports.clone(),
@@ -103,15 +101,15 @@ impl Wire {
         self.capture = Err((no_capture(&Reason::from(error.to_string())), retry_ns));
     }
 
-    /// What ended since the last call, and what it took.
-    fn take(&mut self) -> Option<Taken> {
+    /// The traffic since the last call.
+    fn take(&mut self) -> Option<TrafficPeriod> {
         let capture = self.capture.as_mut().ok()?;
         let now_ns = (self.system.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
         let period = capture.take_period((self.system.wall_ns)());
         self.times += period.buckets;
         let (drops, cpu_s) = (capture.take_drops(), capture.take_cpu_s());
-        Some(Taken { period, sampled_share: capture.tracker.share().as_f64(), drops, elapsed_s, cpu_s })
+        Some(TrafficPeriod { period, sampled_share: capture.tracker.share().as_f64(), drops, elapsed_s, cpu_s })
     }
 }
 
@@ -154,7 +152,7 @@ impl Collector for Wire {
     }
 }
 
-/// A port whose answers are no messages has requests that nobody counts: the figures would be too small.
+/// Fails when a port speaks another protocol: its requests are not counted, and the figures would be too small.
 fn foreign(period: &Period, ports: &[Port]) -> Result<(), Reason> {
     if period.foreign_ports.is_empty() {
         return Ok(());
@@ -165,17 +163,17 @@ fn foreign(period: &Period, ports: &[Port]) -> Result<(), Reason> {
     });
     let wanted: Vec<String> =
         measured.map(|port| serde_json::to_string(&port).unwrap_or_else(|_| port.number.to_string())).collect();
-    let found: Vec<String> = period.foreign_ports.iter().map(ToString::to_string).collect();
+    let faults: Vec<String> = period.foreign_ports.iter().map(ToString::to_string).collect();
     let text = format!(
         "{}: requests there cannot be counted; in node.toml write [sniffer] ports = [{}]",
-        found.join("; "),
+        faults.join("; "),
         wanted.join(", ")
     );
     Err(Reason::new(AbsenceCause::OtherProtocol, text))
 }
 
-/// Where the requests come in another way, as with some routes and tunnels, the answers alone are seen. A few of them
-/// belong to requests from before the capture.
+/// Fails when only answers were captured, because the requests arrive another way, as with some routes and tunnels. A
+/// few answers may belong to requests from before the capture.
 fn both_ways(period: &Period, interface: &str) -> Result<(), Reason> {
     let Period { exchanges, in_flight, counts, .. } = period;
     let answers = counts.orphan_responses;
@@ -189,14 +187,14 @@ fn both_ways(period: &Period, interface: &str) -> Result<(), Reason> {
     Err(text.into())
 }
 
-/// The section of the Sample; what is not there goes to `sample.absent`.
-fn section(sample: &mut Sample, taken: Taken) -> Traffic {
-    let Taken { period, sampled_share, drops, elapsed_s, cpu_s } = taken;
+/// The section of the Sample; values that are not available go to `sample.absent`.
+fn section(sample: &mut Sample, taken: TrafficPeriod) -> Traffic {
+    let TrafficPeriod { period, sampled_share, drops, elapsed_s, cpu_s } = taken;
     let counts = &period.counts;
     let mut traffic = Traffic {
         in_flight: Some(period.in_flight),
         oldest_unanswered_ms: Some(period.oldest_unanswered_ms),
-        // Requests that need no answer are not missing one.
+        // Requests that ask for no answer do not lack one.
         unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
         holes: Some(counts.holes),
         sampled_share: Some(sampled_share),
@@ -232,14 +230,14 @@ fn of_route(route: &RouteFigures, elapsed_s: f64) -> RouteTraffic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collectors::Active;
+    use crate::collectors::ActiveCollector;
     use slackwater_sniffer::LEAST_CONNECTIONS;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
-    fn taken(period: Period, drops: Result<u64, Reason>, elapsed_s: f64) -> Taken {
-        Taken { period, sampled_share: 0.25, drops, elapsed_s, cpu_s: 0.001 }
+    fn taken(period: Period, drops: Result<u64, Reason>, elapsed_s: f64) -> TrafficPeriod {
+        TrafficPeriod { period, sampled_share: 0.25, drops, elapsed_s, cpu_s: 0.001 }
     }
 
     #[test]
@@ -271,9 +269,9 @@ mod tests {
         period.counts.orphan_responses = MOST_FROM_BEFORE;
         assert_eq!(both_ways(&period, "eth0"), Ok(()), "of requests from before the capture");
         period.counts.orphan_responses = 60;
-        let reason = both_ways(&period, "eth0").expect_err("one way only");
-        let said = "60 answers were seen on eth0, and no request: the requests come in another way; ";
-        assert!(reason.text.starts_with(said), "{}", reason.text);
+        let reason = both_ways(&period, "eth0").expect_err("one direction is missing");
+        let text = "60 answers were seen on eth0, and no request: the requests come in another way; ";
+        assert!(reason.text.starts_with(text), "{}", reason.text);
         for seen in [Period { exchanges: 1, ..period.clone() }, Period { in_flight: 1, ..period.clone() }] {
             assert_eq!(both_ways(&seen, "eth0"), Ok(()));
         }
@@ -342,21 +340,21 @@ mod tests {
     /// Both ends of connections on the loopback interface, all played by the test.
     fn exchange_on_each(pairs: &mut [(TcpStream, TcpStream)]) {
         for (client, server) in pairs {
-            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("open");
-            assert!(server.read(&mut [0; 1_024]).expect("open") > 0);
-            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").expect("open");
-            assert!(client.read(&mut [0; 1_024]).expect("open") > 0);
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("an open connection");
+            assert!(server.read(&mut [0; 1_024]).expect("an open connection") > 0);
+            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").expect("an open connection");
+            assert!(client.read(&mut [0; 1_024]).expect("an open connection") > 0);
         }
     }
 
-    /// Takes Samples of the traffic until one is so.
-    fn sample_until(collector: &mut Active, mut meanwhile: impl FnMut(), is_so: impl Fn(&Traffic) -> bool) -> Traffic {
+    /// Takes Samples of the traffic until the condition holds for one.
+    fn sample_until(active: &mut ActiveCollector, mut act: impl FnMut(), holds: impl Fn(&Traffic) -> bool) -> Traffic {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
-            meanwhile();
-            collector.collector.drain();
-            let traffic = collector.sample().traffic.expect("an open capture");
-            if is_so(&traffic) {
+            act();
+            active.collector.drain();
+            let traffic = active.sample().traffic.expect("an open capture");
+            if holds(&traffic) {
                 return traffic;
             }
             assert!(Instant::now() < deadline, "{traffic:?}");
@@ -366,7 +364,7 @@ mod tests {
     #[test]
     fn above_the_budget_the_share_falls_and_when_the_load_is_gone_it_rises() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("bound");
+        let address = listener.local_addr().expect("an address");
         let mut settings = Settings::default();
         settings.sniffer.interface = "lo".to_owned();
         settings.sniffer.ports = vec![address.port().to_string().parse().expect("a port")];
@@ -377,7 +375,8 @@ mod tests {
         }
         // Enough that a half of them is a sample.
         let connections = 4 * LEAST_CONNECTIONS;
-        let pair = |_| (TcpStream::connect(address).expect("it listens"), listener.accept().expect("connected").0);
+        let pair =
+            |_| (TcpStream::connect(address).expect("the server listens"), listener.accept().expect("a connection").0);
         let mut pairs: Vec<_> = (0..connections).map(pair).collect();
         let whole = collector.sample().traffic.expect("an open capture");
         assert_eq!((whole.sampled_share, whole.rps_error), (Some(1.0), Some(0.0)));

@@ -1,4 +1,4 @@
-//! Serves the page: GET and HEAD of two paths, few connections at a time, each for a short time.
+//! Serves the page: GET and HEAD of two paths, with few connections at a time and little time for each.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -35,12 +35,12 @@ pub async fn listen(address: &str) -> Result<TcpListener, Error> {
     listener::listen("metrics.listen", address).await
 }
 
-/// Serves until it is dropped.
+/// Serves until the future is dropped.
 pub async fn serve(listener: TcpListener, metrics: Metrics) {
     listener::serve(listener, MOST_CONNECTIONS, CONNECTION_ENDS_AFTER, |stream| talk(stream, metrics.clone())).await;
 }
 
-/// One request and its answer. What goes wrong with a connection is its peer's business.
+/// Answers one request. Errors of a connection are its peer's business.
 async fn talk(stream: TcpStream, metrics: Metrics) {
     let answer = service_fn(|request: Request<hyper::body::Incoming>| {
         let answer = answer(request.method(), request.uri().path(), &metrics);
@@ -101,7 +101,7 @@ mod tests {
     fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = std::net::TcpStream::connect(address).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a deadline");
-        stream.write_all(request.as_bytes()).expect("sent");
+        stream.write_all(request.as_bytes()).expect("the peer reads");
         let mut answer = String::new();
         // A reset ends the answer too.
         let _ = stream.read_to_string(&mut answer);

@@ -1,7 +1,7 @@
-//! The page for Prometheus: what the Samples show, as gauges, and summed up since the start, as counters.
+//! The page for Prometheus: the Samples' values as gauges, and their sums since the start as counters.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -9,18 +9,20 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use rustix::thread::ClockId;
 use slackwater_messages::Sample;
+use slackwater_node::sync::lock;
 use slackwater_sniffer::{BUCKET_BOUNDS_S, Buckets};
 
-use crate::bus::Sent;
+use crate::bus::SampleCounts;
 use crate::collectors::metric::{Metric, MetricKind, metrics};
-use crate::collectors::{Active, COLLECTORS, Outcome};
+use crate::collectors::{ActiveCollector, COLLECTORS, CollectorRun};
+use crate::timer::clock_ns;
 
 pub mod http;
 pub mod orca;
 
-use orca::Report;
+use orca::LoadTracker;
 
-/// What the page shows of a Sample: the collectors' metrics, then those of no collector.
+/// The metrics that the page shows of a Sample: the collectors' own, then those of no collector.
 fn all_metrics() -> impl Iterator<Item = &'static Metric> {
     const OTHERS: &[Metric] = metrics! {
         Count "periods_missed" "Periods left out because the one before took too long." => |s| Some(s.periods_missed as f64);
@@ -28,61 +30,61 @@ fn all_metrics() -> impl Iterator<Item = &'static Metric> {
     COLLECTORS.iter().flat_map(|kind| kind.metrics).chain(OTHERS)
 }
 
-/// Everything that the page shows, as of the last Sample. Clones share it.
+/// The figures of the page, as of the last Sample. Clones share them.
 #[derive(Clone)]
 pub struct Metrics {
-    figures: Arc<Mutex<Figures>>,
+    figures: Arc<Mutex<PageFigures>>,
     registry: Arc<Registry>,
 }
 
-/// One value for each metric, and what no Sample carries.
+/// One value for each metric, and the figures that no Sample carries.
 #[derive(Debug)]
-struct Figures {
+struct PageFigures {
     node: String,
     pool: String,
     values: Vec<Option<f64>>,
-    outcomes: Vec<(&'static str, Outcome)>,
+    runs: Vec<(&'static str, CollectorRun)>,
     samples: u64,
-    sent: Sent,
+    sent: SampleCounts,
     asks: u64,
     times: Option<Buckets>,
-    report: Report,
+    report: LoadTracker,
 }
 
 impl Metrics {
-    /// Nothing is known yet.
+    /// A page on which nothing is known yet.
     pub fn new(node: &str, pool: &str) -> Metrics {
-        let figures = Arc::new(Mutex::new(Figures {
+        let figures = Arc::new(Mutex::new(PageFigures {
             node: node.to_owned(),
             pool: pool.to_owned(),
             values: vec![None; all_metrics().count()],
-            outcomes: Vec::new(),
+            runs: Vec::new(),
             samples: 0,
-            sent: Sent::default(),
+            sent: SampleCounts::default(),
             asks: 0,
             times: None,
-            report: Report::default(),
+            report: LoadTracker::default(),
         }));
         let mut registry = Registry::with_prefix("slackwater");
-        registry.register_collector(Box::new(Page(Arc::clone(&figures))));
+        registry.register_collector(Box::new(PageCollector(Arc::clone(&figures))));
         Metrics { figures, registry: Arc::new(registry) }
     }
 
     /// Takes in a Sample, how its collectors' runs went, and the response times since the start.
-    pub fn take(&self, sample: &Sample, collectors: &[Active], times: Option<Buckets>) {
+    pub fn take(&self, sample: &Sample, collectors: &[ActiveCollector], times: Option<Buckets>) {
         let mut figures = self.lock();
         for (metric, value) in all_metrics().zip(&mut figures.values) {
             *value = next(metric, *value, sample);
         }
-        figures.outcomes.clear();
-        figures.outcomes.extend(collectors.iter().map(|active| (active.name, active.last)));
+        figures.runs.clear();
+        figures.runs.extend(collectors.iter().map(|active| (active.name, active.last)));
         figures.samples += 1;
         figures.times = times.or(figures.times);
         figures.report.take(sample);
     }
 
-    /// Takes in what became of the Samples.
-    pub fn sent(&self, sent: Sent) {
+    /// Takes in how many Samples were published and dropped.
+    pub fn sent(&self, sent: SampleCounts) {
         self.lock().sent = sent;
     }
 
@@ -91,14 +93,14 @@ impl Metrics {
         self.lock().asks = taken;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Figures> {
-        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PageFigures> {
+        lock(&self.figures)
     }
 
     /// The page in the format of OpenMetrics, which Prometheus reads.
     ///
     /// # Errors
-    /// None that can happen: text is written to memory.
+    /// None in practice: text is written to memory.
     pub fn page(&self) -> Result<String, fmt::Error> {
         let mut page = String::with_capacity(16 * 1024);
         text::encode(&mut page, &self.registry)?;
@@ -112,7 +114,7 @@ impl Metrics {
     }
 }
 
-/// A counter keeps its sum when the Sample has no value; a gauge that has none is gone.
+/// A metric's next value. A counter keeps its sum when the Sample has no value; a gauge without a value is left out.
 fn next(metric: &Metric, value: Option<f64>, sample: &Sample) -> Option<f64> {
     let new = (metric.read)(sample).filter(|new| new.is_finite());
     match metric.kind {
@@ -130,20 +132,20 @@ fn sum(value: Option<f64>, more: Option<f64>) -> Option<f64> {
 }
 
 #[derive(Debug)]
-struct Page(Arc<Mutex<Figures>>);
+struct PageCollector(Arc<Mutex<PageFigures>>);
 
-impl Collector for Page {
+impl Collector for PageCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let figures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let figures = lock(&self.0);
         let labels = [("node", figures.node.as_str()), ("pool", &figures.pool), ("version", env!("CARGO_PKG_VERSION"))];
         let mut info = encoder.encode_descriptor("monitor", "The monitor and its version.", None, MetricType::Info)?;
         info.encode_info(&labels)?;
         let values: Vec<(&Metric, f64)> =
             all_metrics().zip(&figures.values).filter_map(|(metric, value)| Some((metric, (*value)?))).collect();
-        for family in values.chunk_by(|(one, _), (next, _)| one.name == next.name) {
+        for family in values.chunk_by(|(metric, _), (next, _)| metric.name == next.name) {
             encode_family(&mut encoder, family)?;
         }
-        encode_outcomes(&mut encoder, &figures.outcomes)?;
+        encode_runs(&mut encoder, &figures.runs)?;
         for (name, help, value) in [
             ("samples_taken", "Samples taken.", figures.samples),
             ("samples_published", "Samples handed to a connection with the bus.", figures.sent.published),
@@ -162,7 +164,7 @@ impl Collector for Page {
 
 fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &[(&Metric, f64)]) -> fmt::Result {
     let Some((first, _)) = family.first() else { return Ok(()) };
-    // The first metric of a name has the help, also when it has no value.
+    // The help stands with the first metric of a name, which may have no value now.
     let help = all_metrics().find(|metric| metric.name == first.name).map_or("", |metric| metric.help);
     let kind = if first.kind == MetricKind::Gauge { MetricType::Gauge } else { MetricType::Counter };
     let mut metric = encoder.encode_descriptor(first.name, help, None, kind)?;
@@ -170,8 +172,8 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &[(&Metric, f64)])
         MetricType::Gauge => metric.encode_gauge(&value),
         _ => metric.encode_counter::<NoLabelSet, f64, f64>(&value, None),
     };
-    for (metric_of, value) in family {
-        match metric_of.label {
+    for (member, value) in family {
+        match member.label {
             Some(label) => encode(&mut metric.encode_family(&[label])?, *value)?,
             None => encode(&mut metric, *value)?,
         }
@@ -179,17 +181,17 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &[(&Metric, f64)])
     Ok(())
 }
 
-fn encode_outcomes(encoder: &mut DescriptorEncoder<'_>, outcomes: &[(&str, Outcome)]) -> fmt::Result {
+fn encode_runs(encoder: &mut DescriptorEncoder<'_>, runs: &[(&str, CollectorRun)]) -> fmt::Result {
     let help = "Wall time of the collector's last run.";
     let mut durations =
         encoder.encode_descriptor("monitor_collector_duration_seconds", help, None, MetricType::Gauge)?;
-    for (collector, outcome) in outcomes {
-        durations.encode_family(&[("collector", *collector)])?.encode_gauge(&outcome.duration.as_secs_f64())?;
+    for (collector, run) in runs {
+        durations.encode_family(&[("collector", *collector)])?.encode_gauge(&run.duration.as_secs_f64())?;
     }
     let help = "Whether the collector's last run gave a section.";
     let mut successes = encoder.encode_descriptor("monitor_collector_success", help, None, MetricType::Gauge)?;
-    for (collector, outcome) in outcomes {
-        successes.encode_family(&[("collector", *collector)])?.encode_gauge(&u64::from(outcome.success))?;
+    for (collector, run) in runs {
+        successes.encode_family(&[("collector", *collector)])?.encode_gauge(&u64::from(run.success))?;
     }
     Ok(())
 }
@@ -204,8 +206,7 @@ fn encode_times(encoder: &mut DescriptorEncoder<'_>, times: &Buckets) -> fmt::Re
 }
 
 fn own_cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    clock_ns(ClockId::ProcessCPUTime) as f64 / 1e9
 }
 
 #[cfg(test)]
@@ -241,7 +242,7 @@ mod tests {
         for rps in [Some(10.0), Some(20.0), None] {
             metrics.take(&sample(rps), &[], None);
         }
-        metrics.sent(Sent { published: 2, dropped: 1 });
+        metrics.sent(SampleCounts { published: 2, dropped: 1 });
         metrics.asks(3);
         let page = metrics.page().expect("text");
         for line in [
@@ -256,8 +257,8 @@ mod tests {
             "slackwater_asks_total 3",
             "# EOF",
         ] {
-            let near = |found: &str| found == line || found.starts_with(&format!("{line}0000"));
-            assert!(page.lines().any(near), "{line} is missing:\n{page}");
+            let is_near = |shown: &str| shown == line || shown.starts_with(&format!("{line}0000"));
+            assert!(page.lines().any(is_near), "{line} is missing:\n{page}");
         }
         for absent in ["requests_in_flight", "response_time_seconds", "steal", "canary"] {
             assert!(!page.contains(absent), "{absent}:\n{page}");
@@ -280,21 +281,21 @@ mod tests {
             "slackwater_monitor_collector_success{collector=\"memory\"} 0",
             "slackwater_monitor_collector_duration_seconds{collector=\"cpu\"} ",
         ] {
-            assert!(page.lines().any(|found| found.starts_with(line)), "{line} is missing:\n{page}");
+            assert!(page.lines().any(|shown| shown.starts_with(line)), "{line} is missing:\n{page}");
         }
     }
 
     #[test]
     fn names_are_conventional_and_metrics_of_one_name_follow_each_other() {
-        let mut seen: Vec<&str> = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
         for metric in all_metrics() {
             let is_safe = metric.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
             assert!(is_safe && !metric.name.ends_with("_total") && !metric.name.contains("_ms"), "{}", metric.name);
-            if seen.last() == Some(&metric.name) {
+            if names.last() == Some(&metric.name) {
                 assert!(metric.label.is_some() && metric.help.is_empty(), "{}", metric.name);
             } else {
-                assert!(!seen.contains(&metric.name) && metric.help.ends_with('.'), "{}", metric.name);
-                seen.push(metric.name);
+                assert!(!names.contains(&metric.name) && metric.help.ends_with('.'), "{}", metric.name);
+                names.push(metric.name);
             }
         }
     }
@@ -314,7 +315,7 @@ mod tests {
             "slackwater_response_time_seconds_sum 1.5",
             "slackwater_response_time_seconds_count 7",
         ] {
-            assert!(page.lines().any(|found| found == line), "{line} is missing:\n{page}");
+            assert!(page.lines().any(|shown| shown == line), "{line} is missing:\n{page}");
         }
     }
 }

@@ -12,7 +12,7 @@ const MEAN_OVER_S: f64 = 60.0;
 
 /// A load report. A value that is not known is left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Load {
+pub struct LoadReport {
     /// CPU time over what the scope may use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_utilization: Option<f64>,
@@ -29,16 +29,16 @@ pub struct Load {
     pub named_metrics: BTreeMap<&'static str, f64>,
 }
 
-/// The last load, and how high the cycles per instruction are beside the calmest minute since the start.
+/// The last load, and the ratio of the cycles per instruction to those of the calmest minute since the start.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
-    load: Load,
+pub struct LoadTracker {
+    load: LoadReport,
     sum: f64,
     for_s: f64,
     lowest: Option<f64>,
 }
 
-impl Report {
+impl LoadTracker {
     /// Takes a Sample in.
     pub fn take(&mut self, sample: &Sample) {
         let mut named_metrics = BTreeMap::new();
@@ -53,7 +53,7 @@ impl Report {
         if let Some(delay) = sample.sched.as_ref().and_then(|sched| sched.run_delay_per_cpu_s) {
             named_metrics.insert("slackwater.run_delay_per_cpu_s", delay);
         }
-        self.load = Load {
+        self.load = LoadReport {
             cpu_utilization: sample.cpu.as_ref().and_then(|cpu| cpu.utilisation),
             mem_utilization: sample.memory.as_ref().and_then(|memory| memory.available).map(|share| 1.0 - share),
             rps_fractional: sample.traffic.as_ref().and_then(|traffic| traffic.rps),
@@ -63,7 +63,7 @@ impl Report {
     }
 
     /// The load of the last Sample.
-    pub fn load(&self) -> &Load {
+    pub fn load(&self) -> &LoadReport {
         &self.load
     }
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_load_report_has_the_names_of_orca_and_leaves_out_what_is_not_known() {
-        let mut report = Report::default();
+        let mut report = LoadTracker::default();
         report.take(&sample(1.0));
         assert_eq!(
             serde_json::to_string(report.load()).expect("JSON"),
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_cpi_ratio_is_to_the_calmest_minute() {
-        let mut report = Report::default();
+        let mut report = LoadTracker::default();
         for cpi in [1.0, 3.0, 1.5, 1.5, 3.0] {
             report.take(&sample(cpi));
         }

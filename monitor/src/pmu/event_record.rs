@@ -4,12 +4,12 @@ use crate::reason::Reason;
 
 /// What is known of one event in a scope.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seen {
+pub struct EventRecord {
     /// Targets on which it is open.
     pub opened: usize,
     /// Why it is not open on the others.
     pub refused: Option<String>,
-    /// What it counted since it was opened, not scaled.
+    /// Its count since it was opened, not scaled.
     pub counted: u64,
     /// Time that it was on the hardware since then.
     pub running_ns: u64,
@@ -17,8 +17,8 @@ pub struct Seen {
     pub enabled_ns: u64,
 }
 
-impl Seen {
-    /// Why an event that can be encoded has no count, of so many targets; `None`: it counts, or had no chance yet.
+impl EventRecord {
+    /// Why an event that can be encoded has no count on so many targets; `None` when it counts, or had no chance yet.
     pub fn why_mute(&self, key: &str, targets: usize) -> Option<Reason> {
         match &self.refused {
             Some(reason) => Some(format!("{key}: {reason}").into()),

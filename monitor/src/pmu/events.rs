@@ -6,16 +6,16 @@ use super::libpfm::{Encoding, Libpfm};
 use crate::config::PMU_EVENTS;
 use crate::reason::Reason;
 
-/// What is counted. The order is that of the group: what comes last is left out first where files are short.
+/// An event that is counted. The order is that of the group: the last one is left out first where files are short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// CPU cycles that were not idle.
     Cycles,
-    /// Instructions that ended.
+    /// Retired instructions.
     Instructions,
-    /// Accesses of the cache that `CacheMisses` is of; which one that is depends on the CPU.
+    /// Accesses to a cache; which one depends on the CPU.
     CacheReferences,
-    /// Accesses that it could not answer.
+    /// Accesses that the same cache could not answer.
     CacheMisses,
     /// Loads that the last-level cache could not answer.
     LlcLoadMisses,
@@ -26,7 +26,7 @@ pub enum Event {
 /// Number of events.
 pub const COUNT: usize = EVENTS.len();
 
-/// All of them with the generic libpfm4 name.
+/// All events with their generic libpfm4 names.
 pub const EVENTS: [(Event, &str); 6] = [
     (Event::Cycles, "cycles"),
     (Event::Instructions, "instructions"),
@@ -43,10 +43,12 @@ impl Event {
     }
 }
 
-/// Names of what a CPU model can count and its kernel's generic event does not: (libpfm4's name of the model, event, name).
+/// Events that a CPU model can count although its kernel has no generic event for them: (libpfm4's name of the model,
+/// event, libpfm4's name of the event).
 ///
-/// AMD's kernels have no generic last-level event: demand fills from memory are what missed it. Intel's have no generic
-/// stall event since Skylake. Sources: the events tables of libpfm4 4.13; arch/x86/events/{amd,intel}/core.c.
+/// For AMD the kernel has no generic last-level event, so demand fills from memory are counted in its place. For Intel
+/// it has no generic stall event since Skylake. Sources: the events tables of libpfm4 4.13;
+/// arch/x86/events/{amd,intel}/core.c.
 pub const MODELS: &[(&str, Event, &str)] = &[
     (
         "amd64_fam17h_zen2",
@@ -63,10 +65,10 @@ pub const MODELS: &[(&str, Event, &str)] = &[
     ("spr", Event::StalledCycles, "CYCLE_ACTIVITY:STALLS_TOTAL"),
 ];
 
-/// An event of this machine: what it is called and how the kernel is asked for it.
+/// An event as it is counted on this machine.
 #[derive(Debug, Clone)]
-pub struct Wanted {
-    /// What it is.
+pub struct WantedEvent {
+    /// The event.
     pub event: Event,
     /// libpfm4's name.
     pub name: String,
@@ -74,9 +76,9 @@ pub struct Wanted {
     pub encoding: Result<Encoding, Reason>,
 }
 
-/// The events that are to be counted: the configured names before the CPU model's before the generic ones. An empty
-/// name leaves an event out.
-pub fn wanted(configured: &BTreeMap<String, String>, libpfm: &Libpfm) -> Vec<Wanted> {
+/// The events that are to be counted. The configured name comes before the CPU model's, and that before the generic
+/// one; an empty name leaves an event out.
+pub fn wanted(configured: &BTreeMap<String, String>, libpfm: &Libpfm) -> Vec<WantedEvent> {
     let models = libpfm.models();
     let name_of = |event: Event, generic: &str| {
         configured
@@ -89,14 +91,14 @@ pub fn wanted(configured: &BTreeMap<String, String>, libpfm: &Libpfm) -> Vec<Wan
         .iter()
         .map(|(event, generic)| (*event, name_of(*event, generic)))
         .filter(|(_, name)| !name.is_empty())
-        .map(|(event, name)| Wanted { event, encoding: libpfm.encode(&name), name })
+        .map(|(event, name)| WantedEvent { event, encoding: libpfm.encode(&name), name })
         .collect()
 }
 
 /// The name of an event on the models that are present.
 fn model_name(present: &[String], event: Event) -> Option<String> {
-    let known = MODELS.iter().find(|(model, of, _)| *of == event && present.iter().any(|name| name == model));
-    known.map(|(model, _, name)| format!("{model}::{name}"))
+    let entry = MODELS.iter().find(|(model, known, _)| *known == event && present.iter().any(|name| name == model));
+    entry.map(|(model, _, name)| format!("{model}::{name}"))
 }
 
 #[cfg(test)]

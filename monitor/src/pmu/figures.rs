@@ -1,43 +1,43 @@
-//! Counts of a scope become cycles per instruction, miss rates and the like. Pure.
+//! Turns a scope's counts into cycles per instruction, miss rates and the like. Pure.
 
 use slackwater_messages::ScopeCounters;
 
 use super::events::{COUNT, Event};
-use super::group::Change;
+use super::group::GroupCounts;
 use crate::reason::Reason;
 
-/// Ratios of fewer instructions than this mean nothing.
+/// Ratios over fewer instructions than this mean nothing.
 const LEAST_INSTRUCTIONS: f64 = 10_000.0;
 
 const NOT_EVERYWHERE: &str = "the counters were not on the hardware everywhere in this period";
 
 /// One event, summed over the targets.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sum {
-    /// Scaled to the whole of the time.
+pub struct EventSum {
+    /// The count, scaled to the whole time.
     pub count: f64,
     /// Targets on which it counted.
     pub targets: u32,
 }
 
-/// What a scope counted in one period.
+/// A scope's counts in one period.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
     /// The sum for each event.
-    pub sums: [Sum; COUNT],
+    pub sums: [EventSum; COUNT],
     /// Time in which groups should have counted, over all of them.
     pub enabled_ns: u64,
-    /// Time in which they did.
+    /// Time in which groups did count.
     pub running_ns: u64,
-    /// CPU time of what was counted: the time of the targets' first groups.
+    /// CPU time of the counted targets: the time of their first groups.
     pub first_enabled_ns: u64,
-    /// Targets of which something is missing: a group was not on the hardware at all, or its numbers went back.
+    /// Groups whose counts are missing: they were not on the hardware at all, or their numbers went back.
     pub silent: u32,
 }
 
 impl Tally {
-    /// Adds what one group of a target counted; `None`: its numbers went back.
-    pub fn add(&mut self, change: Option<&Change>, is_first: bool) {
+    /// Adds the counts of one group of a target; `None` means that its numbers went back.
+    pub fn add(&mut self, change: Option<&GroupCounts>, is_first: bool) {
         let Some(change) = change else {
             self.silent += 1;
             return;
@@ -53,31 +53,31 @@ impl Tally {
                     sum.targets += 1;
                 }
             }
-            // What never ran on a CPU in this period (an idle cgroup) has nothing to count there.
+            // A target that never ran on a CPU in this period (an idle cgroup) has nothing to count there.
             None => self.silent += u32::from(change.enabled_ns > 0),
         }
     }
 
-    fn sum(&self, event: Event) -> Sum {
+    fn sum(&self, event: Event) -> EventSum {
         self.sums[event as usize]
     }
 }
 
-/// What else the figures of a scope depend on.
+/// The inputs of a scope's figures beside its counts.
 #[derive(Debug, Clone, Copy)]
-pub struct Context<'a> {
+pub struct ScopeContext<'a> {
     /// Length of the period.
     pub elapsed_s: f64,
     /// Why an event has no count, by event: not encodable, refused, or open and never counting.
     pub mute: &'a [Option<Reason>; COUNT],
-    /// Why counts are those of a part of the scope only.
+    /// Why the counts cover only a part of the scope.
     pub partial: Option<&'a str>,
     /// Cycles per second of the time that CPUs were not idle.
     pub frequency_mhz: Result<f64, &'a str>,
 }
 
-/// The section of the scope, and (field, reason) of what is not in it.
-pub fn figures(scope: &str, tally: &Tally, context: Context<'_>) -> (ScopeCounters, Vec<(&'static str, Reason)>) {
+/// The scope's section, and (field, reason) for each figure that is not in it.
+pub fn figures(scope: &str, tally: &Tally, context: ScopeContext<'_>) -> (ScopeCounters, Vec<(&'static str, Reason)>) {
     let mut section = ScopeCounters { scope: scope.to_owned(), ..ScopeCounters::default() };
     let mut missing = Vec::new();
     let value = |event: Event| {
@@ -133,13 +133,13 @@ mod tests {
     use super::*;
     use crate::pmu::events::EVENTS;
 
-    fn change(counts: [u64; COUNT], enabled_ns: u64, running_ns: u64) -> Change {
+    fn change(counts: [u64; COUNT], enabled_ns: u64, running_ns: u64) -> GroupCounts {
         let counts = EVENTS.iter().zip(counts).map(|((event, ..), count)| (*event, count)).collect();
-        Change { enabled_ns, running_ns, counts }
+        GroupCounts { enabled_ns, running_ns, counts }
     }
 
-    fn context(mute: &[Option<Reason>; COUNT]) -> Context<'_> {
-        Context { elapsed_s: 0.5, mute, partial: None, frequency_mhz: Ok(2000.0) }
+    fn context(mute: &[Option<Reason>; COUNT]) -> ScopeContext<'_> {
+        ScopeContext { elapsed_s: 0.5, mute, partial: None, frequency_mhz: Ok(2000.0) }
     }
 
     const NONE_MUTE: [Option<Reason>; COUNT] = [const { None }; COUNT];
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn each_figure_is_there_or_has_its_reason() {
         let mute = std::array::from_fn(|_| Some(Reason::from("")));
-        let context = Context { partial: Some("a part"), frequency_mhz: Err("no clock"), ..context(&mute) };
+        let context = ScopeContext { partial: Some("a part"), frequency_mhz: Err("no clock"), ..context(&mute) };
         let (section, missing) = figures("pid", &Tally::default(), context);
         let expected = ScopeCounters { scope: "pid".to_owned(), ..ScopeCounters::default() };
         assert_eq!((section, missing.len()), (expected, 9));

@@ -1,20 +1,20 @@
-//! What can be opened with few files: one event on one CPU or thread is one.
+//! The events and targets that can be opened with few files: each event on each CPU or thread takes one file.
 
 use super::events::Event;
 use super::group::Target;
 use super::libpfm::Encoding;
 use crate::reason::Reason;
 
-/// Cycles and instructions: with less there are no figures.
+/// Cycles and instructions, without which there are no figures.
 const LEAST_EVENTS: usize = 2;
 
 /// Events, those that are left out, and targets.
 type Fit<'a> = (Vec<(Event, Encoding)>, Vec<&'a Event>, Vec<Target>);
 
-/// What can be opened with so many files: fewer events on each CPU, or all events of some of the threads.
+/// The events and targets that fit into so many files: fewer events on each CPU, or all events of some of the threads.
 ///
 /// # Errors
-/// How many files it would take.
+/// The number of files is too small for any figures.
 pub fn fitting<'a>(events: &'a [(Event, Encoding)], targets: &[Target], max_files: usize) -> Result<Fit<'a>, Reason> {
     if events.len() * targets.len() <= max_files {
         return Ok((events.to_vec(), Vec::new(), targets.to_vec()));

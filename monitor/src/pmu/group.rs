@@ -1,4 +1,4 @@
-//! Events that the kernel puts onto the hardware together and that are read at one moment, with their share of the time.
+//! Groups of events, which the kernel puts onto the hardware together and which are read at one moment.
 //!
 //! Source: perf_event_open(2).
 
@@ -12,12 +12,12 @@ use sys::bindings::{self, perf_event_attr};
 use super::events::{COUNT, Event};
 use super::libpfm::Encoding;
 
-/// What an event is counted of: everything on a CPU, a cgroup on a CPU, or a thread on all CPUs.
+/// Whose events are counted: everything on a CPU, a cgroup on a CPU, or a thread on all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// All that runs on this CPU.
     Cpu(i32),
-    /// What runs on the CPU and belongs to the cgroup whose open directory is named first.
+    /// The cgroup with this open directory (first number), on this CPU (second number).
     Cgroup(i32, i32),
     /// This thread.
     Thread(i32),
@@ -26,49 +26,49 @@ pub enum Target {
 /// How events are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Leaves the kernel's own work out.
+    /// Whether the kernel's own work is left out.
     pub user_only: bool,
-    /// Threads and processes that a thread starts later count with it.
+    /// Whether threads and processes that a thread starts later count with it.
     pub inherit: bool,
-    /// No more events than this in one group.
+    /// The most events in one group.
     pub largest: usize,
 }
 
-/// What one group counted between two readings.
+/// The counts of one group between two readings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Change {
+pub struct GroupCounts {
     /// Time in which the group should have counted.
     pub enabled_ns: u64,
-    /// Time in which it did.
+    /// Time in which it did count.
     pub running_ns: u64,
-    /// What the events counted, not scaled.
+    /// The events' counts, not scaled.
     pub counts: Vec<(Event, u64)>,
 }
 
-impl Change {
-    /// By how much the counts are multiplied; `None` when the group was never on the hardware.
+impl GroupCounts {
+    /// The factor for the counts; `None` when the group was never on the hardware.
     pub fn scale(&self) -> Option<f64> {
         (self.running_ns > 0).then(|| self.enabled_ns as f64 / self.running_ns as f64)
     }
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Reading {
+struct GroupReading {
     enabled_ns: u64,
     running_ns: u64,
     counts: Vec<u64>,
 }
 
-/// Reads what `read` gives with PERF_FORMAT_GROUP and both times: number of events, times, counts.
-fn parse(words: &[u64]) -> Option<Reading> {
+/// Parses the kernel's answer for PERF_FORMAT_GROUP with both times: number of events, times, counts.
+fn parse(words: &[u64]) -> Option<GroupReading> {
     let (&[number, enabled_ns, running_ns], counts) = words.split_first_chunk::<3>()?;
     let counts = counts.get(..usize::try_from(number).ok()?)?.to_vec();
-    Some(Reading { enabled_ns, running_ns, counts })
+    Some(GroupReading { enabled_ns, running_ns, counts })
 }
 
-/// What changed; `None` when a number went back, so that nothing is known of the time between.
-fn between(last: &Reading, now: &Reading) -> Option<(u64, u64, Vec<u64>)> {
-    // A counter that reached its end goes on from zero: a small step forward. A large one is a step back.
+/// The growth between two readings; `None` when a number went back, so that it is not known.
+fn between(last: &GroupReading, now: &GroupReading) -> Option<(u64, u64, Vec<u64>)> {
+    // A counter that wraps makes a small step forward; a very large step is a step back.
     let step = |from: u64, to: u64| Some(to.wrapping_sub(from)).filter(|step| *step < u64::MAX / 2);
     let counts = last.counts.iter().zip(&now.counts).map(|(from, to)| step(*from, *to)).collect::<Option<Vec<_>>>()?;
     let (enabled_ns, running_ns) = (step(last.enabled_ns, now.enabled_ns)?, step(last.running_ns, now.running_ns)?);
@@ -76,20 +76,20 @@ fn between(last: &Reading, now: &Reading) -> Option<(u64, u64, Vec<u64>)> {
 }
 
 /// One group of events on one target.
-pub struct Group {
-    /// The leader is the first; closing them ends the counting.
+pub struct EventGroup {
+    /// The first one is the leader; closing the files ends the counting.
     files: Vec<File>,
     events: Vec<Event>,
-    last: Reading,
+    last: GroupReading,
 }
 
-impl Group {
+impl EventGroup {
     /// The number of its events, each of which holds a file.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// True of no group that was opened.
+    /// Whether it has no events; a group that was opened has some.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -99,21 +99,21 @@ impl Group {
         &self.events
     }
 
-    /// What happened since the last call; `None` when its numbers went back.
+    /// The counts since the last call; `None` when the numbers went back.
     ///
     /// # Errors
-    /// The kernel counts no more: the CPU, cgroup or thread is gone.
-    pub fn advance(&mut self) -> io::Result<Option<Change>> {
+    /// The CPU, cgroup or thread is gone, so the kernel counts no more.
+    pub fn advance(&mut self) -> io::Result<Option<GroupCounts>> {
         let now = self.read()?;
         let last = std::mem::replace(&mut self.last, now);
-        Ok(between(&last, &self.last).map(|(enabled_ns, running_ns, counts)| Change {
+        Ok(between(&last, &self.last).map(|(enabled_ns, running_ns, counts)| GroupCounts {
             enabled_ns,
             running_ns,
             counts: self.events.iter().copied().zip(counts).collect(),
         }))
     }
 
-    fn read(&self) -> io::Result<Reading> {
+    fn read(&self) -> io::Result<GroupReading> {
         let mut bytes = [0; (3 + COUNT) * 8];
         let length = (&self.files[0]).read(&mut bytes)?;
         let mut words = [0; 3 + COUNT];
@@ -133,22 +133,22 @@ impl Group {
 /// The groups of one target, and the events that the kernel refused there.
 pub struct Opened {
     /// As few groups as the hardware allows.
-    pub groups: Vec<Group>,
-    /// Each with the kernel's answer.
+    pub groups: Vec<EventGroup>,
+    /// The refused events, each with the kernel's error.
     pub refused: Vec<(Event, io::Error)>,
 }
 
-/// Opens events on a target and lets them count. An event that does not fit into a group begins the next one.
+/// Opens events on a target and lets them count. An event that does not fit into a group starts the next one.
 ///
 /// # Errors
-/// What keeps all of them from being opened: permission, a target that is gone, no more files.
+/// No event can be opened: permission is missing, the target is gone, or there are no more files.
 pub fn open(events: &[(Event, Encoding)], target: Target, options: Options) -> io::Result<Opened> {
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<EventGroup> = Vec::new();
     let mut refused = Vec::new();
     for (event, encoding) in events {
-        let open_at = |leader: Option<&File>| open_event(encoding, target, options, leader);
+        let open_under = |leader: Option<&File>| open_event(encoding, target, options, leader);
         let joined = match groups.last_mut().filter(|group| group.len() < options.largest) {
-            Some(group) => match open_at(group.files.first()) {
+            Some(group) => match open_under(group.files.first()) {
                 Ok(file) => {
                     group.files.push(file);
                     group.events.push(*event);
@@ -162,8 +162,10 @@ pub fn open(events: &[(Event, Encoding)], target: Target, options: Options) -> i
         if joined {
             continue;
         }
-        match open_at(None) {
-            Ok(file) => groups.push(Group { files: vec![file], events: vec![*event], last: Reading::default() }),
+        match open_under(None) {
+            Ok(file) => {
+                groups.push(EventGroup { files: vec![file], events: vec![*event], last: GroupReading::default() })
+            }
             Err(error) if concerns_all(&error, !groups.is_empty()) => return Err(error),
             Err(error) => refused.push((*event, error)),
         }
@@ -175,8 +177,8 @@ pub fn open(events: &[(Event, Encoding)], target: Target, options: Options) -> i
     Ok(Opened { groups, refused })
 }
 
-/// True when the next event could not be opened either. A permission that some events need and others do not is no
-/// such thing.
+/// Whether the next event could not be opened either. A missing permission is no such error once other events are open,
+/// since not all events need it.
 fn concerns_all(error: &io::Error, others_are_open: bool) -> bool {
     match error.raw_os_error() {
         Some(libc::ESRCH | libc::EMFILE | libc::ENFILE | libc::EBADF) => true,
@@ -240,17 +242,14 @@ mod tests {
         Options { user_only: false, inherit: false, largest: COUNT }
     }
 
-    /// This thread may be counted, or why the test is left out.
+    /// Opens the events on this thread; where that is not allowed it prints why the test is skipped.
     fn opened(events: &[(Event, Encoding)], options: Options) -> Option<Opened> {
         open(events, HERE, options).map_err(|error| println!("skipped: perf_event_open: {error}")).ok()
     }
 
-    /// Uses so much of a core's time, however long that takes.
+    /// Uses so much CPU time, however long that takes.
     fn work(for_ns: u64) {
-        let used_ns = || {
-            let time = rustix::time::clock_gettime(rustix::thread::ClockId::ThreadCPUTime);
-            time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-        };
+        let used_ns = || crate::timer::clock_ns(rustix::thread::ClockId::ThreadCPUTime);
         let until_ns = used_ns() + for_ns;
         while used_ns() < until_ns {
             std::hint::black_box(0);
@@ -259,8 +258,8 @@ mod tests {
 
     #[test]
     fn the_words_of_a_group_are_number_times_and_counts() {
-        let reading = parse(&[2, 100, 50, 7, 8, 99]).expect("whole");
-        assert_eq!(reading, Reading { enabled_ns: 100, running_ns: 50, counts: vec![7, 8] });
+        let reading = parse(&[2, 100, 50, 7, 8, 99]).expect("a whole reading");
+        assert_eq!(reading, GroupReading { enabled_ns: 100, running_ns: 50, counts: vec![7, 8] });
         for cut in [&[][..], &[1, 2], &[2, 100, 50, 7], &[u64::MAX, 1, 1, 1]] {
             assert_eq!(parse(cut), None, "{cut:?}");
         }
@@ -268,7 +267,7 @@ mod tests {
 
     #[test]
     fn counters_that_pass_their_end_go_on_and_those_that_go_back_say_nothing() {
-        let reading = |enabled_ns, count| Reading { enabled_ns, running_ns: enabled_ns, counts: vec![count] };
+        let reading = |enabled_ns, count| GroupReading { enabled_ns, running_ns: enabled_ns, counts: vec![count] };
         assert_eq!(between(&reading(5, 10), &reading(9, 25)), Some((4, 4, vec![15])));
         assert_eq!(between(&reading(5, u64::MAX - 9), &reading(9, 5)), Some((4, 4, vec![15])));
         assert_eq!(between(&reading(5, 25), &reading(9, 10)), None);
@@ -277,7 +276,7 @@ mod tests {
 
     #[test]
     fn counts_of_part_of_the_time_are_scaled_to_the_whole() {
-        let change = |running_ns| Change { enabled_ns: 1000, running_ns, counts: vec![(Event::Cycles, 30)] };
+        let change = |running_ns| GroupCounts { enabled_ns: 1000, running_ns, counts: vec![(Event::Cycles, 30)] };
         assert_eq!((change(1000).scale(), change(250).scale(), change(0).scale()), (Some(1.0), Some(4.0), None));
     }
 
@@ -286,14 +285,14 @@ mod tests {
         let Some(mut opened) = opened(&clocks(), options()) else { return };
         assert_eq!((opened.groups.len(), opened.groups[0].len(), opened.refused.len()), (1, 2, 0));
         work(20_000_000);
-        let change = opened.groups[0].advance().expect("read").expect("forward");
+        let change = opened.groups[0].advance().expect("a reading").expect("counters that grew");
         assert!(change.enabled_ns > 0 && change.scale() == Some(1.0), "{change:?}");
         let [(Event::Cycles, cpu_ns), (Event::Instructions, task_ns)] = change.counts[..] else {
             panic!("{change:?}");
         };
         // Both count this thread's time; they are started one after the other.
         assert!(cpu_ns > 0 && cpu_ns.abs_diff(task_ns) < 1 + cpu_ns / 2, "{change:?}");
-        let again = opened.groups[0].advance().expect("read").expect("forward");
+        let again = opened.groups[0].advance().expect("a reading").expect("counters that grew");
         assert!(again.enabled_ns < change.enabled_ns, "only what is new counts: {again:?} after {change:?}");
     }
 
@@ -310,7 +309,7 @@ mod tests {
     #[test]
     fn groups_are_no_larger_than_asked() {
         let Some(opened) = opened(&clocks(), Options { largest: 1, ..options() }) else { return };
-        assert_eq!(opened.groups.iter().map(Group::len).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(opened.groups.iter().map(EventGroup::len).collect::<Vec<_>>(), [1, 1]);
     }
 
     #[test]
@@ -322,8 +321,8 @@ mod tests {
     #[test]
     fn inherited_counts_hold_what_a_thread_started_later_did() {
         let Some(mut opened) = opened(&clocks(), Options { inherit: true, ..options() }) else { return };
-        std::thread::spawn(|| work(50_000_000)).join().expect("it ends");
-        let change = opened.groups[0].advance().expect("read").expect("forward");
+        std::thread::spawn(|| work(50_000_000)).join().expect("the thread ends");
+        let change = opened.groups[0].advance().expect("a reading").expect("counters that grew");
         assert!(change.counts[1].1 > 1_000_000, "the other thread's time is there: {change:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! libpfm4, loaded when the program runs: event names become what `perf_event_open` takes.
+//! libpfm4, which turns event names into what `perf_event_open` takes.
 //!
-//! It is not linked, so that the monitor starts on machines that have none of it. Source: perfmon/pfmlib.h and
+//! It is loaded at run time, so that the monitor starts on machines without it. Source: perfmon/pfmlib.h and
 //! perfmon/pfmlib_perf_event.h of libpfm4 4.13.
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -15,7 +15,7 @@ use crate::reason::Reason;
 pub const FILE: &str = "libpfm.so.4";
 const SUCCESS: c_int = 0;
 const OS_PERF_EVENT: c_int = 1;
-/// User, kernel and hypervisor level; narrowed afterwards.
+/// User, kernel and hypervisor level; `group::Options` narrows them afterwards.
 const ALL_LEVELS: c_int = 1 | 8 | 16;
 const TYPE_CORE: c_int = 1;
 /// More than the kinds of PMU that any libpfm4 knows.
@@ -44,7 +44,7 @@ struct PmuInfo {
     longest_encoding: c_int,
     counters: c_int,
     fixed_counters: c_int,
-    /// Bit 0: it is there.
+    /// Bit 0: the PMU is present.
     bits: u32,
 }
 
@@ -58,9 +58,9 @@ pub struct Encoding {
     pub kind: u32,
     /// The event of that source.
     pub config: u64,
-    /// Its extensions.
+    /// The event's first extension.
     pub config1: u64,
-    /// Further ones.
+    /// The event's second extension.
     pub config2: u64,
 }
 
@@ -74,7 +74,7 @@ impl Libpfm {
     /// Loads and initialises libpfm4.
     ///
     /// # Errors
-    /// Why that cannot be, with the package that brings it.
+    /// Why that fails, with the package that brings the library.
     pub fn load() -> Result<Libpfm, Reason> {
         Libpfm::load_file(FILE)
     }
@@ -133,14 +133,15 @@ impl Libpfm {
             let mut info: PmuInfo = unsafe { std::mem::zeroed() };
             info.size = size_of::<PmuInfo>();
             // SAFETY: the struct lives until the call ends and carries its size.
-            let there = unsafe { get(kind, &raw mut info) } == SUCCESS && info.bits & 1 == 1 && info.kind == TYPE_CORE;
+            let is_present =
+                unsafe { get(kind, &raw mut info) } == SUCCESS && info.bits & 1 == 1 && info.kind == TYPE_CORE;
             // SAFETY: the name is a constant of the library, which is loaded.
-            there.then(|| unsafe { CStr::from_ptr(info.name) }.to_string_lossy().into_owned())
+            is_present.then(|| unsafe { CStr::from_ptr(info.name) }.to_string_lossy().into_owned())
         };
         (0..KINDS).filter_map(named).collect()
     }
 
-    /// Its version, as "4.0".
+    /// The library's version, as "4.0".
     pub fn version(&self) -> String {
         // SAFETY: the type is the header's; it takes nothing.
         let number = unsafe {

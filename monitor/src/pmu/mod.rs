@@ -5,10 +5,11 @@
 //! - [`group`]: events that are counted and read together
 //! - [`targets`]: what is counted: CPUs, a cgroup on each CPU, threads
 //! - [`scope`]: the groups of one scope, opened again when what they count has changed; [`fitting`]: with few files;
-//!   [`seen`]: which events count
+//!   [`event_record`]: which events count
 //! - [`figures`]: counts become cycles per instruction and the like
 //! - [`permission`]: why counting is forbidden, and how to allow it
 
+pub mod event_record;
 pub mod events;
 pub mod figures;
 pub mod fitting;
@@ -16,7 +17,6 @@ pub mod group;
 pub mod libpfm;
 pub mod permission;
 pub mod scope;
-pub mod seen;
 pub mod targets;
 
 use slackwater_node::system::System;
@@ -25,7 +25,7 @@ use crate::config::{PMU_SCOPES, Settings};
 use crate::reason::Reason;
 use libpfm::Libpfm;
 use scope::Scope;
-use targets::{Cgroup, Cpus, Source, Threads};
+use targets::{CgroupTargets, CpuTargets, TargetSource, ThreadTargets};
 
 /// The configured scopes, from the widest to the narrowest. `cgroup` is left out while no cgroup is configured; for the
 /// root cgroup, which the kernel counts oddly, there is `system`.
@@ -45,10 +45,10 @@ pub fn scopes(settings: &Settings, system: &System) -> Result<Vec<Scope>, Reason
     }
     let max_files = pmu.max_files as usize / names.len();
     let open = |name: &'static str| {
-        let source: Box<dyn Source> = match name {
-            "system" => Box::new(Cpus::new(system)),
-            "cgroup" => Box::new(Cgroup::new(&settings.cpu.cgroup, system)),
-            _ => Box::new(Threads::new(&settings.processes, system)),
+        let source: Box<dyn TargetSource> = match name {
+            "system" => Box::new(CpuTargets::new(system)),
+            "cgroup" => Box::new(CgroupTargets::new(&settings.cpu.cgroup, system)),
+            _ => Box::new(ThreadTargets::new(&settings.processes, system)),
         };
         Scope::new(name, source, wanted.clone(), pmu.user_only, max_files, system)
     };

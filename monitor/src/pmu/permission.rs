@@ -13,7 +13,7 @@ use crate::reason::Reason;
 /// The highest `kernel.perf_event_paranoid` that means something in Linux itself.
 pub const MAINLINE_MOST: i32 = 2;
 
-/// What decides whether this process may count.
+/// The facts that decide whether this process may count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permission {
     /// CAP_PERFMON or CAP_SYS_ADMIN is in effect.
@@ -23,7 +23,7 @@ pub struct Permission {
 }
 
 impl Permission {
-    /// Of this process, now.
+    /// This process's permission, now.
     pub fn now(system: &System) -> Permission {
         let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
         let paranoid = line(&system.proc.join("sys/kernel/perf_event_paranoid"));
@@ -60,7 +60,7 @@ impl Permission {
     }
 }
 
-/// What `kernel.perf_event_paranoid` above [`MAINLINE_MOST`] means, for advice.
+/// Explains a `kernel.perf_event_paranoid` above [`MAINLINE_MOST`] to an operator.
 pub fn wants_admin(paranoid: i32) -> String {
     format!(
         "kernel.perf_event_paranoid is {paranoid}, and above {MAINLINE_MOST} the kernels of Debian and Ubuntu want \

@@ -1,18 +1,18 @@
-//! The groups of one scope: opened, read each period, opened anew when what they count has changed.
+//! The groups of one scope: they are opened, read each period, and opened again when the scope's targets have changed.
 
 use std::io;
 
 use slackwater_messages::AbsenceCause;
 use slackwater_node::system::System;
 
-use super::events::{COUNT, Event, Wanted};
+use super::event_record::EventRecord;
+use super::events::{COUNT, Event, WantedEvent};
 use super::figures::Tally;
 use super::fitting::fitting;
-use super::group::{self, Group, Opened, Options, Target};
+use super::group::{self, EventGroup, Opened, Options, Target};
 use super::libpfm::Encoding;
 use super::permission::{Permission, why_refused};
-use super::seen::Seen;
-use super::targets::Source;
+use super::targets::TargetSource;
 use crate::reason::Reason;
 
 /// After a failure it is tried again, each time after twice the time.
@@ -22,22 +22,23 @@ const RETRY_LONGEST_NS: u64 = 320_000_000_000;
 const STARVED_NS: u64 = 2_000_000_000;
 
 /// The groups of one target, with the time that each has waited for the hardware.
-struct Counted {
-    groups: Vec<(Group, u64)>,
+struct TargetGroups {
+    groups: Vec<(EventGroup, u64)>,
 }
 
 /// One scope.
 pub struct Scope {
     name: &'static str,
-    source: Box<dyn Source>,
+    source: Box<dyn TargetSource>,
     system: System,
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedEvent>,
     options: Options,
     /// No more files than this.
     max_files: usize,
-    opened: Vec<Counted>,
+    opened: Vec<TargetGroups>,
     targets: usize,
-    seen: [Seen; COUNT],
+    /// By event.
+    records: [EventRecord; COUNT],
     /// Why nothing counts, and when to try again.
     failed: Option<(Reason, u64)>,
     retry_ns: u64,
@@ -47,8 +48,8 @@ impl Scope {
     /// Nothing is opened before the first `advance`.
     pub fn new(
         name: &'static str,
-        source: Box<dyn Source>,
-        wanted: Vec<Wanted>,
+        source: Box<dyn TargetSource>,
+        wanted: Vec<WantedEvent>,
         user_only: bool,
         max_files: usize,
         system: &System,
@@ -63,7 +64,7 @@ impl Scope {
             max_files,
             opened: Vec::new(),
             targets: 0,
-            seen: Default::default(),
+            records: Default::default(),
             failed: None,
             retry_ns: RETRY_FIRST_NS,
         }
@@ -75,21 +76,21 @@ impl Scope {
     }
 
     /// What is known of an event.
-    pub fn seen(&self, event: Event) -> &Seen {
-        &self.seen[event as usize]
+    pub fn record(&self, event: Event) -> &EventRecord {
+        &self.records[event as usize]
     }
 
     /// The events that it counts.
-    pub fn wanted(&self) -> &[Wanted] {
+    pub fn wanted(&self) -> &[WantedEvent] {
         &self.wanted
     }
 
-    /// Targets that count, and all of them.
+    /// The number of targets that count, and of all targets.
     pub fn targets(&self) -> (usize, usize) {
         (self.opened.len(), self.targets)
     }
 
-    /// What was counted since the last call. At first, and after a change, it opens the events.
+    /// The counts since the last call. At first, and after a change, it opens the events.
     ///
     /// # Errors
     /// Why nothing was counted.
@@ -117,7 +118,7 @@ impl Scope {
         if was_open { Ok(tally) } else { Err("counting has just begun".into()) }
     }
 
-    /// Reads all groups; true when one can't be read any more, or must be opened smaller.
+    /// Reads all groups, and says whether one can't be read any more or must be opened smaller.
     fn read(&mut self) -> (Tally, bool) {
         let mut tally = Tally::default();
         let mut is_broken = false;
@@ -130,10 +131,10 @@ impl Scope {
                 tally.add(change.as_ref(), place == 0);
                 let Some(change) = change else { continue };
                 for (event, count) in &change.counts {
-                    let seen = &mut self.seen[*event as usize];
-                    seen.counted = seen.counted.saturating_add(*count);
-                    seen.running_ns += change.running_ns;
-                    seen.enabled_ns += change.enabled_ns;
+                    let record = &mut self.records[*event as usize];
+                    record.counted = record.counted.saturating_add(*count);
+                    record.running_ns += change.running_ns;
+                    record.enabled_ns += change.enabled_ns;
                 }
                 *starved_ns = if change.running_ns > 0 { 0 } else { *starved_ns + change.enabled_ns };
                 if *starved_ns > STARVED_NS && group.len() > 1 {
@@ -147,7 +148,7 @@ impl Scope {
 
     fn open(&mut self, targets: &[Target]) -> Result<(), Reason> {
         self.opened.clear();
-        self.seen = Default::default();
+        self.records = Default::default();
         self.targets = targets.len();
         let events: Vec<(Event, Encoding)> =
             self.wanted.iter().filter_map(|wanted| Some((wanted.event, wanted.encoding.clone().ok()?))).collect();
@@ -157,23 +158,23 @@ impl Scope {
         }
         let (events, left_out, targets) = fitting(&events, targets, self.max_files)?;
         for event in left_out {
-            self.seen[*event as usize].refused = Some("left out: pmu.max_files is too small".to_owned());
+            self.records[*event as usize].refused = Some("left out: pmu.max_files is too small".to_owned());
         }
         for target in targets.iter().copied() {
             match self.open_target(&events, target) {
                 Ok(opened) => {
                     for (event, error) in opened.refused {
-                        self.seen[event as usize].refused = Some(why_refused(&error));
+                        self.records[event as usize].refused = Some(why_refused(&error));
                     }
-                    for event in opened.groups.iter().flat_map(Group::events) {
-                        self.seen[*event as usize].opened += 1;
+                    for event in opened.groups.iter().flat_map(EventGroup::events) {
+                        self.records[*event as usize].opened += 1;
                     }
                     if !opened.groups.is_empty() {
                         let groups = opened.groups.into_iter().map(|group| (group, 0)).collect();
-                        self.opened.push(Counted { groups });
+                        self.opened.push(TargetGroups { groups });
                     }
                 }
-                // It ended since it was listed.
+                // The thread ended since it was listed.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.targets -= 1,
                 Err(error) => return Err(self.why_nothing(&error)),
             }
@@ -185,7 +186,7 @@ impl Scope {
                 }
                 _ => "",
             };
-            let refused = self.seen.iter().find_map(|seen| seen.refused.clone());
+            let refused = self.records.iter().find_map(|record| record.refused.clone());
             return Err(refused.map_or_else(
                 || Reason::from("what was to be counted has ended"),
                 |refused| {
@@ -220,29 +221,30 @@ impl Scope {
         }
     }
 
-    /// Why an event has no count: it can't be encoded or opened, or it never counts.
+    /// For each event, why it has no count: it can't be encoded or opened, or it never counts.
     pub fn mute(&self) -> [Option<Reason>; COUNT] {
         let mut mute = [const { None }; COUNT];
         for (event, _) in &super::events::EVENTS {
             let key = event.key();
-            let seen = &self.seen[*event as usize];
+            let record = &self.records[*event as usize];
             mute[*event as usize] = match self.wanted.iter().find(|wanted| wanted.event == *event) {
                 None => Some(format!("{key} is left out in the configuration").into()),
-                Some(Wanted { encoding: Err(reason), .. }) => Some(reason.clone()),
-                Some(_) => seen.why_mute(key, self.opened.len()),
+                Some(WantedEvent { encoding: Err(reason), .. }) => Some(reason.clone()),
+                Some(_) => record.why_mute(key, self.opened.len()),
             };
         }
         mute
     }
 
-    /// Why its counts are those of a part only.
+    /// Why the counts cover only a part of the scope.
     pub fn partial(&self) -> Option<String> {
         (self.opened.len() < self.targets)
             .then(|| format!("only {} of {} are counted: pmu.max_files", self.opened.len(), self.targets))
     }
 }
 
-/// The size of groups that stand a better chance; cycles and instructions stay together for as long as possible.
+/// The next smaller size of groups, which stand a better chance; cycles and instructions stay together as long as
+/// possible.
 fn smaller(size: usize) -> usize {
     if size > 2 { (size / 2).max(2) } else { 1 }
 }
@@ -260,28 +262,28 @@ mod tests {
     /// Gives prepared answers, then "nothing changed".
     struct Script(Answers);
 
-    impl Source for Script {
+    impl TargetSource for Script {
         fn look(&mut self, _is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
             self.0.borrow_mut().pop().unwrap_or(Ok(None))
         }
     }
 
-    fn software(event: Event, name: &str, config: u64) -> Wanted {
+    fn software(event: Event, name: &str, config: u64) -> WantedEvent {
         let encoding = Ok(Encoding { kind: 1, config, config1: 0, config2: 0 });
-        Wanted { event, name: name.to_owned(), encoding }
+        WantedEvent { event, name: name.to_owned(), encoding }
     }
 
-    fn scope(fixture: &Fixture, wanted: Vec<Wanted>, max_files: usize) -> (Scope, Answers) {
+    fn scope(fixture: &Fixture, wanted: Vec<WantedEvent>, max_files: usize) -> (Scope, Answers) {
         let answers = Answers::default();
         let scope = Scope::new("pid", Box::new(Script(answers.clone())), wanted, false, max_files, &fixture.system());
         (scope, answers)
     }
 
-    fn clocks() -> Vec<Wanted> {
+    fn clocks() -> Vec<WantedEvent> {
         vec![software(Event::Cycles, "cpu-clock", 0), software(Event::Instructions, "task-clock", 1)]
     }
 
-    /// True unless this process may not even count itself.
+    /// Whether this process may at least count itself.
     fn may_count(reason: &str) -> bool {
         if reason != "counting has just begun" {
             println!("skipped: {reason}");
@@ -307,7 +309,7 @@ mod tests {
             return;
         }
         work();
-        let tally = scope.advance().expect("counted");
+        let tally = scope.advance().expect("counts");
         assert!(tally.sums[Event::Cycles as usize].count > 0.0 && tally.running_ns > 0, "{tally:?}");
         let mute = scope.mute();
         assert_eq!(mute[Event::Cycles as usize], None);
@@ -328,7 +330,7 @@ mod tests {
             return;
         }
         work();
-        scope.advance().expect("counted");
+        scope.advance().expect("counts");
         let reason = scope.mute()[Event::CacheMisses as usize].clone().expect("a reason");
         assert!(reason.starts_with("cache_misses opens but has counted nothing in 0.0"), "{reason}");
     }

@@ -1,5 +1,5 @@
-//! What a scope counts, and whether that has changed since its events were opened: CPUs come and go, a cgroup is made
-//! anew, processes start others.
+//! The targets of a scope, and whether they have changed since its events were opened: CPUs come and go, a cgroup is
+//! made anew, processes start others.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::time::ClockId;
 use slackwater_messages::AbsenceCause;
 use slackwater_node::list::parse_list;
-use slackwater_node::processes::numbers;
+use slackwater_node::processes::{numbers, stat_fields};
 use slackwater_node::system::System;
 
 use super::group::Target;
@@ -18,6 +18,7 @@ use crate::config::ProcessSettings;
 use crate::kernel_file::{KeptFile, Reader};
 use crate::processes::Finder;
 use crate::reason::Reason;
+use crate::timer::clock_ns;
 
 /// Processes and threads are looked for again after this time, or after `SCAN_SHARE` times what looking took.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
@@ -26,44 +27,45 @@ const SCAN_SHARE: u64 = 500;
 /// The kernel counts the start of threads in this unit.
 const TICK_NS: u64 = 10_000_000;
 
-/// Says what is to be counted.
-pub trait Source {
-    /// The targets, when they are others than those that count already; all of them are then opened anew. `None`: what
-    /// counts may go on. `is_closed`: nothing counts at the moment.
+/// Finds the targets that are to be counted.
+pub trait TargetSource {
+    /// The targets, when they differ from those that count already; all of them are then opened again. `None`: those
+    /// that count may go on. `is_closed`: nothing counts at the moment.
     ///
     /// # Errors
     /// Why there is nothing to count.
     fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason>;
 
-    /// Told when the targets of the last call have been opened, and whether the kernel counts their children with them.
+    /// Called when the targets of the last look have been opened; `_inherits`: the kernel counts their children with
+    /// them.
     fn opened(&mut self, _inherits: bool) {}
 
-    /// True when a thread's new children are counted with it, as far as the kernel can.
+    /// Whether a thread's new children are counted with it, as far as the kernel can.
     fn inherits(&self) -> bool {
         false
     }
 
-    /// What `kernel.perf_event_paranoid` may be at most for counting without capabilities.
+    /// The highest `kernel.perf_event_paranoid` that allows counting without capabilities.
     fn paranoid_needed(&self) -> i32 {
         0
     }
 }
 
 /// All CPUs that are online.
-pub struct Cpus {
+pub struct CpuTargets {
     online: KeptFile,
     reader: Reader,
     opened: Vec<i32>,
 }
 
-impl Cpus {
+impl CpuTargets {
     /// Nothing is read yet.
-    pub fn new(system: &System) -> Cpus {
+    pub fn new(system: &System) -> CpuTargets {
         let online = KeptFile::new(system.sys.join("devices/system/cpu/online"));
-        Cpus { online, reader: Reader::default(), opened: Vec::new() }
+        CpuTargets { online, reader: Reader::default(), opened: Vec::new() }
     }
 
-    /// The CPUs, when they are others than at the last call.
+    /// The CPUs, when they differ from those of the last call.
     fn changed(&mut self) -> Result<Option<&[i32]>, Reason> {
         let now = self.online.parse(&mut self.reader, parse_cpu_list)?;
         let is_same = now == self.opened;
@@ -72,7 +74,7 @@ impl Cpus {
     }
 }
 
-impl Source for Cpus {
+impl TargetSource for CpuTargets {
     fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
         if is_closed {
             self.opened.clear();
@@ -88,40 +90,41 @@ fn parse_cpu_list(text: &str) -> Option<Vec<i32>> {
 }
 
 /// A cgroup on each CPU.
-pub struct Cgroup {
-    cpus: Cpus,
+pub struct CgroupTargets {
+    cpus: CpuTargets,
     candidates: Vec<PathBuf>,
     name: String,
     opened: Option<(File, (u64, u64))>,
 }
 
-impl Cgroup {
+impl CgroupTargets {
     /// The cgroup `name`, relative to the root of its tree.
-    pub fn new(name: &str, system: &System) -> Cgroup {
+    pub fn new(name: &str, system: &System) -> CgroupTargets {
         let inner = name.trim_matches('/');
         // In version 1 the controller has a tree of its own; in version 2 it belongs to each cgroup.
         let candidates =
             ["perf_event", "", "unified"].iter().map(|tree| system.cgroup.join(tree).join(inner)).collect();
-        Cgroup { cpus: Cpus::new(system), candidates, name: name.to_owned(), opened: None }
+        CgroupTargets { cpus: CpuTargets::new(system), candidates, name: name.to_owned(), opened: None }
     }
 
     fn directory(&self) -> Result<&Path, Reason> {
-        let found = self.candidates.iter().find(|path| path.join("cgroup.procs").is_file());
-        let text = || format!("cgroup {}: not below perf_event/, nor in version 2's tree", self.name);
-        let nowhere = || Reason::new(AbsenceCause::NoCgroup, text());
-        found.map(PathBuf::as_path).ok_or_else(nowhere)
+        let directory = self.candidates.iter().find(|path| path.join("cgroup.procs").is_file());
+        directory.map(PathBuf::as_path).ok_or_else(|| {
+            let text = format!("cgroup {}: not below perf_event/, nor in version 2's tree", self.name);
+            Reason::new(AbsenceCause::NoCgroup, text)
+        })
     }
 }
 
-impl Source for Cgroup {
+impl TargetSource for CgroupTargets {
     fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
         let path = self.directory()?.to_owned();
-        let at = |error| Reason::of_file(&path, &error);
-        let found = fs::metadata(&path).map_err(at)?;
-        let identity = (found.dev(), found.ino());
+        let unreadable = |error| Reason::of_file(&path, &error);
+        let metadata = fs::metadata(&path).map_err(unreadable)?;
+        let identity = (metadata.dev(), metadata.ino());
         let is_another = self.opened.as_ref().is_none_or(|(_, opened)| *opened != identity);
         if is_another {
-            self.opened = Some((File::open(&path).map_err(at)?, identity));
+            self.opened = Some((File::open(&path).map_err(unreadable)?, identity));
         }
         if is_closed || is_another {
             self.cpus.opened.clear();
@@ -132,29 +135,30 @@ impl Source for Cgroup {
 }
 
 /// The threads of the web server's processes, and what they start.
-pub struct Threads {
+pub struct ThreadTargets {
     proc: PathBuf,
     finder: Finder,
     monotonic_ns: std::rc::Rc<dyn Fn() -> u64>,
-    /// (process, thread) that count, be it by themselves or with the one that started them.
+    /// (process, thread) that count, by themselves or with the thread that started them.
     counted: HashSet<(u32, u32)>,
     opened_boot_ns: u64,
     opened: usize,
-    found: Result<(), Reason>,
+    /// Whether the last scan found targets.
+    last_scan: Result<(), Reason>,
     scan_at_ns: u64,
 }
 
-impl Threads {
+impl ThreadTargets {
     /// Nothing is read yet.
-    pub fn new(settings: &ProcessSettings, system: &System) -> Threads {
-        Threads {
+    pub fn new(settings: &ProcessSettings, system: &System) -> ThreadTargets {
+        ThreadTargets {
             proc: system.proc.clone(),
             finder: Finder::new(settings, system),
             monotonic_ns: system.monotonic_ns.clone(),
             counted: HashSet::new(),
             opened_boot_ns: 0,
             opened: 0,
-            found: Ok(()),
+            last_scan: Ok(()),
             scan_at_ns: 0,
         }
     }
@@ -169,10 +173,10 @@ impl Threads {
         if threads.is_empty() { Err("the web server's processes have ended".into()) } else { Ok(threads) }
     }
 
-    /// True when a thread that is new counts already, with the one that started it.
+    /// Whether a new thread counts already, with the one that started it.
     fn is_inherited(&self, process: u32, thread: u32) -> bool {
         let stat = self.proc.join(format!("{process}/task/{thread}/stat"));
-        // One that is gone again need not be opened.
+        // A thread that is gone again need not be opened.
         let Some((parent, start_ns)) = fs::read_to_string(stat).ok().and_then(|text| parse_thread(&text)) else {
             return true;
         };
@@ -196,7 +200,7 @@ impl Threads {
             return Ok(None);
         }
         self.counted = now.iter().copied().collect();
-        // What starts before they are open is not counted with them.
+        // A thread that starts before these are open is not counted with them.
         self.opened_boot_ns = u64::MAX;
         self.opened = now.len();
         let target = |(_, thread): &(u32, u32)| Target::Thread(i32::try_from(*thread).unwrap_or(i32::MAX));
@@ -204,17 +208,17 @@ impl Threads {
     }
 }
 
-impl Source for Threads {
+impl TargetSource for ThreadTargets {
     fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
         let now_ns = (self.monotonic_ns)();
         if now_ns < self.scan_at_ns {
-            return self.found.clone().map(|()| None);
+            return self.last_scan.clone().map(|()| None);
         }
-        let looked = self.scan(is_closed);
-        self.found = looked.as_ref().map(|_| ()).map_err(Clone::clone);
+        let targets = self.scan(is_closed);
+        self.last_scan = targets.as_ref().map(|_| ()).map_err(Clone::clone);
         let took_ns = (self.monotonic_ns)().saturating_sub(now_ns);
         self.scan_at_ns = now_ns + SCAN_EVERY_NS.max(took_ns.saturating_mul(SCAN_SHARE));
-        looked
+        targets
     }
 
     fn opened(&mut self, inherits: bool) {
@@ -230,17 +234,16 @@ impl Source for Threads {
     }
 }
 
-/// Parent and start (since boot) from /proc/PID/task/TID/stat, see proc(5). The name may hold spaces and brackets.
+/// The parent and the start (since boot) from /proc/PID/task/TID/stat.
 fn parse_thread(text: &str) -> Option<(u32, u64)> {
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let mut fields = stat_fields(text)?;
     let parent = fields.nth(1)?.parse().ok()?;
     let start: u64 = fields.nth(17)?.parse().ok()?;
     Some((parent, start.saturating_mul(TICK_NS)))
 }
 
 fn boot_ns() -> u64 {
-    let time = rustix::time::clock_gettime(ClockId::Boottime);
-    u64::try_from(time.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default()
+    clock_ns(ClockId::Boottime)
 }
 
 #[cfg(test)]
@@ -262,7 +265,7 @@ mod tests {
     #[test]
     fn cpus_are_opened_anew_when_one_comes_or_goes() {
         let fixture = Fixture::new(&[("sys/devices/system/cpu/online", "0-1\n")]);
-        let mut cpus = Cpus::new(&fixture.system());
+        let mut cpus = CpuTargets::new(&fixture.system());
         assert_eq!(cpus.look(true), Ok(Some(vec![Target::Cpu(0), Target::Cpu(1)])));
         assert_eq!(cpus.look(false), Ok(None));
         fixture.write("sys/devices/system/cpu/online", "1\n");
@@ -275,13 +278,16 @@ mod tests {
         for place in ["cgroup/perf_event/web/a", "cgroup/web/a", "cgroup/unified/web/a"] {
             let procs = format!("{place}/cgroup.procs");
             let fixture = Fixture::new(&[("sys/devices/system/cpu/online", "0\n"), (&procs, "")]);
-            let mut cgroup = Cgroup::new("/web/a", &fixture.system());
-            assert!(matches!(cgroup.look(true).expect("found").as_deref(), Some([Target::Cgroup(_, 0)])), "{place}");
+            let mut cgroup = CgroupTargets::new("/web/a", &fixture.system());
+            assert!(
+                matches!(cgroup.look(true).expect("the cgroup").as_deref(), Some([Target::Cgroup(_, 0)])),
+                "{place}"
+            );
             assert_eq!(cgroup.look(false), Ok(None));
             fixture.remove(place);
             assert!(cgroup.look(false).unwrap_err().starts_with("cgroup /web/a: not below"));
             fixture.write(&procs, "");
-            assert!(cgroup.look(false).expect("found").is_some(), "{place}");
+            assert!(cgroup.look(false).expect("the cgroup").is_some(), "{place}");
         }
     }
 
@@ -290,12 +296,12 @@ mod tests {
         let old = boot_ns() / TICK_NS - 1000;
         let young = boot_ns() / TICK_NS + 100_000;
         let fixture = Fixture::new(&[("proc/5/comm", "apache2\n"), ("proc/5/task/5/stat", &stat(1, old))]);
-        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.system());
+        let mut threads = ThreadTargets::new(&ProcessSettings::default(), &fixture.system());
         let mut look = |is_closed| {
             fixture.advance_s(2.0);
-            let looked = threads.look(is_closed);
+            let targets = threads.look(is_closed);
             threads.opened(true);
-            looked
+            targets
         };
         assert_eq!(look(true), Ok(Some(vec![Target::Thread(5)])));
         assert_eq!(look(false), Ok(None));
@@ -310,7 +316,7 @@ mod tests {
         for (process, parent, start) in [("9", 5, old), ("10", 1, young)] {
             fixture.write(&format!("proc/{process}/comm"), "apache2\n");
             fixture.write(&format!("proc/{process}/task/{process}/stat"), &stat(parent, start));
-            let targets = look(false).expect("processes").expect("anew");
+            let targets = look(false).expect("processes").expect("other targets");
             assert!(targets.contains(&Target::Thread(process.parse().expect("a number"))), "{targets:?}");
             assert_eq!(look(false), Ok(None));
         }
@@ -322,8 +328,8 @@ mod tests {
     #[test]
     fn between_two_scans_nothing_is_looked_for() {
         let fixture = Fixture::new(&[("proc/5/comm", "apache2\n"), ("proc/5/task/5/stat", &stat(1, 1))]);
-        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.system());
-        assert!(threads.look(true).expect("found").is_some());
+        let mut threads = ThreadTargets::new(&ProcessSettings::default(), &fixture.system());
+        assert!(threads.look(true).expect("threads").is_some());
         fixture.remove("proc/5");
         fixture.advance_s(0.5);
         assert_eq!(threads.look(false), Ok(None));
@@ -339,8 +345,8 @@ mod tests {
         for thread in 10..30 {
             fixture.write(&format!("proc/5/task/{thread}/stat"), &stat(1, 1));
         }
-        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.system());
-        assert_eq!(threads.look(true).expect("found").map(|targets| targets.len()), Some(21));
+        let mut threads = ThreadTargets::new(&ProcessSettings::default(), &fixture.system());
+        assert_eq!(threads.look(true).expect("threads").map(|targets| targets.len()), Some(21));
         for thread in 10..30 {
             fixture.remove(&format!("proc/5/task/{thread}"));
         }

@@ -20,7 +20,7 @@ pub(super) fn turn() -> f64 {
     taken as f64 / f64::from(ROUNDS * OPS_PER_ROUND)
 }
 
-/// The result depends on each step, so that none can be left out.
+/// The loop itself. Its result depends on each step, so that the compiler can leave none out.
 fn work(seed: u64) -> u64 {
     const MULTIPLY: u64 = 0x5851_f42d_4c95_7f2d;
     let mut chains = [seed, seed ^ 2, seed ^ 3, seed ^ 4];

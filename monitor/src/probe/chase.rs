@@ -23,31 +23,32 @@ const CALIBRATION_TURNS: usize = 16;
 const LEAST_CONTRAST: f64 = 1.3;
 
 #[repr(align(64))]
-struct Line {
+struct CacheLine {
     next: u32,
 }
 
 /// Both lines of a page.
 #[repr(align(4096))]
-struct Page {
-    last_level: Line,
-    l2: Line,
+struct MemoryPage {
+    last_level: CacheLine,
+    l2: CacheLine,
 }
 
-/// The working set and where the last-level chase stands in it.
+/// The working set, with the state of the last-level chase.
 pub(super) struct Chase {
-    pages: Vec<Page>,
-    at: u32,
+    pages: Vec<MemoryPage>,
+    /// The page where the last-level chase stands.
+    position: u32,
     /// What timing a load costs by itself.
     overhead_cycles: u64,
     slow_cycles: Result<u64, Reason>,
 }
 
-/// What some loads of the last-level chase took.
+/// Some loads of the last-level chase.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Loads {
     pub(super) loads: u32,
-    /// Longer than a cache hit.
+    /// Loads that took longer than a cache hit.
     pub(super) slow: u32,
 }
 
@@ -56,9 +57,10 @@ impl Chase {
     pub(super) fn new(working_set_kib: u32) -> Chase {
         let length = (working_set_kib / KIB_PER_LOAD).max(L2_PAGES);
         let pages = cycle(length).into_iter().zip(cycle(L2_PAGES).into_iter().chain(std::iter::repeat(0)));
-        let pages = pages.map(|(next, l2)| Page { last_level: Line { next }, l2: Line { next: l2 } }).collect();
+        let pages =
+            pages.map(|(next, l2)| MemoryPage { last_level: CacheLine { next }, l2: CacheLine { next: l2 } }).collect();
         let overhead_cycles = (0..1000).map(|_| cycles::timed(|| {})).min().unwrap_or_default();
-        let mut chase = Chase { pages, at: 0, overhead_cycles, slow_cycles: Err("not calibrated".into()) };
+        let mut chase = Chase { pages, position: 0, overhead_cycles, slow_cycles: Err("not calibrated".into()) };
         chase.slow_cycles = chase.calibrate();
         chase
     }
@@ -73,7 +75,7 @@ impl Chase {
         self.overhead_cycles
     }
 
-    /// Loads of once round the last-level chase.
+    /// The number of loads in one round of the last-level chase.
     pub(super) fn round(&self) -> u32 {
         u32::try_from(self.pages.len()).unwrap_or(u32::MAX)
     }
@@ -85,22 +87,22 @@ impl Chase {
         Loads { loads: CHUNK, slow }
     }
 
-    /// Cycles per load of once round the L2 chase, timed as a whole.
+    /// Cycles per load in one round of the L2 chase, which is timed as a whole.
     pub(super) fn l2_turn(&self) -> f64 {
-        let mut at = 0;
+        let mut position = 0;
         let taken = cycles::timed(|| {
             for _ in 0..L2_PAGES {
-                at = black_box(self.pages[at as usize].l2.next);
+                position = black_box(self.pages[position as usize].l2.next);
             }
         });
         taken as f64 / f64::from(L2_PAGES)
     }
 
     fn timed_load(&mut self) -> u64 {
-        let at = self.at;
+        let position = self.position;
         let mut next = 0;
-        let taken = cycles::timed(|| next = black_box(self.pages[at as usize].last_level.next));
-        self.at = next;
+        let taken = cycles::timed(|| next = black_box(self.pages[position as usize].last_level.next));
+        self.position = next;
         taken
     }
 
@@ -156,20 +158,20 @@ mod tests {
     fn a_chase_comes_by_every_place_once() {
         for length in [2, 3, 100, 512] {
             let next = cycle(length);
-            let mut seen = vec![false; next.len()];
-            let mut at = 0;
+            let mut visited = vec![false; next.len()];
+            let mut position = 0;
             for _ in 0..length {
-                assert!(!std::mem::replace(&mut seen[at as usize], true), "came by {at} twice");
-                at = next[at as usize];
+                assert!(!std::mem::replace(&mut visited[position as usize], true), "came by {position} twice");
+                position = next[position as usize];
             }
-            assert_eq!(at, 0);
+            assert_eq!(position, 0);
         }
     }
 
     #[test]
     fn both_chases_have_a_line_of_their_own_in_each_page() {
         let chase = Chase::new(1024);
-        assert_eq!((chase.round(), size_of::<Page>()), (256, 4096));
+        assert_eq!((chase.round(), size_of::<MemoryPage>()), (256, 4096));
         let page = &chase.pages[0];
         assert_eq!(std::ptr::from_ref(&page.l2).addr() - std::ptr::from_ref(&page.last_level).addr(), 64);
         assert!(chase.l2_turn() > 0.0);
@@ -194,7 +196,7 @@ mod tests {
         let mut slow_of_1000 = |flush: bool| {
             let mut slow = 0;
             for _ in 0..1000 {
-                let line = &chase.pages[chase.at as usize].last_level;
+                let line = &chase.pages[chase.position as usize].last_level;
                 black_box(line.next);
                 if flush {
                     cycles::flush(line);

@@ -2,13 +2,9 @@
 
 use rustix::thread::ClockId;
 
-/// A clock of the kernel, in nanoseconds.
-pub(super) fn clock_ns(clock: ClockId) -> u64 {
-    let time = rustix::time::clock_gettime(clock);
-    u64::try_from(time.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default()
-}
+use crate::timer::clock_ns;
 
-/// Cycles a nanosecond, since the start, so that it becomes more exact with time.
+/// Cycles per nanosecond, measured since the start and so more exact with time.
 pub(super) struct Rate {
     start_cycles: u64,
     start_ns: u64,
@@ -39,15 +35,15 @@ mod tsc {
         unsafe { _rdtsc() }
     }
 
-    /// How long `what` takes; nothing of before or after runs meanwhile.
+    /// How long `work` takes; the fences keep code before and after it out of the measured time.
     #[inline(always)]
-    pub(in super::super) fn timed(what: impl FnOnce()) -> u64 {
+    pub(in super::super) fn timed(work: impl FnOnce()) -> u64 {
         // SAFETY: lfence belongs to SSE2, which each x86-64 CPU has.
         let fence = || unsafe { _mm_lfence() };
         fence();
         let start = now();
         fence();
-        what();
+        work();
         fence();
         now().saturating_sub(start)
     }
@@ -75,9 +71,9 @@ mod no_tsc {
         super::clock_ns(super::ClockId::Monotonic)
     }
 
-    pub(in super::super) fn timed(what: impl FnOnce()) -> u64 {
+    pub(in super::super) fn timed(work: impl FnOnce()) -> u64 {
         let start = now();
-        what();
+        work();
         now().saturating_sub(start)
     }
 

@@ -1,4 +1,4 @@
-//! The canary's probe: known code in three parts, each of which feels something else of the neighbours.
+//! The canary's probe: known code in three parts, each of which is slowed by other doings of the neighbours.
 //!
 //! [`arithmetic`] moves with the clock and a sibling thread, the L2 chase with who shares the core's own caches, the
 //! last-level chase with who shares the socket's. The ratio of wall to CPU time shows whether the core was taken away
@@ -7,6 +7,7 @@
 use rustix::thread::ClockId;
 
 use crate::reason::Reason;
+use crate::timer::clock_ns;
 
 mod arithmetic;
 mod chase;
@@ -15,8 +16,8 @@ mod moments;
 
 pub use chase::KIB_PER_LOAD;
 use chase::{Chase, Loads};
-use cycles::{Rate, clock_ns};
-pub use moments::{Late, Moments, NextRun, When};
+use cycles::Rate;
+pub use moments::{Lateness, Moments, NextRun, RunOrigin};
 
 /// Turns of the arithmetic and of the L2 chase; the median counts, so that a turn which was interrupted, and the first
 /// one, which warms the cache, change nothing.
@@ -25,7 +26,7 @@ const TURNS: usize = 5;
 /// the neighbours left of the run before, the second what they push out within microseconds.
 const PASSES: u32 = 2;
 
-/// How much a run does.
+/// How long a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     /// Both passes.
@@ -34,9 +35,9 @@ pub enum Length {
     Short,
 }
 
-/// What one run of the probe found.
+/// The figures of one run of the probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Run {
+pub struct ProbeRun {
     /// Cycles (TSC; where there is none: nanoseconds) per operation of the arithmetic.
     pub alu_cycles_per_op: f64,
     /// Cycles per load that the L2 cache answers.
@@ -45,7 +46,7 @@ pub struct Run {
     pub llc_cycles_per_load: f64,
     /// Share of the last-level chase's loads that took longer than a cache hit.
     pub slow_share: Option<f64>,
-    /// What the run took.
+    /// Wall and CPU time of the run.
     pub spent: Spent,
     /// Loads of the last-level chase; fewer than the whole when the budget ended first.
     pub loads: u32,
@@ -75,7 +76,7 @@ impl std::ops::Add for Spent {
     }
 }
 
-/// Measures what a piece of work takes.
+/// Measures the wall and CPU time of a piece of work.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch {
     wall_ns: u64,
@@ -83,21 +84,21 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// From now on. Reading CPU time is a system call, and on the return from it a kernel takes the core from a
-    /// cgroup that has used up its quota: so the wall clock is read before, and at the end after it.
+    /// Starts now. Reading CPU time is a system call, and on the return from it a kernel takes the core from a cgroup
+    /// that has used up its quota. So the wall clock is read before it here, and after it at the end.
     pub fn start() -> Stopwatch {
         let wall_ns = clock_ns(ClockId::Monotonic);
         Stopwatch { wall_ns, cpu_ns: clock_ns(ClockId::ThreadCPUTime) }
     }
 
-    /// What was spent until now.
+    /// The time spent until now.
     pub fn spent(self) -> Spent {
         let cpu_ns = clock_ns(ClockId::ThreadCPUTime).saturating_sub(self.cpu_ns);
         Spent { wall_ns: clock_ns(ClockId::Monotonic).saturating_sub(self.wall_ns), cpu_ns }
     }
 }
 
-/// The working set and what was learnt about this machine.
+/// The working set, and the calibration for this machine.
 pub struct Probe {
     chase: Chase,
     rate: Rate,
@@ -117,9 +118,9 @@ impl Probe {
 
     /// Runs for at most about `budget_ns` of wall time: when the core is taken away meanwhile, the run ends as soon as
     /// it comes back. Some turns and loads are always made.
-    pub fn run(&mut self, budget_ns: u64, length: Length) -> Run {
+    pub fn run(&mut self, budget_ns: u64, length: Length) -> ProbeRun {
         let cycles_per_ns = self.rate.cycles_per_ns();
-        let all = Stopwatch::start();
+        let stopwatch = Stopwatch::start();
         let end_cycles = cycles::now() + (budget_ns as f64 * cycles_per_ns) as u64;
         let alu_cycles_per_op = median_turn(end_cycles, arithmetic::turn);
         let l2_cycles_per_load = median_turn(end_cycles, || self.chase.l2_turn());
@@ -133,18 +134,18 @@ impl Probe {
         }
         let chase_cycles = chase.spent().cpu_ns as f64 * cycles_per_ns;
         let llc_cycles_per_load = chase_cycles / f64::from(made.loads) - self.chase.overhead_cycles() as f64;
-        Run {
+        ProbeRun {
             alu_cycles_per_op,
             l2_cycles_per_load,
             llc_cycles_per_load: llc_cycles_per_load.max(0.0),
             slow_share: self.why_no_slow_share().is_none().then(|| f64::from(made.slow) / f64::from(made.loads)),
-            spent: all.spent(),
+            spent: stopwatch.spent(),
             loads: made.loads,
         }
     }
 }
 
-/// The median of the turns until the end, at least of one.
+/// The median of the turns that fit before the end; at least one turn is made.
 fn median_turn(end_cycles: u64, mut turn: impl FnMut() -> f64) -> f64 {
     let mut turns = [0.0; TURNS];
     let mut made = 0;

@@ -1,5 +1,5 @@
-//! Privileges are given up once everything is open: another user, the few capabilities that opening again needs, no new
-//! privileges, and only the monitor's own system calls.
+//! Gives up privileges once everything is open. What stays is an ordinary user, the few capabilities that opening again
+//! needs, and the monitor's own system calls; new privileges cannot be gained.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 
 pub mod seccomp;
 
-/// The capabilities that these settings need on this machine, beyond the start.
+/// The capabilities that these settings need on this machine after the start.
 pub fn needed(settings: &Settings, system: &System) -> CapabilitySet {
     let mut needed = CapabilitySet::empty();
     // The capture is opened again when its interface comes back.
@@ -24,7 +24,7 @@ pub fn needed(settings: &Settings, system: &System) -> CapabilitySet {
     needed
 }
 
-/// "CAP_NET_RAW, CAP_PERFMON".
+/// The capabilities' names, as in "CAP_NET_RAW, CAP_PERFMON".
 pub fn names(capabilities: CapabilitySet) -> String {
     capabilities.iter_names().map(|(name, _)| format!("CAP_{name}")).collect::<Vec<_>>().join(", ")
 }
@@ -42,11 +42,11 @@ fn hides_processes(mounts: &str, proc: &Path) -> bool {
     })
 }
 
-/// Gives up everything but what is needed; returns a line with what is left. It changes the calling thread only: call it
-/// before there are others.
+/// Gives up all privileges but the needed ones and describes those that are left. It changes the calling thread only,
+/// so it must be called before there are others.
 ///
 /// # Errors
-/// The user is not there, or the kernel refuses. A kernel without seccomp filters is only mentioned.
+/// The user does not exist, or the kernel refuses. A kernel without seccomp filters is only mentioned.
 pub fn enter(settings: &Settings, system: &System) -> Result<String, Error> {
     let needed = needed(settings, system);
     let user = Some(settings.privileges.user.as_str()).filter(|user| !user.is_empty());
@@ -56,8 +56,8 @@ pub fn enter(settings: &Settings, system: &System) -> Result<String, Error> {
         _ if !seccomp::is_available() => "none in this kernel".to_owned(),
         mode => seccomp::apply(mode).map(|()| mode.to_owned())?,
     };
-    let left = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    let kept = if needed.intersects(left) { names(needed & left) } else { "none".to_owned() };
+    let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let kept = if needed.intersects(effective) { names(needed & effective) } else { "none".to_owned() };
     Ok(format!("user {}, capabilities {kept}, seccomp {filter}", rustix::process::geteuid().as_raw()))
 }
 

@@ -1,5 +1,5 @@
-//! The system calls that are left once everything is open. All others fail with "operation not permitted", so that a
-//! part that misses one reports it and the rest goes on.
+//! The system calls that stay allowed once everything is open. All others fail with "operation not permitted", so that
+//! a part that misses one reports it and the rest goes on.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ macro_rules! calls {
 
 type Calls = &'static [(libc::c_long, &'static str)];
 
-/// What may be called, and why. There is no execve, no fork, no ptrace, no mount, no kill, no bpf, no module.
+/// The allowed calls, each list with its reason. There is no execve, no fork, no ptrace, no mount, no kill, no bpf and
+/// no module loading.
 pub const ALLOWED: &[(&str, Calls)] = &[
     (
         "files of /proc, /sys and cgroups; openat is narrowed to reading below",
@@ -23,7 +24,7 @@ pub const ALLOWED: &[(&str, Calls)] = &[
             SYS_getdents64 SYS_lseek SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_fcntl SYS_dup SYS_getcwd
         },
     ),
-    ("what it prints", calls! { SYS_write SYS_writev }),
+    ("printing", calls! { SYS_write SYS_writev }),
     (
         "sockets: the bus, status pages, /metrics, name servers, and the capture that is opened again",
         calls! {
@@ -72,12 +73,12 @@ const OLDER: Calls = calls! {
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: Calls = &[];
 
-/// True where this kernel can filter system calls.
+/// Whether this kernel can filter system calls.
 pub fn is_available() -> bool {
     std::path::Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
 }
 
-/// Filters the calls of this thread and of those that it starts, for good.
+/// Filters the calls of this thread and of the threads that it starts, for the rest of their lives.
 ///
 /// # Errors
 /// When the filter cannot be compiled or the kernel refuses it.
@@ -88,7 +89,7 @@ pub fn apply(mode: &str) -> Result<(), seccompiler::Error> {
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
     let allowed = program(rules()?, denied, SeccompAction::Allow)?;
-    // The flags of clone3 can't be looked at. Where it is not there, the C library falls back to clone.
+    // A filter cannot look at the flags of clone3. Where clone3 is missing, the C library falls back to clone.
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let no_clone3 = program(clone3, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
     for filter in [no_clone3, allowed] {
@@ -102,7 +103,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 fn rules() -> Result<Rules, BackendError> {
     let calls = ALLOWED.iter().flat_map(|(_, calls)| calls.iter()).chain(OLDER);
     let mut rules: Rules = calls.map(|(number, _)| (*number, Vec::new())).collect();
-    // Its own filter refuses it, and the stricter of two counts.
+    // The other filter refuses clone3, and the stricter of two filters wins.
     rules.insert(libc::SYS_clone3, Vec::new());
     let writes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
     let only_reads =
@@ -149,13 +150,13 @@ mod tests {
             let mut open = std::fs::OpenOptions::new();
             for open in [open.clone().write(true), open.clone().read(true).append(true), open.write(true).create(true)]
             {
-                let error = open.open(&file).expect_err("nothing is written");
+                let error = open.open(&file).expect_err("writing fails");
                 assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
             }
             std::thread::spawn(|| ()).join().expect("a thread");
-            let error = std::process::Command::new("/bin/true").spawn().expect_err("no programs");
+            let error = std::process::Command::new("/bin/true").spawn().expect_err("starting a program fails");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
-            let error = std::fs::remove_file(file).expect_err("nothing is removed");
+            let error = std::fs::remove_file(file).expect_err("removing fails");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
         })
         .join()

@@ -1,4 +1,4 @@
-//! All processes of a cgroup, and of those below it, stand still or run on.
+//! The freezer, which stops all processes of a cgroup and of those below it and lets them run on.
 //!
 //! Forms: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cgroup.freeze`) and cgroup-v1/freezer-subsystem.rst.
 
@@ -15,19 +15,19 @@ pub struct FreezerFiles {
 }
 
 impl FreezerFiles {
-    /// Those of cgroup `name` below `root`.
+    /// The files of cgroup `name` below `root`.
     ///
     /// # Errors
     /// When they are not there.
     pub fn find(root: &Path, name: &str) -> Result<FreezerFiles, CgroupError> {
-        let one = find(root, &["freezer"], name, "freezer.state").map(|directory| (Version::V1, directory));
-        let two = || find(root, &["", "unified"], name, "cgroup.freeze").map(|directory| (Version::V2, directory));
-        one.or_else(two)
+        let v1 = find(root, &["freezer"], name, "freezer.state").map(|directory| (Version::V1, directory));
+        let v2 = || find(root, &["", "unified"], name, "cgroup.freeze").map(|directory| (Version::V2, directory));
+        v1.or_else(v2)
             .map(|(version, directory)| FreezerFiles { version, directory })
             .ok_or_else(|| not_found(root, name, "neither cgroup.freeze (version 2) nor freezer.state (version 1)"))
     }
 
-    /// Whether this cgroup itself was told to stand still, whatever those above it were told.
+    /// Whether this cgroup itself was told to stop, whatever the cgroups above it were told.
     ///
     /// # Errors
     /// The file that cannot be read.
@@ -36,7 +36,7 @@ impl FreezerFiles {
         Ok(text(&self.directory.join(name))? != "0")
     }
 
-    /// Whether all of its processes stand still; the kernel needs a moment for that.
+    /// Whether all of its processes have stopped; the kernel needs a moment for that.
     ///
     /// # Errors
     /// The file that cannot be read.
@@ -47,7 +47,7 @@ impl FreezerFiles {
         })
     }
 
-    /// Tells it to stand still, or to run.
+    /// Tells the cgroup to stop, or to run.
     ///
     /// # Errors
     /// When the kernel refuses it.
@@ -76,17 +76,17 @@ mod tests {
             ("cgroup/b/cgroup.events", "populated 1\nfrozen 1\n"),
         ]);
         let root = fixture.path("cgroup");
-        let one = FreezerFiles::find(&root, "/a").expect("version 1");
-        assert_eq!((one.is_told_to_stop(), one.has_stopped()), (Ok(true), Ok(false)), "it needs a moment");
-        one.write(true).expect("written");
-        assert_eq!((fixture.read("cgroup/freezer/a/freezer.state").as_str(), one.has_stopped()), ("FROZEN", Ok(true)));
-        one.write(false).expect("written");
+        let v1 = FreezerFiles::find(&root, "/a").expect("version 1");
+        assert_eq!((v1.is_told_to_stop(), v1.has_stopped()), (Ok(true), Ok(false)), "it needs a moment");
+        v1.write(true).expect("a file that can be written");
+        assert_eq!((fixture.read("cgroup/freezer/a/freezer.state").as_str(), v1.has_stopped()), ("FROZEN", Ok(true)));
+        v1.write(false).expect("a file that can be written");
         assert_eq!(fixture.read("cgroup/freezer/a/freezer.state"), "THAWED");
-        let two = FreezerFiles::find(&root, "b").expect("version 2");
-        assert_eq!((two.is_told_to_stop(), two.has_stopped()), (Ok(false), Ok(true)), "one above it stands still");
-        two.write(true).expect("written");
-        assert_eq!((fixture.read("cgroup/b/cgroup.freeze").as_str(), two.is_told_to_stop()), ("1", Ok(true)));
-        let none = FreezerFiles::find(&root, "c").unwrap_err().to_string();
-        assert!(none.starts_with("cgroup c: neither cgroup.freeze (version 2)"), "{none}");
+        let v2 = FreezerFiles::find(&root, "b").expect("version 2");
+        assert_eq!((v2.is_told_to_stop(), v2.has_stopped()), (Ok(false), Ok(true)), "a cgroup above it is stopped");
+        v2.write(true).expect("a file that can be written");
+        assert_eq!((fixture.read("cgroup/b/cgroup.freeze").as_str(), v2.is_told_to_stop()), ("1", Ok(true)));
+        let error = FreezerFiles::find(&root, "c").unwrap_err().to_string();
+        assert!(error.starts_with("cgroup c: neither cgroup.freeze (version 2)"), "{error}");
     }
 }

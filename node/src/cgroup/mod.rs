@@ -13,7 +13,7 @@ mod freezer;
 mod share;
 
 pub use freezer::FreezerFiles;
-pub use share::{Share, ShareFiles};
+pub use share::{AllowanceFiles, CpuAllowance};
 
 /// Names that version 1 systems mount the controller of CPU time under.
 const V1_CPUACCT: &[&str] = &["cpu,cpuacct", "cpuacct", "cpu"];
@@ -53,10 +53,10 @@ fn not_found(root: &Path, name: &str, missing: &'static str) -> CgroupError {
     CgroupError::NotFound { name: name.trim_matches('/').to_owned(), missing, root: root.to_owned() }
 }
 
-/// Where the CPU time and the quotas of a cgroup stand.
+/// The files with the CPU time and the quotas of a cgroup.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CpuFiles {
-    /// Which form they have.
+    /// The files' form.
     pub version: Version,
     /// The file with the CPU time used.
     pub usage: PathBuf,
@@ -94,12 +94,12 @@ pub fn find_processes(root: &Path, name: &str) -> Result<PathBuf, CgroupError> {
     find(root, TREES, name, "cgroup.procs").ok_or_else(|| not_found(root, name, "no cgroup.procs"))
 }
 
-/// The directory with `cpu.pressure` and its like of cgroup `name`, where version 2 keeps them.
+/// The directory with the pressure files of cgroup `name`, where version 2 keeps them.
 pub fn find_pressure(root: &Path, name: &str) -> Option<PathBuf> {
     find(root, &["", "unified"], name, "cpu.pressure")
 }
 
-/// The file with the least share of the highest clock that the cgroup's threads are given, where the kernel has it.
+/// The file `cpu.uclamp.min`: the least share of the highest clock that the cgroup's threads are given.
 ///
 /// # Errors
 /// When it is not there.
@@ -119,16 +119,16 @@ pub fn find_cpuset(root: &Path, name: &str) -> Result<PathBuf, CgroupError> {
         .ok_or_else(|| not_found(root, name, "no cpuset.cpus (is the cpuset controller on for it?)"))
 }
 
-/// The cores that the cgroup of a `cpuset.cpus` really has: its own, or what it inherits.
+/// The cores that the cgroup of a `cpuset.cpus` really has: its own, or the inherited ones.
 ///
 /// # Errors
 /// When there is no such cgroup.
 pub fn effective_cores(cpuset: &Path) -> Result<String, CgroupError> {
-    let found = ["cpuset.cpus.effective", "cpuset.effective_cpus"]
+    let effective = ["cpuset.cpus.effective", "cpuset.effective_cpus"]
         .iter()
         .map(|name| cpuset.with_file_name(name))
         .find(|path| path.is_file());
-    Ok(text(found.as_deref().unwrap_or(cpuset))?)
+    Ok(text(effective.as_deref().unwrap_or(cpuset))?)
 }
 
 fn ancestors(tree: &Path, name: &str) -> Vec<PathBuf> {
@@ -146,7 +146,7 @@ pub fn parse_usage_v2(text: &str) -> Option<u64> {
     only(text, "usage_usec")?.checked_mul(1000)
 }
 
-/// The value of a name that stands in a list once; a list with two of them is not believed.
+/// The value of a name that stands in a list exactly once.
 fn only(text: &str, name: &str) -> Option<u64> {
     let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let value = values.next()?;
@@ -163,14 +163,14 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `cpu.max`: "50000 100000" or "max 100000".
+    /// Parses `cpu.max`: "50000 100000" or "max 100000".
     pub fn parse_v2(text: &str) -> Option<Quota> {
         let (quota, period) = text.trim().split_once(' ')?;
         let quota_us = if quota == "max" { None } else { Some(quota.parse().ok()?) };
         Quota { quota_us, period_us: period.parse().ok()? }.valid()
     }
 
-    /// `cpu.cfs_quota_us` (-1 is none) and `cpu.cfs_period_us`.
+    /// Parses `cpu.cfs_quota_us` (-1 is no quota) and `cpu.cfs_period_us`.
     pub fn parse_v1(quota: &str, period: &str) -> Option<Quota> {
         let quota_us = Some(quota.trim().parse().ok()?).filter(|us| *us != -1);
         Quota { quota_us, period_us: period.trim().parse().ok()? }.valid()
@@ -180,7 +180,7 @@ impl Quota {
         (self.period_us > 0 && self.quota_us.is_none_or(|us| us > 0)).then_some(self)
     }
 
-    /// `None` without a quota.
+    /// The quota in cores; `None` without a quota.
     pub fn cores(&self) -> Option<f64> {
         self.quota_us.map(|us| us as f64 / self.period_us as f64)
     }
@@ -267,7 +267,7 @@ mod tests {
             ("cgroup/a/b/c/cpu.max", "80000 100000\n"),
             ("cgroup/a/b/c/cpu.stat", "usage_usec 1\n"),
         ]);
-        let files = find_cpu(&fixture.path("cgroup"), "/a/b/c").expect("found");
+        let files = find_cpu(&fixture.path("cgroup"), "/a/b/c").expect("the files are found");
         assert_eq!(files.version, Version::V2);
         assert_eq!(files.quotas.len(), 4);
         assert_eq!(tightest_quota(&files), Ok(Some((0.5, fixture.path("cgroup/a").as_path()))));
@@ -284,16 +284,16 @@ mod tests {
             ("cgroup/cpu/a/b/cpu.cfs_quota_us", "40000\n"),
             ("cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n"),
         ]);
-        let files = find_cpu(&fixture.path("cgroup"), "a/b").expect("found");
+        let files = find_cpu(&fixture.path("cgroup"), "a/b").expect("the files are found");
         let quota = Some((0.4, fixture.path("cgroup/cpu/a/b")));
-        let found = tightest_quota(&files).map(|found| found.map(|(cores, place)| (cores, place.to_owned())));
-        assert_eq!((files.version, found), (Version::V1, Ok(quota)));
+        let tightest = tightest_quota(&files).map(|quota| quota.map(|(cores, place)| (cores, place.to_owned())));
+        assert_eq!((files.version, tightest), (Version::V1, Ok(quota)));
         let joined = Fixture::new(&[
             ("cgroup/cpu,cpuacct/a/cpuacct.usage", "5\n"),
             ("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n"),
             ("cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n"),
         ]);
-        let files = find_cpu(&joined.path("cgroup"), "a").expect("found");
+        let files = find_cpu(&joined.path("cgroup"), "a").expect("the files are found");
         assert_eq!((files.version, tightest_quota(&files)), (Version::V1, Ok(None)));
     }
 
@@ -306,7 +306,7 @@ mod tests {
         ]);
         let root = fixture.path("cgroup");
         assert!(find_cpu(&root, "b").unwrap_err().to_string().starts_with("cgroup b: neither cpu.stat"));
-        let error = tightest_quota(&find_cpu(&root, "a").expect("found")).unwrap_err().to_string();
+        let error = tightest_quota(&find_cpu(&root, "a").expect("the files are found")).unwrap_err().to_string();
         assert!(error.ends_with("cgroup/a: the CPU quota is not in the expected form"), "{error}");
     }
 

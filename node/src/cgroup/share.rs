@@ -1,4 +1,4 @@
-//! A cgroup's weight and quota: what may be changed of its CPU time.
+//! A cgroup's weight and quota, which set its CPU time.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::files::{text, write_kernel};
 /// Names that version 1 systems mount the controller of CPU time under.
 const V1_CPU: &[&str] = &["cpu,cpuacct", "cpu"];
 
-/// What may be changed of a cgroup's CPU time.
+/// A cgroup's weight and quota.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Share {
+pub struct CpuAllowance {
     /// Version 1: cpu.shares; version 2: cpu.weight.
     pub weight: i64,
     /// The quota.
@@ -21,22 +21,23 @@ pub struct Share {
     pub quota: Quota,
 }
 
-/// The files that set a cgroup's [`Share`].
+/// The files that set a cgroup's [`CpuAllowance`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct ShareFiles {
+pub struct AllowanceFiles {
     version: Version,
     directory: PathBuf,
 }
 
-impl ShareFiles {
-    /// Those of cgroup `name` below `root`.
+impl AllowanceFiles {
+    /// The files of cgroup `name` below `root`.
     ///
     /// # Errors
     /// When they are not there.
-    pub fn find(root: &Path, name: &str) -> Result<ShareFiles, CgroupError> {
-        let v2 = find(root, &[""], name, "cpu.weight").map(|directory| ShareFiles { version: Version::V2, directory });
+    pub fn find(root: &Path, name: &str) -> Result<AllowanceFiles, CgroupError> {
+        let v2 =
+            find(root, &[""], name, "cpu.weight").map(|directory| AllowanceFiles { version: Version::V2, directory });
         let v1 = || find(root, V1_CPU, name, "cpu.shares");
-        v2.or_else(|| v1().map(|directory| ShareFiles { version: Version::V1, directory })).ok_or_else(|| {
+        v2.or_else(|| v1().map(|directory| AllowanceFiles { version: Version::V1, directory })).ok_or_else(|| {
             not_found(
                 root,
                 name,
@@ -49,16 +50,16 @@ impl ShareFiles {
         self.directory.join(if self.version == Version::V1 { "cpu.shares" } else { "cpu.weight" })
     }
 
-    /// What is set now.
+    /// The weight and quota that are set now.
     ///
     /// # Errors
     /// The file that cannot be read, or is not in the expected form.
-    pub fn read(&self) -> Result<Share, CgroupError> {
+    pub fn read(&self) -> Result<CpuAllowance, CgroupError> {
         let path = self.weight();
         let text = text(&path)?;
         let weight = text.parse().map_err(|_| CgroupError::Number { path, text })?;
         let quota = Quota::read(self.version, &self.directory)?;
-        Ok(Share { weight, quota: quota.ok_or_else(|| CgroupError::Quota(self.directory.clone()))? })
+        Ok(CpuAllowance { weight, quota: quota.ok_or_else(|| CgroupError::Quota(self.directory.clone()))? })
     }
 
     /// The bounds of a weight.
@@ -107,17 +108,17 @@ mod tests {
             ("cgroup/b/cpu.max", "40000 100000\n"),
         ]);
         let root = fixture.path("cgroup");
-        let share = |weight, quota_us, period_us| Share { weight, quota: Quota { quota_us, period_us } };
-        let one = ShareFiles::find(&root, "/a").expect("version 1");
-        assert_eq!(one.read(), Ok(share(1024, None, 50_000)));
-        one.write_quota(Quota { quota_us: Some(20_000), period_us: 50_000 }).expect("written");
+        let allowance = |weight, quota_us, period_us| CpuAllowance { weight, quota: Quota { quota_us, period_us } };
+        let v1 = AllowanceFiles::find(&root, "/a").expect("version 1");
+        assert_eq!(v1.read(), Ok(allowance(1024, None, 50_000)));
+        v1.write_quota(Quota { quota_us: Some(20_000), period_us: 50_000 }).expect("a file that can be written");
         assert_eq!(fixture.read("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us"), "20000");
-        let two = ShareFiles::find(&root, "b").expect("version 2");
-        assert_eq!(two.read(), Ok(share(100, Some(40_000), 100_000)));
-        two.write_quota(Quota { quota_us: None, period_us: 100_000 }).expect("written");
+        let v2 = AllowanceFiles::find(&root, "b").expect("version 2");
+        assert_eq!(v2.read(), Ok(allowance(100, Some(40_000), 100_000)));
+        v2.write_quota(Quota { quota_us: None, period_us: 100_000 }).expect("a file that can be written");
         assert_eq!(fixture.read("cgroup/b/cpu.max"), "max 100000");
-        let none = ShareFiles::find(&root, "c").unwrap_err().to_string();
-        assert!(none.starts_with("cgroup c: neither cpu.weight"), "{none}");
+        let error = AllowanceFiles::find(&root, "c").unwrap_err().to_string();
+        assert!(error.starts_with("cgroup c: neither cpu.weight"), "{error}");
         assert!(find_cpuset(&root, "b").unwrap_err().to_string().contains("is the cpuset controller on for it?"));
     }
 }

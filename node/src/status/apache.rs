@@ -1,10 +1,11 @@
-//! Apache's status page, `server-status?auto`: its workers, its restarts, and how many requests it works on at once.
+//! Apache's status page, `server-status?auto`: its workers, its restarts, and the number of requests that it can work
+//! on at once.
 //!
 //! Form: https://httpd.apache.org/docs/2.4/mod/mod_status.html.
 
-/// What the page shows.
+/// The values of the page.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Status {
+pub struct ApacheStatus {
     /// Workers at work.
     pub busy_workers: u64,
     /// Workers that wait.
@@ -16,8 +17,8 @@ pub struct Status {
     board: Option<Board>,
 }
 
-/// The scoreboard: a place for each request that can be worked on at once, and places beyond them in which a worker from
-/// before the last restart still is.
+/// The scoreboard: a place for each request that can be worked on at once, and further places that workers from before
+/// the last restart still hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Board {
     places: i64,
@@ -25,7 +26,7 @@ struct Board {
     taken: i64,
 }
 
-/// What speaks against a change of the running Apache.
+/// Why the running Apache should not be changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // The messages are the documentation.
 pub enum StatusError {
@@ -38,16 +39,16 @@ pub enum StatusError {
     OtherWorkers { places: i64, workers: i64 },
 }
 
-impl Status {
-    /// Reads a page; `None` when it is not the one for programs (`?auto`).
-    pub fn parse(page: &str) -> Option<Status> {
+impl ApacheStatus {
+    /// Parses a page; `None` when it is not the one for programs (`?auto`).
+    pub fn parse(page: &str) -> Option<ApacheStatus> {
         let field = |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let number = |name: &str| field(name)?.trim().parse().ok();
-        let count = |marks: &str, wanted: fn(&char) -> bool| i64::try_from(marks.chars().filter(wanted).count()).ok();
+        let count = |marks: &str, counts: fn(&char) -> bool| i64::try_from(marks.chars().filter(counts).count()).ok();
         let board = field("Scoreboard").map(str::trim).and_then(|marks| {
             Some(Board { places: count(marks, |_| true)?, taken: count(marks, |mark| *mark != '.')? })
         });
-        Some(Status {
+        Some(ApacheStatus {
             busy_workers: number("BusyWorkers")?,
             idle_workers: number("IdleWorkers")?,
             generation: number("ParentServerMPMGeneration"),
@@ -60,7 +61,7 @@ impl Status {
     /// Whether a graceful restart finds places in the scoreboard beside the processes that still finish requests.
     ///
     /// # Errors
-    /// How many of them there are.
+    /// The number of those processes.
     pub fn has_room(&self) -> Result<(), StatusError> {
         if self.stopping > self.processes / 2 && self.stopping > 1 {
             return Err(StatusError::Restarting { stopping: self.stopping, processes: self.processes });
@@ -71,7 +72,7 @@ impl Status {
     /// Whether an Apache that works on at most so many requests at once may show this page.
     ///
     /// # Errors
-    /// Both numbers.
+    /// The number of places does not fit that number.
     pub fn fits(&self, workers: i64) -> Result<(), StatusError> {
         match self.board {
             Some(board) if !(board.places - board.taken..=board.places).contains(&workers) => {
@@ -86,12 +87,12 @@ impl Status {
 mod tests {
     use super::*;
 
-    fn page(processes: u64, stopping: u64, scoreboard: &str) -> Status {
+    fn page(processes: u64, stopping: u64, scoreboard: &str) -> ApacheStatus {
         let text = format!(
             "ServerMPM: event\nParentServerMPMGeneration: 3\nBusyWorkers: 2\nIdleWorkers: 9\nProcesses: {processes}\nStopping: {stopping}\n\
             Scoreboard: {scoreboard}\n"
         );
-        Status::parse(&text).expect("a page")
+        ApacheStatus::parse(&text).expect("a page")
     }
 
     #[test]
@@ -99,13 +100,20 @@ mod tests {
         let status = page(4, 1, "_W..");
         assert_eq!((status.generation, status.stopping, status.processes), (Some(3), 1, 4));
         assert_eq!(status.board, Some(Board { places: 4, taken: 2 }));
-        let prefork = Status::parse("BusyWorkers: 3\nIdleWorkers: 61\n").expect("a page");
+        let prefork = ApacheStatus::parse("BusyWorkers: 3\nIdleWorkers: 61\n").expect("a page");
         assert_eq!(
             prefork,
-            Status { busy_workers: 3, idle_workers: 61, generation: None, stopping: 0, processes: 0, board: None }
+            ApacheStatus {
+                busy_workers: 3,
+                idle_workers: 61,
+                generation: None,
+                stopping: 0,
+                processes: 0,
+                board: None
+            }
         );
         assert_eq!(prefork.fits(9), Ok(()));
-        assert_eq!(Status::parse("<html>BusyWorkers: 3</html>"), None);
+        assert_eq!(ApacheStatus::parse("<html>BusyWorkers: 3</html>"), None);
     }
 
     #[test]

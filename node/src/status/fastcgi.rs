@@ -1,7 +1,8 @@
 //! One GET request to a FastCGI server, for php-fpm's status page as JSON.
 //!
-//! The client that crates.io has panics at an end of request that is too short, which would end the program. One request
-//! for a page of some hundred bytes needs little of the protocol: <https://fastcgi-archives.github.io/FastCGI_Specification.html>.
+//! The client on crates.io panics at an end of request that is too short, which would end the program. One request for
+//! a page of some hundred bytes needs little of the protocol:
+//! <https://fastcgi-archives.github.io/FastCGI_Specification.html>.
 
 use std::io;
 use std::path::Path;
@@ -30,7 +31,7 @@ pub(super) async fn get(listen: &str, path: &str) -> Result<String, PageErrorCau
         return exchange(UnixStream::connect(listen).await.map_err(failed)?, path).await;
     }
     let address = match listen.rsplit_once(':') {
-        // Of any address: this machine's own will do.
+        // It listens on all addresses, and loopback is one of them.
         Some(("*", port)) => format!("127.0.0.1:{port}"),
         Some(_) => listen.to_owned(),
         None => format!("127.0.0.1:{listen}"),
@@ -89,7 +90,7 @@ fn request(path: &str) -> Option<Vec<u8>> {
         ("SERVER_PROTOCOL", "HTTP/1.1"),
     ] {
         for text in [name, value] {
-            // The top bit of a length tells that it has four bytes.
+            // The top bit of a length marks one of four bytes.
             let length = u32::try_from(text.len()).ok().filter(|length| length >> 31 == 0)?;
             parameters.extend_from_slice(&(length | 1 << 31).to_be_bytes());
         }
@@ -118,15 +119,15 @@ mod tests {
         [&[VERSION, kind, 0, REQUEST_ID, high, low, padding, 0], content, &padded].concat()
     }
 
-    /// What comes of an answer.
+    /// The page that a server with this answer gives.
     fn answered(answer: &[&[u8]]) -> Result<String, String> {
         let (ours, mut theirs): (DuplexStream, DuplexStream) = tokio::io::duplex(1 << 20);
-        let story = async {
+        let conversation = async {
             theirs.write_all(&answer.concat()).await.expect("room");
             theirs.shutdown().await.expect("an end");
             exchange(ours, "/status").await.map_err(|cause| cause.to_string())
         };
-        Builder::new_current_thread().build().expect("a runtime").block_on(story)
+        Builder::new_current_thread().build().expect("a runtime").block_on(conversation)
     }
 
     #[test]

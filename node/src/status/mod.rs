@@ -1,4 +1,4 @@
-//! The status pages of Apache and php-fpm: where they are, how they are fetched, what they show.
+//! The status pages of Apache and php-fpm: their addresses, fetching them, and their values.
 
 mod fastcgi;
 
@@ -30,7 +30,7 @@ pub enum Page {
     },
 }
 
-/// An address that is none of a status page's.
+/// A text that is not the address of a status page.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // The messages are the documentation.
 pub enum AddressError {
@@ -46,7 +46,7 @@ pub enum AddressError {
 pub struct PageError {
     /// The URL, or where the FastCGI server listens.
     pub place: String,
-    /// What went wrong.
+    /// Why it failed.
     pub cause: PageErrorCause,
 }
 
@@ -69,11 +69,11 @@ pub enum PageErrorCause {
 }
 
 impl Page {
-    /// Reads `http://127.0.0.1:PORT/PATH` or `unix:/SOCKET[:/PATH]`: a page of this machine. One elsewhere would be fetched
-    /// through the interface whose traffic is measured.
+    /// Parses `http://127.0.0.1:PORT/PATH` or `unix:/SOCKET[:/PATH]`. The page must be on this machine: another one
+    /// would be fetched through the interface whose traffic is measured.
     ///
     /// # Errors
-    /// What was expected.
+    /// The expected form.
     pub fn parse(text: &str) -> Result<Page, AddressError> {
         if let Some(place) = text.strip_prefix("unix:/") {
             let (socket, path) = place.split_once(":/").unwrap_or((place, &PHP_PATH[1..]));
@@ -154,7 +154,7 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(1);
 
-    /// What comes of a server that answers a request with `answer` and then closes or, without one, hangs.
+    /// Fetches from a server that answers a request with `answer` and then closes or, without an answer, hangs.
     fn fetch_from(answer: Option<&'static str>) -> Result<String, String> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}/server-status?auto", listener.local_addr().expect("an address"));
@@ -164,14 +164,14 @@ mod tests {
             let length = stream.read(&mut request).expect("a request");
             assert!(request[..length].starts_with(b"GET /server-status?auto HTTP/1.1\r\n"));
             if let Some(answer) = answer {
-                stream.write_all(answer.as_bytes()).expect("answered");
+                stream.write_all(answer.as_bytes()).expect("the client listens");
             } else {
                 // Until the other side gives up.
                 let _ = stream.read(&mut request);
             }
         });
         let fetched = Page::parse(&url).expect("a page").fetch(&runtime(), WITHIN);
-        server.join().expect("served");
+        server.join().expect("the server ends");
         fetched.map_err(|error| error.to_string())
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let moved = fetch_from(Some("HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n"));
         assert!(moved.expect_err("no page").ends_with("answered 302 Found"));
         assert!(fetch_from(Some("what?\r\n\r\n")).is_err());
-        assert!(fetch_from(None).expect_err("no answer").starts_with("http://127.0.0.1:"));
+        assert!(fetch_from(None).expect_err("no answer comes").starts_with("http://127.0.0.1:"));
     }
 
     #[test]

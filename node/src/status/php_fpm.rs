@@ -1,8 +1,8 @@
 //! php-fpm's status page as JSON: https://www.php.net/manual/en/fpm.status.php.
 
-/// What the page shows.
+/// The values of the page.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Deserialize)]
-pub struct Status {
+pub struct PhpFpmStatus {
     /// Processes at work.
     #[serde(rename = "active processes")]
     pub active: u64,
@@ -12,13 +12,13 @@ pub struct Status {
     /// All processes of the pool.
     #[serde(rename = "total processes")]
     pub total: u64,
-    /// Requests that wait for a process; means something only where the queue has a length.
+    /// Requests that wait for a process; it means something only where the queue has a length.
     #[serde(rename = "listen queue")]
     queue: u64,
-    /// What the queue holds at most; 0 on Unix sockets, where php-fpm cannot see it.
+    /// The most that the queue holds; 0 on Unix sockets, where php-fpm cannot see it.
     #[serde(rename = "listen queue len")]
     queue_length: u64,
-    /// Times since it started.
+    /// How often the pool ran out of processes since it started.
     #[serde(rename = "max children reached")]
     pub max_children_reached: u64,
 }
@@ -28,16 +28,16 @@ pub struct Status {
 #[error("php-fpm knows the queue of a TCP port only, not of a Unix socket")]
 pub struct NoQueue;
 
-impl Status {
-    /// Reads a page; `None` when it is not php-fpm's status as JSON.
-    pub fn parse(page: &str) -> Option<Status> {
+impl PhpFpmStatus {
+    /// Parses a page; `None` when it is not php-fpm's status as JSON.
+    pub fn parse(page: &str) -> Option<PhpFpmStatus> {
         serde_json::from_str(page).ok()
     }
 
     /// Requests that wait for a process.
     ///
     /// # Errors
-    /// On a Unix socket.
+    /// The pool listens on a Unix socket.
     pub fn queue(&self) -> Result<u64, NoQueue> {
         if self.queue_length == 0 { Err(NoQueue) } else { Ok(self.queue) }
     }
@@ -51,9 +51,10 @@ mod tests {
     fn a_page_is_read_and_a_unix_socket_has_no_queue() {
         let page = r#"{"pool":"www","process manager":"static","start time":1,"listen queue":2,"max listen queue":4,
             "listen queue len":511,"idle processes":5,"active processes":6,"total processes":11,"max children reached":7,"slow requests":0}"#;
-        let expected = Status { active: 6, idle: 5, total: 11, queue: 2, queue_length: 511, max_children_reached: 7 };
-        assert_eq!((Status::parse(page), expected.queue()), (Some(expected), Ok(2)));
-        assert_eq!(Status { queue_length: 0, ..expected }.queue(), Err(NoQueue));
-        assert_eq!(Status::parse("File not found.\n"), None);
+        let expected =
+            PhpFpmStatus { active: 6, idle: 5, total: 11, queue: 2, queue_length: 511, max_children_reached: 7 };
+        assert_eq!((PhpFpmStatus::parse(page), expected.queue()), (Some(expected), Ok(2)));
+        assert_eq!(PhpFpmStatus { queue_length: 0, ..expected }.queue(), Err(NoQueue));
+        assert_eq!(PhpFpmStatus::parse("File not found.\n"), None);
     }
 }

@@ -1,15 +1,15 @@
-//! Carrying out Orders: one step for each knob, one commit for each reload group.
+//! Applying Orders: one step for each knob, one commit for each reload group.
 
 use slackwater_messages::{ChangeCause, Order, Value};
 
 use super::Engine;
-use super::phase::{PendingOrder, Phase, Reason};
+use super::phase::{ChangeReason, PendingOrder, Phase};
 use crate::error::{Error, Result};
 use crate::knobs::show;
 use crate::state::Lease;
 
 impl Engine {
-    /// Carries out the Orders that wait for a reload group, if it may reload.
+    /// Applies the Orders that wait for a reload group, if it may reload.
     pub(super) fn apply_group(&mut self, group: &'static str) {
         let now_s = self.now_s();
         let ready: Vec<(&'static str, bool, bool)> = self
@@ -52,7 +52,7 @@ impl Engine {
         }
     }
 
-    /// Plans an Order, puts its lease on disk and sets it. `None`: nothing is to be committed for it.
+    /// Plans an Order, puts its lease on disk and sets its value. `None`: there is nothing to commit.
     fn stage(&mut self, name: &'static str, waiting: PendingOrder) -> Result<Option<Step>> {
         let knob = &self.knobs[name];
         let before = self.phases.get(name).cloned().unwrap_or_default();
@@ -64,7 +64,7 @@ impl Engine {
                     let why = self.give_way(name, &change, waiting.order.lease_s);
                     return Err(Error::SomeoneElse(why));
                 }
-                // A renewal changes nothing, so a configuration that is broken meanwhile does not stand against it.
+                // A renewal changes nothing, so it is accepted even when the configuration is broken meanwhile.
                 Err(_) if renews => {}
                 Err(error) => return Err(error),
             }
@@ -75,8 +75,8 @@ impl Engine {
             Some(Lease { effective, before, baseline, written, .. }) if renews => {
                 (Lease { effective, before, baseline, written, ..lease_of(&order, &value, until_unix_s) }, None)
             }
-            held => {
-                let (baseline, stood, mut written) = match held {
+            lease => {
+                let (baseline, original, mut written) = match lease {
                     Some(lease) => (lease.baseline, lease.before, lease.written),
                     None => (knob.baseline()?, knob.read()?.value, Vec::new()),
                 };
@@ -84,7 +84,7 @@ impl Engine {
                 written.push(plan.written.clone());
                 let effective = plan.effective;
                 let lease =
-                    Lease { effective, before: stood, baseline, written, ..lease_of(&order, &value, until_unix_s) };
+                    Lease { effective, before: original, baseline, written, ..lease_of(&order, &value, until_unix_s) };
                 (lease, Some((plan.written, plan.note)))
             }
         };
@@ -108,14 +108,22 @@ impl Engine {
         lease.effective = value.clone();
         let lease = lease.clone();
         self.save_after();
-        let asked = if lease.wanted == value { String::new() } else { format!(" (asked for {})", show(&lease.wanted)) };
+        let wanted =
+            if lease.wanted == value { String::new() } else { format!(" (asked for {})", show(&lease.wanted)) };
         let note = if step.note.is_empty() { String::new() } else { format!("; {}", step.note) };
-        let why = format!("{}{asked}{note}; {how}; for {} s, by {}", lease.reason, lease.lease_s, lease.by);
+        let why = format!("{}{wanted}{note}; {how}; for {} s, by {}", lease.reason, lease.lease_s, lease.by);
         let before = step.before.lease().map_or(lease.before, |before| before.effective.clone());
-        self.change(name, Some(before), Some(value), Reason::new(ChangeCause::Ordered, why), true, &lease.order_id);
+        self.change(
+            name,
+            Some(before),
+            Some(value),
+            ChangeReason::new(ChangeCause::Ordered, why),
+            true,
+            &lease.order_id,
+        );
     }
 
-    /// Setting failed half way: what stood before is set again, at once.
+    /// Sets the earlier value again at once, after setting failed half way.
     fn not_applied(&mut self, name: &str, step: Step, error: Error) {
         self.refuse_applied(name, &error);
         let Some(lease) = self.lease(name) else { return };
@@ -130,16 +138,16 @@ impl Engine {
         }
     }
 
-    /// All is as it was before the step.
+    /// Notes that everything is as it was before the step.
     fn not_committed(&mut self, name: &str, step: Step) {
         self.phases.insert(name.to_owned(), step.before);
         self.save_after();
     }
 
-    /// It is set, but it is not what was wanted: back to the baseline at the next tick.
+    /// Ends the lease of an Order whose setting is not in effect; the next tick restores the baseline.
     fn end_failed(&mut self, name: &str, error: &Error) {
-        let why = format!("an Order did not come to what it should: {error}");
-        self.phase(name).end(Reason::new(ChangeCause::NotAsOrdered, why));
+        let why = format!("the Order did not take effect: {error}");
+        self.phase(name).end(ChangeReason::new(ChangeCause::NotAsOrdered, why));
     }
 
     fn refuse_applied(&mut self, name: &str, error: &Error) {
@@ -149,12 +157,12 @@ impl Engine {
     }
 }
 
-/// Whether an Order asks for the value that is set already.
+/// Whether an Order asks for the value that is already set.
 fn renews(phase: &Phase, order: &PendingOrder) -> bool {
     phase.lease().is_some_and(|lease| lease.wanted == order.value)
 }
 
-/// The lease as an Order itself describes it.
+/// The lease with the fields that the Order itself gives.
 fn lease_of(order: &Order, value: &Value, until_unix_s: f64) -> Lease {
     Lease {
         order_id: order.id.clone(),
@@ -171,9 +179,9 @@ fn lease_of(order: &Order, value: &Value, until_unix_s: f64) -> Lease {
     }
 }
 
-/// An Order that is being carried out.
+/// An Order that is being applied.
 struct Step {
-    /// What the knob's phase was.
+    /// The knob's phase before it.
     before: Phase,
     written: serde_json::Value,
     note: String,

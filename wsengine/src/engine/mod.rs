@@ -1,7 +1,8 @@
-//! Leases: at most one for each knob. An Order makes or renews one; its end, whatever the cause, restores the baseline.
+//! Leases: at most one for each knob. An Order makes or renews a lease; its end, whatever the cause, restores the
+//! baseline.
 //!
-//! The engine's order of doing things keeps its promise through a crash: the lease with its baseline is on disk before
-//! anything is changed, and leaves the disk after everything is put back. What is found there at a start is restored.
+//! This holds through a crash: the lease with its baseline is on disk before anything is changed, and is removed after
+//! everything is put back. Leases that are on disk at a start are restored.
 
 mod apply;
 mod phase;
@@ -18,22 +19,22 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::knobs::{Knob, share_files};
-use crate::order::{Context, is_release, judge};
+use crate::order::{OrderContext, is_release, judge};
 use crate::state::{Lease, State, Store};
-use phase::{Ending, Free, PendingOrder, Phase, Reason};
+use phase::{ChangeReason, Ending, Free, PendingOrder, Phase};
 
-/// Orders that come together share a reload: the first waits this long for the others.
+/// Orders that arrive together share a reload: the first waits this long for others.
 const GATHER_S: f64 = 0.3;
 /// A restore that failed is tried again after this time.
 const RETRY_S: f64 = 2.0;
 /// A restore waits for the shortest time between reloads, but not longer than this.
 const RESTORE_WAITS_S: f64 = 5.0;
-/// Refusals that are recorded in each `REFUSALS_WITHIN_S`; further ones are counted.
-const REFUSALS: u32 = 20;
+/// Most refusals that are recorded in each `REFUSALS_WITHIN_S`; further ones are only counted.
+const MOST_REFUSALS: u32 = 20;
 const REFUSALS_WITHIN_S: f64 = 10.0;
 /// Why an Order for a knob that somebody else changed is refused.
 const THEIRS_HOLDS: &str = "somebody else changed this setting in this episode: theirs holds";
-/// Who makes the Changes.
+/// The maker of the Changes, for their field `by`.
 const BY: &str = "wsengine";
 
 /// Carries out Orders.
@@ -43,14 +44,14 @@ pub struct Engine {
     system: System,
     knobs: BTreeMap<&'static str, Box<dyn Knob>>,
     store: Store,
-    /// Also of knobs that the configuration no longer lists, while they hold a lease.
+    /// By knob; also for knobs that the configuration no longer lists, while they hold a lease.
     phases: BTreeMap<String, Phase>,
-    /// Ids of Orders that came, with the wall time until which they are remembered.
-    seen: BTreeMap<String, f64>,
+    /// Ids of Orders that arrived, with the wall time until which they are remembered.
+    order_ids: BTreeMap<String, f64>,
     /// When each reload group was last committed.
     committed_s: BTreeMap<&'static str, f64>,
     checked_s: f64,
-    /// What each knob was when it was last read, while no Order was in force.
+    /// The value of each knob when it was last read, while no Order was in force.
     readings: BTreeMap<&'static str, Result<Value>>,
     read_s: f64,
     tried_s: f64,
@@ -72,7 +73,7 @@ impl Engine {
         publish: Box<dyn FnMut(Change)>,
     ) -> Result<Engine> {
         let state = store.load()?;
-        let died = || Ending::new(Reason::new(ChangeCause::EngineDied, "the last run did not end well"));
+        let died = || Ending::new(ChangeReason::new(ChangeCause::EngineDied, "the last run did not end well"));
         let put_back = |lease| Phase::Ending { lease: Box::new(lease), ending: died(), then: Free::Idle };
         let phases = state.leases.into_iter().map(|(name, lease)| (name, put_back(lease))).collect();
         let checked_s = system.monotonic_s();
@@ -83,7 +84,7 @@ impl Engine {
             knobs: knobs.into_iter().collect(),
             store,
             phases,
-            seen: state.seen,
+            order_ids: state.order_ids,
             committed_s: BTreeMap::new(),
             checked_s,
             readings: BTreeMap::new(),
@@ -98,7 +99,7 @@ impl Engine {
         self.system.monotonic_s()
     }
 
-    /// Whether nothing is changed, or about to be.
+    /// Whether no knob is changed, or about to be.
     pub fn is_idle(&self) -> bool {
         self.phases.values().all(|phase| phase.lease().is_none() && phase.waiting().is_none())
     }
@@ -116,10 +117,10 @@ impl Engine {
         let judged = judge(
             payload,
             signature,
-            &Context {
+            &OrderContext {
                 settings: &self.settings,
                 identity: &self.identity,
-                seen: &|id| self.seen.contains_key(id),
+                is_repeated: &|id| self.order_ids.contains_key(id),
                 now_unix_s: self.system.unix_s(),
             },
         );
@@ -159,31 +160,30 @@ impl Engine {
     /// Notes an Order's id on disk, before anything is done for it: no crash makes it new again.
     fn remember(&mut self, id: &str) -> Result<()> {
         let now_unix_s = self.system.unix_s();
-        self.seen.retain(|_, until| *until > now_unix_s);
+        self.order_ids.retain(|_, until| *until > now_unix_s);
         let longest_s = self.settings.orders.max_lease_s + self.settings.orders.clock_skew_s;
-        self.seen.insert(id.to_owned(), now_unix_s + longest_s + 1.0);
+        self.order_ids.insert(id.to_owned(), now_unix_s + longest_s + 1.0);
         self.save_before()
     }
 
     fn state(&self) -> State {
         let leases = self.phases.iter().filter_map(|(name, phase)| Some((name.clone(), phase.lease()?.clone())));
-        State::new(leases.collect(), self.seen.clone())
+        State::new(leases.collect(), self.order_ids.clone())
     }
 
-    /// Before anything is changed.
+    /// Saves the state before anything is changed.
     fn save_before(&self) -> Result<()> {
         self.store.save(&self.state()).map_err(|error| Error::State(format!("nothing is changed, since {error}")))
     }
 
-    /// After it was changed: what the disk keeps for longer than it must is put back once more at a start, which does
-    /// no harm.
+    /// Saves the state after a change. If that fails, the next start puts a setting back once more, which does no harm.
     fn save_after(&self) {
         if let Err(error) = self.store.save(&self.state()) {
             tracing::error!("{error}");
         }
     }
 
-    /// What stands against an Order beside its own text.
+    /// Refuses an Order for reasons that lie in the engine's state, not in its text.
     fn admit(&mut self, order: &Order) -> Result<()> {
         let refused = |why: &str| Err(Error::NotAdmitted(why.to_owned()));
         let now_s = self.now_s();
@@ -192,9 +192,9 @@ impl Engine {
             *until_s = now_s + order.lease_s;
             return refused(THEIRS_HOLDS);
         }
-        let given =
+        let earlier_orders =
             [phase.lease().map(|lease| lease.order_unix_s), phase.waiting().map(|waiting| waiting.order.time_unix_s)];
-        if given.into_iter().flatten().any(|given| given > order.time_unix_s) {
+        if earlier_orders.into_iter().flatten().any(|time_unix_s| time_unix_s > order.time_unix_s) {
             return refused("a later Order for this knob is in force");
         }
         if phase.ending().is_some() {
@@ -207,7 +207,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The controller releases a knob: its lease ends now.
+    /// Ends the lease of a knob that the controller releases.
     fn release(&mut self, name: &'static str, order: &Order) {
         if let Some(waiting) = self.phase(name).take_waiting() {
             self.refuse_waiting(name, waiting, "given back before it was carried out");
@@ -217,16 +217,16 @@ impl Engine {
             self.refuse(name, Some(order.value.clone()), "it is not set", &order.id);
             return;
         };
-        // What follows is recorded as this Order's doing.
+        // The Changes that follow name this Order.
         lease.order_id.clone_from(&order.id);
-        phase.end(Reason::new(ChangeCause::GivenBack, format!("given back by {}: {}", order.by, order.reason)));
+        phase.end(ChangeReason::new(ChangeCause::GivenBack, format!("given back by {}: {}", order.by, order.reason)));
     }
 
     /// Ends all leases, with the reason.
     pub fn end_all(&mut self, cause: ChangeCause, why: &str) {
         self.refuse_all_waiting(|_| true, why);
         for phase in self.phases.values_mut() {
-            phase.end(Reason::new(cause, why));
+            phase.end(ChangeReason::new(cause, why));
             if let Some(ending) = phase.ending_mut() {
                 ending.next_try_s = f64::NEG_INFINITY;
             }
@@ -249,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// Does what is due. Returns the seconds until something may be due again.
+    /// Carries out everything that is due. Returns the seconds until the next tick.
     pub fn tick(&mut self) -> f64 {
         if self.now_s() - self.checked_s >= self.settings.check_every_s {
             self.look_for_others();
@@ -279,7 +279,7 @@ impl Engine {
             let ready_s = phase.ready().map_or(f64::INFINITY, |order| self.apply_at_s(name, order));
             next = next.min(ready_s).min(phase.waiting().map_or(f64::INFINITY, |order| order.until_s));
         }
-        // Waiting for a reload's interval at a restore is looked at again soon enough.
+        // A restore that waits for the interval between reloads is tried again within a second.
         (next - now_s).clamp(0.02, 1.0)
     }
 
@@ -302,27 +302,27 @@ impl Engine {
                 && *until_s <= now_s
             {
                 let why = format!("the lease of {} s ended without a renewal", lease.lease_s);
-                phase.end(Reason::new(ChangeCause::LeaseEnded, why));
+                phase.end(ChangeReason::new(ChangeCause::LeaseEnded, why));
             }
         }
     }
 
-    /// What is not kept up any more is put back.
+    /// Ends the leases of knobs that no longer maintain their setting.
     fn end_failures(&mut self) {
         for (name, phase) in &mut self.phases {
             if let Phase::Held { .. } = phase
                 && let Some(why) = self.knobs.get(name.as_str()).and_then(|knob| knob.failure())
             {
-                phase.end(Reason::new(ChangeCause::NotAsOrdered, format!("it ended by itself: {why}")));
+                phase.end(ChangeReason::new(ChangeCause::NotAsOrdered, format!("it ended by itself: {why}")));
             }
         }
     }
 
-    /// Whether somebody else changed what we have set: theirs wins.
+    /// Gives way where somebody else changed a setting of ours.
     fn look_for_others(&mut self) {
         let mut changed = Vec::new();
         for (name, phase) in &self.phases {
-            // What cannot be read now is recorded at the restore.
+            // A setting that cannot be read now is reported at the restore.
             if let (Phase::Held { lease, .. }, Some(knob)) = (phase, self.knobs.get(name.as_str()))
                 && let Ok(Some(change)) = knob.drift(&lease.baseline, &lease.written)
             {
@@ -334,11 +334,11 @@ impl Engine {
         }
     }
 
-    /// Somebody else changed the setting: ends our lease and refuses Orders until the episode is over.
+    /// Ends our lease, because somebody else changed the setting, and refuses Orders until the episode is over.
     fn give_way(&mut self, name: &str, change: &str, lease_s: f64) -> String {
         let why = format!("{change}: theirs holds");
         let until_s = self.now_s() + lease_s;
-        let waiting = self.phase(name).give_way(Reason::new(ChangeCause::SomeoneElse, why.as_str()), until_s);
+        let waiting = self.phase(name).give_way(ChangeReason::new(ChangeCause::SomeoneElse, why.as_str()), until_s);
         if let Some(waiting) = waiting {
             self.refuse_waiting(name, waiting, &why);
         }

@@ -1,23 +1,23 @@
-//! What a knob's Orders have come to: one phase at a time, with all that belongs to it.
+//! The phase of a knob between Orders, with all data that belongs to it.
 
 use slackwater_messages::{ChangeCause, Order, Value};
 
 use crate::state::Lease;
 
-/// Why a lease ends, or a Change is made: for programs, and in words.
+/// Why a lease ends, or a Change is made: a cause for programs, and a sentence.
 #[derive(Clone)]
-pub(super) struct Reason {
+pub(super) struct ChangeReason {
     pub(super) cause: ChangeCause,
     pub(super) why: String,
 }
 
-impl Reason {
-    pub(super) fn new(cause: ChangeCause, why: impl Into<String>) -> Reason {
-        Reason { cause, why: why.into() }
+impl ChangeReason {
+    pub(super) fn new(cause: ChangeCause, why: impl Into<String>) -> ChangeReason {
+        ChangeReason { cause, why: why.into() }
     }
 }
 
-/// An accepted Order that is not carried out yet.
+/// An accepted Order that is not applied yet.
 #[derive(Clone)]
 pub(super) struct PendingOrder {
     pub(super) order: Order,
@@ -32,7 +32,7 @@ pub(super) enum Free {
     #[default]
     Idle,
     Waiting(Box<PendingOrder>),
-    /// Somebody else changed the setting: Orders are refused until none has come for a lease.
+    /// Somebody else changed the setting: Orders are refused until none has arrived for the length of a lease.
     TheirsHolds {
         until_s: f64,
     },
@@ -41,7 +41,7 @@ pub(super) enum Free {
 /// A restore that is not done yet.
 #[derive(Clone)]
 pub(super) struct Ending {
-    pub(super) reason: Reason,
+    pub(super) reason: ChangeReason,
     pub(super) next_try_s: f64,
     /// The error that was last recorded, so that it is recorded once.
     pub(super) last_error: String,
@@ -49,7 +49,7 @@ pub(super) struct Ending {
 
 impl Ending {
     /// A restore whose first try is due at once.
-    pub(super) fn new(reason: Reason) -> Ending {
+    pub(super) fn new(reason: ChangeReason) -> Ending {
         Ending { reason, next_try_s: f64::NEG_INFINITY, last_error: String::new() }
     }
 }
@@ -58,7 +58,7 @@ impl Ending {
 #[derive(Clone)]
 pub(super) enum Phase {
     Free(Free),
-    /// The lease is in force; another Order may wait to be carried out.
+    /// The lease is in force; another Order may wait to be applied.
     Held {
         lease: Box<Lease>,
         until_s: f64,
@@ -94,7 +94,8 @@ impl Phase {
         }
     }
 
-    /// An Order that may be carried out as soon as its reload group allows: not before the last lease is put back.
+    /// The waiting Order, once it may be applied as soon as its reload group allows: not before the last lease is put
+    /// back.
     pub(super) fn ready(&self) -> Option<&PendingOrder> {
         if self.ending().is_some() { None } else { self.waiting() }
     }
@@ -113,7 +114,7 @@ impl Phase {
         }
     }
 
-    /// Lets an Order wait; returns the one that it takes the place of.
+    /// Lets an Order wait; returns the waiting Order that it replaces.
     pub(super) fn wait(&mut self, order: PendingOrder) -> Option<PendingOrder> {
         let replaced = self.take_waiting();
         let order = Box::new(order);
@@ -142,7 +143,7 @@ impl Phase {
     }
 
     /// Ends the lease that is in force. Without one nothing happens; a lease that ends already keeps its reason.
-    pub(super) fn end(&mut self, reason: Reason) {
+    pub(super) fn end(&mut self, reason: ChangeReason) {
         *self = match std::mem::take(self) {
             Phase::Held { lease, next, .. } => {
                 Phase::Ending { lease, ending: Ending::new(reason), then: next.map_or(Free::Idle, Free::Waiting) }
@@ -151,8 +152,8 @@ impl Phase {
         };
     }
 
-    /// As [`Phase::end`], and somebody else's value holds until then. Returns the Order that waited.
-    pub(super) fn give_way(&mut self, reason: Reason, until_s: f64) -> Option<PendingOrder> {
+    /// As [`Phase::end`], and somebody else's value holds until `until_s`. Returns the Order that waited.
+    pub(super) fn give_way(&mut self, reason: ChangeReason, until_s: f64) -> Option<PendingOrder> {
         let waiting = self.take_waiting();
         self.end(reason);
         if let Phase::Ending { then, .. } = self {
@@ -161,8 +162,8 @@ impl Phase {
         waiting
     }
 
-    /// The baseline is put back: the lease that ended, with the reason.
-    pub(super) fn put_back(&mut self) -> Option<(Lease, Reason)> {
+    /// Notes that the baseline is put back; returns the lease that ended, with the reason.
+    pub(super) fn put_back(&mut self) -> Option<(Lease, ChangeReason)> {
         match std::mem::take(self) {
             Phase::Ending { lease, ending, then } => {
                 *self = Phase::Free(then);

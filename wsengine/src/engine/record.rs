@@ -1,17 +1,17 @@
-//! Changes: everything that is done or refused, with its reason.
+//! Changes: a record of everything that is done or refused, with the reason.
 
 use std::fmt::Display;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use slackwater_messages::{Change, ChangeCause, VERSION, Value};
 
-use super::{BY, Engine, REFUSALS, REFUSALS_WITHIN_S, Reason};
+use super::{BY, ChangeReason, Engine, MOST_REFUSALS, REFUSALS_WITHIN_S};
 use crate::knobs::show;
 
 /// Longest text of a Change, in characters: the controller refuses a longer one.
 const LONGEST_TEXT: usize = 2000;
 
-/// The text as a Change may carry it.
+/// The text, cut to the length that a Change may have.
 fn bounded(text: &str) -> String {
     text.chars().take(LONGEST_TEXT).collect()
 }
@@ -21,30 +21,37 @@ fn bounded_value(value: Value) -> Value {
 }
 
 impl Engine {
-    /// `follows` is the id of the refused Order; empty when it could not be believed.
-    pub(super) fn refuse(&mut self, what: &str, value: Option<Value>, why: impl Display, follows: &str) {
+    /// Records the refusal of an Order for `knob`. `follows` is the Order's id; empty when the Order is not signed.
+    pub(super) fn refuse(&mut self, knob: &str, value: Option<Value>, why: impl Display, follows: &str) {
         let now_s = self.now_s();
         if now_s - self.refusals.0 >= REFUSALS_WITHIN_S {
-            let (_, more) = std::mem::replace(&mut self.refusals, (now_s, 0));
-            if more > REFUSALS {
-                tracing::warn!("{} more Orders were refused", more - REFUSALS);
+            let (_, count) = std::mem::replace(&mut self.refusals, (now_s, 0));
+            if count > MOST_REFUSALS {
+                tracing::warn!("{} more Orders were refused", count - MOST_REFUSALS);
             }
         }
         self.refusals.1 += 1;
-        if self.refusals.1 > REFUSALS {
+        if self.refusals.1 > MOST_REFUSALS {
             return;
         }
-        let before = self.lease(what).map(|lease| lease.effective.clone());
-        self.change(what, before, value, Reason::new(ChangeCause::Refused, format!("refused: {why}")), false, follows);
+        let before = self.lease(knob).map(|lease| lease.effective.clone());
+        self.change(
+            knob,
+            before,
+            value,
+            ChangeReason::new(ChangeCause::Refused, format!("refused: {why}")),
+            false,
+            follows,
+        );
     }
 
-    /// Records a Change on disk and gives it to the bus.
+    /// Records a Change on disk and publishes it.
     pub(super) fn change(
         &mut self,
-        what: &str,
+        knob: &str,
         before: Option<Value>,
         after: Option<Value>,
-        reason: Reason,
+        reason: ChangeReason,
         applied: bool,
         follows: &str,
     ) {
@@ -57,7 +64,7 @@ impl Engine {
             id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
             pool: self.settings.pool.clone(),
             time_unix_s: self.system.unix_s(),
-            what: what.to_owned(),
+            what: knob.to_owned(),
             target: self.settings.node.clone(),
             before: before.map(bounded_value),
             after: after.map(bounded_value),
@@ -72,7 +79,7 @@ impl Engine {
         };
         let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);
         let (before, after) = (value(&change.before), value(&change.after));
-        tracing::info!("{what} {before} -> {after}: {}", change.why);
+        tracing::info!("{knob} {before} -> {after}: {}", change.why);
         if let Err(error) = self.store.keep(&change) {
             tracing::error!("{error}");
         }

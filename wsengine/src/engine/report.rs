@@ -1,4 +1,4 @@
-//! What the controller must know of our knobs before it sends Orders: values, bounds, leases.
+//! The report on our knobs, by which the controller decides which Orders to send: values, bounds, leases.
 
 use slackwater_messages::{KnobCause, KnobState, Knobs, VERSION};
 
@@ -6,9 +6,9 @@ use super::phase::{Free, Phase};
 use super::{Engine, THEIRS_HOLDS};
 use crate::knobs::{KNOBS, share_files};
 
-/// Reading a knob may start programs, so it is done this seldom while nothing is changed.
+/// Time between two readings of a knob that is not changed; a reading may start programs.
 const READ_EVERY_S: f64 = 600.0;
-/// One that could not be read is tried again after this time.
+/// Time after which a knob that could not be read is tried again.
 const TRY_EVERY_S: f64 = 60.0;
 
 impl Engine {
@@ -28,30 +28,30 @@ impl Engine {
         }
     }
 
-    /// Forgets what a knob was: it is read again for the next report.
+    /// Forgets the value of a knob, so that it is read again for the next report.
     pub(super) fn forget_reading(&mut self, name: &str) {
         self.readings.remove(name);
     }
 
     fn read_idle(&mut self) {
         let now_s = self.now_s();
-        let (due, again) = (now_s - self.read_s >= READ_EVERY_S, now_s - self.tried_s >= TRY_EVERY_S);
-        if due {
+        let (read_is_due, try_is_due) = (now_s - self.read_s >= READ_EVERY_S, now_s - self.tried_s >= TRY_EVERY_S);
+        if read_is_due {
             self.read_s = now_s;
         }
-        if again {
+        if try_is_due {
             self.tried_s = now_s;
         }
         for (name, knob) in &self.knobs {
-            // While another knob's lease writes its files, they do not tell what is put back.
+            // While another knob's lease writes the same files, they do not hold this knob's own value.
             let mut leased = self.phases.iter().filter(|(_, phase)| phase.lease().is_some());
-            let idle = !leased.any(|(leased, _)| leased == name || share_files(leased, name));
-            let known = match self.readings.get(name) {
+            let is_idle = !leased.any(|(leased, _)| leased == name || share_files(leased, name));
+            let is_known = match self.readings.get(name) {
                 Some(Ok(_)) => true,
-                Some(Err(_)) => !again,
+                Some(Err(_)) => !try_is_due,
                 None => false,
             };
-            if idle && (due || !known) {
+            if is_idle && (read_is_due || !is_known) {
                 let read = knob.baseline().and_then(|_| knob.read()).map(|reading| reading.value);
                 self.readings.insert(name, read);
             }
@@ -65,7 +65,7 @@ impl Engine {
             (state.lowest, state.highest) = allowed.bounds().unzip();
             state.words = allowed.words().into_iter().map(str::to_owned).collect();
         }
-        // A group of several knobs, or one that may not commit at any time, reloads.
+        // A knob reloads a server if it shares its group with others, or may not commit at any time.
         state.reloads =
             self.knobs.get(name).is_some_and(|knob| knob.reload_group() != name || knob.min_interval_s() > 0.0);
         let phase = self.phases.get(name);

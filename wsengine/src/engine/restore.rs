@@ -1,8 +1,8 @@
-//! Putting back: leases that ended, whatever the cause.
+//! Restoring the knobs whose leases ended, whatever the cause.
 
 use slackwater_messages::ChangeCause;
 
-use super::phase::{Phase, Reason};
+use super::phase::{ChangeReason, Phase};
 use super::{Engine, RESTORE_WAITS_S, RETRY_S};
 use crate::error::Error;
 
@@ -10,8 +10,8 @@ impl Engine {
     /// Restores the leases of a reload group that ended. False when there was nothing to do.
     pub(super) fn restore_group(&mut self, group: &'static str) -> bool {
         let now_s = self.now_s();
-        let of_group = |name: &str| self.knobs.get(name).is_some_and(|knob| knob.reload_group() == group);
-        let ended = self.due_endings(of_group);
+        let is_in_group = |name: &str| self.knobs.get(name).is_some_and(|knob| knob.reload_group() == group);
+        let ended = self.due_endings(is_in_group);
         let Some(first) = ended.first().and_then(|name| self.knobs.get(name.as_str())) else { return false };
         let last_s = self.committed_s.get(group).copied().unwrap_or(f64::NEG_INFINITY);
         let wait_s = last_s + first.min_interval_s().min(RESTORE_WAITS_S) - now_s;
@@ -74,11 +74,11 @@ impl Engine {
         let why = format!("not put back yet: {error}; trying again every {RETRY_S} s");
         ending.last_error = error;
         let lease = lease.clone();
-        let reason = Reason::new(ChangeCause::NotPutBack, why);
+        let reason = ChangeReason::new(ChangeCause::NotPutBack, why);
         self.change(name, Some(lease.effective), Some(lease.before), reason, false, &lease.order_id);
     }
 
-    /// Leases of knobs that the configuration no longer lists: recorded, and kept for when it does.
+    /// Records the leases of knobs that the configuration no longer lists. They are kept until it lists them again.
     pub(super) fn restore_unknown(&mut self) {
         let message = "the configuration does not list this knob any more; list it again";
         for name in self.due_endings(|name| !self.knobs.contains_key(name)) {

@@ -1,23 +1,24 @@
-//! What applications say of their hot function, in lines: `begin NAME` and `end NAME`, with the thread's id behind where
-//! it is not the process's. A thread is inside from the first `begin` to the `end` of all that it began.
+//! The lines in which applications report their hot functions: `begin NAME` and `end NAME`, followed by the thread's id
+//! where that is not the process's. A thread is inside from its first `begin` until each of its functions has its
+//! `end`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::hurry_up::Event;
+use super::hurry_up::HotEvent;
 
-/// A longer line is no line of ours.
+/// Longest valid line, in bytes.
 const LONGEST_LINE: usize = 128;
 const LONGEST_NAME: usize = 64;
-/// Functions that a thread is in at once.
+/// Most functions that a thread may be in at once.
 const MOST_NAMES: usize = 8;
-/// Threads that are inside at once; further ones are not seen.
+/// Most threads that may be inside at once; further ones are ignored.
 const MOST_THREADS: usize = 1024;
-/// A thread that is inside for longer has left without a word.
+/// A thread that is inside for longer is taken out: its `end` was lost.
 const LONGEST_INSIDE_S: f64 = 60.0;
 
 /// One line of an application.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Line<'a> {
+pub struct EventLine<'a> {
     /// Whether the line says `begin`; otherwise it says `end`.
     pub begins: bool,
     /// The name of the function.
@@ -27,7 +28,7 @@ pub struct Line<'a> {
 }
 
 /// A line without its newline; `None`: malformed.
-pub fn parse(line: &[u8]) -> Option<Line<'_>> {
+pub fn parse(line: &[u8]) -> Option<EventLine<'_>> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split(' ');
     let begins = match words.next()? {
@@ -44,15 +45,15 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
         None => None,
         Some(text) => Some(text.parse().ok().filter(|thread| *thread > 0 && !text.starts_with('+'))?),
     };
-    words.next().is_none().then_some(Line { begins, name, thread })
+    words.next().is_none().then_some(EventLine { begins, name, thread })
 }
 
-/// What came, and how much of it counted for nothing.
+/// Numbers of lines, accepted and ignored.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub struct Counts {
-    /// Lines that were taken.
-    pub taken: u64,
-    /// Lines that were ignored: malformed, of a thread of somebody else, an `end` without its `begin`, too many.
+pub struct LineCounts {
+    /// Accepted lines.
+    pub accepted: u64,
+    /// Ignored lines: malformed, about a thread of another process, an `end` without its `begin`, or too many.
     pub ignored: u64,
 }
 
@@ -60,36 +61,37 @@ pub struct Counts {
 #[derive(Debug, Default)]
 pub struct Lines {
     rest: Vec<u8>,
-    /// What comes until the next newline belongs to a line that is too long.
-    skips: bool,
+    /// The bytes up to the next newline belong to a line that is too long.
+    is_skipping: bool,
 }
 
 impl Lines {
-    /// Takes bytes as they come; gives each whole line to `take`, and says of how many it is known that they are too long.
+    /// Takes the next bytes and gives each complete line to `take`; returns the number of lines that turned out too
+    /// long.
     pub fn feed(&mut self, bytes: &[u8], mut take: impl FnMut(&[u8])) -> u64 {
         let mut too_long = 0;
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
-            if !self.skips {
+            if !self.is_skipping {
                 self.rest.extend_from_slice(&text[..text.len().min(LONGEST_LINE + 1 - self.rest.len())]);
                 if self.rest.len() > LONGEST_LINE {
-                    (self.skips, too_long) = (true, too_long + 1);
+                    (self.is_skipping, too_long) = (true, too_long + 1);
                     self.rest.clear();
                 }
             }
             if ends {
-                if !self.skips {
+                if !self.is_skipping {
                     take(&self.rest);
                 }
                 self.rest.clear();
-                self.skips = false;
+                self.is_skipping = false;
             }
         }
         too_long
     }
 }
 
-/// A line that counts for nothing: an `end` without its `begin`, or too many at once.
+/// A line is ignored: an `end` without its `begin`, or too many functions or threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ignored;
 
@@ -100,11 +102,11 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Takes a line of a thread. `Ok(None)`: it changes nothing.
+    /// Takes a line of a thread. `Ok(None)`: the thread stays inside.
     ///
     /// # Errors
-    /// A line that counts for nothing.
-    pub fn take(&mut self, thread: u32, line: &Line<'_>, time_s: f64) -> Result<Option<Event>, Ignored> {
+    /// When the line is ignored.
+    pub fn take(&mut self, thread: u32, line: &EventLine<'_>, time_s: f64) -> Result<Option<HotEvent>, Ignored> {
         if line.begins {
             if !self.threads.contains_key(&thread) && self.threads.len() >= MOST_THREADS {
                 return Err(Ignored);
@@ -114,7 +116,7 @@ impl Inside {
                 return Err(Ignored);
             }
             names.insert(line.name.to_owned());
-            return Ok((names.len() == 1).then_some(Event { thread, time_s, entered: true }));
+            return Ok((names.len() == 1).then_some(HotEvent { thread, time_s, entered: true }));
         }
         let (_, names) = self.threads.get_mut(&thread).ok_or(Ignored)?;
         if !names.remove(line.name) {
@@ -123,12 +125,12 @@ impl Inside {
         Ok(if names.is_empty() { self.leave(thread, time_s) } else { None })
     }
 
-    /// A thread is gone, with all that it was in.
-    pub fn leave(&mut self, thread: u32, time_s: f64) -> Option<Event> {
-        self.threads.remove(&thread).map(|_| Event { thread, time_s, entered: false })
+    /// Takes a thread out of all its functions.
+    pub fn leave(&mut self, thread: u32, time_s: f64) -> Option<HotEvent> {
+        self.threads.remove(&thread).map(|_| HotEvent { thread, time_s, entered: false })
     }
 
-    /// Those that are inside for longer than any request lasts.
+    /// The threads that are inside for longer than any request lasts.
     pub fn overdue(&self, now_s: f64) -> Vec<u32> {
         let late = self.threads.iter().filter(|(_, (since_s, _))| now_s - since_s > LONGEST_INSIDE_S);
         late.map(|(thread, _)| *thread).collect()

@@ -1,20 +1,21 @@
-//! `hurry-up`: a clock for each thread by whether it is in the hot function, and how long. The source and the reasons are
-//! in `lab/slackwater_lab/governor/policies/hurry_up.py`. Its cores are threads here: a thread is on one core at a time.
+//! `hurry-up`: a clock for each thread, which depends on whether and for how long it is in the hot function. Source and
+//! reasons are in `lab/slackwater_lab/governor/policies/hurry_up.py`, whose cores are threads here: a thread is on one
+//! core at a time.
 
 use std::collections::BTreeMap;
 
 /// A thread entered or left the hot function.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Event {
-    /// Its id.
+pub struct HotEvent {
+    /// The thread's id.
     pub thread: u32,
-    /// When, on the loop's clock.
+    /// Time on the loop's clock.
     pub time_s: f64,
-    /// Whether it entered.
+    /// Whether the thread entered; otherwise it left.
     pub entered: bool,
 }
 
-/// The rule, and what it remembers.
+/// The rule with its state.
 #[derive(Debug)]
 pub struct HurryUp {
     /// Low, then mid where there are three states, then high.
@@ -25,20 +26,20 @@ pub struct HurryUp {
 }
 
 impl HurryUp {
-    /// `clocks`: low and high, or low, mid and high. `after_s`: a thread has the high clock after so long.
+    /// `clocks`: low and high, or low, mid and high. `after_s`: a thread gets the high clock after this time inside.
     pub fn new(clocks: Vec<i64>, after_s: f64) -> HurryUp {
         HurryUp { clocks, after_s, entered_s: BTreeMap::new() }
     }
 
-    /// Takes what happened since the last time.
-    pub fn see(&mut self, events: &[Event]) {
+    /// Takes the events since the last call.
+    pub fn see(&mut self, events: &[HotEvent]) {
         for event in events {
             let enters = event.entered || !self.entered_s.contains_key(&event.thread);
             self.entered_s.insert(event.thread, enters.then_some(event.time_s));
         }
     }
 
-    /// Threads that are outside need not be remembered: the next event of one is that it enters.
+    /// Forgets the threads that are outside: their next event is that they enter.
     pub fn forget_outside(&mut self) {
         self.entered_s.retain(|_, entered_s| entered_s.is_some());
     }

@@ -1,4 +1,4 @@
-//! A policy with its parameters, in the text that is the value of the knob `cpu.policy`:
+//! A policy with its parameters, written as the value of the knob `cpu.policy`:
 //! `hurry-up lever=cpu.quota clocks=20,40,60 cores=2 period_ms=50 after_ms=450`.
 
 use std::collections::BTreeMap;
@@ -7,26 +7,26 @@ use std::str::FromStr;
 
 use super::pareto::{Rung, ladder};
 
-/// Bounds of each.
+/// Bounds of the parameters.
 const PERIOD_MS: (i64, i64) = (50, 1000);
 const CORES: (i64, i64) = (1, 64);
 const AFTER_MS: (i64, i64) = (0, 60_000);
 const UP_DELAY_US: (i64, i64) = (10, 1_000_000);
 const MOST_CLOCKS: usize = 16;
-/// All of it.
+/// Longest text, in bytes.
 const LONGEST: usize = 300;
 
-/// What is set: the frequency of each core, or the quota that stands in for it.
+/// The setting that the policy changes: the frequency of each core, or the quota in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lever {
     /// `cpu.core_frequency`; clocks are kHz.
     Frequency,
-    /// `cpu.quota`; clocks are percent of one core's time. It is no clock.
+    /// `cpu.quota`; clocks are percent of one core's time.
     Quota,
 }
 
 impl Lever {
-    /// The knob.
+    /// The name of the knob.
     pub fn knob(self) -> &'static str {
         match self {
             Lever::Frequency => "cpu.core_frequency",
@@ -35,20 +35,19 @@ impl Lever {
     }
 }
 
-/// Which policy, and what it alone has.
+/// The policy, with the parameters that only it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// `after_ms`: a thread has the high clock when it is in the hot function for so long.
+    /// See [`super::hurry_up`].
     HurryUp {
-        /// See above.
+        /// A thread gets the high clock after this time in the hot function.
         after_ms: i64,
     },
-    /// `up_delay_us`: a longer wait for a core takes it up. `fewest`: cores at the ladder's foot; as many as `cores`:
-    /// their number is not changed.
+    /// See [`super::pareto`].
     Pareto {
-        /// See above.
+        /// A longer wait for a core leads one rung up.
         up_delay_us: i64,
-        /// See above.
+        /// Cores on the lowest rung; when they are as many as `cores`, their number is never changed.
         fewest: i64,
     },
 }
@@ -56,13 +55,13 @@ pub enum Rule {
 /// A policy with its parameters, each within its bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameters {
-    /// Which one.
+    /// The policy.
     pub rule: Rule,
-    /// What it sets.
+    /// The setting that it changes.
     pub lever: Lever,
     /// Ascending; two or three for `hurry-up`.
     pub clocks: Vec<i64>,
-    /// Cores that serve, at most.
+    /// Most cores that serve.
     pub cores: i64,
     /// Length of a period of the loop.
     pub period_ms: i64,
@@ -77,10 +76,10 @@ fn fail<T>(why: impl Into<String>) -> Result<T, ParametersError> {
     Err(ParametersError(why.into()))
 }
 
-/// The parameters of a text, each of which is taken once.
-struct Named<'a>(BTreeMap<&'a str, &'a str>);
+/// The parameters in a text; each is taken out once.
+struct NamedParameters<'a>(BTreeMap<&'a str, &'a str>);
 
-impl<'a> Named<'a> {
+impl<'a> NamedParameters<'a> {
     fn take(&mut self, name: &str) -> Result<&'a str, ParametersError> {
         self.0.remove(name).map_or_else(|| fail(format!("the parameter `{name}` is missing")), Ok)
     }
@@ -103,7 +102,7 @@ impl FromStr for Parameters {
         }
         let mut words = text.split(' ');
         let policy = words.next().unwrap_or_default();
-        let mut named = Named(BTreeMap::new());
+        let mut named = NamedParameters(BTreeMap::new());
         for word in words {
             let Some((name, value)) = word.split_once('=') else {
                 return fail(format!("expected NAME=VALUE, got {word:?}"));
@@ -118,7 +117,7 @@ impl FromStr for Parameters {
             other => return fail(format!("`lever`: expected cpu.core_frequency or cpu.quota, got {other:?}")),
         };
         let list = named.take("clocks")?;
-        let clocks: Vec<i64> = list.split(',').map(|one| one.parse().unwrap_or(0)).collect();
+        let clocks: Vec<i64> = list.split(',').map(|clock| clock.parse().unwrap_or(0)).collect();
         let rises = clocks.windows(2).all(|pair| pair[0] < pair[1]) && clocks[0] > 0;
         let most = if policy == "hurry-up" { 3 } else { MOST_CLOCKS };
         if !rises || !(2..=most).contains(&clocks.len()) {
@@ -155,7 +154,7 @@ impl Parameters {
         ladder(fewest, self.cores, &self.clocks)
     }
 
-    /// All that the lever may be set to: each clock; or each sum of the cores' shares.
+    /// All values that the lever may get: each clock, or each sum of the cores' shares.
     pub fn lever_values(&self) -> Vec<i64> {
         match (self.lever, self.rule) {
             (Lever::Frequency, _) => self.clocks.clone(),
@@ -165,17 +164,18 @@ impl Parameters {
             (Lever::Quota, Rule::HurryUp { .. }) => {
                 let (low, high) = (self.clocks[0], self.clocks[self.clocks.len() - 1]);
                 let mid = self.clocks[1];
-                let of = |hot: i64, hotter: i64| (self.cores - hot - hotter) * low + hot * mid + hotter * high;
-                let mut found: Vec<i64> =
-                    (0..=self.cores).flat_map(|hot| (0..=self.cores - hot).map(move |more| of(hot, more))).collect();
-                found.sort_unstable();
-                found.dedup();
-                found
+                let sum = |mids: i64, highs: i64| (self.cores - mids - highs) * low + mids * mid + highs * high;
+                let mut sums: Vec<i64> = (0..=self.cores)
+                    .flat_map(|mids| (0..=self.cores - mids).map(move |highs| sum(mids, highs)))
+                    .collect();
+                sums.sort_unstable();
+                sums.dedup();
+                sums
             }
         }
     }
 
-    /// What a rung may use, in cores: with a quota a share of their time.
+    /// The CPU time that a rung allows, in cores; with a quota a share of their time.
     pub fn capacity_cores(&self, rung: Rung) -> f64 {
         match self.lever {
             Lever::Frequency => rung.cores as f64,
@@ -183,7 +183,7 @@ impl Parameters {
         }
     }
 
-    /// Numbers of cores that may be set; none: they are left alone.
+    /// The numbers of cores that may be set; empty when their number is never changed.
     pub fn core_counts(&self) -> Vec<i64> {
         match self.rule {
             Rule::Pareto { fewest, .. } if fewest < self.cores => (fewest..=self.cores).collect(),

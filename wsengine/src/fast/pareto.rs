@@ -1,10 +1,10 @@
-//! `pareto`: a ladder of cores, then clocks; one rung up or down at a time. The source, the timing and the thresholds are
-//! those of `lab/slackwater_lab/governor/policies/pareto.py`.
+//! `pareto`: a ladder of cores, then clocks, which is climbed up or down one rung at a time. Source, timing and
+//! thresholds are those of `lab/slackwater_lab/governor/policies/pareto.py`.
 
 const UP_AFTER_UP_S: f64 = 0.2;
 const UP_AFTER_DOWN_S: f64 = 2.0;
 const DOWN_AFTER_S: f64 = 4.0;
-/// Queues are short below this share of the delay at which it goes up.
+/// Queues count as short below this share of the delay at which the rule goes up.
 const SHORT: f64 = 8.0 / 32.0;
 const MARGIN: f64 = 1.2;
 
@@ -24,7 +24,7 @@ pub fn ladder(fewest: i64, cores: i64, clocks: &[i64]) -> Vec<Rung> {
     rising.chain(clocks[1..].iter().map(|clock| Rung { cores, clock: *clock })).collect()
 }
 
-/// The rule, and what it remembers.
+/// The rule with its state.
 #[derive(Debug)]
 pub struct Pareto {
     ladder: Vec<Rung>,
@@ -35,18 +35,19 @@ pub struct Pareto {
 }
 
 impl Pareto {
-    /// It begins with the highest rung. `up_delay_ms`: a longer wait for a core takes it one rung up.
+    /// Begins on the highest rung. `up_delay_ms`: a longer wait for a core leads one rung up.
     pub fn new(ladder: Vec<Rung>, up_delay_ms: f64) -> Pareto {
         let rung = ladder.len() - 1;
         Pareto { ladder, up_delay_ms, rung, up_s: f64::NEG_INFINITY, down_s: f64::NEG_INFINITY }
     }
 
-    /// The rung that holds.
+    /// The present rung.
     pub fn now(&self) -> Rung {
         self.ladder[self.rung]
     }
 
-    /// Decides: `delay_ms` is the longest wait for a core, `busy_share` is of the rung's cores.
+    /// Decides the next rung: `delay_ms` is the longest wait for a core, `busy_share` the share of the rung's cores in
+    /// use.
     pub fn decide(&mut self, now_s: f64, delay_ms: f64, busy_share: f64) -> Rung {
         let rested = now_s - self.up_s >= UP_AFTER_UP_S && now_s - self.down_s >= UP_AFTER_DOWN_S;
         if delay_ms > self.up_delay_ms {
@@ -63,13 +64,13 @@ impl Pareto {
         self.now()
     }
 
-    /// What was not measured is not nothing: all there is.
+    /// Goes to the highest rung, for want of a measurement.
     pub fn highest(&mut self, now_s: f64) -> Rung {
         (self.rung, self.up_s) = (self.ladder.len() - 1, now_s);
         self.now()
     }
 
-    /// Share of the present throughput that the step down gives away.
+    /// Share of the present throughput that is lost one rung below.
     fn worth(&self) -> f64 {
         let (below, now) = (self.ladder[self.rung - 1], self.ladder[self.rung]);
         if below.cores != now.cores {

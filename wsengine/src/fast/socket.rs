@@ -1,6 +1,6 @@
-//! The Unix socket of the hot function's events. An application connects and writes lines; nothing is answered. The
-//! kernel says whose connection it is, and a process may only speak of its own threads. A connection that ends takes its
-//! threads out of the hot function, however the process ended.
+//! The Unix socket on which applications report their hot functions. An application connects and writes lines; there
+//! are no answers. The kernel tells the process at the other end, which may report its own threads only. When a
+//! connection ends, for whatever reason, its threads are taken out of the hot function.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,39 +12,39 @@ use std::path::{Path, PathBuf};
 use rustix::net::sockopt::socket_peercred;
 use slackwater_node::files::FileError;
 
-use super::events::{Counts, Inside, Lines, parse};
-use super::hurry_up::Event;
+use super::events::{Inside, LineCounts, Lines, parse};
+use super::hurry_up::HotEvent;
 use crate::error::Result;
 
-/// Connections at once; a further one is closed.
+/// Most connections at a time; further ones are closed.
 const MOST_CONNECTIONS: usize = 512;
-/// Bytes of one connection that are read in one period; more waits in the kernel.
+/// Most bytes of one connection that are read in one period; more waits in the kernel.
 const MOST_BYTES: usize = 4096;
-/// Connections that are accepted in one period.
+/// Most connections that are accepted in one period.
 const MOST_ACCEPTED: usize = 256;
 
-struct Connection {
+struct Application {
     stream: UnixStream,
     process: u32,
     lines: Lines,
-    /// Its threads that said something, or were refused.
+    /// The threads that it reported.
     threads: BTreeSet<u32>,
 }
 
-/// The socket while a policy runs; dropped, it is gone.
+/// The socket while a policy runs; it is removed when this value is dropped.
 pub struct EventSocket {
     path: PathBuf,
     proc: PathBuf,
     listener: UnixListener,
-    connections: Vec<Connection>,
+    connections: Vec<Application>,
     inside: Inside,
-    /// What came so far.
-    pub counts: Counts,
+    /// The lines so far.
+    pub counts: LineCounts,
 }
 
 impl EventSocket {
     /// Listens at `path`, for the owner and the group of its folder: a folder with the set-group-id bit gives the socket
-    /// its group. One that is left of a run that died gives way.
+    /// its group. A socket that an earlier run left there is replaced.
     ///
     /// # Errors
     /// When the folder is not there, or the system refuses.
@@ -64,16 +64,16 @@ impl EventSocket {
             listener,
             connections: Vec::new(),
             inside: Inside::default(),
-            counts: Counts::default(),
+            counts: LineCounts::default(),
         })
     }
 
-    /// What came since the last time, as of `now_s`.
-    pub fn read(&mut self, now_s: f64) -> Vec<Event> {
+    /// The events since the last call, with the time `now_s`.
+    pub fn read(&mut self, now_s: f64) -> Vec<HotEvent> {
         self.accept();
         let mut events = Vec::new();
         let mut connections = std::mem::take(&mut self.connections);
-        connections.retain_mut(|connection| self.read_one(connection, now_s, &mut events));
+        connections.retain_mut(|connection| self.read_connection(connection, now_s, &mut events));
         self.connections = connections;
         for thread in self.inside.overdue(now_s) {
             events.extend(self.inside.leave(thread, now_s));
@@ -89,7 +89,7 @@ impl EventSocket {
             match peer {
                 Some(process) if self.connections.len() < MOST_CONNECTIONS && stream.set_nonblocking(true).is_ok() => {
                     let (lines, threads) = (Lines::default(), BTreeSet::new());
-                    self.connections.push(Connection { stream, process, lines, threads });
+                    self.connections.push(Application { stream, process, lines, threads });
                 }
                 _ => self.counts.ignored += 1,
             }
@@ -97,30 +97,29 @@ impl EventSocket {
     }
 
     /// False when the connection has ended.
-    fn read_one(&mut self, connection: &mut Connection, now_s: f64, events: &mut Vec<Event>) -> bool {
+    fn read_connection(&mut self, connection: &mut Application, now_s: f64, events: &mut Vec<HotEvent>) -> bool {
         let mut bytes = [0_u8; MOST_BYTES];
         let length = match connection.stream.read(&mut bytes) {
             Ok(length @ 1..) => length,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
             Ok(0) | Err(_) => {
-                let gone = connection.threads.iter().filter_map(|thread| self.inside.leave(*thread, now_s));
-                events.extend(gone);
+                events.extend(connection.threads.iter().filter_map(|thread| self.inside.leave(*thread, now_s)));
                 return false;
             }
         };
-        let Connection { process, lines, threads, .. } = connection;
+        let Application { process, lines, threads, .. } = connection;
         let (proc, inside, counts) = (&self.proc, &mut self.inside, &mut self.counts);
         let too_long = lines.feed(&bytes[..length], |line| {
-            let taken = parse(line).and_then(|line| {
+            let accepted = parse(line).and_then(|line| {
                 let thread = line.thread.unwrap_or(*process);
-                let is_known = threads.contains(&thread) || is_of(proc, *process, thread);
+                let is_known = threads.contains(&thread) || belongs_to(proc, *process, thread);
                 let event = is_known.then(|| inside.take(thread, &line, now_s))?.ok()?;
                 threads.insert(thread);
                 Some(event)
             });
-            match taken {
+            match accepted {
                 Some(event) => {
-                    counts.taken += 1;
+                    counts.accepted += 1;
                     events.extend(event);
                 }
                 None => counts.ignored += 1,
@@ -137,6 +136,6 @@ impl Drop for EventSocket {
     }
 }
 
-fn is_of(proc: &Path, process: u32, thread: u32) -> bool {
+fn belongs_to(proc: &Path, process: u32, thread: u32) -> bool {
     process == thread || proc.join(format!("{process}/task/{thread}")).is_dir()
 }

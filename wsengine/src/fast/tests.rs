@@ -5,12 +5,12 @@ use std::os::unix::net::UnixStream;
 
 use serde::Deserialize;
 
-use super::events::{Ignored, Inside, Line, Lines, parse};
-use super::hurry_up::{Event, HurryUp};
+use super::events::{EventLine, Ignored, Inside, Lines, parse};
+use super::hurry_up::{HotEvent, HurryUp};
 use super::parameters::{Lever, Parameters, Rule};
 use super::pareto::{Pareto, Rung, ladder};
-use super::run_delay::{RunDelay, Waits, core_of};
 use super::socket::EventSocket;
+use super::thread_waits::{ThreadWaits, Waits, core_of};
 use slackwater_node::fixture::Fixture;
 
 #[derive(Deserialize)]
@@ -60,8 +60,8 @@ fn hurry_up_decides_as_pythons() {
     for (number, case) in cases().hurry_up.into_iter().enumerate() {
         let mut policy = HurryUp::new(case.clocks, case.after_s);
         for step in case.steps {
-            let of = |(time_s, thread, entered): (f64, u32, bool)| Event { thread, time_s, entered };
-            policy.see(&step.events.into_iter().map(of).collect::<Vec<_>>());
+            let event = |(time_s, thread, entered): (f64, u32, bool)| HotEvent { thread, time_s, entered };
+            policy.see(&step.events.into_iter().map(event).collect::<Vec<_>>());
             let clocks: Vec<i64> = (0..case.threads).map(|thread| policy.clock(thread, step.now_s)).collect();
             assert_eq!(clocks, step.clocks, "case {number} at {} s", step.now_s);
         }
@@ -92,15 +92,18 @@ const PARETO: &str =
 
 #[test]
 fn a_policy_is_written_as_it_is_read_and_knows_all_that_it_may_set() {
-    let hurry_up: Parameters = HURRY_UP.parse().expect("fine");
+    let hurry_up: Parameters = HURRY_UP.parse().expect("valid parameters");
     assert_eq!((hurry_up.to_string().as_str(), hurry_up.rule), (HURRY_UP, Rule::HurryUp { after_ms: 450 }));
     assert_eq!(hurry_up.lever_values(), [40, 60, 80, 100, 120], "each sum of two cores' shares");
     assert!(hurry_up.core_counts().is_empty());
-    let pareto: Parameters = PARETO.parse().expect("fine");
+    let pareto: Parameters = PARETO.parse().expect("valid parameters");
     assert_eq!((pareto.to_string().as_str(), pareto.lever), (PARETO, Lever::Frequency));
     assert_eq!((pareto.lever_values(), pareto.core_counts()), (vec![1_000_000, 2_000_000], vec![2, 3, 4]));
-    let by_quota: Parameters =
-        PARETO.replace("cpu.core_frequency", "cpu.quota").replace("1000000,2000000", "20,40").parse().expect("fine");
+    let by_quota: Parameters = PARETO
+        .replace("cpu.core_frequency", "cpu.quota")
+        .replace("1000000,2000000", "20,40")
+        .parse()
+        .expect("valid parameters");
     assert_eq!(by_quota.lever_values(), [40, 60, 80, 160]);
 }
 
@@ -129,7 +132,7 @@ fn a_text_that_is_no_policy_is_refused_with_what_was_expected() {
 
 #[test]
 fn lines_are_taken_or_malformed() {
-    let line = |begins, name, thread| Some(Line { begins, name, thread });
+    let line = |begins, name, thread| Some(EventLine { begins, name, thread });
     assert_eq!(parse(b"begin render"), line(true, "render", None));
     assert_eq!(parse(b"end App\\View:render-2 7"), line(false, "App\\View:render-2", Some(7)));
     let long = format!("begin {}", "x".repeat(65));
@@ -158,11 +161,11 @@ fn lines_are_taken_or_malformed() {
 fn bytes_become_lines_however_they_are_cut() {
     let text = format!("begin a\n{}\nend a\nbeg", "x".repeat(1000));
     for size in [1, 2, 7, 128, 129, 130, 5000] {
-        let (mut lines, mut found, mut too_long) = (Lines::default(), Vec::new(), 0);
+        let (mut lines, mut texts, mut too_long) = (Lines::default(), Vec::new(), 0);
         for part in text.as_bytes().chunks(size) {
-            too_long += lines.feed(part, |line| found.push(String::from_utf8_lossy(line).into_owned()));
+            too_long += lines.feed(part, |line| texts.push(String::from_utf8_lossy(line).into_owned()));
         }
-        assert_eq!((found, too_long), (vec!["begin a".to_owned(), "end a".to_owned()], 1), "in parts of {size}");
+        assert_eq!((texts, too_long), (vec!["begin a".to_owned(), "end a".to_owned()], 1), "in parts of {size}");
     }
 }
 
@@ -170,7 +173,7 @@ fn bytes_become_lines_however_they_are_cut() {
 fn a_thread_is_inside_from_its_first_begin_to_its_last_end() {
     let mut inside = Inside::default();
     let mut take = |text: &str, time_s| inside.take(7, &parse(text.as_bytes()).expect("a line"), time_s);
-    let event = |time_s, entered| Ok(Some(Event { thread: 7, time_s, entered }));
+    let event = |time_s, entered| Ok(Some(HotEvent { thread: 7, time_s, entered }));
     assert_eq!(take("end a", 0.5), Err(Ignored), "it never began");
     assert_eq!(take("begin a", 1.0), event(1.0, true));
     assert_eq!(take("begin b", 2.0), Ok(None));
@@ -187,7 +190,7 @@ fn a_thread_is_inside_from_its_first_begin_to_its_last_end() {
 
 #[test]
 fn threads_inside_are_bounded() {
-    let (mut inside, line) = (Inside::default(), Line { begins: true, name: "f", thread: None });
+    let (mut inside, line) = (Inside::default(), EventLine { begins: true, name: "f", thread: None });
     let taken = (0..5000).filter(|thread| inside.take(*thread, &line, 0.0).is_ok()).count();
     assert_eq!(taken, 1024);
 }
@@ -196,18 +199,18 @@ fn threads_inside_are_bounded() {
 fn a_connection_speaks_of_its_own_threads_and_its_end_takes_them_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
-    std::fs::write(&path, "left of a run that died").expect("written");
-    let mut socket = EventSocket::open(&path, std::path::Path::new("/proc")).expect("open");
-    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).expect("there"));
+    std::fs::write(&path, "left of a run that died").expect("the file is written");
+    let mut socket = EventSocket::open(&path, std::path::Path::new("/proc")).expect("it opens");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).expect("a value"));
     assert_eq!(mode & 0o777, 0o660);
     let me = std::process::id();
-    let mut application = UnixStream::connect(&path).expect("connected");
-    application.write_all(b"begin f\nnonsense\nbegin f 1\n").expect("sent");
-    assert_eq!(socket.read(1.0), [Event { thread: me, time_s: 1.0, entered: true }]);
-    assert_eq!((socket.counts.taken, socket.counts.ignored), (1, 2), "process 1 is somebody else");
+    let mut application = UnixStream::connect(&path).expect("a connection");
+    application.write_all(b"begin f\nnonsense\nbegin f 1\n").expect("the peer reads");
+    assert_eq!(socket.read(1.0), [HotEvent { thread: me, time_s: 1.0, entered: true }]);
+    assert_eq!((socket.counts.accepted, socket.counts.ignored), (1, 2), "process 1 is somebody else");
     assert!(socket.read(1.05).is_empty());
     drop(application);
-    assert_eq!(socket.read(1.1), [Event { thread: me, time_s: 1.1, entered: false }]);
+    assert_eq!(socket.read(1.1), [HotEvent { thread: me, time_s: 1.1, entered: false }]);
     drop(socket);
     assert!(!path.exists());
 }
@@ -216,9 +219,9 @@ fn a_connection_speaks_of_its_own_threads_and_its_end_takes_them_out() {
 fn a_period_reads_no_more_than_its_share_of_a_flood() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
-    let mut socket = EventSocket::open(&path, std::path::Path::new("/proc")).expect("open");
-    let mut application = UnixStream::connect(&path).expect("connected");
-    application.write_all(&b"end f\n".repeat(5000)).expect("sent");
+    let mut socket = EventSocket::open(&path, std::path::Path::new("/proc")).expect("it opens");
+    let mut application = UnixStream::connect(&path).expect("a connection");
+    application.write_all(&b"end f\n".repeat(5000)).expect("the peer reads");
     assert!(socket.read(1.0).is_empty());
     assert_eq!(socket.counts.ignored, 4096 / 6);
 }
@@ -232,14 +235,14 @@ fn waits_are_the_longest_of_the_threads_means() {
         ("proc/10/schedstat", "1000000000 5000000 10\n"),
         ("proc/11/schedstat", "2000000000 9000000 10\n"),
     ]);
-    let mut waits = RunDelay::open(&fixture.path("proc"), &fixture.path("cgroup"), "w", &[]).expect("open");
+    let mut waits = ThreadWaits::open(&fixture.path("proc"), &fixture.path("cgroup"), "w", &[]).expect("it opens");
     assert_eq!(waits.read(1.0), Ok(None));
     fixture.write("proc/10/schedstat", "1050000000 9000000 12\n"); // 50 ms of CPU time, 2 ms each time
     fixture.write("proc/11/schedstat", "2050000000 9500000 20\n");
     assert_eq!(waits.read(1.1).map(|waits| waits.map(|waits| waits.delay_ms)), Ok(Some(2.0)));
-    let again = waits.read(1.2).expect("there").expect("the second time");
+    let again = waits.read(1.2).expect("a value").expect("a second reading");
     assert_eq!(again, Waits { delay_ms: 0.0, busy_cores: 0.0 });
-    assert!(RunDelay::open(&fixture.path("nothing"), &fixture.path("cgroup"), "w", &[]).is_err());
+    assert!(ThreadWaits::open(&fixture.path("nothing"), &fixture.path("cgroup"), "w", &[]).is_err());
 }
 
 #[test]

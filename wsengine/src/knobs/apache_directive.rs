@@ -8,17 +8,17 @@ use slackwater_messages::Value;
 use super::{Knob, PlannedValue, Reading, text_of};
 use crate::apache::Apache;
 use crate::apache_config::ParsedConfig;
-use crate::drop_in::Server as _;
+use crate::drop_in::DropInServer as _;
 use crate::error::{Error, Result};
 
-/// The knob.
+/// The knob of one directive.
 pub struct Directive {
     apache: Rc<Apache>,
     name: &'static str,
     names: Vec<&'static str>,
     effective: fn(&ParsedConfig) -> Result<Reading>,
     plan: fn(&ParsedConfig, &Value) -> Result<PlannedValue>,
-    /// Whether it is this value that runs.
+    /// Whether the running Apache has this value.
     runs: fn(&Apache, &Value) -> Result<()>,
 }
 
@@ -34,7 +34,7 @@ impl Directive {
         Directive { apache, name, names: [&[name], others].concat(), effective, plan, runs: |_, _| Ok(()) }
     }
 
-    /// The same, where the running Apache shows the value.
+    /// The same knob, for a directive whose value the running Apache shows.
     pub fn checked_by(self, runs: fn(&Apache, &Value) -> Result<()>) -> Directive {
         Directive { runs, ..self }
     }
@@ -69,7 +69,7 @@ impl Knob for Directive {
         if self.apache.directives()?.contains_key(self.name) {
             let place = self.apache.drop_in().display();
             let name = self.name;
-            return Err(Error::SomeoneElse(format!("{place} sets {name} already, which nothing of ours explains")));
+            return Err(Error::SomeoneElse(format!("{place} sets {name} already, and no lease of ours explains it")));
         }
         Ok(self.sites_own(&config))
     }
@@ -81,7 +81,7 @@ impl Knob for Directive {
     fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
         let (name, drop_in) = (self.name, self.apache.drop_in().display());
         let in_file = match self.apache.directives() {
-            Ok(all) => all.get(name).map_or(Json::Null, |value| Json::from(value.clone())),
+            Ok(directives) => directives.get(name).map_or(Json::Null, |value| Json::from(value.clone())),
             Err(error) => return Ok(Some(error.to_string())),
         };
         if !in_file.is_null() && !written.contains(&in_file) {

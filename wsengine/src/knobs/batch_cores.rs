@@ -4,5 +4,5 @@ use super::{Knob, Parts, cpu_cores};
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    Box::new(cpu_cores::of_batch(parts.system.cgroup.clone(), parts.settings.batch.cgroup.clone()))
+    Box::new(cpu_cores::batch_cores(parts.system.cgroup.clone(), parts.settings.batch.cgroup.clone()))
 }

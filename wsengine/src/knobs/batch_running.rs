@@ -1,5 +1,5 @@
-//! `batch.running`: whether the batch jobs beside the web server run (`on`), or all processes of their cgroup stand
-//! still (`off`): the kernel's freezer.
+//! `batch.running`: whether the batch jobs beside the web server run (`on`), or the kernel's freezer stops all
+//! processes of their cgroup (`off`).
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::{Knob, Parts, PlannedValue, Reading, from_json, show, to_json};
 use crate::error::{Error, Result};
 use crate::wait::wait_for;
 
-/// The kernel stops processes at their next return to user space; one that waits for a disk comes to it later.
+/// The kernel stops a process at its next return to user space, which takes longer while the process waits for a disk.
 const STOPS_WITHIN_S: f64 = 2.0;
 const ON: &str = "on";
 const OFF: &str = "off";
@@ -28,7 +28,7 @@ pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     })
 }
 
-/// Its own form is whether the cgroup is told to stop.
+/// The knob's own form: whether the cgroup is told to stop.
 struct BatchRunning {
     proc: PathBuf,
     root: PathBuf,
@@ -46,7 +46,8 @@ impl BatchRunning {
         Ok(self.files()?.is_told_to_stop()?)
     }
 
-    /// We could not let ourselves run again, and the web server must never stand still.
+    /// Refuses a cgroup with this process in it, which could not let itself run again, or with the web server, which
+    /// must never be stopped.
     fn nobody_else_is_in_it(&self) -> Result<()> {
         let ours = Path::new(self.name.trim_matches('/'));
         let is_in_it = |process: &str| {
@@ -115,7 +116,7 @@ impl Knob for BatchRunning {
     }
 
     fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>> {
-        // There are only two states: one that is none of ours is the baseline.
+        // There are only two states: if the present one is not ours, it is the baseline.
         let now = self.is_told_to_stop()?;
         if written.iter().filter_map(Json::as_bool).any(|own| own == now) {
             self.files()?.write(from_json(baseline)?)?;
@@ -160,19 +161,19 @@ mod tests {
     fn it_is_stopped_seen_and_let_run_again() {
         let fixture = Fixture::new(&[("cgroup/b/cgroup.freeze", "0\n"), ("cgroup/b/cgroup.events", "frozen 0\n")]);
         let knob = knob(&fixture);
-        let baseline = knob.baseline().expect("there");
-        let plan = knob.plan(&baseline, &word("off")).expect("fine");
-        knob.apply(&plan.written).expect("written");
+        let baseline = knob.baseline().expect("a value");
+        let plan = knob.plan(&baseline, &word("off")).expect("a plan");
+        knob.apply(&plan.written).expect("the kernel takes it");
         assert_eq!(fixture.read("cgroup/b/cgroup.freeze"), "1");
         let slow = knob.verify(&plan.written).unwrap_err().to_string();
         assert_eq!(slow, "not all processes of cgroup b stood still within 2 s");
         fixture.write("cgroup/b/cgroup.events", "populated 1\nfrozen 1\n");
-        let reading = knob.verify(&plan.written).expect("as wanted");
+        let reading = knob.verify(&plan.written).expect("the wanted value");
         assert_eq!(reading, Reading { value: word("off"), how: "cgroup b stands still".to_owned() });
         assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.written)), Ok(None));
         assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.written)), Ok(vec![]));
         assert_eq!(fixture.read("cgroup/b/cgroup.freeze"), "0");
-        let change = knob.drift(&baseline, &[plan.written]).expect("read").expect("a change");
+        let change = knob.drift(&baseline, &[plan.written]).expect("a reading").expect("a change");
         assert_eq!(change, "somebody else set cgroup b to on");
     }
 

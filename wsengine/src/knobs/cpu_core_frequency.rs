@@ -1,5 +1,5 @@
 //! `cpu.core_frequency`: a frequency in kHz for each core, with commas between them in the order of the cores' numbers;
-//! or one for all. Cores that change their clock together get the highest of theirs. All else is as for
+//! or one for all. Cores that change their clock together get the highest of their values. Everything else is as for
 //! `cpu.frequency`, whose files it writes.
 
 use std::collections::BTreeMap;
@@ -13,23 +13,23 @@ use crate::error::{Error, Result};
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    Box::new(of(parts))
-}
-
-pub(super) fn of(parts: &Parts<'_>) -> CoreFrequency {
-    CoreFrequency(Frequency::of(parts))
+    Box::new(CoreFrequency::new(parts))
 }
 
 pub(super) struct CoreFrequency(Frequency);
 
 impl CoreFrequency {
+    pub(super) fn new(parts: &Parts<'_>) -> CoreFrequency {
+        CoreFrequency(Frequency::new(parts))
+    }
+
     /// The cores whose clock is set, ascending.
     pub(super) fn cores(&self) -> Result<Vec<u32>> {
         Ok(self.0.cores()?.into_keys().collect())
     }
 }
 
-/// A value for each core, as an Order has them.
+/// The values of all cores as one value of an Order.
 fn list(each: impl Iterator<Item = String>) -> Value {
     Value::Word(each.collect::<Vec<_>>().join(","))
 }
@@ -40,8 +40,8 @@ impl Knob for CoreFrequency {
     }
 
     fn read(&self) -> Result<Reading> {
-        let asked = self.0.asked_khz()?;
-        Ok(Reading { value: list(asked.iter().map(u64::to_string)), how: self.0.read()?.how })
+        let requested = self.0.requested_khz()?;
+        Ok(Reading { value: list(requested.iter().map(u64::to_string)), how: self.0.read()?.how })
     }
 
     fn baseline(&self) -> Result<Json> {
@@ -64,7 +64,8 @@ impl Knob for CoreFrequency {
             let highest = wanted_khz.entry(policy.clone()).or_insert(khz);
             *highest = khz.max(*highest);
         }
-        let (reached, note, written) = self.0.plan_each(baseline, &wanted_khz)?;
+        let wanted = wanted_khz.into_iter().map(|(policy, khz)| (policy, Value::Integer(khz))).collect();
+        let (reached, note, written) = self.0.plan_each(baseline, &wanted)?;
         let effective = list(cores.values().map(|policy| show(&reached[policy])));
         Ok(PlannedValue { effective, note, written })
     }

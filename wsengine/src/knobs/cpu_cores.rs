@@ -23,7 +23,7 @@ pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     if cpu.cgroup.is_empty() { Box::new(affinity(parts)) } else { Box::new(cpuset(parts)) }
 }
 
-/// The same for several threads.
+/// The knob as [`make`] makes it, for several threads.
 pub(super) fn shared(parts: &Parts<'_>) -> Arc<dyn Knob + Send + Sync> {
     let cpu = &parts.settings.cpu;
     if cpu.cgroup.is_empty() { Arc::new(affinity(parts)) } else { Arc::new(cpuset(parts)) }
@@ -38,22 +38,23 @@ fn cpuset(parts: &Parts<'_>) -> Cores<Cpuset> {
     Cores(Cpuset { root: parts.system.cgroup.clone(), name: parts.settings.cpu.cgroup.clone(), last_first: false })
 }
 
-/// The cores of the batch jobs beside the web server: the last ones, so that few cores of both are not the same.
-pub(super) fn of_batch(root: PathBuf, name: String) -> impl Knob {
+/// The knob for the batch jobs beside the web server. They get the last cores, so that they share few with the web
+/// server.
+pub(super) fn batch_cores(root: PathBuf, name: String) -> impl Knob {
     Cores(Cpuset { root, name, last_first: true })
 }
 
-/// Something with a list of cores.
+/// A list of cores that the kernel keeps: of a cgroup, or of threads.
 trait CoreControl {
-    /// Cores of each part of it: of the cgroup, or of each thread.
+    /// The present cores of each part: of the cgroup, or of each thread.
     fn now(&self) -> Result<CoreLists>;
-    /// Cores that it could have.
+    /// The cores that may be set.
     fn possible(&self) -> Result<Vec<u32>>;
-    /// Sets the cores of these parts; parts that are gone are fine.
+    /// Sets the cores of these parts; parts that are gone are skipped.
     fn set(&self, parts: &CoreLists) -> Result<()>;
-    /// What the cores are of.
-    fn what(&self) -> String;
-    /// Which cores stay when there are to be fewer: the last ones, instead of the first ones.
+    /// The kernel's list in words, for messages.
+    fn name(&self) -> String;
+    /// Whether the last cores stay when there are to be fewer, instead of the first.
     fn last_first(&self) -> bool {
         false
     }
@@ -75,13 +76,13 @@ fn write_list(cores: &[u32]) -> String {
 
 impl<P: CoreControl> Cores<P> {
     fn count(&self, own: &CoreLists) -> Result<i64> {
-        let mut all: Vec<u32> = Vec::new();
+        let mut cores: Vec<u32> = Vec::new();
         for list in own.0.values() {
-            all.extend(if list.is_empty() { self.0.possible()? } else { numbers(list)? });
+            cores.extend(if list.is_empty() { self.0.possible()? } else { numbers(list)? });
         }
-        all.sort_unstable();
-        all.dedup();
-        Ok(all.len() as i64)
+        cores.sort_unstable();
+        cores.dedup();
+        Ok(cores.len() as i64)
     }
 }
 
@@ -95,19 +96,19 @@ impl<P: CoreControl> Knob for Cores<P> {
     }
 
     fn read(&self) -> Result<Reading> {
-        Ok(Reading { value: Value::Integer(self.count(&self.0.now()?)?), how: self.0.what() })
+        Ok(Reading { value: Value::Integer(self.count(&self.0.now()?)?), how: self.0.name() })
     }
 
     fn baseline(&self) -> Result<Json> {
         self.0.now().map(|own| to_json(&own))
     }
 
-    /// The cores that it has stay as far as they may; others are added in their order, or from the last one on.
+    /// Keeps the present cores as far as possible, and adds others in their order (`last_first`: from the last one on).
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let baseline: CoreLists = from_json(baseline)?;
         let wanted = number(wanted)?;
         if wanted < 1 {
-            return Err(Error::InvalidValue(format!("it needs at least one core, got {wanted}")));
+            return Err(Error::InvalidValue(format!("at least one core is needed, got {wanted}")));
         }
         let mut possible = self.0.possible()?;
         let mut cores: Vec<u32> = Vec::new();
@@ -131,18 +132,18 @@ impl<P: CoreControl> Knob for Cores<P> {
         chosen.sort_unstable();
         let list = write_list(&chosen);
         let note =
-            if (chosen.len() as i64) < wanted { format!("only the cores {list} can be had") } else { String::new() };
+            if (chosen.len() as i64) < wanted { format!("only the cores {list} are available") } else { String::new() };
         let written = CoreLists(baseline.0.keys().map(|part| (*part, list.clone())).collect());
         Ok(PlannedValue { effective: Value::Integer(chosen.len() as i64), note, written: to_json(&written) })
     }
 
     fn drift(&self, _baseline: &Json, written: &[Json]) -> Result<Option<String>> {
-        let known: Vec<CoreLists> = written.iter().map(from_json).collect::<Result<_, _>>()?;
+        let written: Vec<CoreLists> = written.iter().map(from_json).collect::<Result<_, _>>()?;
         for (part, list) in &self.0.now()?.0 {
-            // Threads that are new inherited the cores of those that made them.
-            let of_this = |own: &CoreLists| own.0.get(part).or(own.0.values().next()).cloned();
-            if !known.iter().filter_map(of_this).any(|theirs| same(&theirs, list)) {
-                return Ok(Some(format!("somebody else set the cores {list} for {}", self.0.what())));
+            // New threads inherit the cores of the threads that started them.
+            let written_for_part = |own: &CoreLists| own.0.get(part).or(own.0.values().next()).cloned();
+            if !written.iter().filter_map(written_for_part).any(|own| same(&own, list)) {
+                return Ok(Some(format!("somebody else set the cores {list} for {}", self.0.name())));
             }
         }
         Ok(None)
@@ -151,7 +152,7 @@ impl<P: CoreControl> Knob for Cores<P> {
     fn apply(&self, written: &Json) -> Result<()> {
         let written: CoreLists = from_json(written)?;
         let list = written.0.values().next().cloned().unwrap_or_default();
-        // Also threads that were made since the plan.
+        // Including threads that were started since the plan.
         let now = self.0.now()?;
         self.0.set(&CoreLists(now.0.keys().map(|part| (*part, list.clone())).collect()))
     }
@@ -201,7 +202,7 @@ impl CoreControl for Cpuset {
         Ok(CoreLists([(0, text(&self.file()?)?)].into()))
     }
 
-    /// What the cgroup above has.
+    /// The cores of the cgroup above.
     fn possible(&self) -> Result<Vec<u32>> {
         let own = self.file()?;
         let above = own.parent().and_then(|folder| folder.parent()).map(|folder| folder.join("cpuset.cpus"));
@@ -218,13 +219,13 @@ impl CoreControl for Cpuset {
             if !list.is_empty() {
                 return Ok(write_kernel(&path, list)?);
             }
-            // An empty list is set by a line end: the kernel does not see a write of nothing. While processes are in the
-            // cgroup it takes no empty list at all; all cores that the cgroup above has are the same to them.
+            // A line end sets an empty list, because the kernel does not see a write of nothing. While processes are in
+            // the cgroup the kernel refuses an empty list; all cores of the cgroup above have the same effect.
             write_kernel(&path, "\n").or_else(|_| Ok(write_kernel(&path, &write_list(&self.possible()?))?))
         })
     }
 
-    fn what(&self) -> String {
+    fn name(&self) -> String {
         format!("the cpuset of cgroup {}", self.name)
     }
 
@@ -256,11 +257,11 @@ impl CoreControl for Affinity {
             let has = |core: &u32| set.is_set(*core as usize);
             Some((id, write_list(&(0..CpuSet::MAX_CPU as u32).filter(has).collect::<Vec<_>>())))
         };
-        let found: BTreeMap<u32, String> = self.threads().into_iter().filter_map(cores).collect();
-        if found.is_empty() {
+        let lists: BTreeMap<u32, String> = self.threads().into_iter().filter_map(cores).collect();
+        if lists.is_empty() {
             return Err(Error::Unavailable(format!("no process is called {}", self.names.join(" or "))));
         }
-        Ok(CoreLists(found))
+        Ok(CoreLists(lists))
     }
 
     fn possible(&self) -> Result<Vec<u32>> {
@@ -285,7 +286,7 @@ impl CoreControl for Affinity {
         Ok(())
     }
 
-    fn what(&self) -> String {
+    fn name(&self) -> String {
         format!("the affinity of {}", self.names.join(", "))
     }
 }
@@ -310,16 +311,16 @@ mod tests {
     fn a_cpuset_of_either_version_grows_and_is_put_back() {
         for (fixture, path) in trees().iter().zip(["cgroup/web/cpuset.cpus", "cgroup/cpuset/web/cpuset.cpus"]) {
             let knob = knob(fixture);
-            assert_eq!(knob.read().expect("there").value, Value::Integer(1));
-            let baseline = knob.baseline().expect("there");
-            let plan = knob.plan(&baseline, &Value::Integer(3)).expect("fine");
-            knob.apply(&plan.written).expect("written");
+            assert_eq!(knob.read().expect("a value").value, Value::Integer(1));
+            let baseline = knob.baseline().expect("a value");
+            let plan = knob.plan(&baseline, &Value::Integer(3)).expect("a plan");
+            knob.apply(&plan.written).expect("the kernel takes it");
             assert_eq!(fixture.read(path), "0,1,2");
-            assert_eq!(knob.verify(&plan.written).expect("as wanted").value, Value::Integer(3));
+            assert_eq!(knob.verify(&plan.written).expect("the wanted value").value, Value::Integer(3));
             assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.written)), Ok(None));
             assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.written)), Ok(vec![]));
             assert_eq!(fixture.read(path), "2");
-            let change = knob.drift(&baseline, &[plan.written]).expect("read").expect("a change");
+            let change = knob.drift(&baseline, &[plan.written]).expect("a reading").expect("a change");
             assert_eq!(change, "somebody else set the cores 2 for the cpuset of cgroup web");
         }
     }
@@ -328,13 +329,13 @@ mod tests {
     fn batch_jobs_have_the_last_cores_and_get_their_own_back() {
         for (fixture, path) in trees().iter().zip(["cgroup/web/cpuset.cpus", "cgroup/cpuset/web/cpuset.cpus"]) {
             fixture.write(path, "0-3\n");
-            let knob = of_batch(fixture.path("cgroup"), "web".to_owned());
-            let baseline = knob.baseline().expect("there");
-            let plan = |count| knob.plan(&baseline, &Value::Integer(count)).expect("fine");
+            let knob = batch_cores(fixture.path("cgroup"), "web".to_owned());
+            let baseline = knob.baseline().expect("a value");
+            let plan = |count| knob.plan(&baseline, &Value::Integer(count)).expect("a plan");
             let (three, one) = (plan(3), plan(1));
-            knob.apply(&three.written).expect("written");
+            knob.apply(&three.written).expect("the kernel takes it");
             assert_eq!(fixture.read(path), "1,2,3");
-            knob.apply(&one.written).expect("written");
+            knob.apply(&one.written).expect("the kernel takes it");
             assert_eq!(fixture.read(path), "3");
             assert_eq!(knob.restore(&baseline, &[three.written, one.written]), Ok(vec![]));
             assert_eq!(fixture.read(path), "0-3");
@@ -345,11 +346,11 @@ mod tests {
     fn cores_that_are_not_there_are_not_promised_and_somebody_elses_stay() {
         let [fixture, _] = trees();
         let knob = knob(&fixture);
-        let baseline = knob.baseline().expect("there");
-        let plan = knob.plan(&baseline, &Value::Integer(9)).expect("fine");
-        assert_eq!((plan.effective, plan.note.as_str()), (Value::Integer(4), "only the cores 0,1,2,3 can be had"));
+        let baseline = knob.baseline().expect("a value");
+        let plan = knob.plan(&baseline, &Value::Integer(9)).expect("a plan");
+        assert_eq!((plan.effective, plan.note.as_str()), (Value::Integer(4), "only the cores 0,1,2,3 are available"));
         fixture.write("cgroup/web/cpuset.cpus", "1\n");
-        let change = knob.drift(&baseline, std::slice::from_ref(&plan.written)).expect("read").expect("a change");
+        let change = knob.drift(&baseline, std::slice::from_ref(&plan.written)).expect("a reading").expect("a change");
         assert_eq!(change, "somebody else set the cores 1 for the cpuset of cgroup web");
         assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec!["the cores 1 are somebody else's".to_owned()]));
         assert_eq!(fixture.read("cgroup/web/cpuset.cpus"), "1");
@@ -360,11 +361,11 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
         let place = Affinity { proc: "/proc".into(), sys: "/sys".into(), names: vec![] };
         let whole = sched_getaffinity(thread(child.id())).expect("its cores");
-        let first = (0..CpuSet::MAX_CPU).find(|core| whole.is_set(*core)).expect("one core");
+        let first = (0..CpuSet::MAX_CPU).find(|core| whole.is_set(*core)).expect("one CPU");
         let set = place.set(&CoreLists([(child.id(), first.to_string())].into()));
         let narrowed = sched_getaffinity(thread(child.id())).map(|set| set.count());
-        child.kill().expect("killed");
-        child.wait().expect("gone");
+        child.kill().expect("the process is killed");
+        child.wait().expect("the process ends");
         assert_eq!((set, narrowed), (Ok(()), Ok(1)));
         assert_eq!(place.now().unwrap_err().to_string(), "no process is called ");
     }

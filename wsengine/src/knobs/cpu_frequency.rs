@@ -1,8 +1,8 @@
 //! `cpu.frequency`: the governor of the cores, or a frequency in kHz that they hold.
 //!
-//! What the kernel's interface does (measured with acpi-cpufreq and cpufreq-dt): it takes values out of range and clamps
-//! them, rounds to its table, keeps a request that was clamped for later, and with some firmware takes a write that
-//! changes nothing. So only digits and known words are written, everything is read back, and what it became is reported.
+//! The kernel's interface (measured with acpi-cpufreq and cpufreq-dt) accepts values out of range and clamps them,
+//! rounds to its table, keeps a clamped request for later, and with some firmware accepts a write that changes nothing.
+//! So only digits and known words are written, everything is read back, and the result is reported.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use super::{Knob, Parts, PlannedValue, Reading, from_json, show, to_json};
 use crate::error::{Error, Result};
 use crate::wait::wait_for;
 
-/// Drivers whose scaling_cur_freq is a measurement, which means little on an idle core.
+/// Drivers whose scaling_cur_freq is a measurement, which says little about an idle core.
 const MEASURED: &[&str] = &["intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp"];
 /// A governor has set its frequency after this time.
 const SETTLED_WITHIN_S: f64 = 1.0;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    Box::new(Frequency::of(parts))
+    Box::new(Frequency::new(parts))
 }
 
 /// The clocks of our cores.
@@ -46,9 +46,9 @@ struct PolicySettings {
 type Policies = BTreeMap<String, PolicySettings>;
 
 /// One policy: cores that change their frequency together.
-struct Policy(PathBuf);
+struct CpufreqPolicy(PathBuf);
 
-impl Policy {
+impl CpufreqPolicy {
     fn text(&self, name: &str) -> Result<String> {
         Ok(text(&self.0.join(name))?)
     }
@@ -78,17 +78,17 @@ impl Policy {
         })
     }
 
-    /// The frequency that a core really gets for `wanted`, and why it is another.
+    /// The frequency that a core gets when it is set to `wanted`, and why it differs.
     fn nearest(&self, wanted: u64) -> Result<(u64, String)> {
         let (lowest, highest) = (self.khz("cpuinfo_min_freq")?, self.khz("cpuinfo_max_freq")?);
         let firmware = self.khz("bios_limit").unwrap_or(highest);
         let most = highest.min(firmware);
         if wanted > most {
-            let whose = if firmware < highest { "the firmware's limit" } else { "the highest there is" };
-            return Ok((most, format!("{most} kHz is {whose}")));
+            let limit = if firmware < highest { "the firmware's limit" } else { "the highest possible" };
+            return Ok((most, format!("{most} kHz is {limit}")));
         }
         if wanted < lowest {
-            return Ok((lowest, format!("{lowest} kHz is the lowest there is")));
+            return Ok((lowest, format!("{lowest} kHz is the lowest possible")));
         }
         let table: Vec<u64> =
             self.words("scaling_available_frequencies").iter().filter_map(|khz| khz.parse().ok()).collect();
@@ -99,7 +99,7 @@ impl Policy {
         }
     }
 
-    /// What setting `wanted` comes to.
+    /// The settings to write for `wanted`, the value that takes effect, and why it differs.
     fn plan(&self, baseline: &PolicySettings, wanted: &Value) -> Result<(PolicySettings, Value, String)> {
         let governors = self.words("scaling_available_governors");
         match wanted {
@@ -131,14 +131,14 @@ impl Policy {
         }
     }
 
-    /// Writes what differs. Within the limits first where they grow, so that no request is clamped and kept.
+    /// Writes the settings that differ. Limits that grow are written first, so that no request is clamped and kept.
     fn set(&self, own: &PolicySettings) -> Result<()> {
         let path = |name: &str| self.0.join(name);
         let now = self.now()?;
         if now.governor != own.governor {
             write_kernel(&path("scaling_governor"), &own.governor)?;
         }
-        // A minimum above the maximum is clamped in silence and comes back later: never ask for one.
+        // The kernel clamps a minimum above the maximum in silence and applies it later, so it is never written.
         let limits = [("scaling_max_freq", own.max_khz), ("scaling_min_freq", own.min_khz)];
         let order = if own.max_khz >= now.min_khz { limits } else { [limits[1], limits[0]] };
         for (name, khz) in order {
@@ -159,7 +159,7 @@ impl Policy {
         !MEASURED.contains(&driver.as_str()) && self.0.join("scaling_cur_freq").is_file()
     }
 
-    /// What became of `own`; an error names what it is instead.
+    /// Reads back the settings `own`, in words; an error names the settings in effect instead.
     fn check(&self, own: &PolicySettings) -> Result<String> {
         let now = self.now()?;
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
@@ -202,33 +202,32 @@ fn no_policy() -> Error {
 }
 
 impl Frequency {
-    pub(super) fn of(parts: &Parts<'_>) -> Frequency {
+    pub(super) fn new(parts: &Parts<'_>) -> Frequency {
         Frequency { folder: parts.system.sys.join("devices/system/cpu/cpufreq"), cpus: parts.settings.cpu.cpus.clone() }
     }
 
     /// Our cores, ascending, and the policy of each.
     pub(super) fn cores(&self) -> Result<BTreeMap<u32, String>> {
-        let mut found = BTreeMap::new();
+        let mut policy_of = BTreeMap::new();
         for (name, policy) in self.policies()? {
             let ours = policy.cores().into_iter().filter(|core| self.cpus.is_empty() || self.cpus.contains(core));
-            found.extend(ours.map(|core| (core, name.clone())));
+            policy_of.extend(ours.map(|core| (core, name.clone())));
         }
-        Ok(found)
+        Ok(policy_of)
     }
 
-    /// What setting each policy to its kHz comes to: the kHz that each really gets, why it is another, and what is
-    /// written.
+    /// Plans a value for each policy: the value that each gets, why these differ, and the settings to write.
     pub(super) fn plan_each(
         &self,
         baseline: &Json,
-        wanted_khz: &BTreeMap<String, i64>,
+        wanted: &BTreeMap<String, Value>,
     ) -> Result<(BTreeMap<String, Value>, String, Json)> {
         let baseline: Policies = from_json(baseline)?;
         let (mut written, mut reached, mut notes) = (Policies::new(), BTreeMap::new(), Vec::new());
-        for (name, khz) in wanted_khz {
+        for (name, value) in wanted {
             let gone = || Error::Unavailable(format!("{name} was not there when the lease began"));
             let theirs = baseline.get(name).ok_or_else(gone)?;
-            let (own, effective, note) = self.policy(name).plan(theirs, &Value::Integer(*khz))?;
+            let (own, effective, note) = self.policy(name).plan(theirs, value)?;
             written.insert(name.clone(), own);
             reached.insert(name.clone(), effective);
             if !note.is_empty() && !notes.contains(&note) {
@@ -238,44 +237,45 @@ impl Frequency {
         Ok((reached, notes.join("; "), to_json(&written)))
     }
 
-    /// The frequency that each core's policy asks for, in the cores' order: the one that it holds, else its highest.
-    pub(super) fn asked_khz(&self) -> Result<Vec<u64>> {
-        let mut found = Vec::new();
+    /// The frequency that each core's policy requests, in the order of the cores: the one that it holds, else its
+    /// maximum.
+    pub(super) fn requested_khz(&self) -> Result<Vec<u64>> {
+        let mut requested = Vec::new();
         for name in self.cores()?.values() {
             let now = self.policy(name).now()?;
-            found.push(now.set_khz.unwrap_or(now.max_khz));
+            requested.push(now.set_khz.unwrap_or(now.max_khz));
         }
-        Ok(found)
+        Ok(requested)
     }
 
     /// The policies of our cores.
-    fn policies(&self) -> Result<Vec<(String, Policy)>> {
-        let mut found = Vec::new();
+    fn policies(&self) -> Result<Vec<(String, CpufreqPolicy)>> {
+        let mut policies = Vec::new();
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let policy = Policy(entry.path());
+            let policy = CpufreqPolicy(entry.path());
             if !name.starts_with("policy") {
                 continue;
             }
             let cores = policy.cores();
             // A policy without cores that are online takes no writes.
             if !cores.is_empty() && (self.cpus.is_empty() || cores.iter().any(|core| self.cpus.contains(core))) {
-                found.push((name, policy));
+                policies.push((name, policy));
             }
         }
-        found.sort_by(|a, b| a.0.cmp(&b.0));
-        if found.is_empty() {
+        policies.sort_by(|a, b| a.0.cmp(&b.0));
+        if policies.is_empty() {
             return Err(Error::Unavailable(format!(
                 "{} has no policy of our cores: this kernel has no cpufreq driver for this machine, as in most VMs \
-                 (`cpu.share` is what there is)",
+                 (use `cpu.share` there)",
                 self.folder.display()
             )));
         }
-        Ok(found)
+        Ok(policies)
     }
 
-    fn policy(&self, name: &str) -> Policy {
-        Policy(self.folder.join(Path::new(name)))
+    fn policy(&self, name: &str) -> CpufreqPolicy {
+        CpufreqPolicy(self.folder.join(Path::new(name)))
     }
 }
 
@@ -304,29 +304,22 @@ impl Knob for Frequency {
     }
 
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
-        let baseline: Policies = from_json(baseline)?;
-        let (mut written, mut reached, mut notes) = (Policies::new(), None, Vec::new());
-        for (name, theirs) in &baseline {
-            let (own, effective, note) = self.policy(name).plan(theirs, wanted)?;
-            written.insert(name.clone(), own);
-            reached.get_or_insert(effective);
-            if !note.is_empty() && !notes.contains(&note) {
-                notes.push(note);
-            }
-        }
-        let effective = reached.ok_or_else(no_policy)?;
-        Ok(PlannedValue { effective, note: notes.join("; "), written: to_json(&written) })
+        let policies: Policies = from_json(baseline)?;
+        let wanted = policies.into_keys().map(|name| (name, wanted.clone())).collect();
+        let (reached, note, written) = self.plan_each(baseline, &wanted)?;
+        let effective = reached.into_values().next().ok_or_else(no_policy)?;
+        Ok(PlannedValue { effective, note, written })
     }
 
     fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
         let known: Vec<Policies> = [baseline].into_iter().chain(written).map(from_json).collect::<Result<_, _>>()?;
         for (name, policy) in self.policies()? {
             let now = policy.now()?;
-            let of_this = || known.iter().filter_map(|policies| policies.get(&name));
-            let fits = of_this().any(|own| own.governor == now.governor)
-                && of_this().any(|own| (own.min_khz, own.max_khz) == (now.min_khz, now.max_khz))
-                && of_this().any(|own| own.set_khz == now.set_khz);
-            if !fits && of_this().next().is_some() {
+            let known_settings = || known.iter().filter_map(|policies| policies.get(&name));
+            let fits = known_settings().any(|own| own.governor == now.governor)
+                && known_settings().any(|own| (own.min_khz, own.max_khz) == (now.min_khz, now.max_khz))
+                && known_settings().any(|own| own.set_khz == now.set_khz);
+            if !fits && known_settings().next().is_some() {
                 return Ok(Some(format!("somebody else set {name} to {}", describe(&now))));
             }
         }

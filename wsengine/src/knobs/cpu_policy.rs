@@ -12,23 +12,25 @@ use serde_json::Value as Json;
 use slackwater_messages::Value;
 
 use super::cpu_core_frequency::CoreFrequency;
-use super::policy_loop::{Driven, PolicyLoop, Running, SharedKnob, Source};
-use super::{Knob, Parts, PlannedValue, Reading, cpu_core_frequency, cpu_cores, cpu_quota, from_json, show, to_json};
+use super::policy_loop::{DrivenKnob, PolicyInput, PolicyLoop, RunningLoop, SharedKnob};
+use super::{Knob, Parts, PlannedValue, Reading, cpu_cores, cpu_quota, from_json, show, to_json};
 use crate::allowed::ValueError;
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::fast::hurry_up::HurryUp;
 use crate::fast::parameters::{Lever, Parameters, ParametersError, Rule};
 use crate::fast::pareto::Pareto;
-use crate::fast::run_delay::RunDelay;
 use crate::fast::socket::EventSocket;
+use crate::fast::thread_waits::ThreadWaits;
 
-/// What the knob reads while no policy runs.
+/// The knob's value while no policy runs.
 const OFF: &str = "off";
 const CORES: &str = "cpu.cores";
 
-/// The policy that a value names with its parameters, or why Orders may not set it: each clock, sum and number of cores
-/// is within the bounds of the knob that it is for.
+/// The policy that a value names, with its parameters.
+///
+/// # Errors
+/// Why Orders may not set it: each clock, sum and number of cores must be within the bounds of its knob.
 pub fn check(settings: &Settings, value: &Value) -> Result<Value, ValueError> {
     let parameters: Parameters =
         show(value).parse().map_err(|error: ParametersError| ValueError::Policy(error.to_string()))?;
@@ -36,12 +38,12 @@ pub fn check(settings: &Settings, value: &Value) -> Result<Value, ValueError> {
     cpu.policy.check(&Value::Word(parameters.policy().to_owned()))?;
     let (lever, values) = (parameters.lever.knob(), parameters.lever_values());
     let allowed = if parameters.lever == Lever::Quota { &cpu.quota } else { &cpu.core_frequency };
-    let of = |knob| move |error: ValueError| ValueError::Part(knob, Box::new(error));
+    let of_knob = |knob| move |error: ValueError| ValueError::Part(knob, Box::new(error));
     for value in values.iter().min().into_iter().chain(values.iter().max()) {
-        allowed.check(&Value::Integer(*value)).map_err(of(lever))?;
+        allowed.check(&Value::Integer(*value)).map_err(of_knob(lever))?;
     }
     for count in parameters.core_counts() {
-        cpu.cores.check(&Value::Integer(count)).map_err(of(CORES))?;
+        cpu.cores.check(&Value::Integer(count)).map_err(of_knob(CORES))?;
     }
     Ok(Value::Word(parameters.to_string()))
 }
@@ -49,14 +51,14 @@ pub fn check(settings: &Settings, value: &Value) -> Result<Value, ValueError> {
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     let (cpu, system) = (&parts.settings.cpu, parts.system);
-    let frequency = Arc::new(cpu_core_frequency::of(parts));
-    let all: [(bool, &'static str, SharedKnob); 3] = [
+    let frequency = Arc::new(CoreFrequency::new(parts));
+    let knobs: [(bool, &'static str, SharedKnob); 3] = [
         (!cpu.core_frequency.is_empty(), Lever::Frequency.knob(), frequency.clone()),
-        (!cpu.quota.is_empty(), Lever::Quota.knob(), Arc::new(cpu_quota::of(parts))),
+        (!cpu.quota.is_empty(), Lever::Quota.knob(), Arc::new(cpu_quota::quota_knob(parts))),
         (!cpu.cores.is_empty(), CORES, cpu_cores::shared(parts)),
     ];
-    let knobs = all.into_iter().filter(|(is_listed, _, _)| *is_listed).map(|(_, name, knob)| (name, knob)).collect();
-    Box::new(Policy {
+    let knobs = knobs.into_iter().filter(|(is_listed, _, _)| *is_listed).map(|(_, name, knob)| (name, knob)).collect();
+    Box::new(CpuPolicy {
         knobs,
         frequency,
         proc: system.proc.clone(),
@@ -68,8 +70,8 @@ pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     })
 }
 
-struct Policy {
-    /// Those that Orders may set here.
+struct CpuPolicy {
+    /// The knobs that Orders may set here.
     knobs: BTreeMap<&'static str, SharedKnob>,
     frequency: Arc<CoreFrequency>,
     proc: PathBuf,
@@ -77,38 +79,38 @@ struct Policy {
     cgroup: String,
     processes: Vec<String>,
     socket: PathBuf,
-    running: RefCell<Option<(Running, Written)>>,
+    running: RefCell<Option<(RunningLoop, PolicyPlan)>>,
 }
 
-/// What each knob was before.
+/// The setting of each knob before the policy began.
 type Baselines = BTreeMap<String, Json>;
 
-/// A policy, and all that it may set in each knob.
+/// A policy, and all settings that it may make in each knob.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Written {
+struct PolicyPlan {
     policy: String,
     baselines: Baselines,
     may_set: BTreeMap<String, Vec<Json>>,
 }
 
-/// All that several policies may set in each knob.
+/// All settings that several policies may make in each knob.
 fn together(written: &[Json]) -> Result<BTreeMap<String, Vec<Json>>> {
-    let mut found: BTreeMap<String, Vec<Json>> = BTreeMap::new();
-    for one in written {
-        for (name, values) in from_json::<Written>(one)?.may_set {
-            found.entry(name).or_default().extend(values);
+    let mut settings: BTreeMap<String, Vec<Json>> = BTreeMap::new();
+    for plan in written {
+        for (name, values) in from_json::<PolicyPlan>(plan)?.may_set {
+            settings.entry(name).or_default().extend(values);
         }
     }
-    Ok(found)
+    Ok(settings)
 }
 
-impl Policy {
+impl CpuPolicy {
     fn knob(&self, name: &str) -> Result<&SharedKnob> {
         let missing = || Error::Unavailable(format!("the configuration does not list `{name}`, which the policy sets"));
         self.knobs.get(name).ok_or_else(missing)
     }
 
-    /// All that a knob may be set to, in its own form, and the first note of it.
+    /// The knob's own forms of these values, and the first note of their plans.
     fn planned(&self, name: &str, baselines: &Baselines, values: &[i64]) -> Result<(Vec<Json>, String)> {
         let knob = self.knob(name)?;
         let Some(baseline) = baselines.get(name) else {
@@ -120,29 +122,29 @@ impl Policy {
         Ok((plans.into_iter().map(|plan| plan.written).collect(), note))
     }
 
-    fn waits(&self) -> Result<RunDelay> {
-        RunDelay::open(&self.proc, &self.cgroup_root, &self.cgroup, &self.processes)
+    fn waits(&self) -> Result<ThreadWaits> {
+        ThreadWaits::open(&self.proc, &self.cgroup_root, &self.cgroup, &self.processes)
     }
 
-    fn begin(&self, own: &Written) -> Result<Running> {
+    fn begin(&self, own: &PolicyPlan) -> Result<RunningLoop> {
         let parameters = parsed(&own.policy)?;
         let source = match parameters.rule {
-            Rule::HurryUp { after_ms } => Source::Events(
+            Rule::HurryUp { after_ms } => PolicyInput::Events(
                 HurryUp::new(parameters.clocks.clone(), after_ms as f64 / 1e3),
                 EventSocket::open(&self.socket, &self.proc)?,
             ),
             Rule::Pareto { up_delay_us, fewest } => {
-                Source::Waits(Pareto::new(parameters.ladder(fewest), up_delay_us as f64 / 1e3), self.waits()?)
+                PolicyInput::Waits(Pareto::new(parameters.ladder(fewest), up_delay_us as f64 / 1e3), self.waits()?)
             }
         };
         let mut driven = BTreeMap::new();
         for (name, knob) in &self.knobs {
             if let Some(baseline) = own.baselines.get(*name).filter(|_| own.may_set.contains_key(*name)) {
-                driven.insert(*name, Driven { knob: knob.clone(), baseline: baseline.clone() });
+                driven.insert(*name, DrivenKnob { knob: knob.clone(), baseline: baseline.clone() });
             }
         }
         let cpus = if parameters.lever == Lever::Frequency { self.frequency.cores()? } else { Vec::new() };
-        Running::begin(PolicyLoop::new(parameters, source, driven, cpus, self.proc.clone()))
+        RunningLoop::begin(PolicyLoop::new(parameters, source, driven, cpus, self.proc.clone()))
     }
 
     fn put_back(&self, baselines: &Baselines, may_set: &BTreeMap<String, Vec<Json>>) -> Result<Vec<String>> {
@@ -161,14 +163,14 @@ fn parsed(text: &str) -> Result<Parameters> {
 }
 
 fn describe(parameters: &Parameters) -> String {
-    let what = match parameters.lever {
+    let lever = match parameters.lever {
         Lever::Frequency => "the clock of each core",
-        Lever::Quota => "cpu.quota, which stands in for a clock and is none",
+        Lever::Quota => "cpu.quota, in place of a clock",
     };
-    format!("{} sets {what}, every {} ms", parameters.policy(), parameters.period_ms)
+    format!("{} sets {lever}, every {} ms", parameters.policy(), parameters.period_ms)
 }
 
-impl Knob for Policy {
+impl Knob for CpuPolicy {
     fn reload_group(&self) -> &'static str {
         "cpu.policy"
     }
@@ -185,18 +187,18 @@ impl Knob for Policy {
     fn baseline(&self) -> Result<Json> {
         let levers = [Lever::Frequency.knob(), Lever::Quota.knob()];
         let mut why = "neither `cpu.core_frequency` nor `cpu.quota` is configured for it to set".to_owned();
-        let mut found = Baselines::new();
+        let mut baselines = Baselines::new();
         for (name, knob) in &self.knobs {
             match knob.baseline() {
                 Ok(baseline) => {
-                    found.insert((*name).to_owned(), baseline);
+                    baselines.insert((*name).to_owned(), baseline);
                 }
                 Err(error) if levers.contains(name) => why = format!("{name}: {error}"),
                 Err(_) => {}
             }
         }
-        if levers.iter().any(|name| found.contains_key(*name)) {
-            Ok(to_json(&found))
+        if levers.iter().any(|name| baselines.contains_key(*name)) {
+            Ok(to_json(&baselines))
         } else {
             Err(Error::Unavailable(why))
         }
@@ -223,7 +225,7 @@ impl Knob for Policy {
         }
         let policy = parameters.to_string();
         let effective = Value::Word(policy.clone());
-        Ok(PlannedValue { effective, note, written: to_json(&Written { policy, baselines, may_set }) })
+        Ok(PlannedValue { effective, note, written: to_json(&PolicyPlan { policy, baselines, may_set }) })
     }
 
     fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
@@ -241,8 +243,8 @@ impl Knob for Policy {
     }
 
     fn apply(&self, written: &Json) -> Result<()> {
-        let own: Written = from_json(written)?;
-        // The one before may set a knob that this one does not.
+        let own: PolicyPlan = from_json(written)?;
+        // The policy that ran before may have set a knob that this one does not set.
         let before = self.running.borrow_mut().take().map(|(running, before)| {
             drop(running);
             before
@@ -261,7 +263,7 @@ impl Knob for Policy {
     }
 
     fn verify(&self, written: &Json) -> Result<Reading> {
-        let own: Written = from_json(written)?;
+        let own: PolicyPlan = from_json(written)?;
         let now = self.read()?;
         if now.value == Value::Word(own.policy) {
             Ok(now)

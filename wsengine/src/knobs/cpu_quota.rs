@@ -1,13 +1,13 @@
-//! `cpu.quota`: the web server's CPU time per second, in percent of one core: its cgroup's quota. It stands in for a
+//! `cpu.quota`: the web server's CPU time per second, in percent of one core: the quota of its cgroup. It replaces a
 //! lower clock where there is no cpufreq; unlike a clock it stops the processes for a part of each period.
 
 use std::path::PathBuf;
 
 use serde_json::Value as Json;
 use slackwater_messages::Value;
-use slackwater_node::cgroup::{Quota, ShareFiles};
+use slackwater_node::cgroup::{AllowanceFiles, Quota};
 
-use super::{Knob, Parts, PlannedValue, Reading, from_json, number, to_json};
+use super::{Knob, Parts, PlannedValue, Reading, core_count, from_json, number, to_json, web_cgroup};
 use crate::error::{Error, Result};
 
 /// The kernel takes no quota below 1 ms.
@@ -15,31 +15,24 @@ const LEAST_US: i64 = 1000;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    Box::new(of(parts))
+    Box::new(quota_knob(parts))
 }
 
-pub(super) fn of(parts: &Parts<'_>) -> CpuQuota {
-    CpuQuota {
-        root: parts.system.cgroup.clone(),
-        name: parts.settings.cpu.cgroup.clone(),
-        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64),
-    }
+/// The knob itself, for `cpu.policy`.
+pub(super) fn quota_knob(parts: &Parts<'_>) -> CpuQuota {
+    CpuQuota { root: parts.system.cgroup.clone(), name: parts.settings.cpu.cgroup.clone(), cores: core_count() }
 }
 
 pub(super) struct CpuQuota {
     root: PathBuf,
     name: String,
-    /// What no quota comes to.
+    /// The machine's cores: all of their time is the value without a quota.
     cores: i64,
 }
 
 impl CpuQuota {
-    fn files(&self) -> Result<ShareFiles> {
-        if self.name.is_empty() {
-            let message = "cpu.cgroup is empty: without the web server's cgroup it has no quota";
-            return Err(Error::Unavailable(message.to_owned()));
-        }
-        Ok(ShareFiles::find(&self.root, &self.name)?)
+    fn files(&self) -> Result<AllowanceFiles> {
+        Ok(AllowanceFiles::find(&self.root, web_cgroup(&self.name, "quota")?)?)
     }
 
     fn now(&self) -> Result<Quota> {
@@ -70,7 +63,7 @@ impl Knob for CpuQuota {
         self.now().map(|own| to_json(&own))
     }
 
-    /// The period stays.
+    /// Changes the quota and keeps its period.
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let Quota { period_us, .. } = from_json(baseline)?;
         let percent = number(wanted)?;
@@ -137,14 +130,14 @@ mod tests {
         assert_eq!(
             knob.read(),
             Ok(Reading { value: Value::Integer(200), how: "no quota".to_owned() }),
-            "all cores are what no quota comes to"
+            "without a quota the value is that of all cores"
         );
-        let baseline = knob.baseline().expect("there");
-        let plan = knob.plan(&baseline, &Value::Integer(120)).expect("fine");
+        let baseline = knob.baseline().expect("a value");
+        let plan = knob.plan(&baseline, &Value::Integer(120)).expect("a plan");
         assert_eq!((plan.effective.clone(), plan.note.as_str()), (Value::Integer(120), ""));
-        knob.apply(&plan.written).expect("written");
+        knob.apply(&plan.written).expect("the kernel takes it");
         assert_eq!(fixture.read("cgroup/w/cpu.max"), "60000 50000");
-        let reading = knob.verify(&plan.written).expect("as wanted");
+        let reading = knob.verify(&plan.written).expect("the wanted value");
         assert_eq!(reading.how, "quota 60000 of 50000 us, no clock");
         assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.written)), Ok(None));
         assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.written)), Ok(vec![]));
@@ -161,10 +154,10 @@ mod tests {
             ("cgroup/cpu/w/cpu.cfs_period_us", "100000\n"),
         ]);
         let knob = knob(&fixture, "w");
-        let baseline = knob.baseline().expect("there");
-        assert_eq!(knob.read().expect("there").value, Value::Integer(40));
-        let plan = knob.plan(&baseline, &Value::Integer(20)).expect("fine");
-        knob.apply(&plan.written).expect("written");
+        let baseline = knob.baseline().expect("a value");
+        assert_eq!(knob.read().expect("a value").value, Value::Integer(40));
+        let plan = knob.plan(&baseline, &Value::Integer(20)).expect("a plan");
+        knob.apply(&plan.written).expect("the kernel takes it");
         assert_eq!(fixture.read("cgroup/cpu/w/cpu.cfs_quota_us"), "20000");
         fixture.write("cgroup/cpu/w/cpu.cfs_quota_us", "30000\n");
         let left = vec!["quota 30000 of 100000 us, no clock is somebody else's".to_owned()];
@@ -176,8 +169,8 @@ mod tests {
     fn a_quota_stays_within_what_the_kernel_takes() {
         let fixture = Fixture::new(&[("cgroup/w/cpu.weight", "100\n"), ("cgroup/w/cpu.max", "max 10000\n")]);
         let knob = knob(&fixture, "w");
-        let baseline = knob.baseline().expect("there");
-        let effective = |percent| knob.plan(&baseline, &Value::Integer(percent)).expect("fine").effective;
+        let baseline = knob.baseline().expect("a value");
+        let effective = |percent| knob.plan(&baseline, &Value::Integer(percent)).expect("a plan").effective;
         assert_eq!((effective(900), effective(1)), (Value::Integer(200), Value::Integer(10)));
         assert!(knob.plan(&baseline, &Value::Integer(0)).is_err());
     }

@@ -8,7 +8,7 @@ use slackwater_messages::Value;
 use slackwater_node::cgroup::find_uclamp_min;
 use slackwater_node::files::{text, write_kernel};
 
-use super::{Knob, Parts, PlannedValue, Reading, number, text_of, to_json};
+use super::{Knob, Parts, PlannedValue, Reading, number, text_of, to_json, web_cgroup};
 use crate::error::{Error, Result};
 
 const MOST_PERCENT: i64 = 100;
@@ -25,11 +25,7 @@ struct UclampMin {
 
 impl UclampMin {
     fn file(&self) -> Result<PathBuf> {
-        if self.name.is_empty() {
-            let message = "cpu.cgroup is empty: without the web server's cgroup it has no cpu.uclamp.min";
-            return Err(Error::Unavailable(message.to_owned()));
-        }
-        Ok(find_uclamp_min(&self.root, &self.name)?)
+        Ok(find_uclamp_min(&self.root, web_cgroup(&self.name, "cpu.uclamp.min")?)?)
     }
 
     fn now(&self) -> Result<String> {
@@ -118,11 +114,11 @@ mod tests {
     fn it_is_set_read_back_and_put_back() {
         let fixture = Fixture::new(&[(FILE, "0.00\n")]);
         let knob = knob(&fixture, "w");
-        let baseline = knob.baseline().expect("there");
-        let plan = knob.plan(&baseline, &Value::Integer(40)).expect("fine");
-        knob.apply(&plan.written).expect("written");
+        let baseline = knob.baseline().expect("a value");
+        let plan = knob.plan(&baseline, &Value::Integer(40)).expect("a plan");
+        knob.apply(&plan.written).expect("the kernel takes it");
         assert_eq!(fixture.read(FILE), "40.00");
-        assert_eq!(knob.verify(&plan.written).expect("as wanted").value, Value::Integer(40));
+        assert_eq!(knob.verify(&plan.written).expect("the wanted value").value, Value::Integer(40));
         assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.written)), Ok(None));
         assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec![]));
         assert_eq!(fixture.read(FILE), "0.00");
@@ -132,19 +128,19 @@ mod tests {
     fn it_stays_within_what_the_kernel_takes() {
         let fixture = Fixture::new(&[(FILE, "12.50\n")]);
         let knob = knob(&fixture, "w");
-        let plan = knob.plan(&Json::Null, &Value::Integer(250)).expect("fine");
+        let plan = knob.plan(&Json::Null, &Value::Integer(250)).expect("a plan");
         assert_eq!((plan.effective, plan.note.as_str()), (Value::Integer(100), "it can be 0 to 100 percent"));
-        knob.apply(&plan.written).expect("written");
-        assert_eq!((fixture.read(FILE).as_str(), knob.read().expect("there").value), ("max", Value::Integer(100)));
+        knob.apply(&plan.written).expect("the kernel takes it");
+        assert_eq!((fixture.read(FILE).as_str(), knob.read().expect("a value").value), ("max", Value::Integer(100)));
     }
 
     #[test]
     fn what_somebody_else_set_stays() {
         let fixture = Fixture::new(&[("cgroup/cpu/w/cpu.uclamp.min", "0.00\n")]);
         let knob = knob(&fixture, "w");
-        let baseline = knob.baseline().expect("there");
-        let plan = knob.plan(&baseline, &Value::Integer(40)).expect("fine");
-        knob.apply(&plan.written).expect("written");
+        let baseline = knob.baseline().expect("a value");
+        let plan = knob.plan(&baseline, &Value::Integer(40)).expect("a plan");
+        knob.apply(&plan.written).expect("the kernel takes it");
         fixture.write("cgroup/cpu/w/cpu.uclamp.min", "70.00\n");
         assert_eq!(
             knob.drift(&baseline, std::slice::from_ref(&plan.written)),

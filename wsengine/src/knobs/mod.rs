@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use slackwater_messages::Value;
 use slackwater_node::system::System;
 
-use crate::allowed::{Allowed, ValueError};
+use crate::allowed::{AllowedValues, ValueError};
 use crate::apache::Apache;
 use crate::config::Settings;
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ mod php_fpm_max_children;
 mod policy_loop;
 mod streaming_num_threads;
 
-/// A value and how it is known.
+/// A value, and how it was determined.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Reading {
     /// The value.
@@ -39,21 +39,21 @@ pub struct Reading {
     pub how: String,
 }
 
-/// What setting a value would come to.
+/// The result that setting a value would have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedValue {
-    /// The value that it would really be.
+    /// The value that would take effect.
     pub effective: Value,
-    /// Why that is not the one asked for; empty when it is.
+    /// Why that differs from the wanted value; empty when it does not.
     pub note: String,
-    /// What would stand there, in the knob's own form.
+    /// The setting to write, in the knob's own form.
     pub written: Json,
 }
 
-/// Something of a web server that can be changed and put back.
+/// A setting of the web server, or of the machine, that can be changed and put back.
 ///
-/// `baseline` and `written` are the knob's own forms of a setting, kept on disk by the engine. What fails changes nothing,
-/// except where it says so.
+/// `baseline` and `written` are the knob's own forms of a setting, which the engine keeps on disk. A call that fails
+/// changes nothing, except where its documentation says so.
 pub trait Knob {
     /// Knobs of one group share their `commit`, and so a reload.
     fn reload_group(&self) -> &'static str;
@@ -66,67 +66,68 @@ pub trait Knob {
     /// The value in effect.
     ///
     /// # Errors
-    /// Why it cannot be had here.
+    /// Why this machine does not have it.
     fn read(&self) -> Result<Reading>;
 
-    /// What is set there, before any Order.
+    /// The setting before any Order.
     ///
     /// # Errors
-    /// Why it cannot be had here.
+    /// Why this machine does not have it.
     fn baseline(&self) -> Result<Json>;
 
-    /// What setting `wanted` would come to.
+    /// The result that setting `wanted` would have.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// Why it cannot be set.
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue>;
 
-    /// In words, what somebody else changed since we wrote `written`. Putting the baseline back counts too, where that
-    /// shows: `systemctl daemon-reload` does it to weights and cores of cgroups.
+    /// A sentence about a change that somebody else made since we wrote `written`; `None` without one. A baseline that
+    /// somebody put back counts too, where it can be seen: `systemctl daemon-reload` does so with weights and cores of
+    /// cgroups.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// Why the setting cannot be read.
     fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>>;
 
     /// Sets `written`; takes effect with `commit`.
     ///
     /// # Errors
-    /// What went wrong; the engine then restores.
+    /// The failure; the engine then restores.
     fn apply(&self, written: &Json) -> Result<()>;
 
-    /// Puts the baseline back wherever one of `written` is set; takes effect with `commit`. What somebody else changed
-    /// is left alone, and returned in words.
+    /// Puts the baseline back wherever one of `written` is set; takes effect with `commit`. Changes of somebody else
+    /// are left alone and returned, a sentence for each.
     ///
     /// # Errors
-    /// What went wrong; it will be tried again.
+    /// The failure; the engine tries again.
     fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>>;
 
-    /// Tests and reloads, where there is such a thing; once for all knobs of a group.
+    /// Tests the configuration and reloads the server, where a knob has one; once for all knobs of a group.
     ///
     /// # Errors
-    /// What went wrong. When `restoring` is false all is as before `apply`.
+    /// The failure. When `restoring` is false, everything is as before `apply`.
     fn commit(&self, restoring: bool) -> Result<()> {
         let _ = restoring;
         Ok(())
     }
 
-    /// Reads back what `apply` and `commit` came to.
+    /// Reads the setting back after `apply` and `commit`.
     ///
     /// # Errors
-    /// What it became instead.
+    /// The setting that is in effect instead.
     fn verify(&self, written: &Json) -> Result<Reading>;
 
-    /// Why what was set is not kept up any more, in words: its lease then ends.
+    /// Why the setting is no longer maintained, as a sentence; its lease then ends.
     fn failure(&self) -> Option<String> {
         None
     }
 }
 
-/// What knobs are made of.
+/// Everything from which knobs are made.
 pub struct Parts<'a> {
     /// The settings.
     pub settings: &'a Settings,
-    /// Roots and clocks.
+    /// The roots of the kernel's trees, and the clocks.
     pub system: &'a System,
     /// Shared by all knobs of Apache.
     pub apache: Rc<Apache>,
@@ -136,11 +137,11 @@ pub struct Parts<'a> {
 pub struct KnobKind {
     /// Its name, which is also that of its setting.
     pub name: &'static str,
-    /// What Orders may set.
-    pub allowed: fn(&Settings) -> &Allowed,
+    /// The values that Orders may set.
+    pub allowed: fn(&Settings) -> &AllowedValues,
     /// The value as the knob takes it, or why Orders may not set it.
     pub check: fn(&Settings, &Value) -> Result<Value, ValueError>,
-    /// Makes it.
+    /// Makes the knob.
     pub make: fn(&Parts<'_>) -> Box<dyn Knob>,
 }
 
@@ -185,7 +186,7 @@ pub const KNOBS: &[KnobKind] = &[
     kind!("streaming.num_threads", streaming.num_threads, check, streaming_num_threads),
 ];
 
-/// Knobs that write the same files: one of them is set at a time.
+/// Groups of knobs that write the same files: only one knob of a group is set at a time.
 const SAME_FILES: &[&[&str]] = &[
     &["cpu.policy", "cpu.frequency", "cpu.core_frequency"],
     &["cpu.policy", "cpu.quota", "cpu.share"],
@@ -208,22 +209,37 @@ pub fn make_all(settings: &Settings, system: &System) -> Vec<(&'static str, Box<
         .collect()
 }
 
-/// A knob's own form, from what the engine kept.
+/// A knob's own form of a setting, from the engine's state.
 fn from_json<T: DeserializeOwned>(kept: &Json) -> Result<T> {
-    serde_json::from_value(kept.clone()).map_err(|error| Error::State(format!("what was kept cannot be read: {error}")))
+    serde_json::from_value(kept.clone())
+        .map_err(|error| Error::State(format!("a setting in the state cannot be read: {error}")))
 }
 
-/// The text that a knob keeps as its own form.
+/// A setting whose own form is a text, from the engine's state.
 fn text_of(kept: &Json) -> Result<&str> {
-    kept.as_str().ok_or_else(|| Error::State("what was kept is no text".to_owned()))
+    kept.as_str().ok_or_else(|| Error::State("a setting in the state is no text".to_owned()))
 }
 
-/// A knob's own form, for the engine to keep.
+/// A knob's own form of a setting, for the engine's state.
 fn to_json(own: &impl Serialize) -> Json {
     serde_json::to_value(own).unwrap_or(Json::Null)
 }
 
-/// The whole number that [`Allowed::check`] made of an Order's value.
+/// The web server's cgroup, for a knob that has no `value` without it.
+fn web_cgroup<'a>(name: &'a str, value: &str) -> Result<&'a str> {
+    if name.is_empty() {
+        let message = format!("cpu.cgroup is empty: without the web server's cgroup it has no {value}");
+        return Err(Error::Unavailable(message));
+    }
+    Ok(name)
+}
+
+/// Number of cores of this machine.
+fn core_count() -> i64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64)
+}
+
+/// The whole number that [`AllowedValues::check`] made of an Order's value.
 fn number(value: &Value) -> Result<i64> {
     match value {
         Value::Integer(number) => Ok(*number),
@@ -231,7 +247,7 @@ fn number(value: &Value) -> Result<i64> {
     }
 }
 
-/// A value as in sentences.
+/// A value as text, for sentences.
 pub fn show(value: &Value) -> String {
     match value {
         Value::Integer(number) => number.to_string(),

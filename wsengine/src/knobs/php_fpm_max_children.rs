@@ -1,10 +1,11 @@
-//! `php_fpm.max_children`: how many requests php-fpm works on at once, with start and spare servers that fit.
+//! `php_fpm.max_children`: how many requests php-fpm works on at once, with numbers of start and spare servers that
+//! fit.
 
 use serde_json::Value as Json;
 use slackwater_messages::Value;
 
 use super::{Knob, Parts, PlannedValue, Reading, number, text_of};
-use crate::drop_in::Server as _;
+use crate::drop_in::DropInServer as _;
 use crate::error::{Error, Result};
 use crate::php_fpm::{PhpFpm, lines_for};
 use crate::wait::wait_for;
@@ -30,10 +31,10 @@ impl Knob for MaxChildren {
     }
 
     fn read(&self) -> Result<Reading> {
-        let all = self.fpm.all()?;
-        self.fpm.pid(&all)?;
-        let manager = self.fpm.manager(&all)?;
-        let (processes, how) = self.fpm.processes(&all)?;
+        let sections = self.fpm.all()?;
+        self.fpm.pid(&sections)?;
+        let manager = self.fpm.manager(&sections)?;
+        let (processes, how) = self.fpm.processes(&sections)?;
         let how = format!("pm = {}; {processes} processes now by the {how}", manager.pm);
         Ok(Reading { value: Value::Integer(manager.max_children), how })
     }
@@ -45,7 +46,7 @@ impl Knob for MaxChildren {
         self.fpm.patience_s(&sections)?;
         if self.fpm.written()?.is_some() {
             let place = &self.fpm.settings().drop_in;
-            return Err(Error::SomeoneElse(format!("{place} is there already, which nothing of ours explains")));
+            return Err(Error::SomeoneElse(format!("{place} is there already, and no lease of ours explains it")));
         }
         Ok(Json::from(self.fpm.manager(&sections)?.max_children))
     }
@@ -100,12 +101,12 @@ impl Knob for MaxChildren {
             let place = &self.fpm.settings().drop_in;
             return Err(Error::NotInEffect(format!("{place} does not hold what was written")));
         }
-        let all = self.fpm.all()?;
-        let manager = self.fpm.manager(&all)?;
+        let sections = self.fpm.all()?;
+        let manager = self.fpm.manager(&sections)?;
         if manager.pm == "static" {
-            // The master makes its children one after the other.
+            // The master starts its children one after the other.
             let enough = |count: u64| i64::try_from(count).is_ok_and(|count| count == manager.max_children);
-            wait_for(5.0, || self.fpm.processes(&all).ok().filter(|(count, _)| enough(*count)))
+            wait_for(5.0, || self.fpm.processes(&sections).ok().filter(|(count, _)| enough(*count)))
                 .ok_or_else(|| Error::NotInEffect(format!("pm = static, but there are {}", reading.how)))?;
             return self.read();
         }

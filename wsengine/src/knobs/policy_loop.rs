@@ -1,49 +1,52 @@
-//! The loop of a policy, on a thread of its own: each period it reads, decides, and sets what has changed. It writes only
-//! what its knobs planned, within their bounds. The engine begins it, ends it, and puts everything back.
+//! The loop of a policy, on a thread of its own: each period it reads its input, decides, and sets the values that
+//! changed. It writes only plans of its knobs, within their bounds. The engine begins it, ends it, and puts everything
+//! back.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::sync::lock;
 
 use super::Knob;
 use crate::error::{Error, Result};
+use crate::fast::events::LineCounts;
 use crate::fast::hurry_up::HurryUp;
 use crate::fast::parameters::{Lever, Parameters};
 use crate::fast::pareto::{Pareto, Rung};
-use crate::fast::run_delay::{RunDelay, core_of};
 use crate::fast::socket::EventSocket;
+use crate::fast::thread_waits::{ThreadWaits, core_of};
 
 /// A knob that several threads use.
 pub type SharedKnob = Arc<dyn Knob + Send + Sync>;
 
-/// A knob of the loop, and what it was before.
-pub struct Driven {
+/// A knob of the loop, with its baseline.
+pub struct DrivenKnob {
     /// The knob.
     pub knob: SharedKnob,
-    /// Its own form of what it was.
+    /// The knob's own form of its setting before the policy began.
     pub baseline: Json,
 }
 
-/// What the loop decides by.
-pub enum Source {
+/// The input of the loop's decisions, with the rule.
+pub enum PolicyInput {
     /// Events of hot functions.
     Events(HurryUp, EventSocket),
     /// Waits for a core.
-    Waits(Pareto, RunDelay),
+    Waits(Pareto, ThreadWaits),
 }
 
 /// A policy at work. [`PolicyLoop::step`] is one period.
 pub struct PolicyLoop {
     parameters: Parameters,
-    source: Source,
+    source: PolicyInput,
     /// The knobs that the policy sets, by name.
-    knobs: BTreeMap<&'static str, Driven>,
+    knobs: BTreeMap<&'static str, DrivenKnob>,
     /// The cores whose frequency is set.
     cpus: Vec<u32>,
     proc: PathBuf,
@@ -54,8 +57,8 @@ impl PolicyLoop {
     /// `cpus`: the cores that `cpu.core_frequency` sets, ascending; empty for a quota.
     pub fn new(
         parameters: Parameters,
-        source: Source,
-        knobs: BTreeMap<&'static str, Driven>,
+        source: PolicyInput,
+        knobs: BTreeMap<&'static str, DrivenKnob>,
         cpus: Vec<u32>,
         proc: PathBuf,
     ) -> PolicyLoop {
@@ -65,10 +68,10 @@ impl PolicyLoop {
     /// Reads, decides and sets.
     ///
     /// # Errors
-    /// What could not be set.
+    /// The knob that could not be set.
     pub fn step(&mut self, now_s: f64) -> Result<()> {
         let wanted = match &mut self.source {
-            Source::Events(hurry_up, socket) => {
+            PolicyInput::Events(hurry_up, socket) => {
                 hurry_up.see(&socket.read(now_s));
                 hurry_up.forget_outside();
                 let hot = hurry_up.hot(now_s);
@@ -77,7 +80,7 @@ impl PolicyLoop {
                     Lever::Frequency => ("cpu.core_frequency", self.of_each_core(&hot)),
                 }]
             }
-            Source::Waits(pareto, waits) => {
+            PolicyInput::Waits(pareto, waits) => {
                 let rung = match waits.read(now_s) {
                     Ok(Some(waits)) => {
                         let now = pareto.now();
@@ -95,7 +98,8 @@ impl PolicyLoop {
         Ok(())
     }
 
-    /// The cores' clocks in all, as a quota: those of the hottest threads, and the low one for the rest.
+    /// The sum of the cores' clocks, as a quota: the clocks of the hottest threads, and the low clock for the other
+    /// cores.
     fn sum_of(&self, hot: &[(u32, i64)]) -> i64 {
         let mut clocks: Vec<i64> = hot.iter().map(|(_, clock)| *clock).collect();
         clocks.sort_unstable_by(|a, b| b.cmp(a));
@@ -103,7 +107,7 @@ impl PolicyLoop {
         clocks.iter().sum()
     }
 
-    /// The highest clock of the threads that ran there last, of each core.
+    /// For each core the highest clock of the threads that ran on it last.
     fn of_each_core(&self, hot: &[(u32, i64)]) -> Value {
         let mut clocks: BTreeMap<u32, i64> = self.cpus.iter().map(|core| (*core, self.parameters.clocks[0])).collect();
         for (thread, clock) in hot {
@@ -143,20 +147,20 @@ fn list_of<'a>(clocks: impl Iterator<Item = &'a i64>) -> Value {
     Value::Word(clocks.map(i64::to_string).collect::<Vec<_>>().join(","))
 }
 
-/// A loop that runs on a thread of its own until it is stopped.
-pub struct Running {
+/// A loop that runs on a thread of its own until this value is dropped.
+pub struct RunningLoop {
     stop: Arc<AtomicBool>,
     /// Held while the loop writes, so that nobody sees half of it.
     writes: Arc<Mutex<Option<Error>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningLoop {
     /// Makes the loop's first step at once, then begins it.
     ///
     /// # Errors
-    /// What the first step could not set.
-    pub fn begin(mut policy: PolicyLoop) -> Result<Running> {
+    /// The knob that the first step could not set.
+    pub fn begin(mut policy: PolicyLoop) -> Result<RunningLoop> {
         let (stop, writes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let (begin, period) = (Instant::now(), Duration::from_millis(policy.parameters.period_ms.unsigned_abs()));
         policy.step(0.0)?;
@@ -169,29 +173,30 @@ impl Running {
                     std::thread::park_timeout(due - now);
                     continue;
                 }
-                // Periods that were missed are not made up for.
+                // Missed periods are not made up for.
                 due = now + period;
-                let mut failed = locked(&failed);
+                let mut failed = lock(&failed);
                 if let Err(error) = policy.step(begin.elapsed().as_secs_f64()) {
                     *failed = Some(error);
                     return;
                 }
             }
-            if let Source::Events(_, socket) = &policy.source {
-                tracing::info!("hot functions: {} lines taken, {} ignored", socket.counts.taken, socket.counts.ignored);
+            if let PolicyInput::Events(_, socket) = &policy.source {
+                let LineCounts { accepted, ignored } = socket.counts;
+                tracing::info!("hot functions: {accepted} lines were accepted, {ignored} ignored");
             }
         });
-        Ok(Running { stop, writes, thread: Some(thread) })
+        Ok(RunningLoop { stop, writes, thread: Some(thread) })
     }
 
-    /// Keeps the loop from writing meanwhile; why it ended, if it did.
+    /// Keeps the loop from writing while the result lives; it holds the error that ended the loop, if there is one.
     pub fn pause(&self) -> MutexGuard<'_, Option<Error>> {
-        locked(&self.writes)
+        lock(&self.writes)
     }
 }
 
-impl Drop for Running {
-    /// Waits for the step that is being made.
+impl Drop for RunningLoop {
+    /// Waits for the end of the present step.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -199,8 +204,4 @@ impl Drop for Running {
             let _ = thread.join();
         }
     }
-}
-
-fn locked(writes: &Mutex<Option<Error>>) -> MutexGuard<'_, Option<Error>> {
-    writes.lock().unwrap_or_else(PoisonError::into_inner)
 }

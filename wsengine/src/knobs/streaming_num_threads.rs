@@ -21,7 +21,7 @@ pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
 
 struct NumThreads {
     settings: StreamingSettings,
-    /// What stood in the file before it was written, until the server has reloaded.
+    /// The file's text before it was written, until the server has reloaded.
     before: RefCell<Option<String>>,
 }
 
@@ -31,10 +31,10 @@ impl NumThreads {
     }
 
     fn text(&self) -> Result<String> {
-        let wrong = |what: &str| Error::Unavailable(format!("{} {what}", self.settings.file));
+        let unusable = |fault: &str| Error::Unavailable(format!("{} {fault}", self.settings.file));
         let bytes = files::contents(self.file())?;
-        let bytes = bytes.ok_or_else(|| wrong("is not there; write it with its usual number"))?;
-        String::from_utf8(bytes).map_err(|_| wrong("is no text"))
+        let bytes = bytes.ok_or_else(|| unusable("is not there; write it with its usual number"))?;
+        String::from_utf8(bytes).map_err(|_| unusable("is no text"))
     }
 
     /// The number in a text that follows the template.
@@ -43,7 +43,7 @@ impl NumThreads {
         text.trim_end().strip_prefix(head)?.strip_suffix(tail)?.trim().parse().ok()
     }
 
-    /// Replaces the file, which must pass the server's own test; else it is as it was.
+    /// Replaces the file; puts its text back when the server's own test fails.
     fn write(&self, text: &str) -> Result<()> {
         let before = self.text()?;
         files::replace(self.file(), text.as_bytes(), 0o644)?;
@@ -93,8 +93,8 @@ impl Knob for NumThreads {
 
     fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
         let now = Json::from(self.text()?);
-        let known = now == *baseline || written.contains(&now);
-        Ok((!known).then(|| format!("{} was changed by somebody else", self.settings.file)))
+        let is_known = now == *baseline || written.contains(&now);
+        Ok((!is_known).then(|| format!("{} was changed by somebody else", self.settings.file)))
     }
 
     fn apply(&self, written: &Json) -> Result<()> {
@@ -106,7 +106,7 @@ impl Knob for NumThreads {
             return Ok(vec![change]);
         }
         let text = text_of(baseline)?;
-        // What the server read before passes its test, unless something else of it is broken by now.
+        // The earlier text passes the server's test, unless another part of its configuration is broken by now.
         files::replace(self.file(), text.as_bytes(), 0o644)?;
         command::run(&self.settings.test)
             .map(|_| Vec::new())
@@ -162,11 +162,11 @@ mod tests {
         let fixture = Fixture::new(&[("threads.conf", "# two\nworker_processes 2;\n")]);
         let knob = knob(&fixture, "true");
         assert!(knob.read().unwrap_err().to_string().ends_with("does not follow the template"));
-        let baseline = knob.baseline().expect("there");
-        let plan = knob.plan(&baseline, &Value::Integer(6)).expect("fine");
-        knob.apply(&plan.written).expect("written");
-        knob.commit(false).expect("reloaded");
-        assert_eq!(knob.verify(&plan.written).expect("as wanted").value, Value::Integer(6));
+        let baseline = knob.baseline().expect("a value");
+        let plan = knob.plan(&baseline, &Value::Integer(6)).expect("a plan");
+        knob.apply(&plan.written).expect("the kernel takes it");
+        knob.commit(false).expect("the server is reloaded");
+        assert_eq!(knob.verify(&plan.written).expect("the wanted value").value, Value::Integer(6));
         assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec![]));
         assert_eq!(fixture.read("threads.conf"), "# two\nworker_processes 2;");
     }
@@ -175,13 +175,13 @@ mod tests {
     fn a_failed_test_leaves_the_file_and_somebody_elses_text_is_left_alone() {
         let fixture = Fixture::new(&[("threads.conf", "worker_processes 2;\n")]);
         let broken = knob(&fixture, "false");
-        let (baseline, written) = (broken.baseline().expect("there"), Json::from("worker_processes 6;\n"));
+        let (baseline, written) = (broken.baseline().expect("a value"), Json::from("worker_processes 6;\n"));
         assert!(
             broken.apply(&written).unwrap_err().to_string().starts_with("the configuration does not pass its test")
         );
         assert_eq!(fixture.read("threads.conf"), "worker_processes 2;");
         fixture.write("threads.conf", "worker_processes 3;\n");
-        let left = knob(&fixture, "true").restore(&baseline, &[written]).expect("nothing to do");
+        let left = knob(&fixture, "true").restore(&baseline, &[written]).expect("a restored value");
         assert!(left[0].ends_with("threads.conf was changed by somebody else"), "{left:?}");
         assert_eq!(fixture.read("threads.conf"), "worker_processes 3;");
     }

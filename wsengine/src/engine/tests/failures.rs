@@ -10,7 +10,7 @@ fn a_crash_restores_also_when_it_came_between_the_disk_and_the_setting() {
     scene.crash();
     assert_eq!((scene.value(), scene.last().2.as_str()), (2, "put back: the last run did not end well"));
     // The lease is on disk, the knob not yet set: what stands there is the baseline, or the lease of before.
-    let store = Store::open(&scene.fixture.path("state")).expect("open");
+    let store = Store::open(&scene.fixture.path("state")).expect("a store");
     for stands in [2, 6] {
         let mut state = store.load().expect("a state");
         scene.machine.value.set(stands);
@@ -18,7 +18,7 @@ fn a_crash_restores_also_when_it_came_between_the_disk_and_the_setting() {
             "cpu.cores".to_owned(),
             Lease { baseline: Json::from(2), written: vec![Json::from(6), Json::from(4)], ..lease() },
         );
-        store.save(&state).expect("saved");
+        store.save(&state).expect("the state is saved");
         scene.crash();
         assert_eq!(scene.value(), 2);
     }

@@ -18,7 +18,7 @@ fn a_lease_that_is_not_renewed_undoes_itself_and_both_are_recorded() {
     );
     assert_eq!(scene.causes(), [ChangeCause::Ordered, ChangeCause::LeaseEnded]);
     assert!(scene.engine.is_idle());
-    assert_eq!(Store::open(&scene.fixture.path("state")).expect("open").waiting().len(), 2);
+    assert_eq!(Store::open(&scene.fixture.path("state")).expect("a store").waiting().len(), 2);
 }
 
 #[test]

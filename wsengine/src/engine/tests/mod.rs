@@ -16,15 +16,15 @@ use crate::knobs::{PlannedValue, Reading};
 use crate::state::Lease;
 use slackwater_node::fixture::Fixture;
 
-/// What the fake knobs set, and how they fail.
+/// The state that the fake knobs set, and their failures.
 #[derive(Default)]
-struct Machine {
+struct FakeMachine {
     value: Cell<i64>,
     commits: Cell<u32>,
     fails: Cell<&'static str>,
 }
 
-struct Fake(Rc<Machine>, f64);
+struct Fake(Rc<FakeMachine>, f64);
 
 impl Fake {
     fn fail(&self, at: &str) -> Result<()> {
@@ -89,16 +89,16 @@ impl Knob for Fake {
 
 struct Scene {
     fixture: Fixture,
-    machine: Rc<Machine>,
+    machine: Rc<FakeMachine>,
     controller: Controller,
     changes: Rc<RefCell<Vec<Change>>>,
     engine: Engine,
     orders: u32,
 }
 
-fn engine(fixture: &Fixture, machine: &Rc<Machine>, changes: &Rc<RefCell<Vec<Change>>>, interval_s: f64) -> Engine {
+fn engine(fixture: &Fixture, machine: &Rc<FakeMachine>, changes: &Rc<RefCell<Vec<Change>>>, interval_s: f64) -> Engine {
     let settings = "check_every_s = 5.0\n[cpu]\ncores = [1, 8]\nshare = [1, 8]\ncore_frequency = [1, 9]\npolicy = [\"hurry-up\"]\n";
-    let settings = slackwater_node::settings::parse(settings, "w.toml", "web1").expect("fine");
+    let settings = slackwater_node::settings::parse(settings, "w.toml", "web1").expect("valid settings");
     let knob = |_: &str| -> Box<dyn Knob> { Box::new(Fake(machine.clone(), interval_s)) };
     let mut knobs = vec![("cpu.cores", knob("cpu.cores"))];
     if interval_s > 0.0 {
@@ -107,13 +107,13 @@ fn engine(fixture: &Fixture, machine: &Rc<Machine>, changes: &Rc<RefCell<Vec<Cha
     let store = Store::open(&fixture.path("state")).expect("a folder");
     let changes = changes.clone();
     let publish = Box::new(move |change| changes.borrow_mut().push(change));
-    Engine::open(settings, Controller::new(1).identity(), fixture.system(), knobs, store, publish).expect("open")
+    Engine::open(settings, Controller::new(1).identity(), fixture.system(), knobs, store, publish).expect("an engine")
 }
 
 impl Scene {
     /// The number stands at 2.
     fn new(interval_s: f64) -> Scene {
-        let (fixture, machine, changes) = (Fixture::new(&[]), Rc::new(Machine::default()), Rc::default());
+        let (fixture, machine, changes) = (Fixture::new(&[]), Rc::new(FakeMachine::default()), Rc::default());
         machine.value.set(2);
         let engine = engine(&fixture, &machine, &changes, interval_s);
         Scene { fixture, machine, controller: Controller::new(1), changes, engine, orders: 0 }
