@@ -206,8 +206,8 @@ fn retry_delay(attempts: usize) -> Duration {
 /// What was already logged about the connection, so that no line is repeated.
 #[derive(Default)]
 struct ConnectionLog {
-    /// Reasons of the present interruption.
-    reasons: Vec<String>,
+    /// The events of the present interruption that were logged.
+    events: Vec<String>,
     /// The server's last error, and when it was logged.
     server_error: Option<(String, Instant)>,
 }
@@ -218,16 +218,16 @@ impl ConnectionLog {
     fn line(&mut self, address: &str, event: &Event, now: Instant) -> Option<(Level, String)> {
         match event {
             Event::Connected => {
-                self.reasons.clear();
+                self.events.clear();
                 Some((Level::INFO, format!("bus {address}: connected")))
             }
             Event::Disconnected | Event::ClientError(_) => {
-                let reason = event.to_string();
-                if self.reasons.contains(&reason) {
+                let event = event.to_string();
+                if self.events.contains(&event) {
                     return None;
                 }
-                let line = format!("bus {address}: {reason}; trying again for as long as it takes");
-                self.reasons.push(reason);
+                let line = format!("bus {address}: {event}; trying again for as long as it takes");
+                self.events.push(event);
                 Some((Level::WARN, line))
             }
             Event::ServerError(error) => {
