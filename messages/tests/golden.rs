@@ -58,6 +58,7 @@ fn a_sample_in_messagepack_holds_what_it_holds_in_json() {
 fn what_is_no_number_is_left_out() {
     let (_, data) = examples("sample").remove(0);
     let mut sample: Sample = decode(&data).expect("an example");
+    sample.next_within_s = None;
     let without = encode_binary(&sample);
     for none in [f64::NAN, f64::INFINITY] {
         sample.next_within_s = Some(none);
