@@ -16,7 +16,7 @@ from slackwater.core.config import LbengineSettings
 from slackwater.core.messages import Verdict
 from slackwater.detector.recordings.recording import Recording, read
 from slackwater.detector.train.replay import batches
-from slackwater_lab.sim.control import Balancing, Costs, Detecting, pool_settings
+from slackwater_lab.sim.control import Balancing, Detecting, pool_settings
 from slackwater_lab.sim.signals import POOL
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "recordings"
@@ -33,7 +33,7 @@ def numbers(verdict: Verdict) -> bytes:
 def replay(recording: Recording, balance: str, law: str) -> tuple[int, str, int, str]:
     """(Verdicts, their digest, changes of a weight, their digest) of one recording under one algorithm and law."""
     detecting = Detecting()
-    engine = Balancing(recording.nodes, balance, pool_settings(law), LbengineSettings(), Costs())
+    engine = Balancing(recording.nodes, balance, pool_settings(law), LbengineSettings())
     requests: dict[str, float] = defaultdict(float)
     of_verdicts, of_weights = hashlib.sha256(), hashlib.sha256()
     judged = moved = 0

@@ -30,10 +30,6 @@ from tests.support.judges import shipped
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
 
 
-def without_costs(outcome: Outcome) -> Outcome:
-    return replace(outcome, cost_ms={}, cpu_s=0.0)
-
-
 def p99(outcome: Outcome) -> float:
     found = outcome.felt["p99_ms"]
     assert found is not None
@@ -46,8 +42,8 @@ def test_the_simulation_runs_the_product_itself() -> None:
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
-    first, again = (without_costs(requests.simulate(SMALL, "slackwater", shipped())) for _ in range(2))
-    other = without_costs(requests.simulate(replace(SMALL, seed=2), "slackwater", shipped()))
+    first, again = (requests.simulate(SMALL, "slackwater", shipped()) for _ in range(2))
+    other = requests.simulate(replace(SMALL, seed=2), "slackwater", shipped())
     assert first == again
     assert first.felt != other.felt
 
@@ -272,7 +268,7 @@ def test_the_score_counts_answers_misses_false_alarms_and_turns_apart() -> None:
     for weight, at in ((2, 46.0), (0, 46.5), (10, 47.0)):
         score.moved(0, 0, weight, at)
     score.advance(50.0)
-    found = score.outcome(setup, "x", requests.simulate(SMALL, "static", shipped()).felt, {}, 0.0)
+    found = score.outcome(setup, "x", requests.simulate(SMALL, "static", shipped()).felt)
     assert found.detection_s == [pytest.approx(0.5)]
     assert found.missed == 1
     assert found.false_reductions == 1

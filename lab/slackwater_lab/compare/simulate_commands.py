@@ -111,8 +111,7 @@ def simulate(
 ) -> None:
     """Run the detector and the laws against simulated servers, request by request.
 
-    Options that may be given again are combined: every value of one with every value of the others. Costs are CPU time
-    of this machine for one decision.
+    Options that may be given again are combined: every value of one with every value of the others.
 
     --random plays each drawn scenario under every balancer, Slackwater and the oracles, or those of --player, on all
     cores, and shows all of them against leastconn. They are kept in the folder of --out, and the same command goes on
@@ -194,30 +193,23 @@ DECIDED = (
     "missed",
     "false",
     "turns/h",
-    "detector ms",
-    "lbengine ms",
-    "model ms",
-    "of a core",
 )
 
 
 def tables(runs: list[dict[str, Any]]) -> list[Table]:
     """What users felt, and how it was decided: a run a row. `answered`: median from an episode's begin to the first
     weight; `back`: median from its end until its server has its full share to stay; `turns/h`: changes of direction
-    per server and hour; the last: median CPU time of a decision by part, and of the whole run over its simulated time.
-    """
+    per server and hour."""
     felt = Table(*RUN, *FELT, title="what users felt", box=None)
     decided = Table("run", "policy", *DECIDED, title="how it was decided", box=None)
     for number, run in enumerate(runs, start=1):
-        setup, users, costs = run["setup"], run["felt"], run["cost_ms"]
+        setup, users = run["setup"], run["felt"]
         about = [number, run["policy"], *(setup[key] for key in RUN[2:])]
         times = [_shown(users[key]) for key in ("mean_ms", "p50_ms", "p95_ms", "p99_ms")]
         felt.add_row(*map(str, about), *times, f"{users['failed_share']:.2%}")
         calls = [_shown(run["detection_s"]["p50"], ".2f"), _shown(run["back_s"]["p50"], ".2f")]
         calls += [run["missed"], run["false_reductions"]]
         calls += [f"{run['turns_per_server_hour']:.1f}"]
-        calls += [_shown(costs[part]["p50"], ".2f") for part in ("detector", "lbengine", "model")]
-        calls.append(f"{run['core_share']:.0%}")
         decided.add_row(str(number), run["policy"], *map(str, calls))
     return [felt, decided]
 

@@ -4,9 +4,7 @@ as they are; only bus, sockets and clocks are the simulation's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,28 +43,17 @@ def pool_settings(law: str = "optimal", max_mitigated: float = 0.5) -> PoolSetti
     return msgspec.convert(given, HAProxyPool)
 
 
-@dataclass
-class Costs:
-    """CPU seconds of this machine for each decision, by part (wall time would count what else it runs)."""
-
-    detector_s: list[float] = field(default_factory=list)
-    lbengine_s: list[float] = field(default_factory=list)
-
-
 class Detecting:
     """The detector of the pool; its Verdicts go to every load balancer."""
 
     def __init__(self, *, stale_after_s: float = 1.0, model: Model | None = None) -> None:
         self.judge = Judge.of(POOL, DetectorSettings(stale_after_s=stale_after_s), model or load(SHIPPED))
         self.latest = LatestVerdicts()
-        self.costs = Costs()
         self.states: dict[str, str] = {}
 
     def tick(self, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
         """Judges what has arrived by now; gives the new Verdicts."""
-        began = time.thread_time()
         verdicts = self.judge.tick(now_s, samples)
-        self.costs.detector_s.append(time.thread_time() - began)
         for verdict in verdicts:
             self.latest.put(verdict, now_s)
             self.states[verdict.node] = verdict.state
@@ -76,14 +63,12 @@ class Detecting:
 class Balancing:
     """lbengine of one load balancer: it sees its own balancer's counters and the pool's Verdicts."""
 
-    def __init__(
-        self, names: Sequence[str], balance: str, pool: PoolSettings, settings: LbengineSettings, costs: Costs
-    ) -> None:
+    def __init__(self, names: Sequence[str], balance: str, pool: PoolSettings, settings: LbengineSettings) -> None:
         self.names = list(names)
         self.weights: Ints = np.full(len(names), BASE_WEIGHT, dtype=np.int64)
         """(servers,) as the balancer has them now."""
         self._balance = BALANCERS[balance].shown_as
-        self._pool, self._settings, self._costs = pool, settings, costs
+        self._pool, self._settings = pool, settings
         self._index = {name: number for number, name in enumerate(names)}
         self._state = PoolState(
             "acting",
@@ -101,10 +86,8 @@ class Balancing:
             for name, weight, flying, count in zip(self.names, self.weights.tolist(), in_flight, requests, strict=True)
         )
         snapshot = Snapshot(balance=self._balance, weights_mean=weights_mean(self._balance), servers=servers)
-        began = time.thread_time()
         view = PoolView(now_s=now_s, snapshot=snapshot, verdicts=verdicts.fresh(now_s, self._settings.lease_s))
         self._state, actions = step(self._state, view, self._pool, self._settings)
-        self._costs.lbengine_s.append(time.thread_time() - began)
         changed = {self._index[one.server]: one.after for one in actions.wanted}
         for number, weight in changed.items():
             self.weights[number] = weight

@@ -14,7 +14,7 @@ from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
 from slackwater.lbengine.decision.room import in_flight
 from slackwater.lbengine.laws import laws as law
 from slackwater_lab.sim.balancers.table import BALANCERS
-from slackwater_lab.sim.control import BASE_WEIGHT, Balancing, Costs, Detecting, pool_settings
+from slackwater_lab.sim.control import BASE_WEIGHT, Balancing, Detecting, pool_settings
 from slackwater_lab.sim.outcome import Score
 from slackwater_lab.sim.setup import LAWS, Setup, SimulationError
 
@@ -33,7 +33,6 @@ class Driver:
             raise SimulationError(f"{policy} with {setup.balance}, which takes no weights: expected {usable}")
         self.setup = setup
         self.weights: Ints = np.full((setup.balancers, setup.servers), BASE_WEIGHT, dtype=np.int64)
-        self.costs = Costs()
         self._policy, self._score = policy, score
         self._detecting: Detecting | None = None
         self._balancing: list[Balancing] = []
@@ -43,12 +42,9 @@ class Driver:
         if policy in LAWS:
             stale_after_s = max(1.0, STALE_PERIODS * setup.period_s)
             self._detecting = Detecting(stale_after_s=stale_after_s, model=model)
-            self._detecting.costs = self.costs
             settings = LbengineSettings(lease_s=max(3.0, 3 * setup.period_s))
             pool = pool_settings(LAWS[policy])
-            self._balancing = [
-                Balancing(setup.names, setup.balance, pool, settings, self.costs) for _ in range(setup.balancers)
-            ]
+            self._balancing = [Balancing(setup.names, setup.balance, pool, settings) for _ in range(setup.balancers)]
 
     @property
     def idle(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a simulation found: what users felt, when the policy answered, how calmly, and what a decision cost."""
+"""What a simulation found: what users felt, when the policy answered, and how calmly."""
 
 from __future__ import annotations
 
@@ -43,10 +43,6 @@ class Outcome:
     """Changes of weights, all balancers together."""
     turns: int
     """Moves in the opposite direction of the server's last one, later than `SETTLE_S` after its neighbour changed."""
-    cost_ms: dict[str, list[float]]
-    """CPU time of this machine for each decision, by part: `detector`, `lbengine`, `model`."""
-    cpu_s: float
-    """CPU time of the whole run, warm-up and learning included."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: times as percentiles, everything else as it is."""
@@ -54,10 +50,7 @@ class Outcome:
         found["detection_s"] = _spread(self.detection_s)
         back_s = [one for one in self.back_s if math.isfinite(one)]
         found["back_s"] = _spread(back_s) | {"never": len(self.back_s) - len(back_s)}
-        found["cost_ms"] = {part: _spread(times) for part, times in self.cost_ms.items()}
         found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
-        # Below 1 the run would keep up with real time on one core.
-        found["core_share"] = self.cpu_s / self.setup.end_s
         return found
 
 
@@ -143,14 +136,7 @@ class Score:
             found.append(max(since_s - one.end_s, 0.0))
         return found
 
-    def outcome(
-        self,
-        setup: Setup,
-        policy: str,
-        felt: Felt,
-        cost_ms: dict[str, list[float]],
-        cpu_s: float,
-    ) -> Outcome:
+    def outcome(self, setup: Setup, policy: str, felt: Felt) -> Outcome:
         """At the end; episodes that are still open without an answer count as missed."""
         return Outcome(
             setup=setup,
@@ -163,6 +149,4 @@ class Score:
             false_reductions=self.false_reductions,
             moves=sum(turns.moves for turns in self._turns),
             turns=sum(turns.counted for turns in self._turns),
-            cost_ms=cost_ms,
-            cpu_s=cpu_s,
         )

@@ -111,7 +111,6 @@ class Simulation:
         for _ in range(setup.clients or 1):
             heapq.heappush(events, (self._gap(), ARRIVAL, 0, 0))
         reported_s = time.monotonic()
-        began = time.thread_time()
         while events and events[0][0] < setup.end_s:
             now_s, kind, number, stamp = heapq.heappop(events)
             if self.timeline.next_s <= now_s:
@@ -135,11 +134,7 @@ class Simulation:
                 if time.monotonic() - reported_s >= REPORT_EVERY_S:
                     reported_s = time.monotonic()
                     progress(f"{self.policy}, {setup.servers} servers: {now_s:.0f} of {setup.end_s:.0f} s")
-        costs = self.driver.costs
-        cpu_s = time.thread_time() - began
-        deciding_s = sum(costs.detector_s) + sum(costs.lbengine_s)
-        per_decision_ms = 1e3 * (cpu_s - deciding_s) * DECIDE_S / setup.end_s
-        return self._outcome(per_decision_ms, cpu_s)
+        return self.score.outcome(setup, self.policy, felt_of(*self.answered()))
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -263,14 +258,6 @@ class Simulation:
         asked = np.flatnonzero(began_s >= self.setup.warm_up_s)
         ended_s = np.array([self._ended.get(number, self.setup.end_s) for number in asked.tolist()])
         return ended_s, ended_s - began_s[asked], 0
-
-    def _outcome(self, model_ms: float, cpu_s: float) -> Outcome:
-        costs = {
-            "model": [model_ms],
-            "detector": [1e3 * one for one in self.driver.costs.detector_s],
-            "lbengine": [1e3 * one for one in self.driver.costs.lbengine_s],
-        }
-        return self.score.outcome(self.setup, self.policy, felt_of(*self.answered()), costs, cpu_s)
 
 
 def simulate(
