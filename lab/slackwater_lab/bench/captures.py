@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from slackwater_lab.bench.harness import BenchError, program, wait_for
 from slackwater_lab.bench.stage import Stage, oha
+from slackwater_lab.cluster.paths import LabError, program
+from slackwater_lab.cluster.spawn import wait_until
 
 HEAD = 24
 RECORD = struct.Struct("<IIII")
@@ -53,7 +54,7 @@ def make(stage: Stage, name: str, packets: int, *options: str) -> CaptureFile:
             *(program("tcpdump"), "-i", "eth0", "-w", str(path), "-B", "131072", "-Z", "root"),
             *("--time-stamp-precision=nano", "tcp port 80"),
         )
-        wait_for(path.exists, f"tcpdump writes {path}", 10.0)
+        wait_until(path.exists, f"tcpdump writes {path}", 10.0)
         time.sleep(0.3)
         oha(stage, "page.html", "-n", str(requests), *options)
         time.sleep(1)
@@ -62,7 +63,7 @@ def make(stage: Stage, name: str, packets: int, *options: str) -> CaptureFile:
         if count >= packets:
             return CaptureFile(name, path, count)
         requests = int(requests * packets / max(count, 1) * 1.1)
-    raise BenchError(f"{name}: only {count} packets of {packets} were captured")
+    raise LabError(f"{name}: only {count} packets of {packets} were captured")
 
 
 def doubled(file: CaptureFile) -> CaptureFile:
@@ -70,7 +71,7 @@ def doubled(file: CaptureFile) -> CaptureFile:
     content = bytearray(file.path.read_bytes())
     starts = records(content)
     if struct.unpack_from("<I", content)[0] != MAGIC_NS:
-        raise BenchError(f"{file.path} has no nanoseconds")
+        raise LabError(f"{file.path} has no nanoseconds")
     first, last = (RECORD.unpack_from(content, at)[0] for at in (starts[0], starts[-2]))
     path = file.path.with_name(f"{file.name}-doubled.pcap")
     with path.open("wb") as out:

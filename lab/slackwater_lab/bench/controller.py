@@ -12,21 +12,20 @@ import argparse
 import asyncio
 import contextlib
 import os
-import re
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import nats
 
-from slackwater.core.bus import nats_server
 from slackwater.core.state_dir import read_serve
 from slackwater_lab.bench.detector import bodies
-from slackwater_lab.bench.harness import BenchError, Report, run, scratch, wait_for
+from slackwater_lab.bench.harness import Report, background, broker, memory_mib, run, scratch
 from slackwater_lab.bench.lbengine import haproxy
+from slackwater_lab.cluster.balancer import free_port
+from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.cluster.process_use import ProcessUse, process_use
+from slackwater_lab.cluster.spawn import wait_until
 
 START_WITHIN_S = 60.0
 BUSY = 0.4
@@ -40,24 +39,11 @@ OPTIONS = {
 }
 
 
-def free_address() -> str:
-    """A TCP address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def proportional_mib(pid: int) -> float:
-    """Memory of a process in which a page that n processes share counts 1/n (proc(5), smaps_rollup)."""
-    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
-
-
 def uses(pids: dict[str, int]) -> dict[str, ProcessUse]:
-    """What each has used so far; raises BenchError when one is gone."""
+    """What each has used so far; raises LabError when one is gone."""
     found = {name: process_use(pid) for name, pid in pids.items()}
     if gone := [name for name, use in found.items() if use is None]:
-        raise BenchError(f"{', '.join(gone)} ended during the measurement")
+        raise LabError(f"{', '.join(gone)} ended during the measurement")
     return {name: use for name, use in found.items() if use is not None}
 
 
@@ -82,39 +68,29 @@ def serve(config: Path, folder: Path, code: Path | None, stack: contextlib.ExitS
     """Starts a controller; gives the pids of its processes by name, once all of them work."""
     path = {"PYTHONPATH": str(code.resolve())} if code else {}
     command = [sys.executable, "-P", "-m", "slackwater.controller.cli.main", "serve", "--config", str(config)]
-    log = stack.enter_context((folder / "serve.log").open("wb"))
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=os.environ | path)
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
+    pid = stack.enter_context(background(folder, "serve", *command, env=os.environ | path))
 
     def works() -> bool:
-        if process.poll() is not None:
-            raise BenchError(f"serve ended: {(folder / 'serve.log').read_text()}")
         found = read_serve(folder) or {}
         return bool(found) and all(found["works"].values())
 
-    wait_for(works, "all parts of the controller work", START_WITHIN_S)
+    wait_until(works, f"all parts of the controller work: see {folder / 'serve.log'}", START_WITHIN_S)
     children = (read_serve(folder) or {})["children"]
-    return {"serve": process.pid, **{name: pid for name, pid in children.items() if pid is not None}}
+    return {"serve": pid, **{name: pid for name, pid in children.items() if pid is not None}}
 
 
 def bench(report: Report, options: argparse.Namespace) -> None:
     with scratch() as folder, contextlib.ExitStack() as stack:
         socket_path = stack.enter_context(haproxy(folder, options.nodes, "roundrobin"))
-        listen, port = free_address(), free_address().rpartition(":")[2]
-        url = f"nats://127.0.0.1:{port}"
-        nats_command = [*("nats-server", "-a", "127.0.0.1", "-p", port, "-js", "-sd", str(folder))]
-        broker = subprocess.Popen(nats_command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        stack.callback(broker.wait)
-        stack.callback(broker.terminate)
-        nats_server.wait_until_it_answers(f"127.0.0.1:{port}", folder / "nats.log")
+        bus, bus_pid = stack.enter_context(broker(folder))
+        url = f"nats://{bus}"
         config = folder / "controller.toml"
         config.write_text(
-            f'state_dir = "{folder}/state"\n[bus]\nurl = "{url}"\n[web]\nlisten = "{listen}"\n'
+            f'state_dir = "{folder}/state"\n[bus]\nurl = "{url}"\n[web]\nlisten = "127.0.0.1:{free_port(0)}"\n'
             f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{socket_path}"\nmode = "act"\n'
         )
         (folder / "state").mkdir()
-        pids = serve(config, folder / "state", options.code, stack) | {"nats-server": broker.pid}
+        pids = serve(config, folder / "state", options.code, stack) | {"nats-server": bus_pid}
 
         async def measured() -> tuple[dict[str, ProcessUse], dict[str, ProcessUse], float]:
             talking = asyncio.create_task(talk(url, options.nodes, options.per_second))
@@ -129,7 +105,7 @@ def bench(report: Report, options: argparse.Namespace) -> None:
 
         before, after, seconds = asyncio.run(measured())
         rows = [
-            (name, 100 * (after[name].cpu_s - before[name].cpu_s) / seconds, after[name].rss_mib, proportional_mib(pid))
+            (name, 100 * (after[name].cpu_s - before[name].cpu_s) / seconds, *memory_mib(pid))
             for name, pid in pids.items()
         ]
     report.add(

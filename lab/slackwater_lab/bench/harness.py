@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import signal
 import statistics
 import subprocess
@@ -21,17 +20,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slackwater.core.bus import nats_server
+from slackwater_lab.cluster.balancer import free_port
 from slackwater_lab.cluster.commit import commit
 from slackwater_lab.cluster.machine import cpu_model
-from slackwater_lab.cluster.paths import BIN, ROOT
+from slackwater_lab.cluster.paths import LabError, program
 from slackwater_lab.cluster.signal_handlers import handlers
+from slackwater_lab.cluster.spawn import Program
 
 Option = tuple[type, Any, str]
 """Type, default, help text; of type bool: a flag."""
-
-
-class BenchError(Exception):
-    """The benchmark cannot run here; the message says what is missing."""
 
 
 @dataclass
@@ -108,7 +106,7 @@ def run(
         # The first process of a PID namespace would ignore both.
         with handlers(signal.default_int_handler, signal.SIGINT, signal.SIGTERM):
             body(report, asked)
-    except BenchError as error:
+    except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -130,39 +128,36 @@ def scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def program(name: str) -> str:
-    """The path of a program of the release build, of .build/bin, or of the machine. Raises BenchError."""
-    for place in (ROOT / "target/release" / name, BIN / name):
-        if place.exists():
-            return str(place)
-    found = shutil.which(name)
-    if found is None:
-        raise BenchError(f"{name} is missing: run `make setup`")
-    return found
+@contextmanager
+def background(folder: Path, name: str, *command: str, env: Mapping[str, str] | None = None) -> Iterator[int]:
+    """A program that runs meanwhile; gives its pid. Ends it with SIGTERM; raises LabError when it ended by itself."""
+    program = Program.start(name, command, folder / f"{name}.log", env)
+    try:
+        yield program.process.pid
+        program.check()
+    finally:
+        program.stop()
 
 
 @contextmanager
-def background(folder: Path, name: str, *command: str) -> Iterator[int]:
-    """A program that runs meanwhile; gives its pid. Ends it with SIGTERM; raises BenchError when it ended by itself."""
-    log = folder / f"{name}.log"
-    with log.open("wb") as sink:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
-    try:
-        yield process.pid
-        if process.poll() is not None:
-            raise BenchError(f"{name} ended with status {process.returncode}: {log.read_text()}")
-    finally:
-        process.terminate()
-        process.wait()
+def broker(folder: Path) -> Iterator[tuple[str, int]]:
+    """A nats-server that runs meanwhile; gives its address on loopback, and its pid."""
+    port = free_port(0)
+    listen = f"127.0.0.1:{port}"
+    command = (program("nats-server"), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder))
+    with background(folder, "nats-server", *command) as pid:
+        nats_server.wait_until_it_answers(listen, folder / "nats-server.log")
+        yield listen, pid
 
 
-def wait_for(happened: Callable[[], object], what: str, within_s: float) -> None:
-    """Raises BenchError when it has not happened in time."""
-    end_s = time.monotonic() + within_s
-    while not happened():
-        if time.monotonic() > end_s:
-            raise BenchError(f"not within {within_s:g} s: {what}")
-        time.sleep(0.05)
+def memory_mib(pid: int) -> tuple[float, float]:
+    """Memory of a process, resident and proportional: in the second a page that n processes share counts 1/n (proc(5),
+    smaps_rollup). Raises LabError."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    rss, pss = (re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE) for name in ("Rss", "Pss"))
+    if rss is None or pss is None:
+        raise LabError(f"no memory figures of process {pid}")
+    return int(rss[1]) / 1024, int(pss[1]) / 1024
 
 
 @dataclass(frozen=True)
@@ -175,7 +170,7 @@ class Usage:
 
 
 def measure(command: Sequence[str]) -> Usage:
-    """Runs a command to its end and measures it alone (not its siblings). Raises BenchError when it fails."""
+    """Runs a command to its end and measures it alone (not its siblings). Raises LabError when it fails."""
     with tempfile.TemporaryFile("w+") as output:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
@@ -185,7 +180,7 @@ def measure(command: Sequence[str]) -> Usage:
         output.seek(0)
         text = output.read()
     if process.returncode != 0:
-        raise BenchError(f"`{shlex.join(command)}` failed with status {process.returncode}")
+        raise LabError(f"`{shlex.join(command)}` failed with status {process.returncode}")
     return Usage(wall_s, usage.ru_utime + usage.ru_stime, text)
 
 
@@ -193,7 +188,7 @@ def peak_mib(command: Sequence[str]) -> float:
     """Runs a command; gives its peak of resident memory in MiB.
 
     The peak that `wait4` reports would hold this process's own too (a child starts as its copy), so it is read while
-    the command runs; it never falls. Raises BenchError.
+    the command runs; it never falls. Raises LabError.
     """
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     own = Path(f"/proc/{process.pid}")
@@ -205,5 +200,5 @@ def peak_mib(command: Sequence[str]) -> float:
                 peak_kib = max(peak_kib, int(found[1]) if found else 0)
         time.sleep(0.002)
     if process.returncode != 0 or peak_kib == 0:
-        raise BenchError(f"the memory of `{shlex.join(command)}` could not be measured")
+        raise LabError(f"the memory of `{shlex.join(command)}` could not be measured")
     return peak_kib / 1024

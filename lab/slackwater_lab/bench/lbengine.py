@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from slackwater.core.bus import nats_server
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import LbengineSettings
 from slackwater.core.journal.journal import Journal, journal_path
@@ -32,7 +31,9 @@ from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.lbengine.balancer import BalancerError
 from slackwater.lbengine.engine import Engine
 from slackwater_lab import played_verdict
-from slackwater_lab.bench.harness import BenchError, Report, background, measure, program, run, scratch, wait_for
+from slackwater_lab.bench.harness import Report, background, broker, measure, run, scratch
+from slackwater_lab.cluster.paths import LabError, program
+from slackwater_lab.cluster.spawn import wait_until
 
 START_WITHIN_S = 10.0
 HEARD_WITHIN_S = 30.0
@@ -62,7 +63,7 @@ def haproxy(folder: Path, servers: int, balance: str) -> Iterator[str]:
         return True
 
     with background(folder, "haproxy", program("haproxy"), "-db", "-f", str(configuration)):
-        wait_for(answers, f"HAProxy answers: {folder / 'haproxy.log'}", START_WITHIN_S)
+        wait_until(answers, f"HAProxy answers: {folder / 'haproxy.log'}", START_WITHIN_S)
         yield str(path)
 
 
@@ -106,7 +107,7 @@ def verdict_to_weight(folder: Path, servers: int, rounds: int, law: str) -> list
                     taken_ms.append((balancer.set_s - began_s) * 1e3)
             engine.outbox.clear()
             if not any(change.after != 100 for change in journal.changes("web", 1)):
-                raise BenchError("the weight was not lowered")
+                raise LabError("the weight was not lowered")
     return taken_ms
 
 
@@ -124,7 +125,7 @@ class Shown:
         until_s = time.perf_counter() + HEARD_WITHIN_S
         while int(self._ask(f"get weight web/{server}").split()[0]) >= initial:
             if time.perf_counter() > until_s:
-                raise BenchError(f"HAProxy shows no lower weight for {server} within {HEARD_WITHIN_S:g} s")
+                raise LabError(f"HAProxy shows no lower weight for {server} within {HEARD_WITHIN_S:g} s")
             time.sleep(POLL_S)
         return time.perf_counter()
 
@@ -205,21 +206,15 @@ class Nodes:
 
 def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], list[float]]:
     """`Nodes.episodes`, with everything running."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    listen = f"127.0.0.1:{port}"
     config = folder / "controller.toml"
     run = [sys.executable, "-m", "slackwater.controller.cli.main", "run"]
     with contextlib.ExitStack() as stack:
+        listen, _ = stack.enter_context(broker(folder))
         admin_socket = stack.enter_context(haproxy(folder, servers, "roundrobin"))
         config.write_text(
             f'state_dir = "{folder}"\n[bus]\nurl = "nats://{listen}"\n'
             f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{admin_socket}"\nmode = "act"\n'
         )
-        nats = ("nats-server", "-a", "127.0.0.1", "-p", port, "-js", "-sd", str(folder))
-        stack.enter_context(background(folder, "nats-server", *nats))
-        nats_server.wait_until_it_answers(listen, folder / "nats.log")
         stack.enter_context(background(folder, "journal", *run, "journal", "--config", str(config)))
         stack.enter_context(background(folder, "lbengine", *run, "lbengine", "--config", str(config)))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 import random
 import re
@@ -25,9 +24,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from slackwater_lab.bench.harness import BenchError, Report, program, run, scratch, spread, wait_for
+from scipy.stats import quantile_test
+
+from slackwater_lab.bench.harness import Report, memory_mib, run, scratch, spread
 from slackwater_lab.bench.stage import SERVER_ADDRESS, Running, Stage, oha, stage, start_server
-from slackwater_lab.cluster.paths import DEBIAN
+from slackwater_lab.cluster.paths import DEBIAN, LabError, program
+from slackwater_lab.cluster.spawn import wait_until
 
 PERIOD_S = 0.2
 WARM_UP_S = 3.0
@@ -40,6 +42,8 @@ CONNECTIONS = 32
 PAGE = f"http://{SERVER_ADDRESS}/page.html"
 METRICS = f"http://{SERVER_ADDRESS}:9100/metrics"
 CONFIDENCE = 0.95
+LEAST_PAIRS = 6
+"""All of fewer are on one side of the median by chance more often than the confidence allows."""
 
 NODE = """\
 node = "bench"
@@ -105,20 +109,12 @@ def read(pid: int) -> Reading:
     return Reading(time.monotonic(), cpu_ns / 1e9, switches)
 
 
-def memory_mib(pid: int) -> tuple[float, float]:
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    rss, pss = (re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE) for name in ("Rss", "Pss"))
-    if rss is None or pss is None:
-        raise BenchError(f"no memory figures of process {pid}")
-    return int(rss[1]) / 1024, int(pss[1]) / 1024
-
-
 def real_pid(running: Running, name: str) -> int:
     """`ip netns exec` and the wrappers call exec: the process is the program itself, once they did."""
     own = Path(f"/proc/{running.process.pid}/exe")
-    wait_for(lambda: running.process.poll() is not None or name in str(own.resolve()), f"{name} starts", 10.0)
+    wait_until(lambda: running.process.poll() is not None or name in str(own.resolve()), f"{name} starts", 10.0)
     if running.process.poll() is not None:
-        raise BenchError(f"{name} ended at once")
+        raise LabError(f"{name} ended at once")
     return running.process.pid
 
 
@@ -184,7 +180,7 @@ def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator
     try:
         pid = real_pid(process, name)
         if start in MONITORS.values():
-            wait_for(
+            wait_until(
                 lambda: times_started(made) > started_before, f"the monitor logs that it {STARTED}", START_WITHIN_S
             )
         time.sleep(warm_up_s)
@@ -209,11 +205,11 @@ def load(made: Stage, rate: float, seconds: float, url: str = PAGE, connections:
 
 
 def fetch(made: Stage, namespace: str, url: str) -> str:
-    """A page, from inside a namespace. Raises BenchError."""
+    """A page, from inside a namespace. Raises LabError."""
     code = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
     done = subprocess.run(made.inside(namespace, sys.executable, "-c", code, url), capture_output=True, text=True)
     if done.returncode != 0:
-        raise BenchError(f"{url} does not answer: {done.stderr.strip()}")
+        raise LabError(f"{url} does not answer: {done.stderr.strip()}")
     return done.stdout.removesuffix("\n")
 
 
@@ -222,7 +218,7 @@ def requests_seen(made: Stage) -> float:
     page = fetch(made, made.server, "http://127.0.0.1:9465/metrics")
     found = re.search(r"^slackwater_requests_total (\S+)", page, re.MULTILINE)
     if found is None:
-        raise BenchError("the monitor's page does not have the requests")
+        raise LabError("the monitor's page does not have the requests")
     return float(found[1])
 
 
@@ -275,7 +271,7 @@ def bytes_per_sample(report: Report, made: Stage) -> None:
     )
     done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
     if done.returncode != 0:
-        raise BenchError(f"`slackwater-monitor once` failed: {done.stderr.decode().strip()}")
+        raise LabError(f"`slackwater-monitor once` failed: {done.stderr.decode().strip()}")
     sample = len(done.stdout.strip())
     with running(made, node_exporter):
         page = len(fetch(made, made.client, METRICS))
@@ -302,7 +298,7 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
     pairs = [on - off for on, off in zip(p99[True], p99[False], strict=True)]
     change = statistics.median(pairs)
     noise = statistics.median(abs(one - other) for one, other in itertools.pairwise(p99[False]))
-    low, high, confidence = median_between(pairs)
+    low, high = quantile_test(pairs).confidence_interval(CONFIDENCE)
     report.add(
         f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
         f" (open loop), {rounds} rounds with the monitor by event and without, in random order.\n"
@@ -311,23 +307,10 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
     report.table(heads, [(spread(p99[False]), spread(p99[True]), spread(pairs, "+.3f"))])
     verdict = "within" if abs(change) <= noise else "beyond"
     report.add(
-        f"\nThe median difference, {change:+.3f} ms, lies between {low:+.3f} and {high:+.3f} ms with {confidence:.1%}"
-        f" confidence (sign test). It is {verdict} the noise: a run without the monitor differs from the next one by"
-        f" {noise:.3f} ms (median)."
+        f"\nThe median difference, {change:+.3f} ms, lies between {low:+.3f} and {high:+.3f} ms with {CONFIDENCE:.0%}"
+        f" confidence at least (sign test). It is {verdict} the noise: a run without the monitor differs from the next"
+        f" one by {noise:.3f} ms (median)."
     )
-
-
-def median_between(values: list[float]) -> tuple[float, float, float]:
-    """Bounds of the median whatever the distribution (the sign test's), and their confidence: the narrowest of at least
-    CONFIDENCE, or the whole range where there are too few values for that."""
-    ordered, count = sorted(values), len(values)
-    missed, cut = 2 / 2**count, 0
-    while cut + 1 < count / 2:
-        more = missed + 2 * math.comb(count, cut + 1) / 2**count
-        if more > 1 - CONFIDENCE:
-            break
-        missed, cut = more, cut + 1
-    return ordered[cut], ordered[count - 1 - cut], 1 - missed
 
 
 def go_alone() -> None:
@@ -358,8 +341,8 @@ OPTIONS = {
 
 
 def bench(report: Report, options: argparse.Namespace) -> None:
-    if options.pairs < 2:
-        raise BenchError(f"--pairs {options.pairs}: expected at least 2, to tell the noise")
+    if options.pairs < LEAST_PAIRS:
+        raise LabError(f"--pairs {options.pairs}: expected at least {LEAST_PAIRS}, for an interval")
     with scratch() as folder, stage(folder) as made:
         start_server(made)
         start_bus(made)

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slackwater_lab.bench.captures import CaptureFile, doubled, make, part
-from slackwater_lab.bench.harness import BenchError, Report, Usage, measure, peak_mib, program, run, scratch, spread
+from slackwater_lab.bench.harness import Report, Usage, measure, peak_mib, run, scratch, spread
 from slackwater_lab.bench.stage import Stage, oha, pin, stage, start_server
+from slackwater_lab.cluster.paths import LabError, program
 
 TSHARK_PACKETS = 100_000
 REPLAY_PPS = 400_000
@@ -91,7 +92,7 @@ def live_sniffer(
 def number(summary: dict[str, object], name: str) -> int:
     value = summary[name]
     if not isinstance(value, int):
-        raise BenchError(f"the sniffer's summary has no {name}: {value!r}")
+        raise LabError(f"the sniffer's summary has no {name}: {value!r}")
     return value
 
 

@@ -17,13 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slackwater_lab.bench.harness import BenchError, Usage, program, wait_for
-from slackwater_lab.cluster.paths import DEBIAN
-from slackwater_lab.cluster.webserver import unprivileged_user
+from slackwater_lab.bench.harness import Usage
+from slackwater_lab.cluster.paths import LabError, program, system_program
+from slackwater_lab.cluster.spawn import call, wait_until
+from slackwater_lab.cluster.webserver import apache_command, fpm_command, unprivileged_user, write_configuration
 
 SERVER_ADDRESS = "10.231.7.1"
 CLIENT_ADDRESS = "10.231.7.2"
 DEADLINE_S = 900
+START_WITHIN_S = 20.0
+CHILDREN = 32
+"""Of php-fpm."""
 
 
 @dataclass
@@ -45,9 +49,7 @@ class Running:
 
 
 def ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise BenchError(f"`ip {' '.join(words)}`: {done.stderr.strip()}")
+    call([system_program("ip"), *words])
 
 
 @dataclass
@@ -103,7 +105,7 @@ def make_network(stage: Stage) -> None:
 def stage(folder: Path) -> Iterator[Stage]:
     """Makes the network; takes it away at the end, with every process that is still in it."""
     if os.geteuid() != 0:
-        raise BenchError("network namespaces and captures need root")
+        raise LabError("network namespaces and captures need root")
     made = Stage(folder)
     try:
         make_network(made)
@@ -117,52 +119,6 @@ def stage(folder: Path) -> Iterator[Stage]:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
 
 
-MODULES = ("mpm_event", "authz_core", "mime", "dir", "proxy", "proxy_fcgi")
-
-APACHE = """\
-ServerRoot "{folder}"
-{loads}
-ServerName bench
-Listen {address}:80
-User {user}
-Group {group}
-PidFile "{folder}/apache.pid"
-ErrorLog "{folder}/apache.log"
-LogLevel warn
-DefaultRuntimeDir "{folder}"
-Mutex pthread
-TypesConfig /dev/null
-AddType text/html .html .php
-StartServers 2
-ServerLimit 4
-ThreadsPerChild 64
-ThreadLimit 64
-MaxRequestWorkers 256
-MaxKeepAliveRequests 0
-KeepAliveTimeout 60
-DocumentRoot "{folder}/pages"
-<Directory "{folder}/pages">
-    Require all granted
-</Directory>
-<FilesMatch "\\.php$">
-    SetHandler "proxy:unix:{folder}/php.sock|fcgi://localhost/"
-</FilesMatch>
-"""
-
-FPM = """\
-[global]
-error_log = {folder}/php.log
-daemonize = no
-[web]
-user = {user}
-group = {group}
-listen = {folder}/php.sock
-listen.owner = {user}
-listen.group = {group}
-pm = static
-pm.max_children = 32
-"""
-
 # A page as an application makes it: it computes a little and waits for others, each time differently long.
 PAGE = """\
 <?php
@@ -173,27 +129,33 @@ echo str_repeat($text, 100);
 """
 
 
-def write_site(folder: Path) -> None:
-    user, group = unprivileged_user()
-    modules = DEBIAN / "usr/lib/apache2/modules"
-    loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in MODULES)
-    words = {"folder": folder, "user": user, "group": group, "address": SERVER_ADDRESS, "loads": loads}
-    (folder / "pages").mkdir()
-    (folder / "pages/page.html").write_text("<p>" + "A page of a kilobyte. " * 45 + "</p>\n")
-    (folder / "pages/page.php").write_text(PAGE)
-    (folder / "apache.conf").write_text(APACHE.format(**words))
-    (folder / "php.conf").write_text(FPM.format(**words))
-    for path in (folder, *folder.rglob("*")):
-        shutil.chown(path, user, group)
+@dataclass(frozen=True)
+class Place:
+    """Where the web server is, as `slackwater_lab.cluster.webserver` wants it."""
+
+    folder: Path
+    name: str = "bench"
+    address: str = SERVER_ADDRESS
+
+
+def write_site(place: Place) -> None:
+    (place.folder / "pages").mkdir()
+    (place.folder / "pages/page.html").write_text("<p>" + "A page of a kilobyte. " * 45 + "</p>\n")
+    (place.folder / "pages/page.php").write_text(PAGE)
+    write_configuration(place, place.folder / "pages", CHILDREN, "event")
+    for path in (place.folder, *place.folder.rglob("*")):
+        shutil.chown(path, *unprivileged_user())
 
 
 def start_server(made: Stage) -> None:
     """Starts Apache and php-fpm, and waits until the page of each is there."""
-    write_site(made.folder)
-    made.start(made.server, program("apache2"), "-f", str(made.folder / "apache.conf"), "-DFOREGROUND")
-    made.start(made.server, program("php-fpm8.2"), "-n", "-y", str(made.folder / "php.conf"))
+    place = Place(made.folder)
+    write_site(place)
+    made.start(made.server, *apache_command(place, program("apache2")))
+    made.start(made.server, *fpm_command(place, program("php-fpm8.2")))
     for page in ("page.html", "page.php"):
-        wait_for(functools.partial(is_ok, made, page), f"Apache serves {page}: see {made.folder}/apache.log", 20.0)
+        answers = functools.partial(is_ok, made, page)
+        wait_until(answers, f"Apache serves {page}: see {made.folder}/apache-error.log", START_WITHIN_S)
 
 
 def is_ok(made: Stage, page: str) -> bool:
@@ -220,5 +182,5 @@ def oha(made: Stage, page: str, *options: str, core: int | None = None) -> dict[
     try:
         figures: dict[str, Any] = json.loads(done.stdout)
     except json.JSONDecodeError:
-        raise BenchError(f"oha failed: {done.stderr.strip()}") from None
+        raise LabError(f"oha failed: {done.stderr.strip()}") from None
     return figures

@@ -10,7 +10,6 @@ import argparse
 import http.client
 import json
 import os
-import shutil
 import sqlite3
 import statistics
 import subprocess
@@ -39,9 +38,10 @@ from slackwater.core.messages import (
     Verdict,
 )
 from slackwater.web.content.harm import RANGES
-from slackwater_lab.bench.harness import BenchError, Report, background, program, run, scratch, spread, wait_for
-from slackwater_lab.cluster.paths import ROOT
+from slackwater_lab.bench.harness import Report, background, run, scratch, spread
+from slackwater_lab.cluster.paths import ROOT, LabError, program
 from slackwater_lab.cluster.process_use import process_use
+from slackwater_lab.cluster.spawn import wait_until
 
 DRAWN_MS = 300
 """The goal for all servers on one page, and for the week."""
@@ -201,7 +201,7 @@ def web_server(folder: Path, port: int) -> Iterator[int]:
             return False
 
     with background(folder, "web", *command) as pid:
-        wait_for(answers, "the dashboard answers", 60.0)
+        wait_until(answers, "the dashboard answers", 60.0)
         yield pid
 
 
@@ -221,7 +221,7 @@ def get(port: int, path: str) -> float:
 def cpu_s(pid: int) -> float:
     use = process_use(pid)
     if use is None:
-        raise BenchError("the web server has ended")
+        raise LabError("the web server has ended")
     return use.cpu_s
 
 
@@ -261,7 +261,7 @@ def watching(port: int, viewers: int, path: str, seconds: float, also: Callable[
 
 def browser_environment() -> dict[str, str]:
     """Where Chromium and playwright-core are."""
-    chromium = shutil.which("chromium-headless-shell") or program("chromium")
+    chromium = program("chromium-headless-shell")
     return {**os.environ, "CHROMIUM": chromium, "BROWSER_MODULES": str(ROOT / ".build/browser")}
 
 

@@ -6,8 +6,8 @@ import grp
 import os
 import pwd
 from pathlib import Path
+from typing import Protocol
 
-from slackwater_lab.cluster.hosts import Host
 from slackwater_lab.cluster.paths import DEBIAN, LabError, debian_places
 
 MODULES = ("authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
@@ -46,6 +46,19 @@ PHP_EXTENSIONS = (
 )
 
 
+class Served(Protocol):
+    """Where a web server is: a host of the lab, or a place of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+
 def unprivileged_user() -> tuple[str, str]:
     """User and group that serve the pages: php-fpm refuses to serve as root."""
     for name in ("www-data", "nobody"):
@@ -57,7 +70,7 @@ def unprivileged_user() -> tuple[str, str]:
     raise LabError("neither `www-data` nor `nobody` is a user of this machine; the web servers need one of them")
 
 
-def apache_conf(host: Host, root: Path, user: str, group: str, mpm: str) -> str:
+def apache_conf(host: Served, root: Path, user: str, group: str, mpm: str) -> str:
     """Apache's configuration; more threads than the balancer ever opens connections, so php-fpm is what queues."""
     folder = host.folder
     modules = DEBIAN / "usr/lib/apache2/modules"
@@ -103,7 +116,7 @@ DirectoryIndex index.php
 """
 
 
-def php_ini(host: Host) -> str:
+def php_ini(host: Served) -> str:
     found = {name: debian_places(f"usr/lib/php/{PHP_API}/{name}.so") for name in (*PHP_EXTENSIONS, "opcache")}
     if lacks := [name for name, places in found.items() if not places]:
         raise LabError(f"PHP extensions are missing: {', '.join(lacks)}: run `make setup`")
@@ -127,7 +140,7 @@ session.gc_divisor = 500
 """
 
 
-def fpm_conf(host: Host, user: str, group: str, children: int) -> str:
+def fpm_conf(host: Served, user: str, group: str, children: int) -> str:
     folder = host.folder
     return f"""\
 [global]
@@ -150,7 +163,7 @@ catch_workers_output = yes
 """
 
 
-def write_configuration(host: Host, root: Path, children: int, mpm: str) -> None:
+def write_configuration(host: Served, root: Path, children: int, mpm: str) -> None:
     """Writes the three files into the host's folder, and makes the folders that the servers write into."""
     user, group = unprivileged_user()
     for name in ("", "sessions"):
@@ -162,15 +175,15 @@ def write_configuration(host: Host, root: Path, children: int, mpm: str) -> None
     (host.folder / "fpm.conf").write_text(fpm_conf(host, user, group, children))
 
 
-def apache_command(host: Host, program: str) -> list[str]:
+def apache_command(host: Served, program: str) -> list[str]:
     return [program, "-f", str(host.folder / "apache.conf"), "-DFOREGROUND"]
 
 
-def fpm_command(host: Host, program: str) -> list[str]:
+def fpm_command(host: Served, program: str) -> list[str]:
     return [program, "-c", str(host.folder / "php.ini"), "-y", str(host.folder / "fpm.conf"), "--nodaemonize"]
 
 
-def make_retunable(host: Host) -> None:
+def make_retunable(host: Served) -> None:
     """Adds what wsengine needs, as the rollout does at a site: drop-in files and status pages."""
     folder = host.folder
     (folder / "pool.d").mkdir(exist_ok=True)
