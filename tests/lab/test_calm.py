@@ -23,13 +23,14 @@ from slackwater_lab.calm.machine_load import (
     parse_schedstat,
     parse_stat,
 )
-from slackwater_lab.calm.plan import MINUTE_S, CalmPlan, touched
+from slackwater_lab.calm.plan import MINUTE_S, CalmPlan
 from slackwater_lab.cells import append
 from slackwater_lab.cluster.hosts import hosts
 from slackwater_lab.cluster.traces import traces
 from slackwater_lab.cluster.webserver import apache_conf
 from slackwater_lab.commands import lab
 from slackwater_lab.disturb.timetable import DISTURBANCES, OF_ONE_NODE
+from slackwater_lab.disturb.turn import touched
 from slackwater_lab.experiment.recording import ExperimentError
 from tests.support.real_lab import needs_lab, run_lab
 

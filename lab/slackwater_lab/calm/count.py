@@ -91,7 +91,9 @@ class Tally:
     def overloaded_node_s(self) -> float:
         return round(float(sum(sum(one.node_s.values()) for one in self.slices if not one.counts)), 1)
 
-    def began(self, changes: Sequence[Change], begin_s: float, beside: Callable[[str, float], str]) -> list[Began]:
+    def began(
+        self, changes: Sequence[Change], begin_s: float, beside: Callable[[str, float], str | None]
+    ) -> list[Began]:
         """What began in the slices; `beside` gives the disturbance of a node at a time."""
         found = []
         for change in changes:
@@ -103,7 +105,7 @@ class Tally:
                         node=verdict.node,
                         state=verdict.state,
                         after_s=round(change.mono_s - begin_s, 2),
-                        beside=beside(verdict.node, change.mono_s),
+                        beside=beside(verdict.node, change.mono_s) or NOTHING,
                         counts=inside.counts,
                         severity=round(verdict.severity, 3),
                         why=verdict.path,

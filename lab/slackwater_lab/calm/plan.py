@@ -15,7 +15,6 @@ from slackwater_lab.disturb.timetable import (
     CLOCK_STEPS_S,
     DISTURBANCE_S,
     FLASH_CROWD,
-    OF_ONE_NODE,
     Disturbance,
     with_loads,
 )
@@ -78,10 +77,3 @@ class CalmPlan:
         crowds = [one for one in self.disturbances(minute, hosts) if one.kind == "flash_crowd"]
         mine = [one for one in crowds if one.host is not None and hosts[one.host].pool == pool]
         return with_loads(swing.levels(random.Random(f"{self.seed} {minute} {pool}"), MINUTE_S, LEVELS_S), mine)
-
-
-def touched(one: Disturbance, hosts: Sequence[Host]) -> list[str]:
-    """The nodes that a disturbance is done to."""
-    assert one.host is not None
-    host = hosts[one.host]
-    return [other.name for other in hosts if other is host or (other.pool == host.pool and one.kind not in OF_ONE_NODE)]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from slackwater.core.messages import Verdict
-from slackwater.detector.recordings.recording import Label, write
+from slackwater.detector.recordings.recording import write
 from slackwater_lab.calm import data
 from slackwater_lab.calm.count import States, Tally
-from slackwater_lab.calm.data import NOTHING, Minute, Series
+from slackwater_lab.calm.data import Minute, Series
 from slackwater_lab.calm.machine_load import SLICE_S, MachineLoad
-from slackwater_lab.calm.plan import MINUTE_S, CalmPlan, touched
+from slackwater_lab.calm.plan import MINUTE_S, CalmPlan
 from slackwater_lab.cluster import machine
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.commit import commit, decision_commit
@@ -27,8 +25,7 @@ from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.compare.measured import MACHINE, PROGRAMS
 from slackwater_lab.disturb import swing
 from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
-from slackwater_lab.disturb.timetable import Disturbance
-from slackwater_lab.disturb.turn import AFTER_S, Turn
+from slackwater_lab.disturb.turn import Turns
 from slackwater_lab.experiment.steady import capacity_rps
 
 WARM_UP_S = 30.0
@@ -67,56 +64,6 @@ class _Verdicts(BusListener):
         self.states.hear(time.monotonic(), message)
 
 
-@dataclass(frozen=True)
-class _Done:
-    """A disturbance that was done, or is being done."""
-
-    turn: Turn
-    nodes: Sequence[str]
-
-    def reaches(self, node: str, mono_s: float) -> bool:
-        ended_s = self.turn.ended_mono_s
-        lasts = self.turn.begun_mono_s <= mono_s and (ended_s is None or mono_s < ended_s + AFTER_S)
-        return lasts and node in self.nodes
-
-    def labels(self) -> list[Label]:
-        return [self.turn.label(node) for node in self.nodes]
-
-
-class _Disturbances:
-    """Begins disturbances when it is time."""
-
-    def __init__(self, lab: Lab, site: DisturbableCluster | None) -> None:
-        self._lab, self._site = lab, site
-        self.done: list[_Done] = []
-        self.labels: list[Label] = []
-
-    def begin(self, one: Disturbance, end_mono_s: float) -> None:
-        hosts = self._lab.hosts
-        assert one.host is not None
-        turn = Turn(self._site, one, hosts[one.host], end_mono_s)
-        self.done.append(_Done(turn, touched(one, hosts)))
-        turn.__enter__()
-
-    def check(self) -> None:
-        for one in self.done:
-            one.turn.check()
-
-    def beside(self, node: str, mono_s: float) -> str:
-        return next((one.turn.one.kind for one in self.done if one.reaches(node, mono_s)), NOTHING)
-
-    def forget(self, before_mono_s: float) -> None:
-        """Those that ended long before become labels."""
-        over = [one for one in self.done if (one.turn.ended_mono_s or before_mono_s) < before_mono_s]
-        self.done = [one for one in self.done if one not in over]
-        self.labels += [label for one in over for label in one.labels()]
-
-    def finish(self) -> None:
-        for one in self.done:
-            one.turn.__exit__()
-        self.forget(math.inf)
-
-
 class Calm:
     """The fleet in calm, minute by minute."""
 
@@ -150,7 +97,7 @@ class Calm:
         self._swings = self._start_load(minutes)
         self._load = MachineLoad(lab)
         with _Verdicts() as self._verdicts, BusListener() if self._recordings else nullcontext() as samples:
-            self._disturbances = _Disturbances(lab, site)
+            self._disturbances = Turns(lab, site)
             begin_s = time.monotonic() + WARM_UP_S
             self._progress(f"warming up for {WARM_UP_S:g} s")
             self._until(begin_s)
@@ -226,7 +173,7 @@ class Calm:
             self._lab.check()
             self._verdicts.check()
             disturbances.check()
-            beside = {name: kind for name in names if (kind := disturbances.beside(name, next_s)) != NOTHING}
+            beside = {name: kind for name in names if (kind := disturbances.beside(name, next_s)) is not None}
             tally.look(LOOK_S, names, states.judged(time.monotonic()), beside)
             at_s = next_s
             if at_s - slice_s >= SLICE_S - LOOK_S / 2:

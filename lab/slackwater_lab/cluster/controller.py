@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slackwater.core.config import Law
@@ -19,6 +19,7 @@ from slackwater.core.state_dir import read_serve
 from slackwater_lab.cluster import bus, steal_shim
 from slackwater_lab.cluster.balancer import free_port, pools_of
 from slackwater_lab.cluster.bus import STATE_DIR
+from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS, Host
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.machines import HostKind, VirtualMachine
@@ -106,6 +107,22 @@ def _start_steal_shim(lab: Lab) -> None:
         lab.steal_shim.__exit__()
     machines = {name: one for name, one in lab.machines.items() if isinstance(one, VirtualMachine)}
     lab.steal_shim = StealShim({name: one.guest.process.pid for name, one in machines.items()}).__enter__()
+
+
+@contextlib.contextmanager
+def monitored(
+    lab: Lab, off: Sequence[str] = (), start: Callable[[], list[Running]] | None = None
+) -> Iterator[BusListener]:
+    """Monitors (started by `start`, or without the collectors `off`) whose Samples are heard; all hosts have sent some
+    when it begins. The bus is up."""
+    with BusListener() as listener:
+        if start is None:
+            start_monitors(lab, off)
+        else:
+            start()
+        names = {host.name for host in lab.hosts}
+        wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=lab.programs)
+        yield listener
 
 
 def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, off: Sequence[str] = ()) -> Running:

@@ -1,16 +1,19 @@
-"""A disturbance that goes on in a thread of its own, so that the load does not wait for it."""
+"""Disturbances that go on in threads of their own, so that the load does not wait for them."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
+from collections.abc import Sequence
 
 from slackwater.detector.recordings.recording import Label
 from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.hosts import Host
+from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
-from slackwater_lab.disturb.timetable import Disturbance
+from slackwater_lab.disturb.timetable import OF_ONE_NODE, Disturbance
 
 AFTER_S = 3.0
 """So much longer than the disturbance lasts its label: caches warm up, queues drain."""
@@ -55,3 +58,55 @@ class Turn(Background):
         one = self.one
         after_s = 0.0 if one.kind == "overload" else AFTER_S
         return Label(node, one.kind, one.size, self.begun_unix_s, self.ended_unix_s + after_s)
+
+
+def touched(one: Disturbance, hosts: Sequence[Host]) -> list[str]:
+    """The nodes that a disturbance is done to; `*` where it has no host: all."""
+    if one.host is None:
+        return ["*"]
+    host = hosts[one.host]
+    return [other.name for other in hosts if other is host or (other.pool == host.pool and one.kind not in OF_ONE_NODE)]
+
+
+class Turns:
+    """The disturbances of a lab: each is begun when it is time."""
+
+    def __init__(self, lab: Lab, site: DisturbableCluster | None) -> None:
+        self._lab, self._site = lab, site
+        self._turns: list[tuple[Turn, list[str]]] = []
+        self.labels: list[Label] = []
+        """Of those that are over and forgotten."""
+
+    def begin(self, one: Disturbance, end_mono_s: float) -> None:
+        """Begins one, which ends by itself."""
+        hosts = self._lab.hosts
+        turn = Turn(self._site, one, None if one.host is None else hosts[one.host], end_mono_s)
+        self._turns.append((turn.__enter__(), touched(one, hosts)))
+
+    def check(self) -> None:
+        """Raises LabError when one could not be done."""
+        for turn, _ in self._turns:
+            turn.check()
+
+    def beside(self, node: str, mono_s: float) -> str | None:
+        """The kind of a disturbance that was done to a node at a time, or shortly before; None: there was none."""
+
+        def reaches(turn: Turn) -> bool:
+            ended_s = turn.ended_mono_s
+            return turn.begun_mono_s <= mono_s and (ended_s is None or mono_s < ended_s + AFTER_S)
+
+        return next((turn.one.kind for turn, nodes in self._turns if node in nodes and reaches(turn)), None)
+
+    def forget(self, before_mono_s: float) -> None:
+        """Makes labels of those that ended before that."""
+        for turn, nodes in list(self._turns):
+            if turn.ended_mono_s is not None and turn.ended_mono_s < before_mono_s:
+                self._turns.remove((turn, nodes))
+                self.labels += [turn.label(node) for node in nodes]
+
+    def finish(self) -> None:
+        """Ends all of them. Raises LabError when one could not be done."""
+        for turn, _ in self._turns:
+            turn.__exit__()
+        self.check()
+        self.forget(math.inf)

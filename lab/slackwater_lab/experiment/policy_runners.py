@@ -13,11 +13,10 @@ from slackwater.core.messages import WSENGINE, Change, Mode, Sample, Verdict
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
 from slackwater_lab.cluster.bus import forget
 from slackwater_lab.cluster.bus_listener import BusListener
-from slackwater_lab.cluster.controller import Controller, start_bus, start_monitors
+from slackwater_lab.cluster.controller import Controller, monitored, start_bus
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.cluster.peers import start
-from slackwater_lab.cluster.spawn import wait_until
 from slackwater_lab.experiment.agents import Agents
 from slackwater_lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
 from slackwater_lab.experiment.scenarios import Scenario
@@ -145,11 +144,8 @@ class SampleRunner(PolicyRunner):
         self._error: Exception | None = None
         self.stack.callback(stop_programs, self.lab, "nats-server")
         start_bus(self.lab)
-        self.listener = listener = self.stack.enter_context(BusListener())
         self.stack.callback(stop_programs, self.lab, MONITOR)
-        start_monitors(self.lab)
-        names = {host.name for host in self.lab.hosts}
-        wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=self.lab.programs)
+        self.listener = listener = self.stack.enter_context(monitored(self.lab))
         thread = threading.Thread(target=self._run, args=(listener,), name="policy", daemon=True)
         self.stack.callback(thread.join, 5.0)
         self.stack.callback(self._over.set)

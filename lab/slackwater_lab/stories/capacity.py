@@ -20,17 +20,14 @@ import numpy as np
 from slackwater.core.messages import Sample
 from slackwater.detector.recordings.recording import Label, Recording, write
 from slackwater_lab.cluster import machine
-from slackwater_lab.cluster.bus_listener import BusListener
-from slackwater_lab.cluster.controller import start_bus, start_monitors
+from slackwater_lab.cluster.controller import monitored, start_bus
 from slackwater_lab.cluster.hosts import Host
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand, Load
 from slackwater_lab.cluster.noise import Noise
 from slackwater_lab.cluster.paths import LabError
-from slackwater_lab.cluster.spawn import wait_until
 from slackwater_lab.experiment.steady import SETTLE_S, stay
 
-READY_S = 15.0
 CLIENTS = 8
 """Of the closed loop: more than a host has workers, so that one request always waits."""
 RAMP_S = 0.8
@@ -127,13 +124,10 @@ def run(
     """
     host = lab.noisy
     truth = _Truth(lab, test.truth_s)
-    bus = start_bus(lab)
+    start_bus(lab)
     states: list[State] = []
     labels: list[Label] = []
-    with BusListener() as listener:
-        monitors = start_monitors(lab)
-        names = {one.name for one in lab.hosts}
-        wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=[bus, *monitors])
+    with monitored(lab) as listener:
         lab.load(Demand(rate_rps=lab.app.rate_rps / 2), SETTLE_S).finish()
         calm_rps, *_ = truth.measure()
         progress(f"calm: {host.name} answers {calm_rps:.0f} requests/s")

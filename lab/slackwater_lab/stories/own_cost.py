@@ -18,16 +18,14 @@ from typing import Any
 import numpy as np
 
 from slackwater_lab.cluster import machine
-from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.commit import commit
-from slackwater_lab.cluster.controller import start_bus, start_monitors
+from slackwater_lab.cluster.controller import monitored, start_bus
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand
 from slackwater_lab.cluster.paths import program
-from slackwater_lab.cluster.spawn import wait_until
 from slackwater_lab.compare import statistics as rounds
 from slackwater_lab.experiment.cost import between, look
-from slackwater_lab.experiment.policy_runners import MONITOR, READY_S
+from slackwater_lab.experiment.policy_runners import MONITOR
 from slackwater_lab.experiment.steady import WARM_UP_S, capacity_rps, stay, stop_programs
 
 WITHOUT = "without"
@@ -109,14 +107,11 @@ def _rate_rps(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> f
 @contextmanager
 def _monitors(lab: Lab, off: Sequence[str]) -> Iterator[None]:
     """They send Samples meanwhile."""
-    with BusListener() as listener:
-        names = {host.name for host in lab.hosts}
-        monitors = start_monitors(lab, off)
-        try:
-            wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=monitors)
+    try:
+        with monitored(lab, off):
             yield
-        finally:
-            stop_programs(lab, MONITOR)
+    finally:
+        stop_programs(lab, MONITOR)
 
 
 @contextmanager

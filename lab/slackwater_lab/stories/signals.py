@@ -14,14 +14,12 @@ from slackwater.core.messages import Sample
 from slackwater_lab.cluster import machine
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.commit import commit
-from slackwater_lab.cluster.controller import start_bus, start_monitors
+from slackwater_lab.cluster.controller import monitored, start_bus
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand
-from slackwater_lab.cluster.spawn import wait_until
 from slackwater_lab.experiment.neighbour_share import aim
 from slackwater_lab.experiment.steady import SETTLE_S, capacity_rps, stay
 
-READY_S = 120.0
 MARGIN_S = 3.0
 OF_THE_MESSAGE = ("v", "seq", "time_unix_s", "period_s")
 LOW, HIGH = 10, 90
@@ -79,12 +77,9 @@ def run(lab: Lab, test: SignalsTest, progress: Callable[[str], None]) -> dict[st
     progress(f"capacity {capacity:.0f} requests/s in calm")
     facts = machine.describe(lab)
     aims = {kind: aim(lab, lab.noisy, kind, test.lost, lab.settings.quota_cores) for kind in test.kinds}
-    bus = start_bus(lab)
+    start_bus(lab)
     states = []
-    with BusListener() as listener:
-        monitors = start_monitors(lab)
-        names = {host.name for host in lab.hosts}
-        wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=[bus, *monitors])
+    with monitored(lab) as listener:
         for load in test.loads:
             for kind in test.kinds:
                 calm, beside = _state(lab, listener, round(load * capacity, 1), kind, aims[kind].weight, test.seconds)
