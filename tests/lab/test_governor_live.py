@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 from slackwater.governor.types import Action, Configuration, HotEvent, Observation, whole
 from slackwater_lab.cluster.cgroups import Cgroups, Hierarchy
-from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.governor.live.commands import governor_policies
 from slackwater_lab.governor.live.hot import HotEvents
 from slackwater_lab.governor.live.load import KEYS, Answer, Client, Load, Memcached, key
@@ -24,7 +23,7 @@ from slackwater_lab.governor.live.machine import Place, ServingHost, waited_s
 from slackwater_lab.governor.live.phase import Governing, Seen, within_percent
 from slackwater_lab.governor.live.policies import LIVE, machine, policy_of
 from slackwater_lab.governor.live.services import SERVICES
-from slackwater_lab.governor.live.story import LiveTest, described, rounds_of, summary
+from slackwater_lab.governor.live.story import summary
 from tests.support.real_lab import needs_lab, run_lab
 
 WITHIN_S = 30.0
@@ -276,25 +275,11 @@ def test_rounds_are_summed_up_by_median_and_range() -> None:
     assert (found["errors"], found["requests"]) == (3, 30)
 
 
-def test_rounds_of_another_run_are_added_only_if_it_was_the_same() -> None:
-    test = LiveTest("php", ("static",), 1, 5.0)
-    result = {"settings": described(test), "rounds": [row(1, "static", 4.0)]}
-    assert rounds_of(json.dumps(result).encode(), test) == result["rounds"]
-    with pytest.raises(LabError, match=r"it has step_s 5\.0, this run 8\.0"):
-        rounds_of(json.dumps(result).encode(), LiveTest("php", ("static",), 1, 8.0))
-    with pytest.raises(LabError, match="no result of"):
-        rounds_of(b"[]", test)
-
-
-def test_hurry_up_needs_a_service_that_tells_of_its_hot_function(tmp_path: Path) -> None:
+def test_hurry_up_needs_a_service_that_tells_of_its_hot_function() -> None:
     done = CliRunner().invoke(governor_policies, ["--service", "php", "--policy", "hurry-up"])
     assert done.exit_code == 2
     assert "php does not tell of its hot function, which hurry-up needs" in done.output
     assert "hurry-up" in SERVICES["search"].policies
-    (tmp_path / "other.json").write_text("{}")
-    done = CliRunner().invoke(governor_policies, ["--service", "php", "--add-to", str(tmp_path / "other.json")])
-    assert done.exit_code == 2
-    assert "other.json: no result of" in done.output
 
 
 @pytest.mark.lab

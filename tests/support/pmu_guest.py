@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.core.messages import Sample, decode
-from slackwater_lab.cluster.qemu import BARE, archive, files_below, run_to_the_end
+from slackwater_lab.cluster.qemu import BARE, archive, run_to_the_end
 from tests.support.paths import ROOT
 from tools import setup_arm64
 from tools.setup_base import SetupError
@@ -56,6 +57,19 @@ class Guest:
 
     kernel: Path
     files: Path
+
+
+def files_below(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything below a folder, for `archive`."""
+    files: dict[str, tuple[int, bytes]] = {}
+    for path in sorted(folder.rglob("*")):
+        contents = b""
+        if path.is_symlink():
+            contents = os.fsencode(path.readlink())
+        elif path.is_file():
+            contents = path.read_bytes()
+        files[str(path.relative_to(folder))] = (path.lstat().st_mode, contents)
+    return files
 
 
 def _run(command: list[str | Path]) -> None:

@@ -76,19 +76,6 @@ def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def files_below(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Everything below a folder, for `archive`."""
-    files: dict[str, tuple[int, bytes]] = {}
-    for path in sorted(folder.rglob("*")):
-        contents = b""
-        if path.is_symlink():
-            contents = os.fsencode(path.readlink())
-        elif path.is_file():
-            contents = path.read_bytes()
-        files[str(path.relative_to(folder))] = (path.lstat().st_mode, contents)
-    return files
-
-
 def root_files(init: str, drivers: Sequence[Path]) -> dict[str, tuple[int, bytes]]:
     """What every root in memory has: folders to mount on, busybox, `init`, modules and the order to load them in."""
     files: dict[str, tuple[int, bytes]] = dict.fromkeys(("bin", "proc", "sys", "dev", "modules"), (0o040755, b""))

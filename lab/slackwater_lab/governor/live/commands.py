@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Column, Table
 
 from slackwater_lab.cluster.lab import Lab
-from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.cluster.terminal import console
 from slackwater_lab.governor.live import story
 from slackwater_lab.governor.live.policies import LIVE
@@ -38,18 +36,12 @@ from slackwater_lab.options import json_option, progress, write_json
     show_default=True,
     help="Of low load, of high load and of low load again.",
 )
-@click.option(
-    "--add-to",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The JSON of a run before: its rounds count too.",
-)
 @json_option
 def governor_policies(
     service: str,
     policies: tuple[str, ...],
     rounds: int,
     step_seconds: float,
-    add_to: Path | None,
     json_file: str | None,
 ) -> None:
     """Compare the governor's policies on a real service with a batch job beside it.
@@ -64,12 +56,8 @@ def governor_policies(
             param_hint="--policy",
         )
     test = LiveTest(service, policies or can, rounds, step_seconds)
-    try:
-        before = story.rounds_of(add_to.read_bytes(), test) if add_to else []
-    except LabError as error:
-        raise click.BadParameter(f"{add_to}: {error}", param_hint="--add-to") from None
     with Lab(story.settings(test), progress) as cluster:
-        result = story.run(cluster, test, progress, before)
+        result = story.run(cluster, test, progress)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":

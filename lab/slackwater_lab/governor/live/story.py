@@ -148,10 +148,8 @@ class Rounds:
         return msgspec.json.decode(done.stdout, type=Seen)
 
 
-def run(
-    lab: Lab, test: LiveTest, progress: Callable[[str], None], before: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
-    """Gives the JSON of the run, with the rounds of a run before. Raises LabError."""
+def run(lab: Lab, test: LiveTest, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Gives the JSON of the run. Raises LabError."""
     host, asked = lab.hosts[0], test.asked
     facts = machine.describe(lab) | {
         "memcached": version_of("memcached", "-V"),
@@ -174,9 +172,8 @@ def run(
         rounds = Rounds(lab, test, place)
         capacity = rounds.capacity_rps()
         progress(f"{asked.what}: capacity {capacity:.0f} requests/s beside the batch job")
-        found = list(before)
-        begin = max((row["round"] for row in before), default=0) + 1
-        for number in range(begin, begin + test.rounds):
+        found = []
+        for number in range(1, test.rounds + 1):
             # Each round begins with another policy, so that none is always the first.
             first = (number - 1) % len(test.policies)
             for policy in test.policies[first:] + test.policies[:first]:
@@ -197,7 +194,7 @@ def run(
 
 
 def described(test: LiveTest) -> dict[str, Any]:
-    """What rounds of several runs must share."""
+    """What is measured, for the JSON."""
     asked = test.asked
     return {
         "service": test.service,
@@ -212,19 +209,6 @@ def described(test: LiveTest) -> dict[str, Any]:
         "connections": asked.connections,
         "batch": BATCH,
     }
-
-
-def rounds_of(text: bytes, test: LiveTest) -> list[dict[str, Any]]:
-    """The rounds of a run's JSON. Raises LabError when it is none, or of other settings."""
-    try:
-        found = msgspec.json.decode(text)
-        settings, rounds = found["settings"], found["rounds"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        raise LabError("no result of `slackwater lab governor-policies`") from None
-    for name, value in described(test).items():
-        if settings.get(name) != value:
-            raise LabError(f"it has {name} {settings.get(name)}, this run {value}")
-    return list(rounds)
 
 
 def summary(policy: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
