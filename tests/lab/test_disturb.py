@@ -115,7 +115,7 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
         for kind in DISTURBERS:
             before = site.monitors[host.name]
             with Turn(site, Disturbance(1, kind, 2.0, 0.0, 0.0), host, time.monotonic()) as turn:
-                eventually(f"the end of {kind}", turn.check, 60.0)
+                eventually(f"the end of {kind}", lambda turn=turn: turn.over, 60.0)
             eventually(f"all serve after {kind}", lambda: all(site.serves(one) for one in lab.hosts), 60.0)
             lab.check()
             assert (site.monitors[host.name] is not before) == (kind == "start")
@@ -132,7 +132,7 @@ def test_a_restart_that_fails_is_reported() -> None:
         site = DisturbableCluster(lab)
         one = Disturbance(1, "start", 1.0, 0.0, 0.0)
         with (
-            pytest.raises(LabError, match="start on host2: 'host2'"),  # its monitor was never started
+            pytest.raises(LabError, match="start on host2 cannot go on: 'host2'"),  # its monitor was never started
             Turn(site, one, lab.hosts[1], time.monotonic()) as turn,
         ):
-            eventually("the restart fails", turn.check, 60.0)
+            eventually("the restart fails", lambda turn=turn: turn.over, 60.0)

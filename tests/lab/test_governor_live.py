@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from slackwater.governor.types import Action, Configuration, HotEvent, Observation, whole
 from slackwater_lab.cluster.cgroups import Cgroups, Hierarchy
+from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.governor.live.commands import governor_policies
 from slackwater_lab.governor.live.hot import HotEvents
 from slackwater_lab.governor.live.load import KEYS, Answer, Client, Load, Memcached, key
@@ -242,7 +243,7 @@ def test_what_a_policy_fails_with_is_told(tmp_path: Path) -> None:
     (tmp_path / "service/cpuset.cpus").unlink()
     (tmp_path / "service/cpuset.cpus").mkdir()
     load = Load(Server, connections=1, closed=True, seed=1)
-    with pytest.raises(IsADirectoryError), Governing(Recorder(), of, host, load, ()):
+    with pytest.raises(LabError, match="Is a directory"), Governing(Recorder(), of, host, load, ()):
         pass
 
 

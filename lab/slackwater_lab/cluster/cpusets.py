@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from types import TracebackType
 
 from slackwater_lab.cluster.cgroups import Cgroups
 from slackwater_lab.cluster.paths import LabError
@@ -59,9 +58,7 @@ class Cpuset:
                 self._enabled.append(control)
             place = place / part
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for control in reversed(self._enabled):
             with contextlib.suppress(OSError):
                 control.write_text("-cpuset")

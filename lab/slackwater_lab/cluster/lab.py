@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 from slackwater_lab.cluster import noise as noises
@@ -129,9 +128,7 @@ class Lab:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _build(self) -> None:

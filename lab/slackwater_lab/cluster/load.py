@@ -126,25 +126,19 @@ class Stream(Background):
 
     def __init__(self, start: Callable[[float], Load], piece_s: float) -> None:
         """`start` begins a run of so many seconds."""
-        super().__init__("stream")
+        super().__init__("the load")
         self._start, self._piece_s = start, piece_s
         self._pieces: list[Load] = []
-        self._failed: Exception | None = None
 
     def _run(self) -> None:
         while not self._end.is_set():
-            try:
-                last = self._start(self._piece_s)
-            except (LabError, OSError) as error:
-                self._failed = error
-                return
+            last = self._start(self._piece_s)
             self._pieces.append(last)
             self._end.wait(last.begin_mono_s + last.seconds - time.monotonic())
 
     def check(self) -> None:
         """Raises LabError when a run ended early or could not begin."""
-        if self._failed:
-            raise LabError(f"the load cannot go on: {self._failed}")
+        super().check()
         if self._pieces:
             self._pieces[-1].check()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from slackwater.core.bus.bus import Bus, BusError
 from slackwater.core.config import BusSettings
 from slackwater.core.messages import Sample
 from slackwater_lab.cluster import bus
+from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS
 from slackwater_lab.cluster.paths import LabError
 
@@ -44,19 +44,16 @@ def waited_s(task: Path) -> float:
     return int((task / "schedstat").read_text().split()[1]) / 1e9
 
 
-class StealShim:
+class StealShim(Background):
     """Passes Samples on while it is entered. Its bus must be up."""
 
     def __init__(self, guests: Mapping[str, int]) -> None:
         """`guests`: QEMU's process id by node."""
+        super().__init__("passing Samples on")
         self._tasks = {node: cpu_thread(pid) for node, pid in guests.items()}
         self._before: dict[str, tuple[float, float]] = {}
         self._outward: dict[str, Bus] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._error: Exception | None = None
-        self._end: asyncio.Event | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="steal-shim", daemon=True)
 
     def with_steal(self, sample: Sample) -> Sample:
         """The Sample with the steal since the one before; unchanged if it is the first of its node."""
@@ -69,39 +66,20 @@ class StealShim:
         absent = {name: why for name, why in sample.absent.items() if name != "cpu.steal"}
         return msgspec.structs.replace(sample, cpu=msgspec.structs.replace(sample.cpu, steal=steal), absent=absent)
 
-    def check(self) -> None:
-        """Raises LabError when it cannot go on."""
-        if self._error:
-            raise LabError(f"Samples cannot be passed on: {self._error}")
-
-    def __enter__(self) -> StealShim:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._end is not None:
-            self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(5.0)
-
     def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._pass_on())
-        except Exception as error:
-            self._error = error
+        asyncio.run(self._pass_on())
 
     async def _pass_on(self) -> None:
-        self._end = asyncio.Event()
         inward = await self._connected(BusSettings(f"nats://{LISTEN}"), "lab-steal-in")
         for node in self._tasks:
             settings = bus.as_node(bus.SITE, node, bus.SITE.bus.address)
             self._outward[node] = await self._connected(settings, f"lab-steal-{node}")
         await inward.subscribe("sample", self._take)
-        await self._end.wait()
+        await asyncio.to_thread(self._end.wait)
         for connection in (inward, *self._outward.values()):
             await connection.close()
 
     async def _connected(self, settings: BusSettings, name: str) -> Bus:
-        assert self._end is not None
         while True:
             try:
                 return await Bus.connect(settings, name)
@@ -112,6 +90,6 @@ class StealShim:
 
     def _take(self, sample: Sample) -> None:
         if sample.node in self._outward:
-            task = self._loop.create_task(self._outward[sample.node].publish(self.with_steal(sample)))
+            task = asyncio.create_task(self._outward[sample.node].publish(self.with_steal(sample)))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)

@@ -11,7 +11,6 @@ from slackwater.detector.recordings.recording import Label
 from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.hosts import Host
 from slackwater_lab.cluster.lab import Lab
-from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
 from slackwater_lab.disturb.timetable import OF_ONE_NODE, Disturbance
 
@@ -24,10 +23,9 @@ class Turn(Background):
 
     def __init__(self, site: DisturbableCluster | None, one: Disturbance, host: Host | None, end_mono_s: float) -> None:
         """`host`: the one that it is done to, or whose pool."""
-        super().__init__(one.kind)
+        super().__init__(f"{one.kind} on {host.name}" if host else one.kind)
         self.one = one
         self._site, self._host, self._end_mono_s = site, host, end_mono_s
-        self._failed: Exception | None = None
         self.begun_unix_s, self.begun_mono_s = time.time(), time.monotonic()
         self.ended_unix_s: float | None = None
         self.ended_mono_s: float | None = None
@@ -36,21 +34,20 @@ class Turn(Background):
         try:
             with self._done():
                 self._end.wait(max(0.0, self._end_mono_s - time.monotonic()))
-        except Exception as error:
-            self._failed = error
-        self.ended_mono_s, self.ended_unix_s = time.monotonic(), time.time()
+        finally:
+            self.ended_mono_s, self.ended_unix_s = time.monotonic(), time.time()
 
     def _done(self) -> contextlib.AbstractContextManager[None]:
         if self._site is None or self.one.kind not in DISTURBERS:
             return contextlib.nullcontext()
         return DISTURBERS[self.one.kind](self._site, self._host, self.one.size)
 
-    def check(self) -> bool:
+    @property
+    def over(self) -> bool:
         """Whether it has ended. Raises LabError when it could not be done."""
-        if self._failed is not None:
-            where = f" on {self._host.name}" if self._host else ""
-            raise LabError(f"{self.one.kind}{where}: {self._failed}")
-        return self.ended_mono_s is not None
+        ended = not self._thread.is_alive()
+        self.check()
+        return ended
 
     def label(self, node: str) -> Label:
         """For a recording; it has ended."""

@@ -5,26 +5,24 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+
+from slackwater_lab.cluster.background import Background
 
 ADDRESS = "127.0.0.1"
 LOOK_S = 0.1
-WAIT_S = 5.0
 
 
-class Agents:
+class Agents(Background):
     """One agent for each server, from `with` on; all of them answer `100%` until `answer` changes that."""
 
     def __init__(self, servers: Sequence[str], inter_ms: int) -> None:
+        super().__init__("agents")
         self.asked = dict.fromkeys(servers, 0)
         """How often HAProxy has asked, by server."""
         self._inter_ms = inter_ms
         self._answers = dict.fromkeys(servers, 100)
         self._listeners = {server: socket.create_server((ADDRESS, 0)) for server in servers}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="agents", daemon=True)
 
     @property
     def lines(self) -> dict[str, str]:
@@ -43,7 +41,7 @@ class Agents:
         with selectors.DefaultSelector() as ready:
             for server, listener in self._listeners.items():
                 ready.register(listener, selectors.EVENT_READ, server)
-            while not self._over.is_set():
+            while not self._end.is_set():
                 for key, _ in ready.select(LOOK_S):
                     with contextlib.suppress(OSError):  # who asked has hung up
                         connection, _ = self._listeners[key.data].accept()
@@ -51,14 +49,7 @@ class Agents:
                             connection.sendall(f"{self._answers[key.data]}%\n".encode())
                         self.asked[key.data] += 1
 
-    def __enter__(self) -> Agents:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join(WAIT_S)
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         for listener in self._listeners.values():
             listener.close()

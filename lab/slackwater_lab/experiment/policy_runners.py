@@ -6,16 +6,17 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from slackwater.core.config import Law
 from slackwater.core.messages import WSENGINE, Change, Mode, Sample, Verdict
+from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
 from slackwater_lab.cluster.bus import forget
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.controller import Controller, monitored, start_bus
 from slackwater_lab.cluster.lab import Lab
-from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.cluster.peers import start
 from slackwater_lab.experiment.agents import Agents
 from slackwater_lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
@@ -43,6 +44,8 @@ class PolicyRunner:
         self.listener: BusListener | None = None
         self.judged: BusListener | None = None
         self.changes: BusListener | None = None
+        self.working: Working | None = None
+        """What decides, where that is not the balancer or Slackwater."""
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -73,7 +76,7 @@ class PolicyRunner:
 
     def check(self) -> None:
         """Raises LabError when it cannot go on."""
-        for one in (self.listener, self.judged, self.changes):
+        for one in (self.listener, self.judged, self.changes, self.working):
             if one is not None:
                 one.check()
 
@@ -132,6 +135,17 @@ class SlackwaterRunner(PolicyRunner):
         self.listen()
 
 
+class Working(Background):
+    """Does something in a thread; it gets an event that is set when it is to end."""
+
+    def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
+        super().__init__(name)
+        self._do = work
+
+    def _run(self) -> None:
+        self._do(self._end)
+
+
 class SampleRunner(PolicyRunner):
     """A peer that decides once a second on the monitors' Samples; weights are set on HAProxy's admin socket."""
 
@@ -140,37 +154,24 @@ class SampleRunner(PolicyRunner):
         self._decide = decide
 
     def begin(self) -> None:
-        self._over = threading.Event()
-        self._error: Exception | None = None
         self.stack.callback(stop_programs, self.lab, "nats-server")
         start_bus(self.lab)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.listener = listener = self.stack.enter_context(monitored(self.lab))
-        thread = threading.Thread(target=self._run, args=(listener,), name="policy", daemon=True)
-        self.stack.callback(thread.join, 5.0)
-        self.stack.callback(self._over.set)
-        thread.start()
+        self.working = self.stack.enter_context(Working("the policy", partial(self._run, listener)))
 
-    def _run(self, listener: BusListener) -> None:
+    def _run(self, listener: BusListener, over: threading.Event) -> None:
         at = len(listener.heard)
         weights = {host.name: BASE_WEIGHT for host in self.lab.hosts}
-        try:
-            while not self._over.wait(INTERVAL_S):
-                fresh = listener.heard[at:]
-                at += len(fresh)
-                look = look_of(time.monotonic(), fresh, weights)
-                weights = self._decide(look).weights
-                self._put(weights)
-        except Exception as error:
-            self._error = error
+        while not over.wait(INTERVAL_S):
+            fresh = listener.heard[at:]
+            at += len(fresh)
+            look = look_of(time.monotonic(), fresh, weights)
+            weights = self._decide(look).weights
+            self._put(weights)
 
     def _put(self, weights: dict[str, int]) -> None:
         set_weights(self.lab, weights)
-
-    def check(self) -> None:
-        super().check()
-        if self._error is not None:
-            raise LabError(f"the policy stopped: {self._error!r}")
 
 
 class AgentRunner(SampleRunner):

@@ -19,11 +19,10 @@ from slackwater_lab.cluster.bus import POOL, SITE, forget
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.controller import CONTROLLER_FILE, Controller
 from slackwater_lab.cluster.lab import Lab
-from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
 from slackwater_lab.cluster.spawn import wait_until
 from slackwater_lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
-from slackwater_lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner
+from slackwater_lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner, Working
 from slackwater_lab.experiment.steady import stop_programs
 
 NAME = "wsengine-only"
@@ -135,25 +134,15 @@ class WebServerRunner(PolicyRunner):
         start_wsengines(self.lab, POOL, BOUNDS)
         names = {host.name for host in self.lab.hosts}
         wait_until(lambda: knobs.nodes() >= names, "Knobs of all hosts", READY_S, watch=self.lab.programs)
-        self._over = threading.Event()
-        self._error: Exception | None = None
-        thread = threading.Thread(target=self._run, name=NAME, daemon=True)
-        self.stack.callback(thread.join, READY_S)
-        self.stack.callback(self._over.set)
-        thread.start()
+        give_orders = Working(f"the policy {NAME}", lambda over: asyncio.run(self._give_orders(over)))
+        self.working = self.stack.enter_context(give_orders)
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._give_orders())
-        except Exception as error:
-            self._error = error
-
-    async def _give_orders(self) -> None:
+    async def _give_orders(self, over: threading.Event) -> None:
         decide, orders = WebServerOnly(), Orders(NAME)
         signer = Signer.load(KEY_FILE)
         bus = await Bus.connect(SITE.controller_bus, NAME)
         try:
-            while not await asyncio.to_thread(self._over.wait, INTERVAL_S):
+            while not await asyncio.to_thread(over.wait, INTERVAL_S):
                 now_s = time.monotonic()
                 for one in orders.due(decide(self._look(now_s)).knobs, now_s):
                     await bus.publish(one, headers=signer.headers)
@@ -164,11 +153,6 @@ class WebServerRunner(PolicyRunner):
     def _look(self, now_s: float) -> Look:
         latest: dict[str, Verdict] = {one.node: one for one in self.verdicts or ()}
         return Look(now_s, [Seen(host.name, BASE_WEIGHT, verdict=latest.get(host.name)) for host in self.lab.hosts])
-
-    def check(self) -> None:
-        super().check()
-        if self._error is not None:
-            raise LabError(f"the policy {NAME} stopped: {self._error!r}")
 
 
 def order(node: str, knob: str, value: int | str, by: str) -> Order:

@@ -82,7 +82,7 @@ class Governing(Background):
         waiting: Sequence[int],
         events: HotEvents | None = None,
     ) -> None:
-        super().__init__("policy")
+        super().__init__("the policy")
         self._policy, self._of, self._host, self._load, self._waiting = policy, of, host, load, waiting
         self._events = events
         self.states: Counter[float] = Counter()
@@ -91,15 +91,8 @@ class Governing(Background):
         self._cpu_s = host.service_cpu_s()
         self._waits: deque[tuple[float, float, int]] = deque()
         """Of the last `QUEUE_S`: instant, waits of all threads until then in s, answers until then."""
-        self._failed: Exception | None = None
 
     def _run(self) -> None:
-        try:
-            self._decide()
-        except Exception as error:  # told to the one who waits
-            self._failed = error
-
-    def _decide(self) -> None:
         action = self._policy.start()
         self._host.set(action)
         then_s = time.monotonic()
@@ -148,8 +141,8 @@ class Governing(Background):
 
     def __exit__(self, raised: object = None, *_: object) -> None:
         super().__exit__()
-        if self._failed is not None and raised is None:
-            raise self._failed
+        if raised is None:
+            self.check()
 
 
 def client(task: Task) -> Callable[[], Client]:
