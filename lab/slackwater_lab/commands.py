@@ -191,7 +191,9 @@ def record(
     )
     note = ", ".join(
         [
-            "no noise" if calm else f"{'/'.join(kinds)} at intensity {'/'.join(f'{one:g}' for one in intensities)}",
+            "no noise"
+            if calm
+            else f"{'/'.join(kinds)} at intensity {'/'.join(f'{intensity:g}' for intensity in intensities)}",
             "load 20% to 70% of capacity" if swing else f"load {share:.0%} of capacity",
             *(["weights moved"] if drain else []),
             *(["overload"] if overload else []),

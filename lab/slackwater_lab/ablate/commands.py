@@ -91,8 +91,8 @@ def ablate(
 
     refuse_unknown(names, MECHANISMS)
     if only_list:
-        for one in MECHANISMS.values():
-            click.echo(f"{one.name:26}{one.off}{_under(one.balances)}")
+        for mechanism in MECHANISMS.values():
+            click.echo(f"{mechanism.name:26}{mechanism.off}{_under(mechanism.balances)}")
         return
     found = data.read(pieces.data) if pieces.data else []
     code = data.code_digest()
@@ -140,9 +140,9 @@ def _show(balances: Mapping[str, Sequence[Row]]) -> None:
             "lines",
         )
         table = Table(*columns, title=title, box=None)
-        for one in rows:
-            alone = (f"{one.alone_mean.value:.3f}", f"{one.alone_p99.value:.3f}", f"{one.worst_mean:.2f}")
+        for row in rows:
+            alone = (f"{row.alone_mean.value:.3f}", f"{row.alone_p99.value:.3f}", f"{row.worst_mean:.2f}")
             table.add_row(
-                one.name, str(one.differs), *alone, shown(one.mean), shown(one.p99), one.brings, str(one.lines)
+                row.name, str(row.differs), *alone, shown(row.mean), shown(row.p99), row.brings, str(row.lines)
             )
         console().print(table)

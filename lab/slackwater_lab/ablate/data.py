@@ -24,7 +24,11 @@ CODE = (
         "lab/slackwater_lab/ablate/mechanisms.py",
         "lab/slackwater_lab/ablate/play.py",
     ),
-    *("lbengine/decision", "lbengine/laws", *(f"lbengine/{one}.py" for one in ("balancer", "baseline", "errors"))),
+    *(
+        "lbengine/decision",
+        "lbengine/laws",
+        *(f"lbengine/{module}.py" for module in ("balancer", "baseline", "errors")),
+    ),
 )
 """What the figures depend on. Those of other contents of it are of another program."""
 KINDS = (".py", ".skops")
@@ -91,22 +95,22 @@ def read(path: Path) -> list[Line]:
     return cells.read(path, Line, FORMAT, "a scenario of the ablation")
 
 
-def of_one_state(found: Sequence[Line]) -> list[Line]:
+def of_one_state(lines: Sequence[Line]) -> list[Line]:
     """Those with the same code as the last one."""
-    return [one for one in found if one.code == found[-1].code] if found else []
+    return [line for line in lines if line.code == lines[-1].code] if lines else []
 
 
 def left(
-    found: Iterable[Line], code: str, keys: Iterable[Key], mechanisms: Sequence[str]
+    lines: Iterable[Line], code: str, keys: Iterable[Key], mechanisms: Sequence[str]
 ) -> list[tuple[Key, tuple[str, ...]]]:
     """What is still to be played with this code, and with which mechanisms off; no names: all."""
     played: dict[Key, set[str]] = {}
-    for one in found:
-        if one.code == code:
-            played.setdefault(one.key, set()).update(one.off, one.same)
+    for line in lines:
+        if line.code == code:
+            played.setdefault(line.key, set()).update(line.off, line.same)
     todo = []
     for key in keys:
-        wanted = [one.name for one in named(mechanisms, key.balance)]
+        wanted = [mechanism.name for mechanism in named(mechanisms, key.balance)]
         missing = tuple(name for name in wanted if name not in played.get(key, ()))
         if missing:
             todo.append((key, missing))

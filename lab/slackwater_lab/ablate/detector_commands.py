@@ -60,7 +60,7 @@ def ablate_detector(
     from slackwater_lab.compare.measured import machine_of
 
     refuse_unknown(names, DETECTOR)
-    asked = [file for one in places for file in (sorted(one.rglob("*.parquet")) if one.is_dir() else [one])]
+    asked = [file for place in places for file in (sorted(place.rglob("*.parquet")) if place.is_dir() else [place])]
     found = recordings.read(pieces.data) if pieces.data else []
     code = recordings.code_digest()
     left = [] if pieces.replay else recordings.left(found, code, asked, names)

@@ -107,8 +107,8 @@ _DWELL = Seam(f"{CLASSIFY}proof:CalmProof.take", _without_dwell)
 _WEAKEST = Seam(f"{CLASSIFY}proof:WEAKEST", WHATEVER)
 
 DETECTOR: dict[str, Mechanism] = {
-    one.name: one
-    for one in (
+    mechanism.name: mechanism
+    for mechanism in (
         Mechanism(
             "pool-correlation",
             "no cause is shared by a pool's nodes",

@@ -25,19 +25,19 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def page(found: Sequence[Judged], places: Sequence[str], data: str, place: str) -> str:
+def page(judgements: Sequence[Judged], places: Sequence[str], data: str, place: str) -> str:
     """The page in Markdown; the paths are those in the command."""
-    mine = [one for one in found if one.code == found[-1].code] if found else []
+    mine = [judgement for judgement in judgements if judgement.code == judgements[-1].code] if judgements else []
     words = ["slackwater", "lab", "ablate-detector", *places, "--data", data, "--page", place]
     return TEMPLATES.get_template("ablation-detector.md.jinja").render(
         command=shlex.join(words),
         found=mine,
-        others=len(found) - len(mine),
-        recordings=sorted({one.recording for one in mine}),
-        commits=Counter(one.commit or "not recorded" for one in mine),
-        machines=Counter(one.machine for one in mine),
-        minutes=sum(one.cpu_s for one in mine) / 60,
-        rows=rows(found),
+        others=len(judgements) - len(mine),
+        recordings=sorted({judgement.recording for judgement in mine}),
+        commits=Counter(judgement.commit or "not recorded" for judgement in mine),
+        machines=Counter(judgement.machine for judgement in mine),
+        minutes=sum(judgement.cpu_s for judgement in mine) / 60,
+        rows=rows(judgements),
         cells=cells,
     )
 

@@ -138,4 +138,8 @@ MECHANISMS: dict[str, Mechanism] = {
 
 def named(names: Sequence[str], balance: str) -> list[Mechanism]:
     """Those of these names, or all without any, that decide something under this balance; in the table's order."""
-    return [one for one in MECHANISMS.values() if (not names or one.name in names) and balance in one.balances]
+    return [
+        mechanism
+        for mechanism in MECHANISMS.values()
+        if (not names or mechanism.name in names) and balance in mechanism.balances
+    ]

@@ -15,12 +15,14 @@ from slackwater_lab.compare.statistics import Estimate
 TEMPLATES = templates("slackwater_lab.ablate")
 
 
-def page(found: Sequence[Line], data: str, place: str) -> str:
+def page(lines: Sequence[Line], data: str, place: str) -> str:
     """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
-    mine = of_one_state(found)
+    mine = of_one_state(lines)
     files = ["--data", data, "--page", place]
-    seeds = {seed: 1 + max(one.number for one in mine if one.seed == seed) for seed in sorted({m.seed for m in mine})}
-    balances = [word for one in dict.fromkeys(line.balance for line in mine) for word in ("--balance", one)]
+    seeds = {
+        seed: 1 + max(line.number for line in mine if line.seed == seed) for seed in sorted({m.seed for m in mine})
+    }
+    balances = [word for balance in dict.fromkeys(line.balance for line in mine) for word in ("--balance", balance)]
     return TEMPLATES.get_template("ablation.md.jinja").render(
         commands=[
             shlex.join(
@@ -30,12 +32,12 @@ def page(found: Sequence[Line], data: str, place: str) -> str:
         ],
         replay=shlex.join(["slackwater", "lab", "ablate", *files, "--replay"]),
         found=mine,
-        others=len(found) - len(mine),
-        commits=Counter(one.commit or "not recorded" for one in mine),
-        machines=Counter(one.machine for one in mine),
-        hours=sum(one.cpu_s for one in mine) / 3600,
+        others=len(lines) - len(mine),
+        commits=Counter(line.commit or "not recorded" for line in mine),
+        machines=Counter(line.machine for line in mine),
+        hours=sum(line.cpu_s for line in mine) / 3600,
         balances=summary(mine),
-        guards=[one for one in MECHANISMS.values() if one.guards],
+        guards=[mechanism for mechanism in MECHANISMS.values() if mechanism.guards],
         words=(BRINGS, LITTLE, UNSURE, HARMS),
         worse=WORSE,
         enough=ENOUGH,

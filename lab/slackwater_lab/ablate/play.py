@@ -73,7 +73,7 @@ class Beside:
     @property
     def same(self) -> list[str]:
         """Those for which there was no difference so far."""
-        return [one.name for one in self._beside]
+        return [mechanism.name for mechanism in self._beside]
 
     def __call__(
         self, state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings
@@ -83,11 +83,13 @@ class Beside:
                 return step(before, view, pool, settings)
 
         ours = decided(self._off, state)
-        found = {one.name: decided(one, self._states.get(one.name, state)) for one in self._beside}
-        self._states = {name: theirs[0] for name, theirs in found.items()}
+        found = {
+            mechanism.name: decided(mechanism, self._states.get(mechanism.name, state)) for mechanism in self._beside
+        }
+        self._states = {name: decision[0] for name, decision in found.items()}
         groups: dict[Weights, list[Mechanism]] = {_set(ours[1]): []}
-        for one in self._beside:
-            groups.setdefault(_set(found[one.name][1]), []).append(one)
+        for mechanism in self._beside:
+            groups.setdefault(_set(found[mechanism.name][1]), []).append(mechanism)
         self._beside = groups.pop(_set(ours[1]))
         for first, *others in groups.values():
             if self._copied(first.name):
@@ -126,7 +128,7 @@ class Beside:
 
 
 def _set(actions: Actions) -> Weights:
-    return frozenset((one.what, one.server, one.after) for one in actions.wanted)
+    return frozenset((change.what, change.server, change.after) for change in actions.wanted)
 
 
 def play(seed: int, number: int, balance: str, mechanisms: Sequence[Mechanism], model: Model) -> Played:
@@ -158,4 +160,4 @@ def figures(run: Simulation) -> Figures:
 def cpu_s() -> float:
     """CPU time of this process and of its copies that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -68,8 +68,8 @@ def judge(path: Path, name: str, model: Model, code: str, commit: str | None, ma
         recording=path.stem,
         off=name,
         cpu_s=round(cpu_s() - began_s, 1),
-        delays_s=[None if one.delay_s is None else round(one.delay_s, 3) for one in found.noises if one.felt],
-        unfelt_found=sum(one.delay_s is not None and not one.felt for one in found.noises),
+        delays_s=[None if noise.delay_s is None else round(noise.delay_s, 3) for noise in found.noises if noise.felt],
+        unfelt_found=sum(noise.delay_s is not None and not noise.felt for noise in found.noises),
         again=_again(recording, verdicts),
         false_episodes=found.false_episodes,
         calm_node_hours=round(found.calm_node_hours, 4),
@@ -84,9 +84,9 @@ def _again(recording: Recording, verdicts: Sequence[Verdict]) -> int:
     for noise in recording.labels:
         if noise.state == "interference":
             during = [
-                one.state == "interference"
-                for one in verdicts
-                if one.node == noise.node and noise.start_unix_s <= one.time_unix_s < noise.end_unix_s
+                verdict.state == "interference"
+                for verdict in verdicts
+                if verdict.node == noise.node and noise.start_unix_s <= verdict.time_unix_s < noise.end_unix_s
             ]
             found += max(0, sum(now and not before for before, now in pairwise([False, *during])) - 1)
     return found
@@ -97,11 +97,15 @@ def _backs_s(recording: Recording, verdicts: Sequence[Verdict]) -> list[float]:
     for noise in recording.labels:
         if noise.state != "interference":
             continue
-        of_node = [one for one in verdicts if one.node == noise.node]
-        before = [one for one in of_node if one.time_unix_s < noise.end_unix_s]
+        of_node = [verdict for verdict in verdicts if verdict.node == noise.node]
+        before = [verdict for verdict in of_node if verdict.time_unix_s < noise.end_unix_s]
         if not before or before[-1].state != "interference":
             continue
-        after = (one for one in of_node if one.time_unix_s >= noise.end_unix_s and one.state != "interference")
+        after = (
+            verdict
+            for verdict in of_node
+            if verdict.time_unix_s >= noise.end_unix_s and verdict.state != "interference"
+        )
         if (first := next(after, None)) is not None:
             found.append(round(first.time_unix_s - noise.end_unix_s, 2))
     return found
@@ -118,9 +122,11 @@ def read(path: Path) -> list[Judged]:
     return cells.read(path, Judged, FORMAT, "a recording that was judged")
 
 
-def left(found: Iterable[Judged], code: str, files: Sequence[Path], names: Sequence[str]) -> list[tuple[Path, str]]:
+def left(
+    judgements: Iterable[Judged], code: str, files: Sequence[Path], names: Sequence[str]
+) -> list[tuple[Path, str]]:
     """What is still to be judged with this code; no names: all."""
-    there = {(one.recording, one.off) for one in found if one.code == code}
+    there = {(judgement.recording, judgement.off) for judgement in judgements if judgement.code == code}
     wanted = [EVERYTHING, *(name for name in DETECTOR if not names or name in names)]
     return [(path, name) for name in wanted for path in files if (path.stem, name) not in there]
 
@@ -152,25 +158,28 @@ class Row:
     guards: str
 
 
-def rows(found: Sequence[Judged]) -> list[Row]:
+def rows(judgements: Sequence[Judged]) -> list[Row]:
     """A row for everything and each mechanism, in the table's order; of the last code in `found`."""
-    mine = [one for one in found if one.code == found[-1].code] if found else []
-    whole = {one.recording: one for one in mine if one.off == EVERYTHING}
+    mine = [judgement for judgement in judgements if judgement.code == judgements[-1].code] if judgements else []
+    whole = {judgement.recording: judgement for judgement in mine if judgement.off == EVERYTHING}
     made = []
     for name in (EVERYTHING, *DETECTOR):
-        played = [one for one in mine if one.off == name and one.recording in whole]
+        played = [judgement for judgement in mine if judgement.off == name and judgement.recording in whole]
         if played:
-            made.append(_row(name, played, [whole[one.recording] for one in played]))
+            made.append(_row(name, played, [whole[judgement.recording] for judgement in played]))
     return made
 
 
 def _row(name: str, played: Sequence[Judged], whole: Sequence[Judged]) -> Row:
     mechanism = DETECTOR.get(name)
-    delays = [delay for one in played for delay in one.delays_s]
-    pairs = list(zip(delays, (delay for one in whole for delay in one.delays_s), strict=True))
+    delays = [delay for judgement in played for delay in judgement.delays_s]
+    pairs = list(zip(delays, (delay for judgement in whole for delay in judgement.delays_s), strict=True))
     both = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     known = [delay for delay in delays if delay is not None]
-    false, verdicts = sum(one.false_episodes for one in played), sum(one.verdicts for one in played)
+    false, verdicts = (
+        sum(judgement.false_episodes for judgement in played),
+        sum(judgement.verdicts for judgement in played),
+    )
     return Row(
         name=name,
         off="nothing is off" if mechanism is None else mechanism.off,
@@ -181,12 +190,12 @@ def _row(name: str, played: Sequence[Judged], whole: Sequence[Judged]) -> Row:
         delay_median_s=_quantile(known, 0.5),
         delay_p95_s=_quantile(known, 0.95),
         delay=ratio([ours for ours, _ in both], [theirs for _, theirs in both]) if both else None,
-        unfelt_found=sum(one.unfelt_found for one in played),
-        again=sum(one.again for one in played),
+        unfelt_found=sum(judgement.unfelt_found for judgement in played),
+        again=sum(judgement.again for judgement in played),
         false_episodes=false,
-        false_interval=scores.rate_interval(false, sum(one.calm_node_hours for one in played) / 24),
-        back_median_s=_quantile([back for one in played for back in one.backs_s], 0.5),
-        brier=round(sum(one.squares for one in played) / verdicts, 4) if verdicts else None,
+        false_interval=scores.rate_interval(false, sum(judgement.calm_node_hours for judgement in played) / 24),
+        back_median_s=_quantile([back for judgement in played for back in judgement.backs_s], 0.5),
+        brier=round(sum(judgement.squares for judgement in played) / verdicts, 4) if verdicts else None,
         lines=0 if mechanism is None else lines_of(mechanism.goes),
         guards="" if mechanism is None else mechanism.guards,
     )

@@ -37,7 +37,7 @@ class Seam:
         if callable(there) != callable(theirs):
             raise SeamError(f"{self.place}: expected {'a function' if callable(theirs) else 'a value'}")
         if callable(there) and not isinstance(theirs, Argument):
-            expected, got = (list(inspect.signature(one).parameters) for one in (there, theirs))
+            expected, got = (list(inspect.signature(function).parameters) for function in (there, theirs))
             if expected != got:
                 raise SeamError(f"{self.place} takes {', '.join(expected)}: expected {', '.join(got)}")
 
@@ -66,8 +66,8 @@ def found(place: str) -> tuple[object, str]:
     *outer, name = path.split(".")
     try:
         owner: object = importlib.import_module(module)
-        for one in outer:
-            owner = getattr(owner, one)
+        for attribute in outer:
+            owner = getattr(owner, attribute)
         inspect.getattr_static(owner, name)
     except (ImportError, AttributeError) as error:
         raise SeamError(f"{place}: there is no such name in the decision code: {error}") from None
@@ -77,7 +77,9 @@ def found(place: str) -> tuple[object, str]:
 @contextmanager
 def off(seams: Sequence[Seam]) -> Iterator[None]:
     """While in it, what stands in for these names is in their place."""
-    before = [(owner, name, inspect.getattr_static(owner, name)) for owner, name in (found(one.place) for one in seams)]
+    before = [
+        (owner, name, inspect.getattr_static(owner, name)) for owner, name in (found(seam.place) for seam in seams)
+    ]
     for (owner, name, _), seam in zip(before, seams, strict=True):
         setattr(owner, name, seam.instead)
     try:

@@ -50,7 +50,11 @@ class Row:
             return ""
         if self.scenarios < ENOUGH:
             return UNSURE
-        both = [(one.low, one.high) for one in (self.mean, self.p99) if one.low is not None and one.high is not None]
+        both = [
+            (estimate.low, estimate.high)
+            for estimate in (self.mean, self.p99)
+            if estimate.low is not None and estimate.high is not None
+        ]
         if len(both) < 2:
             return UNSURE
         if any(low >= WORTH for low, _ in both):
@@ -60,15 +64,15 @@ class Row:
         return LITTLE if all(high < WORTH for _, high in both) else UNSURE
 
 
-def rows(found: Sequence[Line], balance: str) -> list[Row]:
+def rows(lines: Sequence[Line], balance: str) -> list[Row]:
     """A row for everything and for each mechanism that was played under a balance, in the table's order."""
-    mine = [one for one in found if one.balance == balance]
+    mine = [line for line in lines if line.balance == balance]
     made = []
     for name in (EVERYTHING, *MECHANISMS):
         played: dict[tuple[int, int], tuple[Line, Figures]] = {}
-        for one in mine:
-            if (figures := one.without(name)) is not None:
-                played[one.seed, one.number] = (one, figures)
+        for line in mine:
+            if (figures := line.without(name)) is not None:
+                played[line.seed, line.number] = (line, figures)
         if played:
             made.append(_row(name, list(played.values())))
     return made
@@ -85,7 +89,7 @@ def _row(name: str, played: Sequence[tuple[Line, Figures]]) -> Row:
         alone_mean=_mean(alone),
         alone_p99=_mean([figures.p99_ms / line.alone.p99_ms for line, figures in played]),
         worst_mean=max(alone),
-        worse=sum(one > WORSE for one in alone),
+        worse=sum(ratio > WORSE for ratio in alone),
         mean=_mean([figures.mean_ms / line.everything.mean_ms for line, figures in played]),
         p99=_mean([figures.p99_ms / line.everything.p99_ms for line, figures in played]),
         lines=0 if mechanism is None else lines_of(mechanism.goes),
@@ -99,6 +103,6 @@ def _mean(ratios: Sequence[float]) -> Estimate:
     return found
 
 
-def summary(found: Sequence[Line]) -> dict[str, list[Row]]:
+def summary(lines: Sequence[Line]) -> dict[str, list[Row]]:
     """By balance that was played, in the order of `BALANCES`."""
-    return {balance: made for balance in BALANCES if (made := rows(found, balance))}
+    return {balance: made for balance in BALANCES if (made := rows(lines, balance))}

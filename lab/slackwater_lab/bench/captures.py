@@ -72,12 +72,12 @@ def doubled(file: CaptureFile) -> CaptureFile:
     starts = records(content)
     if struct.unpack_from("<I", content)[0] != MAGIC_NS:
         raise LabError(f"{file.path} has no nanoseconds")
-    first, last = (RECORD.unpack_from(content, at)[0] for at in (starts[0], starts[-2]))
+    first, last = (RECORD.unpack_from(content, start)[0] for start in (starts[0], starts[-2]))
     path = file.path.with_name(f"{file.name}-doubled.pcap")
     with path.open("wb") as out:
         out.write(content[: starts[-1]])
-        for at in starts[:-1]:
-            struct.pack_into("<I", content, at, RECORD.unpack_from(content, at)[0] + last - first + 10)
+        for start in starts[:-1]:
+            struct.pack_into("<I", content, start, RECORD.unpack_from(content, start)[0] + last - first + 10)
         out.write(content[HEAD : starts[-1]])
     return CaptureFile(f"{file.name}, doubled", path, 2 * file.packets)
 

@@ -303,9 +303,9 @@ def tables(report: Report, by_nodes: dict[int, list[Result]], options: argparse.
     rows = []
     for nodes, results in by_nodes.items():
         cells = [
-            spread([100 * one.busy for one in results], ".0f"),
-            *(spread([one.ms(quantile) for one in results], ".1f") for quantile in (0.5, 0.99)),
-            spread([one.sample_us for one in results], ".1f"),
+            spread([100 * result.busy for result in results], ".0f"),
+            *(spread([result.ms(quantile) for result in results], ".1f") for quantile in (0.5, 0.99)),
+            spread([result.sample_us for result in results], ".1f"),
         ]
         rows.append((nodes, *cells, f"{results[-1].loud_found} of {results[-1].loud}"))
     report.table(("nodes", "core busy, %", "p50 ms", "p99 ms", "a Sample us", "neighbours found"), rows)
@@ -313,11 +313,11 @@ def tables(report: Report, by_nodes: dict[int, list[Result]], options: argparse.
     heads = ("nodes", "round", "Samples", "p50 ms", "p99 ms", "longest ms", "core busy", "decoding", "behind s")
     rounds = [
         (
-            *(nodes, number, one.samples, *(f"{one.ms(quantile):.1f}" for quantile in (0.5, 0.99, 1.0))),
-            *(f"{one.busy:.0%}", f"{one.decode_share:.0%}", f"{one.behind_s:.2f}", f"{one.memory_mib:.0f}"),
+            *(nodes, number, result.samples, *(f"{result.ms(quantile):.1f}" for quantile in (0.5, 0.99, 1.0))),
+            *(f"{result.busy:.0%}", f"{result.decode_share:.0%}", f"{result.behind_s:.2f}", f"{result.memory_mib:.0f}"),
         )
         for nodes, results in by_nodes.items()
-        for number, one in enumerate(results, 1)
+        for number, result in enumerate(results, 1)
     ]
     report.table((*heads, "memory MiB"), rounds)
 
@@ -326,8 +326,8 @@ def hour(report: Report, options: argparse.Namespace, model: tree.Model) -> None
     """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
     load = SampleLoad(options.hour, options.period, float("inf"), LEVELS)
     found = []
-    for number, one in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, stopped), 1):
-        found.append(f"{one.memory_mib:.0f} after {number * options.minutes / 6:g} min")
+    for number, result in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, stopped), 1):
+        found.append(f"{result.memory_mib:.0f} after {number * options.minutes / 6:g} min")
     report.add(
         f"\nMemory (MiB resident) of {options.hour} nodes over {options.minutes:g} minutes' "
         f"{options.hour * round(60 * options.minutes / options.period)} "

@@ -150,7 +150,9 @@ class Nodes:
         self._heard: asyncio.Queue[tuple[Change, float]] = asyncio.Queue()
 
     async def listen(self) -> None:
-        await self.bus.subscribe("change", lambda made: self._heard.put_nowait((made, time.perf_counter())), pool="web")
+        await self.bus.subscribe(
+            "change", lambda change: self._heard.put_nowait((change, time.perf_counter())), pool="web"
+        )
 
     async def talk(self) -> None:
         """Every node's Sample and Verdict, each period."""
@@ -198,9 +200,9 @@ class Nodes:
             watching = asyncio.create_task(asyncio.to_thread(self.shown.lowered, node))
             await asyncio.sleep(0.0)  # it watches from before the Verdict
             began_s = time.perf_counter()
-            heard_ms.append(1e3 * await self.change(node, "interference", lambda made: int(made.after or 0) < 100))
+            heard_ms.append(1e3 * await self.change(node, "interference", lambda change: int(change.after or 0) < 100))
             shown_ms.append(1e3 * (await watching - began_s))
-            await self.change(node, "calm", lambda made: made.after == 100)
+            await self.change(node, "calm", lambda change: change.after == 100)
         return shown_ms, heard_ms
 
 
@@ -226,8 +228,8 @@ def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], li
             nodes = Nodes(bus, servers, shown)
             await nodes.listen()
             talking = asyncio.create_task(nodes.talk())
-            await nodes.change("web0", "interference", lambda made: int(made.after or 0) < 100)  # all are up then
-            await nodes.change("web0", "calm", lambda made: made.after == 100)
+            await nodes.change("web0", "interference", lambda change: int(change.after or 0) < 100)  # all are up then
+            await nodes.change("web0", "calm", lambda change: change.after == 100)
             taken_ms = await nodes.episodes(rounds)
             talking.cancel()
             await bus.close()

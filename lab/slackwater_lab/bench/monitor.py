@@ -137,22 +137,22 @@ def cost(pid: int, seconds: float) -> Cost:
 Start = Callable[[Stage], tuple[Running, str]]
 
 
-def monitor(made: Stage, by_event: bool) -> tuple[Running, str]:
-    config = made.folder / "node.toml"
+def monitor(site: Stage, by_event: bool) -> tuple[Running, str]:
+    config = site.folder / "node.toml"
     config.write_text(NODE.format(period_s=PERIOD_S, by_event=str(by_event).lower()))
-    return made.start(made.server, program("slackwater-monitor"), "run", "--config", str(config)), "slackwater-monitor"
+    return site.start(site.server, program("slackwater-monitor"), "run", "--config", str(config)), "slackwater-monitor"
 
 
-def node_exporter(made: Stage) -> tuple[Running, str]:
+def node_exporter(site: Stage) -> tuple[Running, str]:
     command = (program("prometheus-node-exporter"), f"--web.listen-address={SERVER_ADDRESS}:9100", "--log.level=error")
-    return made.start(made.server, *command), "prometheus-node-exporter"
+    return site.start(site.server, *command), "prometheus-node-exporter"
 
 
-def collectd(made: Stage) -> tuple[Running, str]:
-    (made.folder / "collectd").mkdir(exist_ok=True)
-    config = made.folder / "collectd.conf"
-    config.write_text(COLLECTD.format(folder=made.folder, debian=DEBIAN, period_s=PERIOD_S))
-    return made.start(made.server, program("collectd"), "-f", "-C", str(config)), "collectd"
+def collectd(site: Stage) -> tuple[Running, str]:
+    (site.folder / "collectd").mkdir(exist_ok=True)
+    config = site.folder / "collectd.conf"
+    config.write_text(COLLECTD.format(folder=site.folder, debian=DEBIAN, period_s=PERIOD_S))
+    return site.start(site.server, program("collectd"), "-f", "-C", str(config)), "collectd"
 
 
 BY_EVENT = "slackwater-monitor, by event"
@@ -168,20 +168,20 @@ PROGRAMS: dict[str, Start] = {
 }
 
 
-def times_started(made: Stage) -> int:
-    return made.errors.read_text().count(STARTED) if made.errors.exists() else 0
+def times_started(site: Stage) -> int:
+    return site.errors.read_text().count(STARTED) if site.errors.exists() else 0
 
 
 @contextmanager
-def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator[int]:
+def running(site: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator[int]:
     """The program's process id, while it runs; it has settled."""
-    started_before = times_started(made)
-    process, name = start(made)
+    started_before = times_started(site)
+    process, name = start(site)
     try:
         pid = real_pid(process, name)
         if start in MONITORS.values():
             wait_until(
-                lambda: times_started(made) > started_before, f"the monitor logs that it {STARTED}", START_WITHIN_S
+                lambda: times_started(site) > started_before, f"the monitor logs that it {STARTED}", START_WITHIN_S
             )
         time.sleep(warm_up_s)
         yield pid
@@ -190,13 +190,13 @@ def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator
 
 
 @contextmanager
-def load(made: Stage, rate: float, seconds: float, url: str = PAGE, connections: int = CONNECTIONS) -> Iterator[None]:
+def load(site: Stage, rate: float, seconds: float, url: str = PAGE, connections: int = CONNECTIONS) -> Iterator[None]:
     """`rate` requests a second from the client's namespace for at least so long; none at a rate of zero."""
     if rate == 0:
         yield
         return
     options = ("-z", f"{seconds:.0f}s", "-q", f"{rate:g}", "-c", str(connections))
-    generator = made.start(made.client, program("oha"), "--no-tui", *options, url)
+    generator = site.start(site.client, program("oha"), "--no-tui", *options, url)
     try:
         yield
     finally:
@@ -204,18 +204,18 @@ def load(made: Stage, rate: float, seconds: float, url: str = PAGE, connections:
         generator.wait()
 
 
-def fetch(made: Stage, namespace: str, url: str) -> str:
+def fetch(site: Stage, namespace: str, url: str) -> str:
     """A page, from inside a namespace. Raises LabError."""
     code = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
-    done = subprocess.run(made.inside(namespace, sys.executable, "-c", code, url), capture_output=True, text=True)
+    done = subprocess.run(site.inside(namespace, sys.executable, "-c", code, url), capture_output=True, text=True)
     if done.returncode != 0:
         raise LabError(f"{url} does not answer: {done.stderr.strip()}")
     return done.stdout.removesuffix("\n")
 
 
-def requests_seen(made: Stage) -> float:
+def requests_seen(site: Stage) -> float:
     """What the monitor's page counted; it is on loopback of the server's namespace."""
-    page = fetch(made, made.server, "http://127.0.0.1:9465/metrics")
+    page = fetch(site, site.server, "http://127.0.0.1:9465/metrics")
     found = re.search(r"^slackwater_requests_total (\S+)", page, re.MULTILINE)
     if found is None:
         raise LabError("the monitor's page does not have the requests")
@@ -225,7 +225,7 @@ def requests_seen(made: Stage) -> float:
 # --- the parts of the report
 
 
-def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate: int) -> None:
+def side_by_side(report: Report, site: Stage, rounds: int, seconds: float, rate: int) -> None:
     """Each program alone, one after the other in each round."""
     title = f"{rate:,} requests/s" if rate else "Without traffic"
     report.add(f"\n## {title}\n")
@@ -238,60 +238,63 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     for _ in range(rounds):
         for name, start in PROGRAMS.items():
             warm_up_s = AT_REST_S if name in MONITORS and not rate else WARM_UP_S
-            with load(made, rate, WARM_UP_S + seconds + 30), running(made, start, warm_up_s) as pid:
+            with load(site, rate, WARM_UP_S + seconds + 30), running(site, start, warm_up_s) as pid:
                 if name == "node_exporter":
-                    fetch(made, made.client, METRICS)
-                    with load(made, 1 / PERIOD_S, seconds + 30, METRICS, 1):
+                    fetch(site, site.client, METRICS)
+                    with load(site, 1 / PERIOD_S, seconds + 30, METRICS, 1):
                         costs[name].append(cost(pid, seconds))
                 elif name in MONITORS:
-                    before, start_s = requests_seen(made), time.monotonic()
+                    before, start_s = requests_seen(site), time.monotonic()
                     costs[name].append(cost(pid, seconds))
-                    rates.append((requests_seen(made) - before) / (time.monotonic() - start_s))
+                    rates.append((requests_seen(site) - before) / (time.monotonic() - start_s))
                 else:
                     costs[name].append(cost(pid, seconds))
     theirs = statistics.median(each.cpu_share for each in costs["node_exporter"])
     rows = [
         (
             name,
-            spread([100 * each.cpu_share for each in of]),
-            *(spread([getattr(each, key) for each in of], ".1f") for key in ("rss_mib", "pss_mib", "wake_ups_per_s")),
-            f"{statistics.median(each.cpu_share for each in of) / theirs:.2f}" if theirs else "-",
+            spread([100 * each.cpu_share for each in measured]),
+            *(
+                spread([getattr(each, key) for each in measured], ".1f")
+                for key in ("rss_mib", "pss_mib", "wake_ups_per_s")
+            ),
+            f"{statistics.median(each.cpu_share for each in measured) / theirs:.2f}" if theirs else "-",
         )
-        for name, of in costs.items()
+        for name, measured in costs.items()
     ]
     heads = ("", "CPU, % of one core", "resident, MiB", "proportional, MiB", "wake-ups/s", "CPU to node_exporter's")
     report.table(heads, rows)
     report.add(f"\nThe monitors saw {spread(rates, ',.0f')} requests/s.")
 
 
-def bytes_per_sample(report: Report, made: Stage) -> None:
+def bytes_per_sample(report: Report, site: Stage) -> None:
     """The size of what goes over the wire once a period."""
-    command = made.inside(
-        made.server, program("slackwater-monitor"), "once", "--json", "--config", str(made.folder / "node.toml")
+    command = site.inside(
+        site.server, program("slackwater-monitor"), "once", "--json", "--config", str(site.folder / "node.toml")
     )
     done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
     if done.returncode != 0:
         raise LabError(f"`slackwater-monitor once` failed: {done.stderr.decode().strip()}")
     sample = len(done.stdout.strip())
-    with running(made, node_exporter):
-        page = len(fetch(made, made.client, METRICS))
+    with running(site, node_exporter):
+        page = len(fetch(site, site.client, METRICS))
     report.add(f"\nBytes a period: a Sample {sample:,} (JSON), a page of node_exporter {page:,}.")
 
 
-def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) -> None:
+def effect(report: Report, site: Stage, rounds: int, seconds: float, rate: int) -> None:
     """The web server's p99 with the monitor on and off, one after the other in each round, in random order."""
     p99: dict[bool, list[float]] = {False: [], True: []}
     options = ("-z", f"{seconds:.0f}s", "-q", str(rate), "-c", str(CONNECTIONS), "--latency-correction")
 
     def measured() -> float:
-        figures = oha(made, "page.html", *options)
+        figures = oha(site, "page.html", *options)
         value: float = figures["latencyPercentiles"]["p99"]
         return value * 1e3
 
     for _ in range(rounds):
         for is_on in random.sample((False, True), 2):
             if is_on:
-                with running(made, MONITORS[BY_EVENT], warm_up_s=0.0):
+                with running(site, MONITORS[BY_EVENT], warm_up_s=0.0):
                     p99[True].append(measured())
             else:
                 p99[False].append(measured())
@@ -327,9 +330,9 @@ def server_threads() -> int:
     return sum(len(list((path.parent / "task").iterdir())) for path in names)
 
 
-def start_bus(made: Stage) -> None:
+def start_bus(site: Stage) -> None:
     """A NATS of its own in the server's namespace, where the monitor finds it on loopback."""
-    made.start(made.server, program("nats-server"), "-a", "127.0.0.1", "-p", "4222")
+    site.start(site.server, program("nats-server"), "-a", "127.0.0.1", "-p", "4222")
 
 
 OPTIONS = {

@@ -32,7 +32,9 @@ APPS = ("events", "dokuwiki")
 
 
 def _noises(kinds: tuple[str, ...], *intensities: float) -> str:
-    return " ".join([*(f"--noise {kind}" for kind in kinds), *(f"--intensity {one:g}" for one in intensities)])
+    return " ".join(
+        [*(f"--noise {kind}" for kind in kinds), *(f"--intensity {intensity:g}" for intensity in intensities)]
+    )
 
 
 TRAIN_NOISES = _noises(TRAINED_KINDS, 0.6, 1.0)
@@ -117,7 +119,7 @@ def record(folder: Path, noisy_s: float, calm_s: float, only_next: bool) -> None
     while todo := list(missing(folder)):
         scene, out = todo[0]
         seconds = scene.seconds(noisy_s, calm_s)
-        print(left_text([one.seconds(noisy_s, calm_s) for one, _ in todo]), flush=True)
+        print(left_text([scene.seconds(noisy_s, calm_s) for scene, _ in todo]), flush=True)
         begin_s = time.monotonic()
         out.parent.mkdir(parents=True, exist_ok=True)
         options = shlex.split(scene.options)
@@ -158,22 +160,22 @@ def page(folder: Path) -> str:
     return "\n\n".join("\n".join(part) for part in [*parts, estimators(tails)]) + "\n"
 
 
-def judges(found: dict[str, Any]) -> list[str]:
+def judges(scores: dict[str, Any]) -> list[str]:
     """Each judge in a line."""
     rows = []
-    for name, one in found.items():
-        felt, hours, false = one["felt"], one["calm_node_hours"], one["false_episodes"]
+    for name, score in scores.items():
+        felt, hours, false = score["felt"], score["calm_node_hours"], score["false_episodes"]
         rate = false, f"{hours:.2f}", f"{per_day_at_most(false, hours):.0f}"
         rows.append((name, felt["noises"], felt["missed"], *delays(felt), *rate))
     heads = ("judge", "felt", "missed", "delay median s", "delay p95 s", "false episodes", "calm node-hours")
     return table((*heads, "a day at most"), rows)
 
 
-def kinds(name: str, one: dict[str, Any]) -> list[str]:
+def kinds(name: str, score: dict[str, Any]) -> list[str]:
     """How a judge fares with each kind of noise, and with all that it was trained on, and all others."""
     rows = []
-    for kind, its in one["by_kind"].items():
-        felt, trained = its["felt"], "yes" if kind in one["trained_on"] else "no"
+    for kind, its in score["by_kind"].items():
+        felt, trained = its["felt"], "yes" if kind in score["trained_on"] else "no"
         harm = "-" if its["harm_median"] is None else f"{its['harm_median']:.1f}"
         counts = its["noises"], harm, felt["noises"], felt["noises"] - felt["missed"]
         rows.append((kind, trained, *counts, *delays(felt)))
@@ -185,15 +187,15 @@ def delays(noises: dict[str, Any]) -> tuple[str, str]:
     return shown(noises["detection_delay_median_s"]), shown(noises["detection_delay_p95_s"])
 
 
-def disturbances(found: dict[str, Any]) -> list[str]:
+def disturbances(scores: dict[str, Any]) -> list[str]:
     """False episodes beside what is no neighbour, of each judge, and how long each lasted."""
 
     def cell(its: dict[str, Any] | None) -> str:
         return f"{its['node_s']:.0f}, {its['false_episodes']}" if its else "-"
 
-    names = sorted({kind for one in found.values() for kind in one["disturbances"]})
-    rows = [(kind, *(cell(one["disturbances"].get(kind)) for one in found.values())) for kind in names]
-    return table(("no neighbour", *(f"{name}: node-seconds, false episodes" for name in found)), rows)
+    names = sorted({kind for score in scores.values() for kind in score["disturbances"]})
+    rows = [(kind, *(cell(score["disturbances"].get(kind)) for score in scores.values())) for kind in names]
+    return table(("no neighbour", *(f"{name}: node-seconds, false episodes" for name in scores)), rows)
 
 
 def estimators(tails: dict[str, Any]) -> list[str]:
@@ -201,9 +203,9 @@ def estimators(tails: dict[str, Any]) -> list[str]:
     shares = [f"{share:.0%}" for share, _, _ in tails[APPS[0]]["random forest"]["learning_curve"]]
     rows = []
     for app, by_name in tails.items():
-        for name, one in by_name.items():
-            curve = [f"{error:.2f}" for _, error, _ in one["learning_curve"]]
-            rows.append((f"{app}, {name}", one["rows"], f"{one['paae']:.2f}", f"{one['r2']:.2f}", *curve))
+        for name, figures in by_name.items():
+            curve = [f"{error:.2f}" for _, error, _ in figures["learning_curve"]]
+            rows.append((f"{app}, {name}", figures["rows"], f"{figures['paae']:.2f}", f"{figures['r2']:.2f}", *curve))
     return table(("application, estimator", "rows", "PAAE", "R2", *shares), rows)
 
 

@@ -30,7 +30,7 @@ def sniffer_command(file: CaptureFile) -> list[str]:
     return [program("slackwater-sniffer"), "read", str(file.path), "--port", "80", "--json"]
 
 
-def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFile:
+def offline(report: Report, site: Stage, packets: int, rounds: int) -> CaptureFile:
     """Reads both captures with everything, on one core."""
     core = str(max(os.sched_getaffinity(0)))
     pinned = ["taskset", "-c", core]
@@ -38,7 +38,7 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
     kept: CaptureFile | None = None
     exchanges, rows = [], []
     for name, options in (("keep-alive", ("-c", "32")), ("short-connection", ("-c", "32", "--disable-keepalive"))):
-        file = make(made, name, packets, *options)
+        file = make(site, name, packets, *options)
         kept = kept or file
         short, twice = part(file, TSHARK_PACKETS), doubled(file)
         floor = [program("tcpdump"), "-Z", "root", "-r", str(file.path), "-w", "/dev/null"]
@@ -55,7 +55,7 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
         peaks = [peak_mib(sniffer_command(each)) for each in (file, twice)]
         times = (spread([t.wall_s for t, _ in both]), spread(walls), spread(ratios, ".2f"))
         rates = (f"{rate / 1e6:.2f}", f"{shark_rate:,.0f}", f"{rate / shark_rate:.0f}")
-        rows.append((name, f"{file.packets:,}", f"{file.mib:.0f}", *times, *rates, *(f"{one:.1f}" for one in peaks)))
+        rows.append((name, f"{file.packets:,}", f"{file.mib:.0f}", *times, *rates, *(f"{peak:.1f}" for peak in peaks)))
         summary = json.loads(both[0][1].output)
         exchanges.append(
             f"{name}: {summary['exchanges']:,} exchanges, {summary['unmatched_requests']} unmatched, "
@@ -73,12 +73,12 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
 
 
 def live_sniffer(
-    made: Stage, interface: str, buffer_mib: int, *before: str
+    site: Stage, interface: str, buffer_mib: int, *before: str
 ) -> Callable[[], tuple[dict[str, object], Usage]]:
     """Starts a live capture in the server's namespace; the result ends it and gives its summary and use."""
     command = [program("slackwater-sniffer"), "live", "-i", interface, "--port", "80", "--json"]
-    running = made.start(
-        made.server, *before, *command, "--buffer-mib", str(buffer_mib), "--user", "nobody", keep_output=True
+    running = site.start(
+        site.server, *before, *command, "--buffer-mib", str(buffer_mib), "--user", "nobody", keep_output=True
     )
     time.sleep(1)
 
@@ -96,16 +96,16 @@ def number(summary: dict[str, object], name: str) -> int:
     return value
 
 
-def replay(report: Report, made: Stage, file: CaptureFile, rounds: int, seconds: int) -> None:
+def replay(report: Report, site: Stage, file: CaptureFile, rounds: int, seconds: int) -> None:
     """Replays a capture on the veth pair at a steady rate."""
     cores = sorted(os.sched_getaffinity(0))
     rates, drops, costs, seen = [], [], [], []
     packets = REPLAY_PPS * seconds
     for _ in range(rounds):
-        end = live_sniffer(made, "wire1", 64, "taskset", "-c", str(cores[-1]))
+        end = live_sniffer(site, "wire1", 64, "taskset", "-c", str(cores[-1]))
         sender = measure(
-            made.inside(
-                made.client, "taskset", "-c", str(cores[0]), sys.executable, str(SENDER), "wire0", str(file.path),
+            site.inside(
+                site.client, "taskset", "-c", str(cores[0]), sys.executable, str(SENDER), "wire0", str(file.path),
                 "--packets", str(packets), "--pps", str(REPLAY_PPS),
             )
         )  # fmt: skip
@@ -126,14 +126,14 @@ def replay(report: Report, made: Stage, file: CaptureFile, rounds: int, seconds:
     report.table(heads, [(spread(rates, ",.0f"), spread(seen, ",.0f"), drops, spread(costs))])
 
 
-def real(report: Report, made: Stage, rounds: int, seconds: int) -> None:
+def real(report: Report, site: Stage, rounds: int, seconds: int) -> None:
     """Real requests, as many as the machine serves, with the sniffer and without."""
     without, with_sniffer, drops, costs, exchanges = [], [], [], [], []
     load = ("-z", f"{seconds}s", "-c", "32")
     for _ in range(rounds):
-        without.append(oha(made, "page.html", *load)["summary"]["requestsPerSec"])
-        end = live_sniffer(made, "eth0", 64)
-        with_sniffer.append(oha(made, "page.html", *load)["summary"]["requestsPerSec"])
+        without.append(oha(site, "page.html", *load)["summary"]["requestsPerSec"])
+        end = live_sniffer(site, "eth0", 64)
+        with_sniffer.append(oha(site, "page.html", *load)["summary"]["requestsPerSec"])
         time.sleep(0.5)
         summary, usage = end()
         drops.append(number(summary, "drops"))
@@ -145,14 +145,14 @@ def real(report: Report, made: Stage, rounds: int, seconds: int) -> None:
         f" as it can: both and the sniffer share all cores); {rounds} rounds, without and with the sniffer.\n"
     )
     heads = ("requests/s without", "with", "lost, %", "dropped", "exchanges seen", "CPU, microseconds a packet")
-    counts = [spread(one, ",.0f") for one in (without, with_sniffer, exchanges)]
+    counts = [spread(values, ",.0f") for values in (without, with_sniffer, exchanges)]
     report.table(heads, [(*counts[:2], spread(losses, ".1f"), drops, counts[2], spread(costs))])
 
 
-def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) -> None:
+def accuracy(report: Report, site: Stage, rounds: int, seconds: int, rate: int) -> None:
     """Percentiles of the sniffer against the load generator's own, open loop and far from saturation."""
     cores = sorted(os.sched_getaffinity(0))
-    pin(made, cores[-1])
+    pin(site, cores[-1])
     load = ("-z", f"{seconds}s", "-q", str(rate), "-c", "32", "--wait-ongoing-requests-after-deadline")
     starts = {"sent": (), "due": ("--latency-correction",)}
     report.add(
@@ -166,8 +166,8 @@ def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) 
     off: dict[tuple[str, str], list[float]] = {(start, name): [] for start in starts for name in ("p95", "p99")}
     for index in range(rounds):
         for start, correction in starts.items():
-            end = live_sniffer(made, "eth0", 8, "taskset", "-c", str(cores[-1]))
-            figures = oha(made, "page.php", *load, *correction, core=cores[0])
+            end = live_sniffer(site, "eth0", 8, "taskset", "-c", str(cores[-1]))
+            figures = oha(site, "page.php", *load, *correction, core=cores[0])
             time.sleep(0.5)
             summary, _ = end()
             times = summary["last_byte_ms"]

@@ -147,37 +147,37 @@ def write_site(place: Place) -> None:
         shutil.chown(path, *unprivileged_user())
 
 
-def start_server(made: Stage) -> None:
+def start_server(site: Stage) -> None:
     """Starts Apache and php-fpm, and waits until the page of each is there."""
-    place = Place(made.folder)
+    place = Place(site.folder)
     write_site(place)
-    made.start(made.server, *apache_command(place, program("apache2")))
-    made.start(made.server, *fpm_command(place, program("php-fpm8.2")))
+    site.start(site.server, *apache_command(place, program("apache2")))
+    site.start(site.server, *fpm_command(place, program("php-fpm8.2")))
     for page in ("page.html", "page.php"):
-        answers = functools.partial(is_ok, made, page)
-        wait_until(answers, f"Apache serves {page}: see {made.folder}/apache-error.log", START_WITHIN_S)
+        answers = functools.partial(is_ok, site, page)
+        wait_until(answers, f"Apache serves {page}: see {site.folder}/apache-error.log", START_WITHIN_S)
 
 
-def is_ok(made: Stage, page: str) -> bool:
-    return bool(oha(made, page, "-n", "1").get("statusCodeDistribution", {}).get("200"))
+def is_ok(site: Stage, page: str) -> bool:
+    return bool(oha(site, page, "-n", "1").get("statusCodeDistribution", {}).get("200"))
 
 
-def pin(made: Stage, core: int) -> None:
+def pin(site: Stage, core: int) -> None:
     """Keeps the servers to one core, with all their threads."""
-    found = subprocess.run(["ip", "netns", "pids", made.server], capture_output=True, text=True)
+    found = subprocess.run(["ip", "netns", "pids", site.server], capture_output=True, text=True)
     for pid in found.stdout.split():
         for task in Path(f"/proc/{pid}/task").glob("*"):
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(task.name), {core})
 
 
-def oha(made: Stage, page: str, *options: str, core: int | None = None) -> dict[str, Any]:
+def oha(site: Stage, page: str, *options: str, core: int | None = None) -> dict[str, Any]:
     """Runs the load generator to its end, on one core if one is given, and returns its own figures."""
     url = f"http://{SERVER_ADDRESS}/{page}"
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     command = [*pinned, program("oha"), "--no-tui", "--output-format", "json", *options, url]
     done = subprocess.run(
-        made.inside(made.client, *command), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DEADLINE_S
+        site.inside(site.client, *command), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DEADLINE_S
     )
     try:
         figures: dict[str, Any] = json.loads(done.stdout)

@@ -327,7 +327,7 @@ def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid
         *(
             (
                 f"heat map of {last}, read from the journal anew, median of 7 (range)",
-                f"{spread([1e3 * one for one in times], '.0f')} ms",
+                f"{spread([1e3 * seconds for seconds in times], '.0f')} ms",
                 "",
             )
             for last, times in harm.items()

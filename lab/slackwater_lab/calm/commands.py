@@ -88,10 +88,10 @@ def calm(
         settings = replace(settings, mpm="event-small", php_children=2)
     found = data.read(pieces.data) if pieces.data else []
 
-    def keep(one: Minute) -> None:
-        found.append(one)
-        pieces.keep(one)
-        _tell(one)
+    def keep(minute: Minute) -> None:
+        found.append(minute)
+        pieces.keep(minute)
+        _tell(minute)
 
     left = [] if pieces.replay else data.left(found, series_of(settings, plan), minutes)
     try:
@@ -111,33 +111,33 @@ def calm(
         sys.exit(1)
 
 
-def _tell(one: Minute) -> None:
+def _tell(minute: Minute) -> None:
     """A line for the minute, and one for each state that began in time that counts."""
     from slackwater_lab.calm.data import NOTHING
 
     progress(
-        f"minute {one.minute}: {sum(one.node_s.values()) / 3600:.2f} node-hours count,"
-        f" {one.overloaded_node_s / 3600:.2f} do not (machine overloaded), busy {max(one.busy_shares):.0%} and wait"
-        f" {max(one.waits_ms):.2f} ms at most; {one.requests} requests, {one.errors} errors;"
-        f" {', '.join(one.disturbances) or 'no disturbance'}"
+        f"minute {minute.minute}: {sum(minute.node_s.values()) / 3600:.2f} node-hours count,"
+        f" {minute.overloaded_node_s / 3600:.2f} do not (machine overloaded), busy {max(minute.busy_shares):.0%} and"
+        f" wait {max(minute.waits_ms):.2f} ms at most; {minute.requests} requests, {minute.errors} errors;"
+        f" {', '.join(minute.disturbances) or 'no disturbance'}"
     )
-    for began in (began for began in one.began if began.counts):
+    for began in (began for began in minute.began if began.counts):
         beside = "nothing was done" if began.beside == NOTHING else f"beside {began.beside}"
         progress(f"  {began.node} {began.state} after {began.after_s:.1f} s, {beside}: {'; '.join(began.why)}")
-    if left_out := sum(not began.counts for began in one.began):
+    if left_out := sum(not began.counts for began in minute.began):
         progress(f"  {left_out} states began in time that does not count")
 
 
-def _show(found: Sequence[Minute]) -> None:
+def _show(minutes: Sequence[Minute]) -> None:
     from slackwater_lab.calm.summary import reached, summary
 
-    total = summary(found)
+    total = summary(minutes)
     table = Table("beside what", "times", "node-days", "episodes", "a node-day", "95% interval", box=None)
-    for one in total["rates"]:
-        low_high = "-" if one["interval"] is None else "{:g} to {:g}".format(*one["interval"])
-        rate = "-" if one["per_node_day"] is None else f"{one['per_node_day']:g}"
+    for row in total["rates"]:
+        low_high = "-" if row["interval"] is None else "{:g} to {:g}".format(*row["interval"])
+        rate = "-" if row["per_node_day"] is None else f"{row['per_node_day']:g}"
         table.add_row(
-            one["what"], str(one["times"] or "-"), f"{one['node_days']:.3f}", str(one["episodes"]), rate, low_high
+            row["what"], str(row["times"] or "-"), f"{row['node_days']:.3f}", str(row["episodes"]), rate, low_high
         )
     console().print(table)
     click.echo(

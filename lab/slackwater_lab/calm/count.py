@@ -83,13 +83,13 @@ class Tally:
     def node_s(self) -> dict[str, float]:
         """Kind of disturbance, or `nothing` -> seconds of nodes that count."""
         whole: Counter[str] = Counter()
-        for one in self.slices:
-            if one.counts:
-                whole.update(one.node_s)
+        for part in self.slices:
+            if part.counts:
+                whole.update(part.node_s)
         return {kind: round(float(seconds), 1) for kind, seconds in sorted(whole.items())}
 
     def overloaded_node_s(self) -> float:
-        return round(float(sum(sum(one.node_s.values()) for one in self.slices if not one.counts)), 1)
+        return round(float(sum(sum(part.node_s.values()) for part in self.slices if not part.counts)), 1)
 
     def began(
         self, changes: Sequence[Change], begin_s: float, beside: Callable[[str, float], str | None]
@@ -97,7 +97,7 @@ class Tally:
         """What began in the slices; `beside` gives the disturbance of a node at a time."""
         found = []
         for change in changes:
-            inside = next((one for one in self.slices if one.begin_s <= change.mono_s < one.end_s), None)
+            inside = next((part for part in self.slices if part.begin_s <= change.mono_s < part.end_s), None)
             if inside is not None:
                 verdict = change.verdict
                 found.append(

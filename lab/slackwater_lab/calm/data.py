@@ -103,7 +103,7 @@ def read(path: Path) -> list[Minute]:
     return cells.read(path, Minute, FORMAT, "a minute of calm")
 
 
-def left(found: Sequence[Minute], series: Series, minutes: int) -> list[int]:
+def left(measured: Sequence[Minute], series: Series, minutes: int) -> list[int]:
     """Numbers of the first so many minutes of a measurement that are not measured yet."""
-    there = {one.minute for one in found if one.series == series}
+    there = {minute.minute for minute in measured if minute.series == series}
     return [number for number in range(minutes) if number not in there]

@@ -79,7 +79,9 @@ class MachineLoad:
 
     def _read(self) -> tuple[tuple[int, int], list[tuple[int, int]]]:
         try:
-            waits = [parse_schedstat(Path(f"/proc/{one.process.pid}/schedstat").read_text()) for one in self._probes]
+            waits = [
+                parse_schedstat(Path(f"/proc/{probe.process.pid}/schedstat").read_text()) for probe in self._probes
+            ]
         except OSError as error:
             raise LabError(f"how long a process waits for a processor cannot be read: {error}") from None
         return parse_stat(Path("/proc/stat").read_text()), waits

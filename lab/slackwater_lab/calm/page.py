@@ -20,25 +20,25 @@ from slackwater_lab.disturb.turn import AFTER_S
 TEMPLATES = templates("slackwater_lab.calm")
 
 
-def page(found: Sequence[Minute], data: str, place: str) -> str:
+def page(minutes: Sequence[Minute], data: str, place: str) -> str:
     """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
-    mine = summary.of_one_state(found)
+    mine = summary.of_one_state(minutes)
     files = ["--data", data, "--page", place]
     return TEMPLATES.get_template("calm.md.jinja").render(
-        commands=Counter(_command(one, files) for one in mine),
+        commands=Counter(_command(minute, files) for minute in mine),
         example=_example(files),
         replay=shlex.join(["slackwater", "lab", "calm", *files, "--replay"]),
         found=mine,
-        others=len(found) - len(mine),
+        others=len(minutes) - len(mine),
         total=summary.summary(mine),
         word=summary.reached(summary.rates(mine)[0]),
         goal_per_node_day=summary.GOAL_PER_NODE_DAY,
         goal_node_days=summary.GOAL_NODE_DAYS,
-        episodes=[(one, began) for one in mine for began in summary.episodes([one])],
-        begun=sorted(one.begun[:10] for one in mine),
-        machines=Counter(_machine(one) for one in mine),
-        fleets=Counter(_fleet(one) for one in mine),
-        commits=Counter(one.commit or "not recorded" for one in mine),
+        episodes=[(minute, began) for minute in mine for began in summary.episodes([minute])],
+        begun=sorted(minute.begun[:10] for minute in mine),
+        machines=Counter(_machine(minute) for minute in mine),
+        fleets=Counter(_fleet(minute) for minute in mine),
+        commits=Counter(minute.commit or "not recorded" for minute in mine),
         decision_code=DECISION_CODE,
         rule=RULE,
         places_per_hour=PLACES_PER_HOUR,
@@ -50,14 +50,14 @@ def page(found: Sequence[Minute], data: str, place: str) -> str:
     )
 
 
-def _command(one: Minute, files: Sequence[str]) -> str:
-    kinds = ["all"] if set(one.kinds) == set(DISTURBANCES) else one.kinds
+def _command(minute: Minute, files: Sequence[str]) -> str:
+    kinds = ["all"] if set(minute.kinds) == set(DISTURBANCES) else minute.kinds
     words = [
-        *("slackwater", "lab", "calm", "--hosts", str(one.hosts), "--pools", str(one.pools)),
-        *("--quota", f"{one.quota_cores:g}", "--period-ms", f"{1000 * one.period_s:g}"),
-        *("--load", f"{one.load:g}", "--seed", str(one.seed)),
+        *("slackwater", "lab", "calm", "--hosts", str(minute.hosts), "--pools", str(minute.pools)),
+        *("--quota", f"{minute.quota_cores:g}", "--period-ms", f"{1000 * minute.period_s:g}"),
+        *("--load", f"{minute.load:g}", "--seed", str(minute.seed)),
         *(word for kind in kinds for word in ("--disturbance", kind)),
-        *(("--per-hour", str(one.per_hour)) if kinds else ()),
+        *(("--per-hour", str(minute.per_hour)) if kinds else ()),
     ]
     return shlex.join([*words, *files])
 
@@ -67,14 +67,14 @@ def _example(files: Sequence[str]) -> str:
     return shlex.join(["slackwater", "lab", "calm", *fleet, "--disturbance", "all", *files])
 
 
-def _machine(one: Minute) -> str:
-    facts = one.machine
+def _machine(minute: Minute) -> str:
+    facts = minute.machine
     return f"{machine_of(facts)}, HAProxy {facts['haproxy']}, Apache {facts['apache']}, PHP {facts['php']}"
 
 
-def _fleet(one: Minute) -> str:
+def _fleet(minute: Minute) -> str:
     return (
-        f"{one.hosts} hosts of {one.quota_cores:g} core each {1000 * one.period_s:g} ms in {one.pools} pools,"
-        f" {one.machine['hypervisor']}; `{one.app}`, `{one.balance}`;"
-        f" full load {one.load:.0%} of the processors, {one.capacity_rps:.0f} requests/s"
+        f"{minute.hosts} hosts of {minute.quota_cores:g} core each {1000 * minute.period_s:g} ms in {minute.pools}"
+        f" pools, {minute.machine['hypervisor']}; `{minute.app}`, `{minute.balance}`;"
+        f" full load {minute.load:.0%} of the processors, {minute.capacity_rps:.0f} requests/s"
     )

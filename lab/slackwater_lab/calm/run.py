@@ -111,8 +111,8 @@ class Calm:
                 self._disturbances.finish()
                 if self._recordings is not None and samples is not None:
                     self._record(self._recordings, samples)
-        for one in self._swings:
-            one.finish()
+        for swing_load in self._swings:
+            swing_load.finish()
         controller.stop()
 
     def _record(self, folder: Path, heard: BusListener) -> None:
@@ -127,7 +127,7 @@ class Calm:
             nodes = {sample.node for sample, _ in mine}
             labels = [label for label in self._disturbances.labels if label.node in nodes]
             file = folder / f"{pool}-{begun}.parquet"
-            write(file, [one for one, _ in mine], labels, about, [at_unix_s for _, at_unix_s in mine])
+            write(file, [sample for sample, _ in mine], labels, about, [at_unix_s for _, at_unix_s in mine])
         self._progress(f"{folder}: a recording of each pool, {len(received)} Samples")
 
     def _start_load(self, minutes: Sequence[int]) -> list[swing.Swing]:
@@ -142,13 +142,15 @@ class Calm:
 
     def _answered(self) -> tuple[int, int]:
         """Requests and errors of the levels that are over: of the last seconds they are counted in the next minute."""
-        return sum(one.requests for one in self._swings), sum(one.errors for one in self._swings)
+        return sum(swing_load.requests for swing_load in self._swings), sum(
+            swing_load.errors for swing_load in self._swings
+        )
 
     def _until(self, mono_s: float) -> None:
         """Tends the load until then."""
         while (left_s := mono_s - time.monotonic()) > 0:
-            for one in self._swings:
-                one.tend()
+            for swing_load in self._swings:
+                swing_load.tend()
             time.sleep(min(0.05, left_s))
 
     def _minute(self, minute: int, begin_s: float, tally: Tally) -> None:
@@ -188,12 +190,12 @@ class Calm:
             capacity_rps=round(self._capacity_rps, 1),
             requests=requests - requests_before,
             errors=errors - errors_before,
-            disturbances=dict(Counter(one.kind for one in planned)),
+            disturbances=dict(Counter(disturbance.kind for disturbance in planned)),
             node_s=tally.node_s(),
             overloaded_node_s=tally.overloaded_node_s(),
             unjudged_node_s=tally.unjudged_node_s,
-            busy_shares=[round(one.load.busy_share, 3) for one in tally.slices],
-            waits_ms=[round(one.load.wait_ms, 3) for one in tally.slices],
+            busy_shares=[round(part.load.busy_share, 3) for part in tally.slices],
+            waits_ms=[round(part.load.wait_ms, 3) for part in tally.slices],
             began=tally.began(states.changes, begin_s, disturbances.beside),
             **data.described(self._series),
         )

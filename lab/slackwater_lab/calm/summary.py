@@ -27,31 +27,41 @@ class Rate(TypedDict):
     interval: list[float] | None
 
 
-def of_one_state(found: Sequence[Minute]) -> list[Minute]:
+def of_one_state(minutes: Sequence[Minute]) -> list[Minute]:
     """The minutes that were measured with the same decision code as the last one."""
-    return [one for one in found if one.decision_commit == found[-1].decision_commit] if found else []
+    return [minute for minute in minutes if minute.decision_commit == minutes[-1].decision_commit] if minutes else []
 
 
-def episodes(found: Sequence[Minute], *, counting: bool = True) -> list[Began]:
+def episodes(minutes: Sequence[Minute], *, counting: bool = True) -> list[Began]:
     """The false episodes: in time that counts, or in time that does not."""
-    return [began for one in found for began in one.began if began.state == "interference" and began.counts == counting]
+    return [
+        began
+        for minute in minutes
+        for began in minute.began
+        if began.state == "interference" and began.counts == counting
+    ]
 
 
-def rates(found: Sequence[Minute]) -> list[Rate]:
+def rates(minutes: Sequence[Minute]) -> list[Rate]:
     """Of all time that counts, of that without and with a disturbance, and of each kind of disturbance."""
     node_s: Counter[str] = Counter()
     times: Counter[str] = Counter()
-    for one in found:
-        for kind, seconds in one.node_s.items():
+    for minute in minutes:
+        for kind, seconds in minute.node_s.items():
             node_s[kind] += seconds  # type: ignore[assignment]
-        times.update(one.disturbances)
-    false = Counter(began.beside for began in episodes(found))
+        times.update(minute.disturbances)
+    false = Counter(began.beside for began in episodes(minutes))
     kinds = sorted({*node_s, *times} - {NOTHING})
     rows = [("all", [NOTHING, *kinds]), ("nothing was done", [NOTHING]), ("beside a disturbance", kinds)]
     rows += [(kind, [kind]) for kind in kinds]
     return [
-        _rate(what, sum(times[one] for one in of), sum(node_s[one] for one in of), sum(false[one] for one in of))
-        for what, of in rows
+        _rate(
+            what,
+            sum(times[kind] for kind in members),
+            sum(node_s[kind] for kind in members),
+            sum(false[kind] for kind in members),
+        )
+        for what, members in rows
     ]
 
 
@@ -67,11 +77,13 @@ def _rate(what: str, times: int, node_s: float, count: int) -> Rate:
     )
 
 
-def shared(found: Sequence[Minute]) -> dict[str, dict[str, int]]:
+def shared(minutes: Sequence[Minute]) -> dict[str, dict[str, int]]:
     """State that is no episode -> kind of disturbance, or `nothing` -> how many nodes began to have it."""
     return {
         state: dict(
-            Counter(began.beside for one in found for began in one.began if began.state == state and began.counts)
+            Counter(
+                began.beside for minute in minutes for began in minute.began if began.state == state and began.counts
+            )
         )
         for state in SHARED
     }
@@ -85,21 +97,21 @@ def reached(whole: Rate) -> str:
     return "yes" if high <= GOAL_PER_NODE_DAY else "no" if low > GOAL_PER_NODE_DAY else "not shown"
 
 
-def summary(found: Sequence[Minute]) -> dict[str, Any]:
+def summary(minutes: Sequence[Minute]) -> dict[str, Any]:
     """All of it, for JSON."""
     return {
-        "decision_commit": found[-1].decision_commit if found else None,
-        "minutes": len(found),
-        "rates": rates(found),
-        "goal_reached": reached(rates(found)[0]),
-        "states_of_pools": shared(found),
-        "overloaded_node_days": round(sum(one.overloaded_node_s for one in found) / DAY_S, 4),
-        "episodes_while_overloaded": len(episodes(found, counting=False)),
-        "unjudged_node_days": round(sum(one.unjudged_node_s for one in found) / DAY_S, 4),
-        "requests": sum(one.requests for one in found),
-        "errors": sum(one.errors for one in found),
-        "busy_share_mean": _mean([value for one in found for value in one.busy_shares]),
-        "wait_ms_mean": _mean([value for one in found for value in one.waits_ms]),
+        "decision_commit": minutes[-1].decision_commit if minutes else None,
+        "minutes": len(minutes),
+        "rates": rates(minutes),
+        "goal_reached": reached(rates(minutes)[0]),
+        "states_of_pools": shared(minutes),
+        "overloaded_node_days": round(sum(minute.overloaded_node_s for minute in minutes) / DAY_S, 4),
+        "episodes_while_overloaded": len(episodes(minutes, counting=False)),
+        "unjudged_node_days": round(sum(minute.unjudged_node_s for minute in minutes) / DAY_S, 4),
+        "requests": sum(minute.requests for minute in minutes),
+        "errors": sum(minute.errors for minute in minutes),
+        "busy_share_mean": _mean([value for minute in minutes for value in minute.busy_shares]),
+        "wait_ms_mean": _mean([value for minute in minutes for value in minute.waits_ms]),
     }
 
 

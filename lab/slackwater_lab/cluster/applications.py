@@ -208,8 +208,8 @@ def lay_out_mediawiki(host: Host) -> Path:
 
 
 APPLICATIONS = {
-    one.name: one
-    for one in (
+    application.name: application
+    for application in (
         Application("events", lay_out_events, tuple(f"/index.php?month={month}" for month in range(1, 13)), 250.0),
         Application("search", lay_out_search, tuple(f"/index.php?keywords={number}" for number in KEYWORDS), 8.0),
         Application(

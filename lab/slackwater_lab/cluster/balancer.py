@@ -31,7 +31,7 @@ ACCEPTS = 0x10000
 
 def pools_of(members: Sequence[Host]) -> list[str]:
     """Their pools, in order."""
-    return list(dict.fromkeys(one.pool for one in members))
+    return list(dict.fromkeys(host.pool for host in members))
 
 
 def address_of(number: int) -> str:
@@ -58,9 +58,9 @@ def configuration(
     def of_pool(number: int, pool: str) -> str:
         lines = more or {}
         servers = "\n".join(
-            f"    server {one.name} {one.address}:80 weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
-            for one in members
-            if one.pool == pool
+            f"    server {host.name} {host.address}:80 weight {BASE_WEIGHT} {lines.get(host.name, '')}".rstrip()
+            for host in members
+            if host.pool == pool
         )
         return f"""\
 frontend lab-{pool}
@@ -184,7 +184,7 @@ class Balancer:
         self.config = folder / "haproxy.cfg"
         self.port = free_port(18080)
         self.members = list(members)
-        self.urls = {pool: f"http://{address_of(at)}:{self.port}" for at, pool in enumerate(pools_of(members))}
+        self.urls = {pool: f"http://{address_of(number)}:{self.port}" for number, pool in enumerate(pools_of(members))}
         """Of each pool."""
         self.url = next(iter(self.urls.values()))
         self.program: Program | None = None
@@ -262,7 +262,7 @@ class Balancer:
 
     def set_weight(self, server: str, weight: int) -> None:
         """For the oracle: the policy that knows when the noise begins."""
-        pool = next((one.pool for one in self.members if one.name == server), POOL)
+        pool = next((host.pool for host in self.members if host.name == server), POOL)
         answer = self.ask(f"set server {pool}/{server} weight {weight}").strip()
         if answer:
             raise LabError(f"HAProxy refused weight {weight} for {server}: {answer}")

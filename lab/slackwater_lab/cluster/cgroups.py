@@ -160,5 +160,5 @@ class Cgroups:
             if not top.exists():
                 continue
             below = [folder for folder in top.rglob("*") if folder.is_dir()]
-            for folder in [*sorted(below, key=lambda found: -len(found.parts)), top]:
+            for folder in [*sorted(below, key=lambda folder: -len(folder.parts)), top]:
                 folder.rmdir()

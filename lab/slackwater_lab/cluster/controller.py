@@ -105,8 +105,8 @@ def _start_steal_shim(lab: Lab) -> None:
         lab.add(Program.start("nats-server of the steal shim", argv, LAB_DIR / "steal-shim.log"))
     else:
         lab.steal_shim.__exit__()
-    machines = {name: one for name, one in lab.machines.items() if isinstance(one, VirtualMachine)}
-    lab.steal_shim = StealShim({name: one.guest.process.pid for name, one in machines.items()}).__enter__()
+    machines = {name: machine for name, machine in lab.machines.items() if isinstance(machine, VirtualMachine)}
+    lab.steal_shim = StealShim({name: machine.guest.process.pid for name, machine in machines.items()}).__enter__()
 
 
 @contextlib.contextmanager
@@ -200,7 +200,7 @@ class Controller:
             if (journal := self.journal) is None:
                 return {}
             of_pools = [journal.latest_verdicts(pool) for pool in pools_of(self.lab.hosts)]
-            return {node: one for of_pool in of_pools for node, one in of_pool.items()}
+            return {node: verdict for of_pool in of_pools for node, verdict in of_pool.items()}
         except JournalError:
             return {}
 

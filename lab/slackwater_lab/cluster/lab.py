@@ -284,8 +284,8 @@ class Lab:
             return begun
 
         def give_up() -> None:
-            for one in waiting:
-                one.give_up()
+            for prepared in waiting:
+                prepared.give_up()
 
         for host in () if kind in stress.STRESSORS else hosts:
             more = {"address": host.address, **place(host)}
@@ -313,8 +313,8 @@ class Lab:
 
     def check(self) -> None:
         """Raises LabError when one of its programs has ended."""
-        for one in self.programs:
-            one.check()
+        for running in self.programs:
+            running.check()
         if self.steal_shim is not None:
             self.steal_shim.check()
 
@@ -326,16 +326,16 @@ class Lab:
                 load.stop()
             if self.steal_shim is not None:
                 self.steal_shim.__exit__()
-            ours = [one for one in reversed(self.programs) if not isinstance(one, GuestProgram)]
+            ours = [running for running in reversed(self.programs) if not isinstance(running, GuestProgram)]
             kinds: dict[str, list[Running]] = {}
-            for one in ours:  # those in guests end with their machine
-                kinds.setdefault(one.name.partition(" of ")[0], []).append(one)
+            for running in ours:  # those in guests end with their machine
+                kinds.setdefault(running.name.partition(" of ")[0], []).append(running)
             for alike in kinds.values():
                 if len(alike) > 1:
-                    for one in alike:
-                        one.signal(signal.SIGTERM)
-                for one in alike:
-                    one.stop()
+                    for running in alike:
+                        running.signal(signal.SIGTERM)
+                for running in alike:
+                    running.stop()
             for machine in self.machines.values():
                 machine.stop()
             sweep()

@@ -145,20 +145,20 @@ class Stream(Background):
     def finish(self) -> Requests:
         """Waits for the end of the run that is under way, and puts them all together."""
         self.__exit__()
-        return joined([one.finish() for one in self._pieces])
+        return joined([piece.finish() for piece in self._pieces])
 
 
 def joined(parts: Sequence[Requests]) -> Requests:
     """The requests of several runs as one, in order of due time."""
     lost: Counter[str] = Counter()
-    for one in parts:
-        lost.update(one.lost)
-    due_mono_s = np.concatenate([one.due_mono_s for one in parts])
+    for part in parts:
+        lost.update(part.lost)
+    due_mono_s = np.concatenate([part.due_mono_s for part in parts])
     order = np.argsort(due_mono_s, kind="stable")
     return Requests(
         due_mono_s[order],
-        np.concatenate([one.seconds for one in parts])[order],
-        np.concatenate([one.status for one in parts])[order],
+        np.concatenate([part.seconds for part in parts])[order],
+        np.concatenate([part.status for part in parts])[order],
         dict(lost),
     )
 

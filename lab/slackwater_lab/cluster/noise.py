@@ -154,19 +154,21 @@ def begin(waiting: Sequence[Prepared]) -> list[Noise]:
     """Has them all begin at the same moment, when the last has filled its buffers; they are on when this returns."""
     begun: list[Noise] = []
     try:
-        for one in waiting:
-            one.hear("filled")
-        for one in waiting:
-            assert one.process.stdin is not None
+        for prepared in waiting:
+            prepared.hear("filled")
+        for prepared in waiting:
+            assert prepared.process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # `hear` gives the reason
-                one.process.stdin.write("\n")
-                one.process.stdin.close()
-        for one in waiting:
-            one.hear("on")
+                prepared.process.stdin.write("\n")
+                prepared.process.stdin.close()
+        for prepared in waiting:
+            prepared.hear("on")
             on_mono_s, on_unix_s = time.monotonic(), time.time()
-            begun.append(Noise(one.host, one.kind, one.intensity, one.process, on_mono_s, on_unix_s))
+            begun.append(
+                Noise(prepared.host, prepared.kind, prepared.intensity, prepared.process, on_mono_s, on_unix_s)
+            )
     except LabError:
-        for one in waiting:
-            one.give_up()
+        for prepared in waiting:
+            prepared.give_up()
         raise
     return begun

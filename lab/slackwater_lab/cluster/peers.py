@@ -17,7 +17,7 @@ PORT = 18090
 def nginx_configuration(folder: Path, servers: Sequence[str], port: int) -> str:
     """`least_time` on the whole response, with the requests that wait already; no server is ever given up, as with the
     lab's HAProxy."""
-    lines = "\n".join(f"        server {one} max_fails=0;" for one in servers)
+    lines = "\n".join(f"        server {server} max_fails=0;" for server in servers)
     return f"""\
 daemon off;
 worker_processes 1;
@@ -53,7 +53,7 @@ def _nginx(folder: Path, servers: Sequence[str], port: int) -> list[str]:
 
 
 def _traefik(_folder: Path, servers: Sequence[str], port: int) -> list[str]:
-    return [program("traefik-least-time"), f"127.0.0.1:{port}", *(f"http://{one}" for one in servers)]
+    return [program("traefik-least-time"), f"127.0.0.1:{port}", *(f"http://{server}" for server in servers)]
 
 
 @dataclass(frozen=True)

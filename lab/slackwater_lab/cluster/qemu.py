@@ -40,7 +40,7 @@ def kernel() -> Path | None:
 def missing() -> list[str]:
     """What keeps a guest of this kind from being started here."""
     there = {"qemu-system-x86_64": QEMU, "busybox-static": BUSYBOX.exists(), "linux-image-cloud-amd64": kernel()}
-    return [name for name, found in there.items() if not found]
+    return [name for name, is_there in there.items() if not is_there]
 
 
 def modules(*wanted: str) -> list[Path]:
@@ -104,7 +104,7 @@ def command(
         *(
             "-M",
             "q35",
-            *(word for one in accelerators for word in ("-accel", one)),
+            *(word for accelerator in accelerators for word in ("-accel", accelerator)),
             "-cpu",
             cpu,
             "-smp",

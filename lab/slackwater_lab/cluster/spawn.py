@@ -131,10 +131,10 @@ def wait_until(
     """Waits for an event and gives the seconds it took; raises LabError after `wait_s` or when a program ended."""
     begin = time.monotonic()
     while not happened():
-        for one in watch:
-            one.check()
+        for watched in watch:
+            watched.check()
         if time.monotonic() - begin > wait_s:
-            logs = "".join(f"\n{one.name} logged:\n  {one.log_end()}" for one in watch)
+            logs = "".join(f"\n{watched.name} logged:\n  {watched.log_end()}" for watched in watch)
             raise LabError(f"waited {wait_s:g} s in vain for: {what}{logs}")
         time.sleep(poll_s)
     return time.monotonic() - begin

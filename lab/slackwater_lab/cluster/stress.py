@@ -52,7 +52,7 @@ def start(
         raise LabError(f"intensity {intensity:g}: stress-ng's {kind} works all the time, expected 1")
     workers = 2 * math.ceil(quota_cores)
     files = tempfile.TemporaryDirectory(prefix="stress-", dir=folder)
-    options = [one.format(workers=workers) for one in STRESSORS[kind]]
+    options = [option.format(workers=workers) for option in STRESSORS[kind]]
     argv = [
         *wrap,
         *(system_program("setpriv"), "--pdeathsig", "KILL", program("stress-ng"), "--quiet", *options),

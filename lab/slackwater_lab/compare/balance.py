@@ -28,10 +28,10 @@ def measured(played: Sequence[Played], command: str) -> Measurement:
     """The figures of scenarios that `PLAYERS` played. Raises ExperimentError without any."""
     if not played:
         raise ExperimentError("no scenario is played yet: expected one at least; the same command goes on")
-    felt: list[Felt] = [one.players for one in played]
+    felt: list[Felt] = [scenario.players for scenario in played]
 
     def average(name: str) -> float:
-        return plain.fmean(math.log(one[WITH[name]]["mean_ms"]) for one in felt)
+        return plain.fmean(math.log(scenario[WITH[name]]["mean_ms"]) for scenario in felt)
 
     best = min(ALONE, key=average)
 
@@ -45,15 +45,15 @@ def measured(played: Sequence[Played], command: str) -> Measurement:
             to_alone=response(WITH[name], ALONE[name]),
             to_best_worst=max(to_best),
             to_alone_worst=max(to_alone),
-            worse_than_alone=sum(one > WORSE for one in to_alone),
+            worse_than_alone=sum(ratio > WORSE for ratio in to_alone),
         )
 
-    commits = dict.fromkeys(one.commit for one in played if one.commit)
+    commits = dict.fromkeys(scenario.commit for scenario in played if scenario.commit)
     return Measurement(command, ", ".join(commits) or None, len(felt), best, {name: of(name) for name in ALONE})
 
 
 def _ratios(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> list[float]:
-    return [one[ours][key] / one[theirs][key] for one in felt]
+    return [scenario[ours][key] / scenario[theirs][key] for scenario in felt]
 
 
 def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
@@ -62,9 +62,9 @@ def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
     return Ratio(found.value, found.low, found.high)
 
 
-def page(found: Measurement) -> str:
+def page(measurement: Measurement) -> str:
     """The page of these figures, in Markdown."""
-    return templates("slackwater_lab.compare").get_template("balance.md.jinja").render(found=found, shown=_shown)
+    return templates("slackwater_lab.compare").get_template("balance.md.jinja").render(found=measurement, shown=_shown)
 
 
 def _shown(ratio: Ratio) -> str:

@@ -60,9 +60,9 @@ class Question:
                 raise ExperimentError(f"no {what} `{unknown[0]}`; there are: {', '.join(table)}")
             if not names:
                 raise ExperimentError(f"expected one {what} at least, got none")
-        for mine in self.variants.values():
-            if len(set(mine)) < len(mine):
-                raise ExperimentError(f"expected each policy once, got: {', '.join(mine)}")
+        for chosen in self.variants.values():
+            if len(set(chosen)) < len(chosen):
+                raise ExperimentError(f"expected each policy once, got: {', '.join(chosen)}")
 
     def only(self, scenarios: Sequence[str], variants: Sequence[str]) -> Question:
         """These scenarios and variants of it; empty: all. Raises ExperimentError for others."""
@@ -73,10 +73,10 @@ class Question:
         if unknown := [name for name in variants if name not in every]:
             raise ExperimentError(f"no variant `{unknown[0]}`; there are: {', '.join(every)}")
         wanted = variants or every
-        return replace(self, variants={name: [one for one in mine[name] if one in wanted] for name in mine})
+        return replace(self, variants={name: [variant for variant in mine[name] if variant in wanted] for name in mine})
 
-    def asks_for(self, one: Measured) -> bool:
-        return one.variant in self.variants.get(one.scenario, ())
+    def asks_for(self, run: Measured) -> bool:
+        return run.variant in self.variants.get(run.scenario, ())
 
 
 def scenario_of(name: str) -> Scenario:
@@ -110,7 +110,7 @@ class Piece:
         order = list(self.variants)
         random.Random(self.seed).shuffle(order)
         runs = [Run(place, self.block.round, self.block.scenario, name) for place, name in enumerate(order, start=1)]
-        return [one for one in runs if one.policy in self.wanted]
+        return [run for run in runs if run.policy in self.wanted]
 
 
 def here(hosts: HostKind) -> Block:
@@ -118,18 +118,18 @@ def here(hosts: HostKind) -> Block:
     return Block(hosts, "", 0, machine_of(machine.bare()), decision_commit())
 
 
-def refuse_other_hosts(found: Sequence[Measured], settings: LabSettings) -> None:
+def refuse_other_hosts(measured: Sequence[Measured], settings: LabSettings) -> None:
     """Raises ExperimentError where a run was measured on hosts of another number, quota or period."""
     asked = {"hosts": settings.hosts, "quota_cores": settings.quota_cores, "period_s": settings.period_s}
-    for one in found:
-        there = {key: one.machine[key] for key in asked}
-        if (one.hosts, there) != (settings.kind, asked):
+    for run in measured:
+        there = {key: run.machine[key] for key in asked}
+        if (run.hosts, there) != (settings.kind, asked):
             raise ExperimentError(
-                f"the folder has runs on other hosts ({one.hosts}, {there}): expected {settings.kind}, {asked}"
+                f"the folder has runs on other hosts ({run.hosts}, {there}): expected {settings.kind}, {asked}"
             )
 
 
-def left(found: Sequence[Measured], whole: Question, common: Block, asked: Question | None = None) -> list[Piece]:
+def left(measured: Sequence[Measured], whole: Question, common: Block, asked: Question | None = None) -> list[Piece]:
     """What is not measured yet, in order: each scenario's first round before any second, so that whoever stops early
     knows something of all. A block goes on only where and as it was begun (`common`); else it is left as it is, and
     another round is measured in its place. Blocks have the variants of `whole`, in an order of them all; those that are
@@ -139,10 +139,10 @@ def left(found: Sequence[Measured], whole: Question, common: Block, asked: Quest
     for name in asked.variants:
         wanted = frozenset(asked.variants[name])
         blocks: dict[Block, list[Measured]] = {}
-        for one in found:
-            if (one.hosts, one.scenario) == (common.hosts, name):
-                blocks.setdefault(one.block, []).append(one)
-        lacking = {block: wanted - {one.variant for one in runs} for block, runs in blocks.items()}
+        for run in measured:
+            if (run.hosts, run.scenario) == (common.hosts, name):
+                blocks.setdefault(run.block, []).append(run)
+        lacking = {block: wanted - {run.variant for run in runs} for block, runs in blocks.items()}
         partial = [block for block, variants_left in lacking.items() if variants_left]
         done = len(blocks) - len(partial)
         used = {block.round for block in blocks}
@@ -161,9 +161,9 @@ def _seed(seed: int, block: Block) -> int:
     return random.Random(f"{seed} {block.hosts} {block.scenario} {block.round}").randrange(2**31)
 
 
-def about_s(found: Sequence[Measured], block: Block) -> float:
+def about_s(measured: Sequence[Measured], block: Block) -> float:
     """How long a run of a block takes: the longest one of its scenario so far, or what its parts add up to."""
-    took = [one.took_s for one in found if (one.hosts, one.scenario) == (block.hosts, block.scenario)]
+    took = [run.took_s for run in measured if (run.hosts, run.scenario) == (block.hosts, block.scenario)]
     return max(took, default=AROUND_S + CALM_S + scenario_of(block.scenario).seconds + AFTER_S)
 
 
@@ -175,13 +175,13 @@ class Blocks:
         self._capacity_rps: dict[str, float] = {}
         self._machine: dict[str, Any] = {}
 
-    def run(self, pieces: Sequence[Piece], found: Sequence[Measured], until_mono_s: float = float("inf")) -> int:
+    def run(self, pieces: Sequence[Piece], measured: Sequence[Measured], until_mono_s: float = float("inf")) -> int:
         """How many runs are left; none is begun that would end after `until_mono_s`. A run that fails is left too.
 
         Raises LabError after some failed ones, ExperimentError, OSError.
         """
         queue = deque((piece, run) for piece in pieces for run in piece.left)
-        done, failed = list(found), 0
+        done, failed = list(measured), 0
 
         def fits(opening_s: float = 0.0) -> bool:
             return bool(queue) and time.monotonic() + opening_s + about_s(done, queue[0][0].block) <= until_mono_s

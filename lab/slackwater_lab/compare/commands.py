@@ -64,21 +64,21 @@ def compare(
     asked = names(seed, drawn) if drawn else scenarios
     rounds = rounds or (1 if drawn else 5)
     if replay:  # without names: what the folder holds
-        asked = asked or list(dict.fromkeys(one.scenario for one in found))
-        policies = policies or tuple(dict.fromkeys(one.variant for one in found))
+        asked = asked or list(dict.fromkeys(run.scenario for run in found))
+        policies = policies or tuple(dict.fromkeys(run.variant for run in found))
     question = blocks.Question(dict.fromkeys(asked or ("one",), policies or DEFAULT_POLICIES), rounds, seed)
     if not replay:
         blocks.refuse_other_hosts(found, settings)
         pieces = blocks.left(found, question, blocks.here(settings.kind))
         blocks.Blocks(folder, data, settings, progress).run(pieces, found, until(minutes))
         found = measured.read(data)
-    mine = [one for one in found if question.asks_for(one)]
+    mine = [run for run in found if question.asks_for(run)]
     planned = rounds * sum(map(len, question.variants.values()))
     complete = len(mine) >= planned
     cells = results.cells(mine)
     if json_file:
         facts = {"complete": complete, "runs": len(mine), "runs_planned": planned, "cells": cells}
-        facts |= {key: list(dict.fromkeys(getattr(one, key) for one in mine)) for key in ("commit", "capacity_rps")}
+        facts |= {key: list(dict.fromkeys(getattr(run, key) for run in mine)) for key in ("commit", "capacity_rps")}
         write_json(facts | {"machine": mine[0].machine if mine else None}, json_file)
         if json_file == "-":
             return
@@ -90,12 +90,12 @@ def compare(
         console().print(table)
 
 
-def tables(found: Sequence[dict[str, Any]]) -> list[Table]:
+def tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     """A table a scenario: medians over the rounds, with 95% intervals."""
     made = []
-    for scenario in dict.fromkeys(cell["scenario"] for cell in found):
+    for scenario in dict.fromkeys(cell["scenario"] for cell in cells):
         table = Table("policy", "rounds", *(title for _, title, _ in SHOWN), title=scenario, box=None)
-        for cell in found:
+        for cell in cells:
             if cell["scenario"] == scenario:
                 table.add_row(
                     cell["policy"], str(cell["rounds"]), *(with_interval(cell[key], form) for key, _, form in SHOWN)

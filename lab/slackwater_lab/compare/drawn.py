@@ -42,7 +42,11 @@ class Played(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def read(folder: Path, seed: int, count: int, players: Sequence[str]) -> list[Played]:
     """The first `count` scenarios of a seed that all these players have played, by number. Raises ExperimentError."""
     found = cells.read(folder / DATA, Played, FORMAT, "a scenario that was played")
-    mine = {one.number: one for one in found if one.seed == seed and one.players.keys() >= set(players)}
+    mine = {
+        scenario.number: scenario
+        for scenario in found
+        if scenario.seed == seed and scenario.players.keys() >= set(players)
+    }
     return [mine[number] for number in range(count) if number in mine]
 
 
@@ -65,7 +69,7 @@ def run(
     """
     if REFERENCE not in players:
         raise ExperimentError(f"{', '.join(players)}: expected {REFERENCE} among them, which all are held against")
-    done = {one.number for one in read(folder, seed, count, players)}
+    done = {scenario.number for scenario in read(folder, seed, count, players)}
     left = [number for number in range(count) if number not in done]
     work = partial(_play, model, seed, players, commit())
     # For a single scenario other processes, which import the whole lab, cost more than they save.
@@ -82,10 +86,10 @@ def summary(played: Sequence[Played], count: int, players: Sequence[str]) -> dic
     A ratio of 1.1 is 10% worse. Of scenarios that nobody can carry (`carried` is false) the queues grow for as long as
     they are simulated.
     """
-    rows = [_row(one, players) for one in played]
+    rows = [_row(scenario, players) for scenario in played]
     return {
         "seed": played[0].seed if played else None,
-        "commits": list(dict.fromkeys(one.commit for one in played)),
+        "commits": list(dict.fromkeys(scenario.commit for scenario in played)),
         "asked": count,
         "played": len(rows),
         "carried": sum(row["carried"] for row in rows),
@@ -118,7 +122,7 @@ def _against(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
                 "median": middle, "p5": low, "p95": high, "most": most, "worse": worse, "worse_carried": carried
             }  # fmt: skip
     found["best"] = sum(
-        row["felt"][name][MEASURES[0]] <= min(one[MEASURES[0]] for one in row["felt"].values()) for row in rows
+        row["felt"][name][MEASURES[0]] <= min(felt[MEASURES[0]] for felt in row["felt"].values()) for row in rows
     )
     return found
 
@@ -132,30 +136,30 @@ def _worst(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]
     ]
 
 
-def tables(found: Mapping[str, Any], shown: Sequence[str]) -> list[Table]:
+def tables(result: Mapping[str, Any], shown: Sequence[str]) -> list[Table]:
     """Everybody against `leastconn`, and the worst ten of those that are to be shown."""
-    title = f"against {REFERENCE}, {found['played']} of {found['asked']} scenarios, seed {found['seed']}: ratios"
+    title = f"against {REFERENCE}, {result['played']} of {result['asked']} scenarios, seed {result['seed']}: ratios"
     columns = ("player", "means/s: median", "5% to 95%", "most", "worse by 10%", "of these carried")
     everybody = Table(*columns, "p95: median", "worse", "p99: median", "worse", title=title, box=None)
-    for name, one in found["players"].items():
-        first, p95, p99 = (one.get(key) for key in (MEASURES[0], "p95_ms", "p99_ms"))
+    for name, ratios in result["players"].items():
+        first, p95, p99 = (ratios.get(key) for key in (MEASURES[0], "p95_ms", "p99_ms"))
         if first is not None:
             cells = [f"{first['median']:.2f}", f"{first['p5']:.2f} to {first['p95']:.2f}", f"{first['most']:.1f}"]
             cells += [str(first["worse"]), str(first["worse_carried"])]
             cells += [text for two in (p95, p99) for text in (f"{two['median']:.2f}", str(two["worse"]))]
             everybody.add_row(name, *cells)
-    return [everybody, *(_worst_table(name, found["worst"][name]) for name in shown if name in found["worst"])]
+    return [everybody, *(_worst_table(name, result["worst"][name]) for name in shown if name in result["worst"])]
 
 
 def _worst_table(name: str, worst: Sequence[Mapping[str, Any]]) -> Table:
     columns = ("number", "servers", "kind", "load", "noisy", "taken", "episodes s", "carried", "means/s ms", "ratio")
     table = Table(*columns, "p95 ratio", "p99 ratio", title=f"{name}: the worst {len(worst)}", box=None)
-    for one in worst:
-        setup, ratio = one["setup"], one["ratio"]
+    for row in worst:
+        setup, ratio = row["setup"], row["ratio"]
         kind = "quota, shared" if setup["machine_cores"] else "quota" if setup["quota_cores"] else "even"
-        cells = [str(one["number"]), str(setup["servers"]), kind, f"{setup['load']:.2f}"]
+        cells = [str(row["number"]), str(setup["servers"]), kind, f"{setup['load']:.2f}"]
         cells += [f"{round(setup['noisy'] * setup['servers'])}", f"{setup['taken']:.2f}"]
-        cells += [f"{setup['episode_s']:.1f}" if setup["episode_s"] else "all", "yes" if one["carried"] else "no"]
-        cells += [f"{one['ours'][MEASURES[0]]:.1f} for {one[REFERENCE][MEASURES[0]]:.1f}"]
+        cells += [f"{setup['episode_s']:.1f}" if setup["episode_s"] else "all", "yes" if row["carried"] else "no"]
+        cells += [f"{row['ours'][MEASURES[0]]:.1f} for {row[REFERENCE][MEASURES[0]]:.1f}"]
         table.add_row(*cells, *(f"{ratio[key]:.2f}" for key in (MEASURES[0], "p95_ms", "p99_ms")))
     return table

@@ -65,7 +65,7 @@ def evaluate(
         pieces.write_page(partial(evaluation_page.page, measured.read(pieces.data)))
 
 
-def _show(pieces: Sequence[Piece], found: Sequence[Measured]) -> None:
+def _show(pieces: Sequence[Piece], measured: Sequence[Measured]) -> None:
     from slackwater_lab.compare.blocks import about_s
 
     table = Table("scenario", "rounds", "runs", "about min", title="left", box=None)
@@ -73,9 +73,9 @@ def _show(pieces: Sequence[Piece], found: Sequence[Measured]) -> None:
     for name in dict.fromkeys(piece.block.scenario for piece in pieces):
         mine = [piece for piece in pieces if piece.block.scenario == name]
         runs = sum(len(piece.left) for piece in mine)
-        took_s = runs * about_s(found, mine[0].block)
+        took_s = runs * about_s(measured, mine[0].block)
         whole_s += took_s
         table.add_row(name, str(len(mine)), str(runs), f"{took_s / 60:.0f}")
     console().print(table)
     runs = sum(len(piece.left) for piece in pieces)
-    click.echo(f"together {runs} runs, about {whole_s / 3600:.1f} hours; {len(found)} runs are measured")
+    click.echo(f"together {runs} runs, about {whole_s / 3600:.1f} hours; {len(measured)} runs are measured")

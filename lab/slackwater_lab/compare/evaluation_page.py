@@ -26,7 +26,7 @@ SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 OUT = "evaluation-run"
 
 
-def page(found: Sequence[Measured], data: str, place: str) -> str:
+def page(runs: Sequence[Measured], data: str, place: str) -> str:
     """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
     command = ["slackwater", "lab", "evaluate", "--out", OUT, "--data", data, "--page", place]
     return (
@@ -35,14 +35,14 @@ def page(found: Sequence[Measured], data: str, place: str) -> str:
         .render(
             command=shlex.join(command),
             replay=shlex.join([*command[:3], *command[5:], "--replay"]),
-            found=found,
+            found=runs,
             rounds=goals.ROUNDS,
-            begun=sorted(one.begun[:10] for one in found),
-            machines=Counter(_machine(one) for one in found),
-            commits=Counter(one.commit or "not recorded" for one in found),
-            decisions=Counter(one.decision_commit or "not recorded" for one in found),
+            begun=sorted(run.begun[:10] for run in runs),
+            machines=Counter(_machine(run) for run in runs),
+            commits=Counter(run.commit or "not recorded" for run in runs),
+            decisions=Counter(run.decision_commit or "not recorded" for run in runs),
             decision_code=DECISION_CODE,
-            kinds=[_kind(hosts, [one for one in found if one.hosts == hosts]) for hosts in _kinds(found)],
+            kinds=[_kind(hosts, [run for run in runs if run.hosts == hosts]) for hosts in _kinds(runs)],
             ours=goals.OURS,
             stock=goals.STOCK,
             figures=goals.MEASURES,
@@ -51,15 +51,15 @@ def page(found: Sequence[Measured], data: str, place: str) -> str:
     )
 
 
-def _kinds(found: Sequence[Measured]) -> list[str]:
+def _kinds(runs: Sequence[Measured]) -> list[str]:
     """The goals are asked of cgroups, measured or not."""
-    return list(dict.fromkeys(["cgroup", *(one.hosts for one in found)]))
+    return list(dict.fromkeys(["cgroup", *(run.hosts for run in runs)]))
 
 
-def _kind(hosts: str, found: Sequence[Measured]) -> dict[str, Any]:
+def _kind(hosts: str, measured: Sequence[Measured]) -> dict[str, Any]:
     """Goals and tables of one kind of hosts."""
-    runs = as_runs(found)
-    names = [name for name in VARIANTS if any(one.scenario == name for one in found)]
+    runs = as_runs(measured)
+    names = [name for name in VARIANTS if any(run.scenario == name for run in measured)]
     return {
         "hosts": hosts,
         "goals": goals.of_lab(runs),
@@ -67,29 +67,29 @@ def _kind(hosts: str, found: Sequence[Measured]) -> dict[str, Any]:
             (name, [goals.against(runs, name, goals.OURS, (goals.STOCK,), key) for key in goals.MEASURES])
             for name in names
         ],
-        "scenarios": [_scenario(name, [one for one in found if one.scenario == name]) for name in names],
+        "scenarios": [_scenario(name, [run for run in measured if run.scenario == name]) for name in names],
     }
 
 
-def _scenario(name: str, found: Sequence[Measured]) -> dict[str, Any]:
+def _scenario(name: str, runs: Sequence[Measured]) -> dict[str, Any]:
     """A table: a row for each variant that was measured."""
     rows = []
     for variant in VARIANTS[name]:
-        if mine := [one for one in found if one.variant == variant]:
-            cells = [_median([one.loud[key] for one in mine], form) for key, _, form in SHOWN]
+        if mine := [run for run in runs if run.variant == variant]:
+            cells = [_median([run.loud[key] for run in mine], form) for key, _, form in SHOWN]
             rows.append((variant, mine[0].balance, len(mine), cells))
     return {
         "name": name,
         "what": SCENARIOS[name].what,
         "rows": rows,
-        "machines": dict.fromkeys(machine_of(one.machine) for one in found),
-        "commits": dict.fromkeys(one.commit or "not recorded" for one in found),
-        "rates_rps": _median([one.rate_rps for one in found], "{:.0f}".format),
+        "machines": dict.fromkeys(machine_of(run.machine) for run in runs),
+        "commits": dict.fromkeys(run.commit or "not recorded" for run in runs),
+        "rates_rps": _median([run.rate_rps for run in runs], "{:.0f}".format),
     }
 
 
-def _machine(one: Measured) -> str:
-    facts = one.machine
+def _machine(run: Measured) -> str:
+    facts = run.machine
     return (
         f"{machine_of(facts)}, HAProxy {facts['haproxy']}, Apache {facts['apache']}, PHP {facts['php']};"
         f" {facts['hosts']} hosts of {facts['quota_cores']:g} core, {facts['hypervisor']}"

@@ -154,17 +154,17 @@ def _each_figure(runs: Runs, scenario: str, others: Iterable[str]) -> list[Again
     return [against(runs, scenario, OURS, others, measure) for measure in MEASURES]
 
 
-def _none_above(what: str, goal: str, limit: float, found: Mapping[str, Sequence[Against]]) -> Goal:
+def _none_above(what: str, goal: str, limit: float, figures: Mapping[str, Sequence[Against]]) -> Goal:
     """Reached where the whole interval of each figure in each scenario is at or below the limit."""
-    rounds = {name: min(one.rounds for one in mine) for name, mine in found.items()}
+    rounds = {name: min(figure.rounds for figure in several) for name, several in figures.items()}
     short = {name: count for name, count in rounds.items() if count < ROUNDS}
-    enough = [one for name, mine in found.items() if rounds[name] >= ROUNDS for one in mine]
-    above = [one for one in enough if one.low > limit]
-    unsure = [one for one in enough if one.low <= limit < one.high]
+    enough = [figure for name, several in figures.items() if rounds[name] >= ROUNDS for figure in several]
+    above = [figure for figure in enough if figure.low > limit]
+    unsure = [figure for figure in enough if figure.low <= limit < figure.high]
     parts = [
-        f"{word}: " + ", ".join(f"`{one.scenario}` {one}" for one in some)
-        for word, some in (("surely not", above), ("not sure", unsure))
-        if some
+        f"{word}: " + ", ".join(f"`{figure.scenario}` {figure}" for figure in chosen)
+        for word, chosen in (("surely not", above), ("not sure", unsure))
+        if chosen
     ]
     if enough:
         parts.append(f"sure: {len(enough) - len(above) - len(unsure)} of {len(enough)} figures")
@@ -177,10 +177,12 @@ def _none_above(what: str, goal: str, limit: float, found: Mapping[str, Sequence
     return Goal(what, f"{goal}, with {statistics.CONFIDENCE:.0%} confidence", "; ".join(parts), reached)
 
 
-def _within(what: str, limit: float, found: Sequence[Against], beside: Sequence[Against] = ()) -> Goal:
+def _within(what: str, limit: float, figures: Sequence[Against], beside: Sequence[Against] = ()) -> Goal:
     """Reached where each figure is at or below the limit; its interval need not be. Figures `beside` are only shown."""
-    rounds = min(one.rounds for one in found)
-    parts = [str(one) for one in (*found, *beside) if one.ratio is not None]
+    rounds = min(figure.rounds for figure in figures)
+    parts = [str(figure) for figure in (*figures, *beside) if figure.ratio is not None]
     parts.append(f"{rounds} of {ROUNDS} rounds")
-    reached = None if rounds < ROUNDS else all(one.ratio is not None and one.ratio.value <= limit for one in found)
+    reached = (
+        None if rounds < ROUNDS else all(figure.ratio is not None and figure.ratio.value <= limit for figure in figures)
+    )
     return Goal(what, f"within {limit:g} times", "; ".join(parts), reached)

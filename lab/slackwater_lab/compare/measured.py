@@ -73,16 +73,16 @@ def read(path: Path) -> list[Measured]:
     return cells.read(path, Measured, FORMAT, "a run of the evaluation")
 
 
-def as_runs(found: Sequence[Measured]) -> list[dict[str, Any]]:
+def as_runs(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """For `results` and `goals`: two runs have the same round if they are of the same block."""
-    rounds = {block: number for number, block in enumerate(dict.fromkeys(one.block for one in found), start=1)}
+    rounds = {block: number for number, block in enumerate(dict.fromkeys(run.block for run in measured), start=1)}
     return [
         {
-            "round": rounds[one.block],
-            "scenario": one.scenario,
-            "policy": one.variant,
-            "calm": one.calm,
-            "loud": one.loud,
+            "round": rounds[run.block],
+            "scenario": run.scenario,
+            "policy": run.variant,
+            "calm": run.calm,
+            "loud": run.loud,
         }
-        for one in found
+        for run in measured
     ]

@@ -45,14 +45,14 @@ def answers(recorded: Recorded) -> dict[str, Any]:
     }
     if recorded.verdicts is not None:
         delays = latency.detections(recorded.verdicts, recorded.facts["neighbours"])
-        seen = [one for one in delays if one is not None]
+        seen = [delay for delay in delays if delay is not None]
         found["detected_s"] = statistics.median(seen) if seen else None
     return found
 
 
-def cells(found: Sequence[Measured]) -> list[dict[str, Any]]:
+def cells(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """Scenario x policy, for JSON: medians over rounds with intervals, and changes against every other policy."""
-    runs = as_runs(found)
+    runs = as_runs(measured)
     scenarios, policies = (list(dict.fromkeys(run[key] for run in runs)) for key in ("scenario", "policy"))
     made = []
     for scenario, policy in itertools.product(scenarios, policies):
@@ -75,14 +75,14 @@ def cells(found: Sequence[Measured]) -> list[dict[str, Any]]:
     return made
 
 
-def of(found: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, dict[str, Any]]:
+def of(runs: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, dict[str, Any]]:
     """A policy's runs of a scenario, by round."""
-    return {run["round"]: run for run in found if run["scenario"] == scenario and run["policy"] == policy}
+    return {run["round"]: run for run in runs if run["scenario"] == scenario and run["policy"] == policy}
 
 
-def versus(found: Sequence[dict[str, Any]], scenario: str, policy: str, other: str, measure: str) -> Estimate | None:
+def versus(runs: Sequence[dict[str, Any]], scenario: str, policy: str, other: str, measure: str) -> Estimate | None:
     """By which share a measure of one policy is above another's, over the rounds that both have."""
-    ours, theirs = of(found, scenario, policy), of(found, scenario, other)
+    ours, theirs = of(runs, scenario, policy), of(runs, scenario, other)
     rounds = [
         number
         for number in sorted(ours.keys() & theirs.keys())

@@ -144,14 +144,14 @@ def simulate(
         outcomes.append(requests.simulate(setup, policy, judge_by, progress))
         left_s = (time.monotonic() - began) / number * (len(plans) - number)
         progress(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
-    found = [one.as_json() for one in outcomes]
+    found = [outcome.as_json() for outcome in outcomes]
     if json_file:
         command = shlex.join(["slackwater", "lab", "simulate", *click.get_current_context().meta[GIVEN]])
         write_json({"command": command, "commit": commit(), "runs": found}, json_file)
         if json_file == "-":
             return
-    for one in tables(found):
-        console().print(one)
+    for table in tables(found):
+        console().print(table)
 
 
 def _drawn(
@@ -181,8 +181,8 @@ def _drawn(
         write_json(found, json_file)
         if json_file == "-":
             return
-    for one in drawn.tables(found, SHOWN):
-        console().print(one)
+    for table in drawn.tables(found, SHOWN):
+        console().print(table)
 
 
 RUN = ("run", "policy", "servers", "balancers", "load", "noisy")

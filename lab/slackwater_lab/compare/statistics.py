@@ -35,10 +35,10 @@ def median(values: Sequence[float], seed: int = 1) -> Estimate | None:
     other methods cannot deal with. With five rounds its ends are values of single rounds, and it holds the true median
     less often than 95 of 100 times; `count` says how many values there were.
     """
-    found = np.asarray([one for one in values if np.isfinite(one)])
+    found = np.asarray([value for value in values if np.isfinite(value)])
     if not len(found):
         return None
-    low, high = _interval((found,), lambda one, axis: np.median(one, axis=axis), seed, paired=False)
+    low, high = _interval((found,), lambda sample, axis: np.median(sample, axis=axis), seed, paired=False)
     return Estimate(float(np.median(found)), low, high, len(found))
 
 
@@ -84,10 +84,10 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate | None:
 def geometric_mean(values: Sequence[float], seed: int = 1) -> Estimate | None:
     """Of independent positive values, with the percentile bootstrap's interval; None of none. For ratios: a half and a
     double make 1."""
-    logs = np.log([one for one in values if one > 0.0])
+    logs = np.log([value for value in values if value > 0.0])
     if not len(logs):
         return None
-    low, high = _interval((logs,), lambda one, axis: np.mean(one, axis=axis), seed, paired=False)
+    low, high = _interval((logs,), lambda sample, axis: np.mean(sample, axis=axis), seed, paired=False)
     middle = math.exp(float(logs.mean()))
     if low is None or high is None:
         return Estimate(middle, None, None, len(logs))

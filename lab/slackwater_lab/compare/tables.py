@@ -51,5 +51,5 @@ def worst(cells: Sequence[dict[str, Any]], policy: str) -> Table:
     table = Table("scenario", "means/s", "p95", "p99", title=title, box=None)
     for name in order[:WORST]:
         changes = [against[name].get(key) for key in (DECIDES, "p95_ms", "p99_ms")]
-        table.add_row(name, *("-" if one is None else f"{one['value']:+.0%}" for one in changes))
+        table.add_row(name, *("-" if change is None else f"{change['value']:+.0%}" for change in changes))
     return table

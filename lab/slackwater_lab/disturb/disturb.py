@@ -144,10 +144,10 @@ class DisturbableCluster:
     def deploy_in_turn(self, host: Host | None, dearer: float) -> None:
         """The same on a host's pool, each host some time after the one before: all at once would load this machine as
         no deploy loads a site whose hosts have machines of their own."""
-        for place, one in enumerate(one for one in self.lab.hosts if one.pool == self.pool_of(host)):
+        for place, member in enumerate(member for member in self.lab.hosts if member.pool == self.pool_of(host)):
             if place:
                 threading.Event().wait(BETWEEN_DEPLOYS_S)
-            self.deploy([one], dearer)
+            self.deploy([member], dearer)
 
     def back_up(self, host: Host) -> Running:
         """A job of the host's own that packs what there is to pack, again and again, at the priority of a backup."""
@@ -167,16 +167,16 @@ class DisturbableCluster:
         return self._program(f"apache2 of {host.name}")
 
     def _program(self, name: str) -> Running:
-        return next(one for one in self.lab.programs if one.name == name)
+        return next(running for running in self.lab.programs if running.name == name)
 
     def restart(self, host: Host) -> None:
         """Takes a host out of the balance, starts its web server and monitor anew, and puts it back."""
         balancer = self.lab.balancer
         balancer.set_weight(host.name, 0)
         threading.Event().wait(DRAINED_S)
-        for one in (self.monitors[host.name], self.apache(host), self.php(host)):
-            self.lab.programs.remove(one)
-            one.stop()
+        for running in (self.monitors[host.name], self.apache(host), self.php(host)):
+            self.lab.programs.remove(running)
+            running.stop()
         self.lab.start_web_server(host)
         self.monitors[host.name] = self._start_monitor(host)
         wait_until(lambda: self.serves(host), f"pages of {host.name} after its restart", READY_S)

@@ -28,7 +28,7 @@ def levels(dice: random.Random, seconds: float, lasts_s: tuple[float, float] = L
     """Levels that together last `seconds`; the first at the middle, so that a run begins gently."""
     shortest_s, longest_s = lasts_s
     found = [Level((LOW + HIGH) / 2, min((shortest_s + longest_s) / 2, seconds))]
-    while (left := seconds - sum(one.seconds for one in found)) > 0.001:
+    while (left := seconds - sum(level.seconds for level in found)) > 0.001:
         length = dice.uniform(shortest_s, longest_s)
         found.append(Level(round(dice.uniform(LOW, HIGH), 3), left if left < length + shortest_s else round(length, 1)))
     return found
@@ -69,8 +69,8 @@ class Swing:
 
     def finish(self) -> tuple[int, int]:
         """Waits for the last requests; gives requests and errors of all levels."""
-        for one in self._begun:
-            self._count(one)
+        for load in self._begun:
+            self._count(load)
         self._begun = []
         return self.requests, self.errors
 

@@ -98,7 +98,9 @@ def timetable(
             noises.append(Neighbour(host, begin_s, end_s, next(loud), dice.choice(intensities), server_weight=weight))
         at = end + dice.uniform(*rests_s)
     base = swing.levels(dice, seconds) if share is None else [swing.Level(share, seconds)]
-    return Timetable(with_loads(base, [one for one in others if one.kind in LOADS]), noises, others)
+    return Timetable(
+        with_loads(base, [disturbance for disturbance in others if disturbance.kind in LOADS]), noises, others
+    )
 
 
 def _bag(dice: random.Random, kinds: Sequence[str]) -> Iterator[str]:

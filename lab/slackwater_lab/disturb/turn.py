@@ -21,10 +21,12 @@ AFTER_S = 3.0
 class Turn(Background):
     """Begins as it is entered and ends by itself, or when it is left. Loads are the generator's: then it only waits."""
 
-    def __init__(self, site: DisturbableCluster | None, one: Disturbance, host: Host | None, end_mono_s: float) -> None:
+    def __init__(
+        self, site: DisturbableCluster | None, disturbance: Disturbance, host: Host | None, end_mono_s: float
+    ) -> None:
         """`host`: the one that it is done to, or whose pool."""
-        super().__init__(f"{one.kind} on {host.name}" if host else one.kind)
-        self.one = one
+        super().__init__(f"{disturbance.kind} on {host.name}" if host else disturbance.kind)
+        self.disturbance = disturbance
         self._site, self._host, self._end_mono_s = site, host, end_mono_s
         self.begun_unix_s, self.begun_mono_s = time.time(), time.monotonic()
         self.ended_unix_s: float | None = None
@@ -38,9 +40,9 @@ class Turn(Background):
             self.ended_mono_s, self.ended_unix_s = time.monotonic(), time.time()
 
     def _done(self) -> contextlib.AbstractContextManager[None]:
-        if self._site is None or self.one.kind not in DISTURBERS:
+        if self._site is None or self.disturbance.kind not in DISTURBERS:
             return contextlib.nullcontext()
-        return DISTURBERS[self.one.kind](self._site, self._host, self.one.size)
+        return DISTURBERS[self.disturbance.kind](self._site, self._host, self.disturbance.size)
 
     @property
     def over(self) -> bool:
@@ -52,17 +54,21 @@ class Turn(Background):
     def label(self, node: str) -> Label:
         """For a recording; it has ended."""
         assert self.ended_unix_s is not None
-        one = self.one
+        one = self.disturbance
         after_s = 0.0 if one.kind == "overload" else AFTER_S
         return Label(node, one.kind, one.size, self.begun_unix_s, self.ended_unix_s + after_s)
 
 
-def touched(one: Disturbance, hosts: Sequence[Host]) -> list[str]:
+def touched(disturbance: Disturbance, hosts: Sequence[Host]) -> list[str]:
     """The nodes that a disturbance is done to; `*` where it has no host: all."""
-    if one.host is None:
+    if disturbance.host is None:
         return ["*"]
-    host = hosts[one.host]
-    return [other.name for other in hosts if other is host or (other.pool == host.pool and one.kind not in OF_ONE_NODE)]
+    host = hosts[disturbance.host]
+    return [
+        other.name
+        for other in hosts
+        if other is host or (other.pool == host.pool and disturbance.kind not in OF_ONE_NODE)
+    ]
 
 
 class Turns:
@@ -74,11 +80,11 @@ class Turns:
         self.labels: list[Label] = []
         """Of those that are over and forgotten."""
 
-    def begin(self, one: Disturbance, end_mono_s: float) -> None:
+    def begin(self, disturbance: Disturbance, end_mono_s: float) -> None:
         """Begins one, which ends by itself."""
         hosts = self._lab.hosts
-        turn = Turn(self._site, one, None if one.host is None else hosts[one.host], end_mono_s)
-        self._turns.append((turn.__enter__(), touched(one, hosts)))
+        turn = Turn(self._site, disturbance, None if disturbance.host is None else hosts[disturbance.host], end_mono_s)
+        self._turns.append((turn.__enter__(), touched(disturbance, hosts)))
 
     def check(self) -> None:
         """Raises LabError when one could not be done."""
@@ -92,7 +98,7 @@ class Turns:
             ended_s = turn.ended_mono_s
             return turn.begun_mono_s <= mono_s and (ended_s is None or mono_s < ended_s + AFTER_S)
 
-        return next((turn.one.kind for turn, nodes in self._turns if node in nodes and reaches(turn)), None)
+        return next((turn.disturbance.kind for turn, nodes in self._turns if node in nodes and reaches(turn)), None)
 
     def forget(self, before_mono_s: float) -> None:
         """Makes labels of those that ended before that."""

@@ -23,16 +23,16 @@ def first_reduction(history: Sequence[Snapshot], server: str, after_mono_s: floa
 
 def first_at(history: Sequence[Snapshot], server: str, weight: int, after_mono_s: float) -> float | None:
     """Seconds from an instant, when the server's weight was another, until it was `weight`; None: it never was."""
-    before = [one for one in history if one.mono_s <= after_mono_s]
+    before = [snapshot for snapshot in history if snapshot.mono_s <= after_mono_s]
     if not before or before[-1].weight[server] == weight:
         return None
-    later = (one for one in history[len(before) :] if one.weight[server] == weight)
-    return next((one.mono_s - after_mono_s for one in later), None)
+    later = (snapshot for snapshot in history[len(before) :] if snapshot.weight[server] == weight)
+    return next((snapshot.mono_s - after_mono_s for snapshot in later), None)
 
 
 def share(history: Sequence[Snapshot], server: str, begin_mono_s: float, end_mono_s: float) -> float | None:
     """The server's share of the requests between two instants; counters that fall were reset by a reload."""
-    times = [one.mono_s for one in history]
+    times = [snapshot.mono_s for snapshot in history]
     within = history[max(0, bisect.bisect_right(times, begin_mono_s) - 1) : bisect.bisect_right(times, end_mono_s)]
     done: dict[str, int] = {}
     for before, after in itertools.pairwise(within):

@@ -23,10 +23,10 @@ MEASURES = ("count", "core_share", "rss_mib")
 def look(lab: Lab) -> dict[str, dict[str, ProcessUse]]:
     """What each process of Slackwater has used so far, by part and process; monitors and wsengines are several."""
     found: dict[str, dict[str, ProcessUse | None]] = {}
-    for one in lab.programs:
+    for program in lab.programs:
         for prefix, part in PROGRAMS.items():
-            if one.name.startswith(prefix) and one.running:
-                found.setdefault(part, {})[one.name] = one.use()
+            if program.name.startswith(prefix) and program.running:
+                found.setdefault(part, {})[program.name] = program.use()
     if "serve" in found:
         for name, pid in (read_serve(STATE_DIR) or {}).get("children", {}).items():
             if isinstance(pid, int):

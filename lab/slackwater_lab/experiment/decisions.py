@@ -75,9 +75,9 @@ class AgentCheck:
 
     def __call__(self, look: Look) -> Answer:
         weights = {}
-        for one in look.servers:
-            percent = 100 if one.cpu_idle is None else max(1, math.floor(100 * min(max(one.cpu_idle, 0.0), 1.0)))
-            weights[one.server] = max(1, round(one.baseline * percent / 100))
+        for seen in look.servers:
+            percent = 100 if seen.cpu_idle is None else max(1, math.floor(100 * min(max(seen.cpu_idle, 0.0), 1.0)))
+            weights[seen.server] = max(1, round(seen.baseline * percent / 100))
         return Answer(weights)
 
 
@@ -117,15 +117,15 @@ class Outlier:
         if look.now_s >= self._next_s:
             self._next_s = look.now_s + self._interval_s
             self._sweep(look)
-        return Answer({one.server: 0 if one.server in self._until_s else one.baseline for one in look.servers})
+        return Answer({seen.server: 0 if seen.server in self._until_s else seen.baseline for seen in look.servers})
 
     def _sweep(self, look: Look) -> None:
-        for server in [one for one, until_s in self._until_s.items() if until_s <= look.now_s]:
+        for server in [server for server, until_s in self._until_s.items() if until_s <= look.now_s]:
             del self._until_s[server]
         times = {
-            one.server: one.rt_mean_ms
-            for one in look.servers
-            if one.rt_mean_ms is not None and one.requests >= self._volume and one.server not in self._until_s
+            seen.server: seen.rt_mean_ms
+            for seen in look.servers
+            if seen.rt_mean_ms is not None and seen.requests >= self._volume and seen.server not in self._until_s
         }
         out = self._beyond(times)
         for server in times.keys() - set(out):
@@ -143,7 +143,9 @@ class Outlier:
         mean, deviation = statistics.fmean(times.values()), statistics.pstdev(times.values())
         limit_ms = mean + self._factors[len(times) < 5] * deviation
         slow_ms = self._times * statistics.median(times.values())
-        return sorted((one for one in times if times[one] > max(limit_ms, slow_ms)), key=lambda one: -times[one])
+        return sorted(
+            (server for server in times if times[server] > max(limit_ms, slow_ms)), key=lambda server: -times[server]
+        )
 
 
 @dataclass(frozen=True)
@@ -163,15 +165,15 @@ class Oracle:
     ROOM = 0.95
 
     def __call__(self, look: Look) -> Answer:
-        base = {one.server: one.baseline for one in look.servers}
-        if self.drains and not any(one.noisy for one in look.servers):
+        base = {seen.server: seen.baseline for seen in look.servers}
+        if self.drains and not any(seen.noisy for seen in look.servers):
             return Answer(base)
         if look.load is None:
-            drained = {one.server: 0 if one.noisy else one.baseline for one in look.servers}
+            drained = {seen.server: 0 if seen.noisy else seen.baseline for seen in look.servers}
             return Answer(drained if any(drained.values()) else base)
         total = look.load * sum(base.values())
-        able = [float(one.baseline if one.capacity is None else one.capacity) for one in look.servers]
-        quiet = [0.0 if one.noisy else mu for one, mu in zip(look.servers, able, strict=True)]
+        able = [float(seen.baseline if seen.capacity is None else seen.capacity) for seen in look.servers]
+        quiet = [0.0 if seen.noisy else mu for seen, mu in zip(look.servers, able, strict=True)]
         if self.drains and total <= self.ROOM * sum(quiet):
             able = quiet
         if sum(able) <= 0.0:
@@ -180,7 +182,9 @@ class Oracle:
         if weights_mean(self.balance) == "concurrency":
             wanted = [in_flight(rate / mu) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
         most = max(wanted)
-        return Answer({one.server: round(one.baseline * w / most) for one, w in zip(look.servers, wanted, strict=True)})
+        return Answer(
+            {seen.server: round(seen.baseline * w / most) for seen, w in zip(look.servers, wanted, strict=True)}
+        )
 
 
 class WebServerOnly:
@@ -198,10 +202,10 @@ class WebServerOnly:
         self._until_s: dict[str, float] = {}
 
     def __call__(self, look: Look) -> Answer:
-        for one in _slow(look):
-            self._until_s[one] = look.now_s + self.LEAVE_AFTER_S
-        slow = [one.server for one in look.servers if look.now_s < self._until_s.get(one.server, -math.inf)]
-        return Answer({one.server: one.baseline for one in look.servers}, _knobs(slow, len(look.servers)))
+        for server in _slow(look):
+            self._until_s[server] = look.now_s + self.LEAVE_AFTER_S
+        slow = [seen.server for seen in look.servers if look.now_s < self._until_s.get(seen.server, -math.inf)]
+        return Answer({seen.server: seen.baseline for seen in look.servers}, _knobs(slow, len(look.servers)))
 
 
 KNOBS: dict[str, tuple[int, int]] = {
@@ -217,7 +221,7 @@ first asked for: what became of a full Apache is only known when the requests be
 
 def _slow(look: Look) -> list[str]:
     """Servers with interference."""
-    return [one.server for one in look.servers if one.verdict is not None and one.verdict.state == "interference"]
+    return [seen.server for seen in look.servers if seen.verdict is not None and seen.verdict.state == "interference"]
 
 
 def _knobs(slow: Sequence[str], servers: int) -> dict[str, dict[str, int]]:

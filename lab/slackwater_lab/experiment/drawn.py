@@ -40,17 +40,23 @@ def named(name: str) -> Scenario | None:
 
 
 def _by(kind: str, neighbours: Sequence[Neighbour]) -> tuple[Neighbour, ...]:
-    return tuple(replace(one, kind=kind, lost=None if kind in FLOODS else one.lost) for one in neighbours)
+    return tuple(
+        replace(neighbour, kind=kind, lost=None if kind in FLOODS else neighbour.lost) for neighbour in neighbours
+    )
 
 
 def drawn(seed: int, number: int) -> Scenario:
     """One of three hosts' neighbours at random: how many there are, of which kind and share, and when; and the load."""
     dice = random.Random(f"{seed} {number}")
-    neighbours = [one for host in dice.sample(range(HOSTS), dice.randint(1, HOSTS)) for one in _beside(host, dice)]
+    neighbours = [
+        neighbour for host in dice.sample(range(HOSTS), dice.randint(1, HOSTS)) for neighbour in _beside(host, dice)
+    ]
     load = round(dice.uniform(0.2, 0.8), 2)
-    beside = {one.host for one in neighbours}
+    beside = {neighbour.host for neighbour in neighbours}
     what = f"drawn: {len(neighbours)} episodes beside {len(beside)} of {HOSTS}, {load:.0%} load"
-    return Scenario(what, tuple(sorted(neighbours, key=lambda one: one.begin_s)), seconds=SECONDS, load=load)
+    return Scenario(
+        what, tuple(sorted(neighbours, key=lambda neighbour: neighbour.begin_s)), seconds=SECONDS, load=load
+    )
 
 
 def _beside(host: int, dice: random.Random) -> list[Neighbour]:

@@ -58,7 +58,7 @@ def _fitted_weight(tried: Sequence[tuple[float, float]], lost: float) -> float:
     The line's slope is drawn towards `SLOPE`, so that measurements that contradict each other do not turn it.
     """
     rows = [(1.0, math.log(weight)) for weight, _ in tried] + [(0.0, SLOPE_WEIGHT)]
-    values = [_logit(found) for _, found in tried] + [SLOPE_WEIGHT * SLOPE]
+    values = [_logit(share) for _, share in tried] + [SLOPE_WEIGHT * SLOPE]
     intercept, slope = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
     log_weight = (_logit(lost) - intercept) / max(slope, LEAST_SLOPE)
     return math.exp(min(max(log_weight, math.log(LEAST_WEIGHT)), math.log(MOST_WEIGHT)))

@@ -60,7 +60,11 @@ class PolicyRunner:
     @property
     def knob_changes(self) -> Sequence[Change]:
         """What was changed in web servers."""
-        return [one for one in self.changes.heard if one.by == WSENGINE and one.applied] if self.changes else []
+        return (
+            [change for change in self.changes.heard if change.by == WSENGINE and change.applied]
+            if self.changes
+            else []
+        )
 
     def listen(self) -> None:
         """To monitors and detector, until the end of the run."""
@@ -76,9 +80,9 @@ class PolicyRunner:
 
     def check(self) -> None:
         """Raises LabError when it cannot go on."""
-        for one in (self.listener, self.judged, self.changes, self.working):
-            if one is not None:
-                one.check()
+        for background in (self.listener, self.judged, self.changes, self.working):
+            if background is not None:
+                background.check()
 
     def end(self) -> None:
         self.stack.close()
@@ -192,11 +196,13 @@ def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) ->
     """What one interval's Samples show of each server; `weights` are those of now."""
     seen = []
     for server, weight in weights.items():
-        mine = [one for one in samples if one.node == server]
-        counts = [(one.traffic.rps or 0.0) * one.period_s if one.traffic else 0.0 for one in mine]
-        times = [one.traffic.rt_mean_ms if one.traffic else None for one in mine]
+        mine = [sample for sample in samples if sample.node == server]
+        counts = [(sample.traffic.rps or 0.0) * sample.period_s if sample.traffic else 0.0 for sample in mine]
+        times = [sample.traffic.rt_mean_ms if sample.traffic else None for sample in mine]
         timed = [(count, ms) for count, ms in zip(counts, times, strict=True) if ms is not None and count > 0]
-        used = [one.cpu.utilisation for one in mine if one.cpu is not None and one.cpu.utilisation is not None]
+        used = [
+            sample.cpu.utilisation for sample in mine if sample.cpu is not None and sample.cpu.utilisation is not None
+        ]
         whole = math.fsum(count for count, _ in timed)
         seen.append(
             Seen(

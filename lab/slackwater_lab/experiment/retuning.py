@@ -144,14 +144,14 @@ class WebServerRunner(PolicyRunner):
         try:
             while not await asyncio.to_thread(over.wait, INTERVAL_S):
                 now_s = time.monotonic()
-                for one in orders.due(decide(self._look(now_s)).knobs, now_s):
-                    await bus.publish(one, headers=signer.headers)
+                for new_order in orders.due(decide(self._look(now_s)).knobs, now_s):
+                    await bus.publish(new_order, headers=signer.headers)
         finally:
             await bus.flush()
             await bus.close()
 
     def _look(self, now_s: float) -> Look:
-        latest: dict[str, Verdict] = {one.node: one for one in self.verdicts or ()}
+        latest: dict[str, Verdict] = {verdict.node: verdict for verdict in self.verdicts or ()}
         return Look(now_s, [Seen(host.name, BASE_WEIGHT, verdict=latest.get(host.name)) for host in self.lab.hosts])
 
 

@@ -64,7 +64,7 @@ class Neighbours:
         self._lab, self._clock = lab, clock
         self._weights = weights or {}
         self._at_s = math.inf
-        alike = itertools.groupby(sorted(neighbours, key=lambda one: one.begin_s), self._what)
+        alike = itertools.groupby(sorted(neighbours, key=lambda neighbour: neighbour.begin_s), self._what)
         self._left = [(what, list(together)) for what, together in alike][::-1]
         self._waiting: deque[tuple[list[Neighbour], PreparedNoise]] = deque()
         self._now: list[tuple[Neighbour, Noise]] = []
@@ -76,9 +76,15 @@ class Neighbours:
         """Their times count from then on. `changed` gets the share that is lost now, by host."""
         self._at_s, self._changed = at_mono_s, changed
 
-    def _what(self, one: Neighbour) -> _What:
-        weight = self._weights.get(one, NEIGHBOUR_WEIGHT)
-        return _What(one.begin_s, one.kind, one.intensity, one.end_s - one.begin_s + MARGIN_S, weight)
+    def _what(self, neighbour: Neighbour) -> _What:
+        weight = self._weights.get(neighbour, NEIGHBOUR_WEIGHT)
+        return _What(
+            neighbour.begin_s,
+            neighbour.kind,
+            neighbour.intensity,
+            neighbour.end_s - neighbour.begin_s + MARGIN_S,
+            weight,
+        )
 
     def tend(self) -> None:
         """Call it often after `start`. Raises LabError when a neighbour ended by itself."""
@@ -97,29 +103,31 @@ class Neighbours:
         if after != before:
             self._changed(after)
 
-    def _prepare(self, at: float) -> None:
+    def _prepare(self, now_s: float) -> None:
         """Those that begin soon, but no two that need memory beside the same host."""
-        while self._left and at >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1]):
+        while (
+            self._left and now_s >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1])
+        ):
             what, together = self._left.pop()
-            hosts = [self._lab.hosts[one.host] for one in together]
+            hosts = [self._lab.hosts[neighbour.host] for neighbour in together]
             prepared = self._lab.prepare_noise(hosts, what.kind, what.intensity, what.seconds, what.weight)
             self._waiting.append((together, prepared))
 
     def _waits_beside(self, together: Sequence[Neighbour]) -> bool:
         """Whether another waits beside one of these hosts."""
-        taken = {one.host for waiting, _ in self._waiting for one in waiting}
-        return any(one.host in taken for one in together)
+        taken = {neighbour.host for waiting, _ in self._waiting for neighbour in waiting}
+        return any(neighbour.host in taken for neighbour in together)
 
     def _set_weights(self, begun: Sequence[Neighbour]) -> None:
-        for one in begun:
-            if one.server_weight != BASE_WEIGHT:
-                self._lab.balancer.set_weight(self._lab.hosts[one.host].name, one.server_weight)
+        for neighbour in begun:
+            if neighbour.server_weight != BASE_WEIGHT:
+                self._lab.balancer.set_weight(self._lab.hosts[neighbour.host].name, neighbour.server_weight)
 
     def _lost(self) -> dict[int, float]:
         """What is taken now, by host."""
         found: dict[int, float] = {}
-        for one, _ in self._now:
-            found[one.host] = max(found.get(one.host, 0.0), one.thought_lost)
+        for neighbour, _ in self._now:
+            found[neighbour.host] = max(found.get(neighbour.host, 0.0), neighbour.thought_lost)
         return found
 
     def _stop(self, pair: tuple[Neighbour, Noise]) -> None:
@@ -223,7 +231,7 @@ def _measured(
 
         neighbours.start(on_s, changed)
         stack.callback(neighbours.stop)
-        surges = sorted(scenario.surges, key=lambda one: one.begin_s, reverse=True)
+        surges = sorted(scenario.surges, key=lambda surge: surge.begin_s, reverse=True)
         end_s = on_s + scenario.seconds + scenario.after_s
         while time.monotonic() < end_s:
             neighbours.tend()
@@ -236,7 +244,7 @@ def _measured(
                 loads.append(lab.load(rate, more.end_s - more.begin_s, runner.url))
             time.sleep(POLL_S)
         costs = cost.between(before, cost.look(lab), time.monotonic() - before_s)
-        requests = joined([one.finish() for one in loads])
+        requests = joined([load.finish() for load in loads])
     past = sorted(neighbours.past, key=lambda noise: noise.on_mono_s)
     off_s = max(noise.off_mono_s or noise.on_mono_s for noise in past)
     weights = [
@@ -273,8 +281,13 @@ def _measured(
             "cost": costs,
             "retries": lab.balancer.retries() - retries,
             "turned": [
-                {"at_s": one.time_unix_s - begin_unix_s, "node": one.target, "what": one.what, "after": one.after}
-                for one in runner.knob_changes
+                {
+                    "at_s": change.time_unix_s - begin_unix_s,
+                    "node": change.target,
+                    "what": change.what,
+                    "after": change.after,
+                }
+                for change in runner.knob_changes
             ],
         },
     )
@@ -285,16 +298,16 @@ def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tupl
     """Verdicts as they are recorded: (seconds from the run's begin, server, state) in order of time."""
     if verdicts is None:
         return None
-    return sorted((one.time_unix_s - begin_unix_s, one.node, str(one.state)) for one in verdicts)
+    return sorted((verdict.time_unix_s - begin_unix_s, verdict.node, str(verdict.state)) for verdict in verdicts)
 
 
 def aims_of(lab: Lab, scenario: Scenario) -> dict[Neighbour, Aim]:
     """The weight of each neighbour that is to take a stated share. Raises LabError where one does not."""
     found = {}
-    for one in scenario.neighbours:
-        if one.lost is not None:
-            quota = scenario.quotas[one.host] if scenario.quotas else lab.settings.quota_cores
-            found[one] = aim(lab, lab.hosts[one.host], one.kind, one.lost, quota)
+    for neighbour in scenario.neighbours:
+        if neighbour.lost is not None:
+            quota = scenario.quotas[neighbour.host] if scenario.quotas else lab.settings.quota_cores
+            found[neighbour] = aim(lab, lab.hosts[neighbour.host], neighbour.kind, neighbour.lost, quota)
     return found
 
 

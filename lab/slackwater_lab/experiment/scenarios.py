@@ -70,14 +70,14 @@ class Scenario:
     @property
     def hosts(self) -> frozenset[int]:
         """Who has a neighbour at some time."""
-        return frozenset(one.host for one in self.neighbours)
+        return frozenset(neighbour.host for neighbour in self.neighbours)
 
 
 def _all_of(*hosts: int, seconds: float = 20.0, lost: float = 0.5) -> tuple[Neighbour, ...]:
     return tuple(Neighbour(host, 0.0, seconds, lost=lost) for host in hosts)
 
 
-BURSTS = tuple(Neighbour(0, at, at + 2.0) for at in (0.0, 7.0, 14.0, 21.0))
+BURSTS = tuple(Neighbour(0, begin_s, begin_s + 2.0) for begin_s in (0.0, 7.0, 14.0, 21.0))
 RAMP = tuple(
     Neighbour(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
 )

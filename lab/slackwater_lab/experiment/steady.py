@@ -72,8 +72,8 @@ def wait_for(
         if left_s <= 0:
             return False
         lab.check()
-        for one in (*([load] if load else []), *noises):
-            one.check()
+        for running in (*([load] if load else []), *noises):
+            running.check()
         time.sleep(min(left_s, LOOK_S))
     return True
 
@@ -97,12 +97,12 @@ def set_weights(lab: Lab, weights: dict[str, int]) -> None:
 
 def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
     """Ends the lab's programs of this name, all at a time."""
-    mine = [one for one in lab.programs if one.name.startswith(prefix)]
-    for one in mine:
-        one.signal(signal.SIGTERM)
-    for one in mine:
-        one.stop(wait_s)
-        lab.programs.remove(one)
+    mine = [program for program in lab.programs if program.name.startswith(prefix)]
+    for program in mine:
+        program.signal(signal.SIGTERM)
+    for program in mine:
+        program.stop(wait_s)
+        lab.programs.remove(program)
 
 
 def shown(value: float | None, form: str = ".1f") -> str:

@@ -44,8 +44,8 @@ def least_cost(
     able = np.stack([np.sum(loads <= most, axis=1) for _, most in options])
     costs = np.empty(able.shape)
     in_time, least = np.full(loads.shape, np.inf), np.full(loads.shape, np.inf)
-    for number, (one, most) in enumerate(options):
-        there = cost(one, loads)
+    for number, (option, most) in enumerate(options):
+        there = cost(option, loads)
         costs[number] = there.mean(axis=1)
         in_time = np.where(loads <= most, np.minimum(in_time, there), in_time)
         least = np.minimum(least, there)

@@ -43,7 +43,8 @@ def compare(name: str, seeds: int, curve: str, json_file: str | None) -> None:
     figures = TABLES[name](range(1, seeds + 1), curve, progress)
     if json_file:
         write_json(
-            {"table": name, "seeds": seeds, "curve": curve, "figures": [one.as_json() for one in figures]}, json_file
+            {"table": name, "seeds": seeds, "curve": curve, "figures": [figure.as_json() for figure in figures]},
+            json_file,
         )
         if json_file == "-":
             return
@@ -51,7 +52,7 @@ def compare(name: str, seeds: int, curve: str, json_file: str | None) -> None:
     for figure in figures:
         table.add_row(*cells(figure))
     console().print(table)
-    claimed = [one.reached() for one in figures if one.reached() is not None]
+    claimed = [figure.reached() for figure in figures if figure.reached() is not None]
     click.echo(f"{sum(map(bool, claimed))} of {len(claimed)} claims reached")
 
 
@@ -62,10 +63,10 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
         try:
-            numbers = tuple(float(one) for one in value.split(","))
+            numbers = tuple(float(text) for text in value.split(","))
         except ValueError:
             numbers = ()
-        if not numbers or not all(0.0 <= one < float("inf") for one in numbers):
+        if not numbers or not all(0.0 <= number < float("inf") for number in numbers):
             self.fail(f"`{value}`: expected numbers with commas, such as 10,50.5", param, ctx)
         return numbers
 
@@ -118,7 +119,9 @@ def plan(
     of = hardware(curve, cores, clocks_mhz, busy_w=busy_w, base_w=0.0, idle_w=idle_w)
     steps = plan_of(policy, of, Service(work_ms, target_ms, base_ms), load, step_s, seed)
     if json_file:
-        write_json({"policy": policy, "curve": curve, "steps": [msgspec.to_builtins(one) for one in steps]}, json_file)
+        write_json(
+            {"policy": policy, "curve": curve, "steps": [msgspec.to_builtins(step) for step in steps]}, json_file
+        )
         if json_file == "-":
             return
     table = Table("requests/s", "cores", "MHz", "of the time", "p95 ms", "seconds in target", "W", "W with all")

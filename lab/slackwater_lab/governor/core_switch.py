@@ -64,10 +64,10 @@ class Run:
     jobs_s: dict[str, float]
 
 
-def run(policy: Policy, of: Hardware, interval_s: int, seed: int, work_s: dict[str, float] | None = None) -> Run:
+def run(policy: Policy, processor: Hardware, interval_s: int, seed: int, work_s: dict[str, float] | None = None) -> Run:
     """Until the jobs are done; `work_s`: of each job with all its threads, by default its time in the report."""
     random = np.random.default_rng([seed, interval_s])
-    server = FluidServer(of, RPS_OF_A_CORE, BASE_MS)
+    server = FluidServer(processor, RPS_OF_A_CORE, BASE_MS)
     left = dict(work_s or {name: time_s for name, (time_s, _) in JOBS.items()})
     begun_s = 0.0
     jobs_s: dict[str, float] = {}
@@ -80,7 +80,7 @@ def run(policy: Policy, of: Hardware, interval_s: int, seed: int, work_s: dict[s
         late = asked = 0.0
         for _ in range(parts):
             cores = len(action.cores)
-            now = Configuration(cores, of.max_mhz)
+            now = Configuration(cores, processor.max_mhz)
             busy, oldest_ms, p95_ms = [], 0.0, []
             for _ in range(steps):
                 done = server.run(STEP_S, rps, now, stall_s > 1e-9)
@@ -92,7 +92,7 @@ def run(policy: Policy, of: Hardware, interval_s: int, seed: int, work_s: dict[s
                 oldest_ms = done.oldest_ms
             time_s += SAMPLE_S
             two_s += SAMPLE_S * (cores == 2)
-            _work(left, jobs_s, cores, of.cores, time_s, begun_s)
+            _work(left, jobs_s, cores, processor.cores, time_s, begun_s)
             begun_s = sum(jobs_s.values())
             use = min(1.0, max(0.0, float(np.mean(busy)) + float(random.normal(0.0, NOISE))))
             action = policy.decide(
@@ -118,18 +118,27 @@ def _work(
         jobs_s[name] = time_s - begun_s
 
 
-def fitted_work_s(of: Hardware, seeds: Sequence[int], progress: Callable[[str], None]) -> dict[str, float]:
+def fitted_work_s(processor: Hardware, seeds: Sequence[int], progress: Callable[[str], None]) -> dict[str, float]:
     """The work of each job, so that its time at 10 s is the report's in the mean of the seeds."""
-    runs = [run(CoreSwitch(of), of, 10, seed) for seed in one_by_one(seeds, "core-switch: work of the jobs", progress)]
+    runs = [
+        run(CoreSwitch(processor), processor, 10, seed)
+        for seed in one_by_one(seeds, "core-switch: work of the jobs", progress)
+    ]
     return {
-        name: time_s * time_s / float(np.mean([one.jobs_s[name] for one in runs])) for name, (time_s, _) in JOBS.items()
+        name: time_s * time_s / float(np.mean([run.jobs_s[name] for run in runs])) for name, (time_s, _) in JOBS.items()
     }
 
 
-def ours(of: Hardware) -> Slackwater:
+def ours(processor: Hardware) -> Slackwater:
     """Fewest cores; a change of cores costs, so it is not made more often than every interval of planning."""
-    candidates = [Configuration(cores, of.max_mhz) for cores in (1, 2)]
-    return Slackwater(of, TARGET_MS, period_s=SAMPLE_S, candidates=candidates, cost=lambda one, _: float(one.cores))
+    candidates = [Configuration(cores, processor.max_mhz) for cores in (1, 2)]
+    return Slackwater(
+        processor,
+        TARGET_MS,
+        period_s=SAMPLE_S,
+        candidates=candidates,
+        cost=lambda configuration, _: float(configuration.cores),
+    )
 
 
 def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = lambda _: None) -> list[Figure]:
@@ -148,18 +157,18 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
             allowed = (None, 1.0 if is_ours else 1.5) if interval_s > 2 else (None, None) if is_ours else (3.0, None)
             found += [
                 Figure(
-                    case, name, "misses %", [one.misses_percent for one in runs], "" if is_ours else misses, *allowed
+                    case, name, "misses %", [run.misses_percent for run in runs], "" if is_ours else misses, *allowed
                 ),
-                Figure(case, name, "time with two cores %", [one.two_cores_percent for one in runs]),
+                Figure(case, name, "time with two cores %", [run.two_cores_percent for run in runs]),
             ]
             near = (None, None) if total_s is None else (round(0.95 * total_s, 1), round(1.05 * total_s, 1))
             paper = "" if total_s is None else f"{total_s:g}"
-            totals = [sum(one.jobs_s.values()) for one in runs]
+            totals = [sum(run.jobs_s.values()) for run in runs]
             found.append(Figure(case, name, "batch total s", totals, paper, *near))
             if interval_s == 10:
                 for job, (time_s, _) in JOBS.items():
                     limits = (round(0.95 * time_s, 1), round(1.05 * time_s, 1))
                     found.append(
-                        Figure(case, name, f"{job} s", [one.jobs_s[job] for one in runs], f"{time_s:g}", *limits)
+                        Figure(case, name, f"{job} s", [run.jobs_s[job] for run in runs], f"{time_s:g}", *limits)
                     )
     return found

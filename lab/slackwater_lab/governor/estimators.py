@@ -34,9 +34,9 @@ def some(rows: Rows, count: int, share: float, random: np.random.Generator) -> R
     """The first part of the rows of so many configurations."""
     cores = rows.inputs[:, 1]
     all_numbers = np.unique(rows.configuration)
-    chosen = {int(random.choice(np.unique(rows.configuration[cores == one]))) for one in np.unique(cores)}
-    others = random.permutation([one for one in all_numbers if one not in chosen])
-    chosen |= {int(one) for one in others[: max(0, count - len(chosen))]}
+    chosen = {int(random.choice(np.unique(rows.configuration[cores == number]))) for number in np.unique(cores)}
+    others = random.permutation([number for number in all_numbers if number not in chosen])
+    chosen |= {int(number) for number in others[: max(0, count - len(chosen))]}
     kept = []
     for number in sorted(chosen):
         mine = np.flatnonzero(rows.configuration == number)
@@ -44,11 +44,11 @@ def some(rows: Rows, count: int, share: float, random: np.random.Generator) -> R
     return rows.only(np.concatenate(kept))
 
 
-def online(of: Hardware, rows: Rows, passes: int, seed: int) -> tuple[float, float]:
+def online(processor: Hardware, rows: Rows, passes: int, seed: int) -> tuple[float, float]:
     """Correctness in % and PAAE of the seconds within the target, of a pass over the data after `passes` others. The
     state is the second before's (section 3.2.2). A second's estimate is the one that earns the reward: in 5% of the
     seconds at random (section 4.1.7)."""
-    known = with_clocks(of, rows)
+    known = with_clocks(processor, rows)
     before = np.flatnonzero(np.diff(rows.configuration) == 0)
     states, measured_ms = known.inputs[before], known.p95_ms[before + 1]
     table = TabularLearner(LEAST_MS, TARGET_MS, seed)
@@ -106,11 +106,11 @@ def compare(
                 case,
                 "reinforcement learning",
                 "correct %",
-                [one for one, _ in pairs],
+                [correct for correct, _ in pairs],
                 f"{correct}",
                 correct - 8.0,
                 correct + 8.0,
             ),
-            Figure(case, "reinforcement learning", "PAAE within target", [one for _, one in pairs], error),
+            Figure(case, "reinforcement learning", "PAAE within target", [error for _, error in pairs], error),
         ]
     return found

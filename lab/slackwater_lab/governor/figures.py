@@ -48,7 +48,7 @@ class Figure:
             "case": self.case,
             "policy": self.policy,
             "measure": self.measure,
-            "values": [round(one, 4) for one in self.values],
+            "values": [round(value, 4) for value in self.values],
             "median": None if estimate is None else round(estimate.value, 4),
             "low": None if estimate is None or estimate.low is None else round(estimate.low, 4),
             "high": None if estimate is None or estimate.high is None else round(estimate.high, 4),

@@ -68,7 +68,7 @@ class FluidServer:
         steady_rps = min(rps, NEARLY_FULL * capacity_rps)
         piled_s = max(before, self._piled_up) / capacity_rps
         at_rest_s = mmc_wait_s(servers, steady_rps, service_s)
-        tails = [mmc_wait_quantile_s(servers, steady_rps, service_s, one) + service_s for one in (0.95, 0.99)]
+        tails = [mmc_wait_quantile_s(servers, steady_rps, service_s, quantile) + service_s for quantile in (0.95, 0.99)]
         return FluidInterval(
             self._base_ms + 1e3 * (piled_s + tails[0]),
             self._base_ms + 1e3 * (piled_s + tails[1]),

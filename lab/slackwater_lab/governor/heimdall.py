@@ -62,8 +62,8 @@ def queues(random: np.random.Generator) -> PinnedQueues:
 class Server:
     """memcached on the machine, in intervals of any length; `speed` is what a neighbour leaves of the cores."""
 
-    def __init__(self, of: Hardware, seed: int) -> None:
-        self._of = of
+    def __init__(self, processor: Hardware, seed: int) -> None:
+        self._of = processor
         self._random = np.random.default_rng([seed, 1])
         self._queues = queues(np.random.default_rng([seed, 2]))
         self._jitter = 1.0
@@ -121,14 +121,14 @@ class Run:
 
 def run(
     policy: Policy,
-    of: Hardware,
+    processor: Hardware,
     seed: int,
     load: Floats | None = None,
     neighbour: Callable[[float], tuple[float, bool]] = lambda _: (1.0, False),
 ) -> Run:
     """`neighbour`: time -> the speed that is left of the cores, and whether the Verdict is `interference`."""
     began = time.thread_time()
-    server = Server(of, seed)
+    server = Server(processor, seed)
     action = policy.start()
     p95_ms, watts = [], []
     for second, rps in enumerate(trace() if load is None else load):
@@ -152,23 +152,26 @@ def _at(seen: Observation, time_s: float, interference: bool) -> Observation:
     return replace(seen, time_s=time_s, interference=interference)
 
 
-def bound_w(of: Hardware, load: Sequence[float] | Floats) -> float:
+def bound_w(processor: Hardware, load: Sequence[float] | Floats) -> float:
     """Mean power of the cheapest static configuration of each second, if one knew the load and no second differed from
     the next."""
-    least_w = {rps: _least_w(of, rps) for rps in {float(one) for one in load}}
+    least_w = {rps: _least_w(processor, rps) for rps in {float(rps) for rps in load}}
     return float(np.mean([least_w[float(rps)] for rps in load]))
 
 
-def _least_w(of: Hardware, rps: float) -> float:
+def _least_w(processor: Hardware, rps: float) -> float:
     """Of the cheapest configuration that meets the target at this load; of the highest where none does."""
 
-    def power_w(one: Configuration) -> float:
-        return of.power_w(one, min(1.0, rps * WORK_S / of.speed(one)))
+    def power_w(configuration: Configuration) -> float:
+        return processor.power_w(configuration, min(1.0, rps * WORK_S / processor.speed(configuration)))
 
-    for one in sorted(of.configurations(), key=power_w):
-        if rps * WORK_S < of.speed(one) and _tail_at_rest_ms(one.cores, one.clock_mhz / of.max_mhz, rps) <= TARGET_MS:
-            return power_w(one)
-    return power_w(of.highest)
+    for configuration in sorted(processor.configurations(), key=power_w):
+        if (
+            rps * WORK_S < processor.speed(configuration)
+            and _tail_at_rest_ms(configuration.cores, configuration.clock_mhz / processor.max_mhz, rps) <= TARGET_MS
+        ):
+            return power_w(configuration)
+    return power_w(processor.highest)
 
 
 @lru_cache

@@ -43,17 +43,17 @@ class Row:
     """An iteration before the one that counts."""
 
 
-def _forest(of: Hardware, seed: int) -> Policy:
+def _forest(processor: Hardware, seed: int) -> Policy:
     forest = Forest(seed)
     forest.fit(profile(PROFILE_STEP_S))
-    return Heimdall("heimdall-rf", of, TARGET_MS, forest)
+    return Heimdall("heimdall-rf", processor, TARGET_MS, forest)
 
 
-def _svm(of: Hardware, seed: int) -> Policy:
+def _svm(processor: Hardware, seed: int) -> Policy:
     found = profile(PROFILE_STEP_S)
     svm = Svm(seed)
     svm.fit(found.only(np.arange(seed % SVM_EVERY, len(found.p95_ms), SVM_EVERY)))
-    return Heimdall("heimdall-svm", of, TARGET_MS, svm)
+    return Heimdall("heimdall-svm", processor, TARGET_MS, svm)
 
 
 def _rl(of: Hardware, seed: int) -> Policy:
@@ -70,7 +70,7 @@ def _of_the_table(name: str) -> Callable[[Hardware, int], Policy]:
 def with_clocks(of: Hardware, rows: Rows) -> Rows:
     """The same rows with the clock in MHz, which the reinforcement learner's states are made of."""
     changed = rows.inputs.copy()
-    changed[:, 2] = np.array(of.clocks_mhz)[changed[:, 2].astype(int)]
+    changed[:, 2] = np.array(processor.clocks_mhz)[changed[:, 2].astype(int)]
     return replace(rows, inputs=changed)
 
 
@@ -79,17 +79,31 @@ ROWS: dict[str, Row] = {
     "linux ondemand": Row(_of_the_table("linux-ondemand"), "78.1", "1.2", "21.4", tardiness_allowed=(0.7, 1.7)),
     "linux schedutil": Row(_of_the_table("linux-schedutil")),
     "hipster energy": Row(
-        lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "energy", seed=seed), "87.8", "2.1", "20.6"
+        lambda processor, seed: Hipster(processor, TARGET_MS, MOST_RPS, "energy", seed=seed), "87.8", "2.1", "20.6"
     ),
     "hipster energy, learnt": Row(
-        lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "energy", seed=seed), "87.8", "2.1", "20.6", learnt=True
+        lambda processor, seed: Hipster(processor, TARGET_MS, MOST_RPS, "energy", seed=seed),
+        "87.8",
+        "2.1",
+        "20.6",
+        learnt=True,
     ),
-    "hipster ips": Row(lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "ips", seed=seed), "84.0", "1.7", "22.1"),
+    "hipster ips": Row(
+        lambda processor, seed: Hipster(processor, TARGET_MS, MOST_RPS, "ips", seed=seed), "84.0", "1.7", "22.1"
+    ),
     "hipster ips, learnt": Row(
-        lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "ips", seed=seed), "84.0", "1.7", "22.1", learnt=True
+        lambda processor, seed: Hipster(processor, TARGET_MS, MOST_RPS, "ips", seed=seed),
+        "84.0",
+        "1.7",
+        "22.1",
+        learnt=True,
     ),
     "heracles": Row(
-        lambda of, _: Heracles(of, TARGET_MS, MOST_RPS), "92.1", "3.0", "7.2", tardiness_allowed=(2.0, None)
+        lambda processor, _: Heracles(processor, TARGET_MS, MOST_RPS),
+        "92.1",
+        "3.0",
+        "7.2",
+        tardiness_allowed=(2.0, None),
     ),
     "heimdall-svm": Row(_svm, "89.9", "4.7", "7.1", tardiness_allowed=(2.0, None)),
     "heimdall-rf": Row(_forest, "97.7", "1.1", "22.3", (94.7, 100.0), (0.6, 1.6), (15.0, 30.0)),
@@ -118,15 +132,17 @@ def compare(
         name: [_one(row, of, seed, load) for seed in one_by_one(seeds, f"heimdall: {name}", progress)]
         for name, row in rows.items()
     }
-    static_w = [float(one.watts.mean()) for one in runs["static"]]
-    found = [Figure("alone", "bound", "energy saved %", [100.0 * (1.0 - least_w / one) for one in static_w])]
+    static_w = [float(run.watts.mean()) for run in runs["static"]]
+    found = [Figure("alone", "bound", "energy saved %", [100.0 * (1.0 - least_w / watts) for watts in static_w])]
     for name, row in rows.items():
-        saved = [100.0 * (1.0 - float(one.watts.mean()) / most) for one, most in zip(runs[name], static_w, strict=True)]
-        share = [one / (100.0 * (1.0 - least_w / most)) * 100.0 for one, most in zip(saved, static_w, strict=True)]
+        saved = [100.0 * (1.0 - float(run.watts.mean()) / most) for run, most in zip(runs[name], static_w, strict=True)]
+        share = [
+            percent / (100.0 * (1.0 - least_w / most)) * 100.0 for percent, most in zip(saved, static_w, strict=True)
+        ]
         found += [
             Figure("alone", name, "guarantee %", _guarantees(runs[name]), row.guarantee, *row.guarantee_allowed),
             Figure(
-                "alone", name, "tardiness", [one.tardiness for one in runs[name]], row.tardiness, *row.tardiness_allowed
+                "alone", name, "tardiness", [run.tardiness for run in runs[name]], row.tardiness, *row.tardiness_allowed
             ),
             Figure("alone", name, "energy saved %", saved, row.saved, *row.saved_allowed),
             Figure("alone", name, "% of what the bound saves", share),
@@ -146,13 +162,13 @@ def compare(
     return found
 
 
-def _one(row: Row, of: Hardware, seed: int, load: Floats) -> Run:
-    policy = row.make(of, seed)
+def _one(row: Row, processor: Hardware, seed: int, load: Floats) -> Run:
+    policy = row.make(processor, seed)
     if not row.learnt:
-        return run(policy, of, seed, load)
-    both = run(policy, of, seed, np.concatenate([load, load]))
+        return run(policy, processor, seed, load)
+    both = run(policy, processor, seed, np.concatenate([load, load]))
     return Run(both.p95_ms[len(load) :], both.watts[len(load) :], both.cpu_s)
 
 
 def _guarantees(runs: Sequence[Run]) -> list[float]:
-    return [one.guarantee_percent for one in runs]
+    return [run.guarantee_percent for run in runs]

@@ -70,21 +70,23 @@ def machine(curve: str) -> Hardware:
     return hardware(curve, CORES, CLOCKS_MHZ, busy_w=BUSY_W, base_w=BASE_W, idle_w=IDLE_W)
 
 
-def simulate(policy: Policy, of: Hardware, kind: str, load: str, seed: int, seconds: float = SECONDS) -> Run:
+def simulate(policy: Policy, processor: Hardware, kind: str, load: str, seed: int, seconds: float = SECONDS) -> Run:
     clients = CLIENTS * LOADS[load]
-    return run(policy, of, SearchServer(CORES, clients, SHARDS, Keywords(kind, clients, seed).draw), seconds, AWAKE_W)
+    return run(
+        policy, processor, SearchServer(CORES, clients, SHARDS, Keywords(kind, clients, seed).draw), seconds, AWAKE_W
+    )
 
 
-def ours(of: Hardware) -> Slackwater:
+def ours(processor: Hardware) -> Slackwater:
     """All threads are pinned, so only the clock is chosen; every 10 s, because a second has four requests. Of 40
     requests the slowest stands for the 99th percentile: it may miss in as many periods as the target allows."""
 
-    def watts(one: Configuration, busy_share: float) -> float:
-        busy = of.cores * busy_share
-        return busy * of.core_w(one.clock_mhz, 1.0) + AWAKE_W * min(1.0, busy / SHARDS)
+    def watts(configuration: Configuration, busy_share: float) -> float:
+        busy = processor.cores * busy_share
+        return busy * processor.core_w(configuration.clock_mhz, 1.0) + AWAKE_W * min(1.0, busy / SHARDS)
 
     return Slackwater(
-        of,
+        processor,
         1e3 * TARGET_S,
         period_s=OURS_PERIOD_S,
         candidates=[Configuration(CORES, clock_mhz) for clock_mhz in CLOCKS_MHZ],
@@ -95,14 +97,14 @@ def ours(of: Hardware) -> Slackwater:
 
 
 POLICIES: dict[str, Callable[[Hardware], Policy]] = {
-    "linux ondemand": lambda of: Linux(of, period_s=ONDEMAND_PERIOD_S, per_core=True),
-    "hurry-up": lambda of: HurryUp(of, LOW_MHZ, MID_MHZ, HIGH_MHZ),
-    "hurry-up, 350/10 ms": lambda of: HurryUp(
-        of, LOW_MHZ, MID_MHZ, HIGH_MHZ, period_s=FIRST_PERIOD_S, threshold_s=FIRST_THRESHOLD_S
+    "linux ondemand": lambda processor: Linux(processor, period_s=ONDEMAND_PERIOD_S, per_core=True),
+    "hurry-up": lambda processor: HurryUp(processor, LOW_MHZ, MID_MHZ, HIGH_MHZ),
+    "hurry-up, 350/10 ms": lambda processor: HurryUp(
+        processor, LOW_MHZ, MID_MHZ, HIGH_MHZ, period_s=FIRST_PERIOD_S, threshold_s=FIRST_THRESHOLD_S
     ),
-    "two states, 2000 MHz": lambda of: HurryUp(of, LOW_MHZ, None, MID_MHZ),
-    "two states, 2600 MHz": lambda of: HurryUp(of, LOW_MHZ, None, HIGH_MHZ),
-    "powersave": lambda of: Static(of, Configuration(CORES, LOW_MHZ)),
+    "two states, 2000 MHz": lambda processor: HurryUp(processor, LOW_MHZ, None, MID_MHZ),
+    "two states, 2600 MHz": lambda processor: HurryUp(processor, LOW_MHZ, None, HIGH_MHZ),
+    "powersave": lambda processor: Static(processor, Configuration(CORES, LOW_MHZ)),
     "performance": Static,
     "slackwater": ours,
 }
@@ -191,7 +193,7 @@ def compare(
             for name in rows
         }
         for name, claim in rows.items():
-            p99_s = [one.p99_s for one in runs[name]]
+            p99_s = [run.p99_s for run in runs[name]]
             found.append(Figure(case, name, "p99 s", p99_s, claim.p99, *claim.p99_allowed))
             if name != BASELINE:
                 more = _above(runs[name], runs[BASELINE])
@@ -208,4 +210,4 @@ def compare(
 
 
 def _above(runs: Sequence[Run], others: Sequence[Run]) -> list[float]:
-    return [100.0 * (one.joules / other.joules - 1.0) for one, other in zip(runs, others, strict=True)]
+    return [100.0 * (run.joules / other.joules - 1.0) for run, other in zip(runs, others, strict=True)]

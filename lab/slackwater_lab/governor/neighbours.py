@@ -55,14 +55,14 @@ class Neighbour:
     verdicts: bool = True
 
     def __call__(self, time_s: float) -> tuple[float, bool]:
-        speed = next((one.speed for one in self.episodes if one.begin_s <= time_s < one.end_s), 1.0)
-        return speed, self.verdicts and any(one.verdict_s <= time_s < one.calm_s for one in self.episodes)
+        speed = next((episode.speed for episode in self.episodes if episode.begin_s <= time_s < episode.end_s), 1.0)
+        return speed, self.verdicts and any(episode.verdict_s <= time_s < episode.calm_s for episode in self.episodes)
 
     def beside(self, seconds: int) -> npt.NDArray[np.bool_]:
         """(N,) the neighbour was there in part of the second."""
         found = np.zeros(seconds, dtype=bool)
-        for one in self.episodes:
-            found[int(one.begin_s) : int(np.ceil(one.end_s))] = True
+        for episode in self.episodes:
+            found[int(episode.begin_s) : int(np.ceil(episode.end_s))] = True
         return found
 
 
@@ -75,14 +75,14 @@ def neighbour(seed: int, seconds: float) -> Neighbour:
         begin_s = end_s + random.uniform(*PAUSE_S)
         end_s = begin_s + random.uniform(*STAY_S)
         speed = random.uniform(*SPEED)
-        verdict_s, calm_s = (one + random.uniform(0.0, VERDICT_WITHIN_S) for one in (begin_s, end_s))
+        verdict_s, calm_s = (instant_s + random.uniform(0.0, VERDICT_WITHIN_S) for instant_s in (begin_s, end_s))
         episodes.append(Episode(begin_s, end_s, speed, verdict_s, calm_s))
     return Neighbour(tuple(episodes))
 
 
 ROWS: dict[str, Row] = {
     **{name: row for name, row in heimdall_table.ROWS.items() if not row.learnt},
-    BLIND: Row(lambda of, _: Slackwater(of, TARGET_MS)),
+    BLIND: Row(lambda processor, _: Slackwater(processor, TARGET_MS)),
 }
 
 
@@ -105,22 +105,25 @@ def compare(
         ]
         for name, row in rows.items()
     }
-    most_w = [float(one.watts.mean()) for one in runs["static"]]
+    most_w = [float(run.watts.mean()) for run in runs["static"]]
     found: list[Figure] = []
     for name, several in runs.items():
         goal = (GOAL_PERCENT, None) if name == "slackwater" else (None, None)
         found += [
-            Figure("whole trace", name, "guarantee %", [one.guarantee_percent for one in several], "", *goal),
-            Figure("whole trace", name, "tardiness", [one.tardiness for one in several]),
+            Figure("whole trace", name, "guarantee %", [run.guarantee_percent for run in several], "", *goal),
+            Figure("whole trace", name, "tardiness", [run.tardiness for run in several]),
             Figure("whole trace", name, "energy saved %", _saved(several, most_w)),
         ]
-        there = [(one, neighbours[seed].beside(len(load))) for seed, one in zip(seeds, several, strict=True)]
-        within = [_within(one.p95_ms[beside]) for one, beside in there]
+        there = [(run, neighbours[seed].beside(len(load))) for seed, run in zip(seeds, several, strict=True)]
+        within = [_within(run.p95_ms[beside]) for run, beside in there]
         found.append(Figure("beside the neighbour", name, "guarantee %", within))
     alone_w = bound_w(of, load)
     found.append(
         Figure(
-            "bound without a neighbour", "bound", "energy saved %", [100.0 * (1.0 - alone_w / one) for one in most_w]
+            "bound without a neighbour",
+            "bound",
+            "energy saved %",
+            [100.0 * (1.0 - alone_w / watts) for watts in most_w],
         )
     )
     return found
@@ -133,4 +136,4 @@ def _within(p95_ms: Floats) -> float:
 
 def _saved(runs: Sequence[Run], most_w: Sequence[float]) -> list[float]:
     """Energy in % of `static`'s beside the same neighbour."""
-    return [100.0 * (1.0 - float(one.watts.mean()) / most) for one, most in zip(runs, most_w, strict=True)]
+    return [100.0 * (1.0 - float(run.watts.mean()) / most) for run, most in zip(runs, most_w, strict=True)]

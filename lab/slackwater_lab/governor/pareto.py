@@ -91,7 +91,9 @@ class Table:
         self.hardware = machine(curve)
         self._server = FluidServer(self.hardware, RPS_OF_A_CORE, BASE_MS)
         self.peak_rps = PEAK_OF_CAPACITY * self._server.capacity_rps(self.hardware.highest)
-        self._most = [(one, self._most_rps(one)) for one in self.hardware.configurations()]
+        self._most = [
+            (configuration, self._most_rps(configuration)) for configuration in self.hardware.configurations()
+        ]
 
     def _most_rps(self, configuration: Configuration) -> float:
         """The highest load that the configuration carries within the target."""
@@ -116,14 +118,23 @@ class Table:
         for rps in load[:: round(1 / STEP_S)] * self.peak_rps:
             cheapest = self.cheapest(rps)
             watts.append(self.watts(cheapest, rps / self._server.capacity_rps(cheapest)))
-            able = [one for one, most_rps in self._most if most_rps >= rps]
-            batch.append(max(map(self.batch_percent, (one for one in able if one in batch_ladder(self.hardware)))))
+            able = [configuration for configuration, most_rps in self._most if most_rps >= rps]
+            batch.append(
+                max(
+                    map(
+                        self.batch_percent,
+                        (configuration for configuration in able if configuration in batch_ladder(self.hardware)),
+                    )
+                )
+            )
         return float(np.mean(watts)), float(np.mean(batch))
 
     def cheapest(self, rps: float) -> Configuration:
         """The static configuration that carries this load within the target with the least power."""
-        able = [one for one, most_rps in self._most if most_rps >= rps]
-        return min(able, key=lambda one: self.watts(one, rps / self._server.capacity_rps(one)))
+        able = [configuration for configuration, most_rps in self._most if most_rps >= rps]
+        return min(
+            able, key=lambda configuration: self.watts(configuration, rps / self._server.capacity_rps(configuration))
+        )
 
     def causal_bound(self, unseen_share: float) -> tuple[float, float]:
         """The least watts and the most batch % under the sine for a policy that knows its course and keeps
@@ -131,17 +142,17 @@ class Table:
         """
         of = noisy(sine(np.arange(SECONDS, dtype=float)), NOISE, LEAST_LOAD, 1.0) * self.peak_rps
 
-        def watts(one: Configuration, rps: Floats) -> Floats:
-            least, most = self.watts(one, 0.0), self.watts(one, 1.0)
-            return least + (most - least) * np.minimum(1.0, rps / self._server.capacity_rps(one))
+        def watts(configuration: Configuration, rps: Floats) -> Floats:
+            least, most = self.watts(configuration, 0.0), self.watts(configuration, 1.0)
+            return least + (most - least) * np.minimum(1.0, rps / self._server.capacity_rps(configuration))
 
-        def taken(one: Configuration, rps: Floats) -> Floats:
-            return np.full(rps.shape, -self.batch_percent(one))
+        def taken(configuration: Configuration, rps: Floats) -> Floats:
+            return np.full(rps.shape, -self.batch_percent(configuration))
 
         found = []
         for options, cost in (
             (self._most, watts),
-            ([one for one in self._most if one[0] in batch_ladder(self.hardware)], taken),
+            ([option for option in self._most if option[0] in batch_ladder(self.hardware)], taken),
         ):
             known = least_cost(of, options, cost, late_share=0.0, unseen_share=0.0)
             unknown = least_cost(of, options, cost, late_share=1.0 - KEPT_SHARE, unseen_share=unseen_share)
@@ -195,8 +206,8 @@ def _configuration(action: Action) -> Configuration:
 def longest(late: Sequence[bool]) -> int:
     """Length of the longest run of True."""
     most = now = 0
-    for one in late:
-        now = now + 1 if one else 0
+    for is_late in late:
+        now = now + 1 if is_late else 0
         most = max(most, now)
     return most
 
@@ -207,9 +218,9 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
     found: list[Figure] = []
     for load, (most_w, measured_w, pareto_w, measured_batch, pareto_batch) in PAPER.items():
         patterns = [loads(seed)[load] for seed in seeds]
-        bounds = [table.bound(one) for one in patterns]
+        bounds = [table.bound(pattern) for pattern in patterns]
         found += [
-            Figure(load, "static", "W", [table.highest(one) for one in patterns], str(most_w)),
+            Figure(load, "static", "W", [table.highest(pattern) for pattern in patterns], str(most_w)),
             Figure(load, "bound", "W", [watts for watts, _ in bounds], str(pareto_w)),
             Figure(load, "bound", "batch %", [batch for _, batch in bounds], str(pareto_batch)),
         ]
@@ -269,16 +280,18 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
     return found
 
 
-def _energy(name: str, of: Hardware) -> Policy:
-    return Pareto(of, inferred_ladder(of)) if name == "pareto" else _ours(of, None)
+def _energy(name: str, processor: Hardware) -> Policy:
+    return Pareto(processor, inferred_ladder(processor)) if name == "pareto" else _ours(processor, None)
 
 
-def _batch(name: str, of: Hardware) -> Policy:
-    ladder = batch_ladder(of)
-    return Pareto(of, ladder) if name == "pareto" else _ours(of, ladder)
+def _batch(name: str, processor: Hardware) -> Policy:
+    ladder = batch_ladder(processor)
+    return Pareto(processor, ladder) if name == "pareto" else _ours(processor, ladder)
 
 
-def _ours(of: Hardware, ladder: list[Configuration] | None) -> Slackwater:
+def _ours(processor: Hardware, ladder: list[Configuration] | None) -> Slackwater:
     """For batch jobs a configuration costs its cores, then its clock."""
-    cost = None if ladder is None else (lambda one, _: one.cores + one.clock_mhz / 1e6)
-    return Slackwater(of, TARGET_MS, period_s=STEP_S, candidates=ladder, cost=cost, tail_of=lambda seen: seen.p99_ms)
+    cost = None if ladder is None else (lambda configuration, _: configuration.cores + configuration.clock_mhz / 1e6)
+    return Slackwater(
+        processor, TARGET_MS, period_s=STEP_S, candidates=ladder, cost=cost, tail_of=lambda seen: seen.p99_ms
+    )

@@ -56,7 +56,7 @@ class Step(msgspec.Struct):
 
 
 def plan(
-    policy: str, of: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int = 1
+    policy: str, processor: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int = 1
 ) -> list[Step]:
     """The policy through the steps of the load, each `step_s` long."""
     given = Conditions(of, service.target_ms, seed=seed, most_rps=max(load_rps))
@@ -66,7 +66,7 @@ def plan(
 
 
 def _run(
-    policy: Policy, of: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int
+    policy: Policy, processor: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int
 ) -> list[Step]:
     queues = PinnedQueues(service.work_ms / 1e3, random=np.random.default_rng(seed))
     action, found = policy.start(), []
@@ -79,10 +79,10 @@ def _run(
             if part % parts == 0:
                 seconds.append([])
             times[len(action.cores), action.clocks_mhz[0]] += 1
-            done = queues.run(1.0 / parts, rps, [clock_mhz / of.max_mhz for clock_mhz in action.clocks_mhz])
+            done = queues.run(1.0 / parts, rps, [clock_mhz / processor.max_mhz for clock_mhz in action.clocks_mhz])
             took_ms = done.answered_s * 1e3 + service.base_ms
             seconds[-1].append(took_ms)
-            watts.append(_watts(of, action, done.busy_shares))
+            watts.append(_watts(processor, action, done.busy_shares))
             p95_ms, p99_ms = np.percentile(took_ms, (95, 99)) if len(took_ms) else (None, None)
             action = policy.decide(
                 Observation(
@@ -96,8 +96,8 @@ def _run(
                     watts[-1],
                 )
             )
-        whole = [np.concatenate(one) for one in seconds]
-        late = [bool(len(one) and np.percentile(one, 95) > service.target_ms) for one in whole]
+        whole = [np.concatenate(times) for times in seconds]
+        late = [bool(len(times) and np.percentile(times, 95) > service.target_ms) for times in whole]
         answered = np.concatenate(whole)
         (cores, clock_mhz), most = times.most_common(1)[0]
         found.append(
@@ -115,6 +115,6 @@ def _run(
     return found
 
 
-def _watts(of: Hardware, action: Action, busy_shares: Sequence[float]) -> float:
+def _watts(processor: Hardware, action: Action, busy_shares: Sequence[float]) -> float:
     cores = zip(action.clocks_mhz, busy_shares, strict=True)
-    return of.base_w + sum(of.core_w(clock_mhz, busy) for clock_mhz, busy in cores)
+    return processor.base_w + sum(processor.core_w(clock_mhz, busy) for clock_mhz, busy in cores)

@@ -21,16 +21,16 @@ def profile(step_s: int) -> Rows:
     return _profile(machine("a72"), step_s)  # the power model does not change what is measured
 
 
-def _profile(of: Hardware, step_s: int) -> Rows:
+def _profile(processor: Hardware, step_s: int) -> Rows:
     rps, configurations, numbers, p95_ms = [], [], [], []
-    for number, one in enumerate(of.configurations()):
-        server = Server(of, SEED + number)
+    for number, configuration in enumerate(processor.configurations()):
+        server = Server(processor, SEED + number)
         for wanted_rps in trace(step_s):
             server.new_second()
-            _, seen = server.run(1.0, float(wanted_rps), whole(one))
+            _, seen = server.run(1.0, float(wanted_rps), whole(configuration))
             if seen.p95_ms is not None:
                 rps.append(seen.rps)
-                configurations.append(one)
+                configurations.append(configuration)
                 numbers.append(number)
                 p95_ms.append(seen.p95_ms)
-    return rows(of, np.array(rps), configurations, numbers, np.array(p95_ms))
+    return rows(processor, np.array(rps), configurations, numbers, np.array(p95_ms))

@@ -112,10 +112,10 @@ class PinnedQueues:
         """Where the number of cores changed, waiting requests are dealt out anew, oldest first."""
         if len(self._waiting) == queues:
             return
-        sent_s = np.concatenate([one for one, _ in self._waiting] or [NOBODY])
-        work_s = np.concatenate([one for _, one in self._waiting] or [NOBODY])
+        sent_s = np.concatenate([sent for sent, _ in self._waiting] or [NOBODY])
+        work_s = np.concatenate([work for _, work in self._waiting] or [NOBODY])
         order = np.argsort(sent_s, kind="stable")
-        self._waiting = [(sent_s[order[one::queues]], work_s[order[one::queues]]) for one in range(queues)]
+        self._waiting = [(sent_s[order[first::queues]], work_s[order[first::queues]]) for first in range(queues)]
 
 
 def erlang_c(servers: int, offered: float) -> float:

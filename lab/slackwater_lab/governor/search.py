@@ -92,7 +92,7 @@ class SearchServer:
                 self._send()
             self._start(found)
         found.busy_s = [core.busy_s for core in self._cores]
-        found.oldest_s = max((end_s - one.sent_s for one in self._open.values()), default=0.0)
+        found.oldest_s = max((end_s - request.sent_s for request in self._open.values()), default=0.0)
         return found
 
     def _next_done(self) -> tuple[float, int]:
@@ -102,7 +102,7 @@ class SearchServer:
         )
         return min(working, default=(float("inf"), -1))
 
-    def _advance(self, to_s: float, found: Interval) -> None:
+    def _advance(self, to_s: float, interval: Interval) -> None:
         passed_s = to_s - self._now_s
         self._now_s = to_s
         awake = False
@@ -111,7 +111,7 @@ class SearchServer:
                 core.left_s = max(0.0, core.left_s - passed_s * core.speed)
                 core.busy_s += passed_s
                 awake = True
-        found.awake_s += passed_s * awake
+        interval.awake_s += passed_s * awake
 
     def _send(self) -> None:
         _, client = heapq.heappop(self._sends)
@@ -120,23 +120,23 @@ class SearchServer:
         self._open[client] = request
         self._waiting.extend([request] * self._shards)
 
-    def _start(self, found: Interval) -> None:
+    def _start(self, interval: Interval) -> None:
         for number, core in enumerate(self._cores):
             if not self._waiting:
                 return
             if core.request is None:
                 core.request = self._waiting.popleft()
                 core.left_s = core.request.work_s
-                found.events.append(HotEvent(number, self._now_s, True))
+                interval.events.append(HotEvent(number, self._now_s, True))
 
-    def _finish(self, number: int, found: Interval) -> None:
+    def _finish(self, number: int, interval: Interval) -> None:
         core = self._cores[number]
         request, core.request = core.request, None
         assert request is not None
-        found.events.append(HotEvent(number, self._now_s, False))
+        interval.events.append(HotEvent(number, self._now_s, False))
         request.tasks -= 1
         if not request.tasks:
-            found.answered_s.append(self._now_s - request.sent_s)
+            interval.answered_s.append(self._now_s - request.sent_s)
             del self._open[request.client]
             heapq.heappush(self._sends, (max(self._now_s, request.next_s), request.client))
 
@@ -157,26 +157,27 @@ class Run:
         return 100.0 * float(np.mean(self.answered_s <= target_s))
 
 
-def run(policy: Policy, of: Hardware, server: SearchServer, seconds: float, awake_w: float) -> Run:
+def run(policy: Policy, processor: Hardware, server: SearchServer, seconds: float, awake_w: float) -> Run:
     """`awake_w`: what the shared parts use while any core is busy, beside the hardware's `base_w`."""
     action = policy.start()
     answered: list[float] = []
     joules = 0.0
     for number in range(1, round(seconds / policy.period_s) + 1):
-        done = server.run(policy.period_s, [clock_mhz / of.max_mhz for clock_mhz in action.clocks_mhz])
-        used = joules_of(of, action, done, policy.period_s, awake_w)
+        done = server.run(policy.period_s, [clock_mhz / processor.max_mhz for clock_mhz in action.clocks_mhz])
+        used = joules_of(processor, action, done, policy.period_s, awake_w)
         joules += used
         answered += done.answered_s
         action = policy.decide(seen(number * policy.period_s, done, used / policy.period_s, policy.period_s))
     return Run(np.array(answered), joules)
 
 
-def joules_of(of: Hardware, action: Action, done: Interval, seconds: float, awake_w: float) -> float:
+def joules_of(processor: Hardware, action: Action, done: Interval, seconds: float, awake_w: float) -> float:
     """Energy of an interval."""
     cores = sum(
-        busy_s * of.core_w(clock_mhz, 1.0) for clock_mhz, busy_s in zip(action.clocks_mhz, done.busy_s, strict=True)
+        busy_s * processor.core_w(clock_mhz, 1.0)
+        for clock_mhz, busy_s in zip(action.clocks_mhz, done.busy_s, strict=True)
     )
-    return of.base_w * seconds + awake_w * done.awake_s + cores
+    return processor.base_w * seconds + awake_w * done.awake_s + cores
 
 
 def seen(time_s: float, done: Interval, watts: float, seconds: float) -> Observation:

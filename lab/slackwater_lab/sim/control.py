@@ -88,7 +88,7 @@ class Balancing:
         snapshot = Snapshot(balance=self._balance, weights_mean=weights_mean(self._balance), servers=servers)
         view = PoolView(now_s=now_s, snapshot=snapshot, verdicts=verdicts.fresh(now_s, self._settings.lease_s))
         self._state, actions = step(self._state, view, self._pool, self._settings)
-        changed = {self._index[one.server]: one.after for one in actions.wanted}
+        changed = {self._index[change.server]: change.after for change in actions.wanted}
         for number, weight in changed.items():
             self.weights[number] = weight
         return changed

@@ -29,7 +29,7 @@ class Driver:
 
     def __init__(self, setup: Setup, policy: str, score: Score, model: Model | None) -> None:
         if policy != "static" and not BALANCERS[setup.balance].takes_weights:
-            usable = " or ".join(name for name, one in BALANCERS.items() if one.takes_weights)
+            usable = " or ".join(name for name, balancer in BALANCERS.items() if balancer.takes_weights)
             raise SimulationError(f"{policy} with {setup.balance}, which takes no weights: expected {usable}")
         self.setup = setup
         self.weights: Ints = np.full((setup.balancers, setup.servers), BASE_WEIGHT, dtype=np.int64)

@@ -57,8 +57,8 @@ class Timeline:
     def __init__(self, servers: int, episodes: Sequence[Episode]) -> None:
         self.now: Floats = np.zeros(servers)
         """(servers,) share that is taken from each."""
-        begins = [(one.begin_s, one.server, one.taken) for one in episodes]
-        ends = [(one.end_s, one.server, 0.0) for one in episodes]
+        begins = [(episode.begin_s, episode.server, episode.taken) for episode in episodes]
+        ends = [(episode.end_s, episode.server, 0.0) for episode in episodes]
         self._moves = sorted([*begins, *ends], reverse=True)
 
     def advance(self, now_s: float) -> list[int]:

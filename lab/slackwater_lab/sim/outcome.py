@@ -48,7 +48,7 @@ class Outcome:
         """For `--json`: times as percentiles, everything else as it is."""
         found = asdict(self)
         found["detection_s"] = _spread(self.detection_s)
-        back_s = [one for one in self.back_s if math.isfinite(one)]
+        back_s = [seconds for seconds in self.back_s if math.isfinite(seconds)]
         found["back_s"] = _spread(back_s) | {"never": len(self.back_s) - len(back_s)}
         found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
         return found
@@ -69,9 +69,9 @@ class Score:
         self._turns = [Turns(setup.servers, SETTLE_S) for _ in range(setup.balancers)]
         self._open: dict[int, Episode] = {}
         self._begins_s: defaultdict[int, list[float]] = defaultdict(list)
-        for one in episodes:
-            self._begins_s[one.server].append(one.begin_s)
-        self._left = sorted(episodes, key=lambda one: one.begin_s, reverse=True)
+        for episode in episodes:
+            self._begins_s[episode.server].append(episode.begin_s)
+        self._left = sorted(episodes, key=lambda episode: episode.begin_s, reverse=True)
         self._episodes = len(self._left)
         self._ended: Floats = np.full(setup.servers, -np.inf)
         self._answered: set[Episode] = set()
@@ -84,7 +84,7 @@ class Score:
 
     def advance(self, now_s: float) -> None:
         """Episodes begin and end; call it before the weights of that time."""
-        for server in [s for s, one in self._open.items() if one.end_s <= now_s]:
+        for server in [s for s, episode in self._open.items() if episode.end_s <= now_s]:
             one = self._open.pop(server)
             self.missed += one not in self._answered
             self._changed(server, now_s)
@@ -104,10 +104,10 @@ class Score:
         for turns in self._turns:
             turns.neighbour_changed(server, now_s)
 
-    def _answer(self, one: Episode, now_s: float) -> None:
-        if one not in self._answered:
-            self._answered.add(one)
-            self.detection_s.append(max(0.0, now_s - one.begin_s))
+    def _answer(self, episode: Episode, now_s: float) -> None:
+        if episode not in self._answered:
+            self._answered.add(episode)
+            self.detection_s.append(max(0.0, now_s - episode.begin_s))
 
     def moved(self, balancer: int, server: int, weight: int, now_s: float) -> None:
         """A weight was set."""
@@ -125,15 +125,17 @@ class Score:
     def back_s(self, end_s: float) -> list[float]:
         """As `Outcome.back_s`."""
         found = []
-        for one in self._over:
-            until_s = min([at for at in self._begins_s[one.server] if at >= one.end_s], default=end_s)
-            if until_s - one.end_s < LEFT_S:
+        for episode in self._over:
+            until_s = min(
+                [begin_s for begin_s in self._begins_s[episode.server] if begin_s >= episode.end_s], default=end_s
+            )
+            if until_s - episode.end_s < LEFT_S:
                 continue
-            since_s = one.end_s
-            for at, is_low in self._moves[one.server]:
-                if at < until_s:
-                    since_s = math.inf if is_low else min(since_s, at)
-            found.append(max(since_s - one.end_s, 0.0))
+            since_s = episode.end_s
+            for at_s, is_low in self._moves[episode.server]:
+                if at_s < until_s:
+                    since_s = math.inf if is_low else min(since_s, at_s)
+            found.append(max(since_s - episode.end_s, 0.0))
         return found
 
     def outcome(self, setup: Setup, policy: str, felt: Felt) -> Outcome:
@@ -145,7 +147,7 @@ class Score:
             detection_s=self.detection_s,
             back_s=self.back_s(setup.end_s),
             episodes=self._episodes,
-            missed=self.missed + sum(one not in self._answered for one in self._open.values()),
+            missed=self.missed + sum(episode not in self._answered for episode in self._open.values()),
             false_reductions=self.false_reductions,
             moves=sum(turns.moves for turns in self._turns),
             turns=sum(turns.counted for turns in self._turns),

@@ -96,7 +96,7 @@ class Simulation:
         for number in range(self.setup.servers):
             beside = self.setup.neighbours_of(number)
             if beside[0] not in found:
-                here = [self.servers[one] for one in beside]
+                here = [self.servers[server] for server in beside]
                 found[beside[0]] = Processors(processors_of(self.setup.quota_cores), here)
                 found[beside[0]].share()
         return [found[self.setup.neighbours_of(number)[0]] for number in range(self.setup.servers)]
@@ -175,8 +175,8 @@ class Simulation:
 
     def _bring(self, number: int, now_s: float) -> None:
         """Brings a server, and those on the same processors, up to now and takes their answers."""
-        for one in self.setup.neighbours_of(number):
-            self._answer(one, now_s)
+        for other in self.setup.neighbours_of(number):
+            self._answer(other, now_s)
 
     def _answer(self, number: int, now_s: float) -> None:
         server = self.servers[number]
@@ -194,11 +194,11 @@ class Simulation:
         """Something changed at this server, which is at the present: what comes next there, or anywhere beside it."""
         if self._processors:
             self._processors[number].share()
-        for one in self.setup.neighbours_of(number):
-            self._stamp[one] += 1
-            at_s = self.servers[one].next_s()
+        for other in self.setup.neighbours_of(number):
+            self._stamp[other] += 1
+            at_s = self.servers[other].next_s()
             if at_s < self.setup.end_s:
-                heapq.heappush(self._events, (at_s, SERVER, one, self._stamp[one]))
+                heapq.heappush(self._events, (at_s, SERVER, other, self._stamp[other]))
 
     def _look(self, number: int, now_s: float) -> None:
         """The monitor's Sample of the period that ends now."""
@@ -233,7 +233,7 @@ class Simulation:
         arrived = []
         while self._under_way and self._under_way[0][0] <= now_s:
             arrived.append(heapq.heappop(self._under_way)[2])
-        requests = [one.requests for one in self.balancers]
+        requests = [balancer.requests for balancer in self.balancers]
         self.driver.cycle(now_s, arrived, requests, self._held)
         self._apply()
 

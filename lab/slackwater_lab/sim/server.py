@@ -34,7 +34,7 @@ def fair(wanted: Sequence[float], cores: float, weights: Sequence[float] | None 
     shares = [1.0] * len(wanted) if weights is None else weights
     found = [0.0] * len(wanted)
     left, among = cores, math.fsum(shares)
-    for number in sorted(range(len(wanted)), key=lambda one: wanted[one] / shares[one]):
+    for number in sorted(range(len(wanted)), key=lambda group: wanted[group] / shares[group]):
         found[number] = min(wanted[number], left * shares[number] / among)
         left -= found[number]
         among -= shares[number]

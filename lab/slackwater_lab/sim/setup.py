@@ -100,7 +100,11 @@ class Setup:
             ("warm_up_s", self.warm_up_s >= 0, "0 or more"),
             ("quota_cores", self.quota_cores >= 0, "0 or more"),
             ("noisy", 0 <= self.noisy <= 1 and (self.episode_s == 0 or self.noisy < 1), "0 to 1, below 1 for episodes"),
-            ("noisy_servers", all(0 <= one < self.servers for one in self.noisy_servers), "numbers of servers, from 0"),
+            (
+                "noisy_servers",
+                all(0 <= number < self.servers for number in self.noisy_servers),
+                "numbers of servers, from 0",
+            ),
             ("taken", 0 <= self.taken < 1, "0 or more and less than 1"),
             ("episode_s", self.episode_s >= 0, "0 or more"),
             ("seconds", self.seconds > 0, "more than 0"),

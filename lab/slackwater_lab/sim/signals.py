@@ -39,7 +39,7 @@ def probe(dice: np.random.Generator, noisy: Bools) -> tuple[Floats, Floats]:
 
 def _drawn(dice: np.random.Generator, noisy: Bools, share: float, loudest: tuple[float, float], calm: Floats) -> Floats:
     """`calm`, or in this share of the noisy ones a value within `loudest`, log-uniform."""
-    low, high = (math.log(one) for one in loudest)
+    low, high = (math.log(bound) for bound in loudest)
     met = noisy & (dice.random(len(noisy)) < share)
     return np.where(met, np.exp(dice.uniform(low, high, len(noisy))), calm)
 

@@ -201,8 +201,8 @@ def without(
     Their `seq` and times stay as they were, so there are gaps where spans were left out.
     """
     kept = [
-        (sample, at)
-        for sample, at in zip(samples, received_unix_s, strict=False)
+        (sample, received_s)
+        for sample, received_s in zip(samples, received_unix_s, strict=False)
         if not any(begin < sample.time_unix_s and sample.time_unix_s - sample.period_s < end for begin, end in spans)
     ]
-    return [sample for sample, _ in kept], [at for _, at in kept]
+    return [sample for sample, _ in kept], [received_s for _, received_s in kept]

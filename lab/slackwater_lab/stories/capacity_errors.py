@@ -90,8 +90,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _quantile(values: Sequence[float], at: float) -> float | None:
-    return round(float(np.quantile(values, at)), 3) if values else None
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return round(float(np.quantile(values, share)), 3) if values else None
 
 
 def table_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -107,7 +107,7 @@ class GovernedController(Controller):
     def changes(self, since_unix_s: float) -> list[Change]:
         """Those of the governor and of the host's wsengine since then, the oldest first."""
         found = self.journal.changes(POOL, MANY, since_unix_s) if self.journal is not None else []
-        return [one for one in reversed(found) if one.by in (GOVERNOR, WSENGINE)]
+        return [change for change in reversed(found) if change.by in (GOVERNOR, WSENGINE)]
 
     def kill(self) -> None:
         """The governor and the supervisor by SIGKILL; the latter is frozen first, so that it starts nothing again."""
@@ -175,8 +175,8 @@ class Story:
         whole = figures(requests, requests.due_mono_s, begin_s, end_s, requests.lost_count)
         seconds = second_p95s_ms(requests, begin_s, end_s)
         inside = [(has, said) for at_s, has, said in watch.seen if begin_s + SETTLE_S <= at_s < end_s]
-        had = [one for has, _ in inside for one in has]
-        said = [one for _, several in inside for one in several]
+        had = [host for has, _ in inside for host in has]
+        said = [report for _, several in inside for report in several]
         return {
             "p95_ms": found["p95_ms"],
             "seconds_within_target": float(np.mean(seconds[:, 1] <= self._test.target_p95_ms))
@@ -185,10 +185,10 @@ class Story:
             "late": [[int(at_s), round(float(ms), 1)] for at_s, ms in seconds if ms > self._test.target_p95_ms],
             "errors": whole["errors"],
             "requests": whole["requests"],
-            "cores_mean": float(np.mean([one.cores for one in had])),
-            "cpu_cores_mean": float(np.mean([one.quota_cores for one in had])),
-            "last": [asdict(one) for one in inside[-1][0]],
-            "interference_share": float(np.mean([one.interference for one in said])) if said else None,
+            "cores_mean": float(np.mean([host.cores for host in had])),
+            "cpu_cores_mean": float(np.mean([host.quota_cores for host in had])),
+            "last": [asdict(host) for host in inside[-1][0]],
+            "interference_share": float(np.mean([report.interference for report in said])) if said else None,
         }
 
     def _wait(self, happened: Callable[[], bool], what: str) -> float:
@@ -216,7 +216,7 @@ class Story:
         self._controller.turn("act")
         since_unix_s = time.time()
         phases["with"] = self._phases(capacity)
-        changes = [asdict_of(one) for one in self._controller.changes(since_unix_s)]
+        changes = [asdict_of(change) for change in self._controller.changes(since_unix_s)]
 
         def is_lowered() -> bool:
             return all(has != own for has, own in zip(self.has(), self._own, strict=True))
@@ -246,7 +246,7 @@ class Story:
             "commit": commit(),
             "settings": {**asdict(self._test), "lease_s": LEASE_S, "lower_every_s": LOWER_EVERY_S},
             "capacity_rps": capacity,
-            "without_governor": [asdict(one) for one in self._own],
+            "without_governor": [asdict(host) for host in self._own],
             "phases": phases,
             "changes": changes,
             "killed_back_s": killed_s,
@@ -276,7 +276,7 @@ def asdict_of(change: Change) -> dict[str, Any]:
 def count(cores: str) -> int:
     """Of a list of cores, `0-2,4`."""
     ranges = [part.split("-") for part in cores.strip().split(",") if part]
-    return sum(int(one[-1]) - int(one[0]) + 1 for one in ranges)
+    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
 
 
 def second_p95s_ms(requests: Requests, begin_s: float, end_s: float) -> Floats:
@@ -284,7 +284,9 @@ def second_p95s_ms(requests: Requests, begin_s: float, end_s: float) -> Floats:
     due = (requests.due_mono_s >= begin_s) & (requests.due_mono_s < end_s)
     second = np.floor(requests.due_mono_s[due] - begin_s).astype(np.int64)
     times_ms = 1e3 * requests.seconds[due]
-    return np.array([(one, np.percentile(times_ms[second == one], 95)) for one in np.unique(second)]).reshape(-1, 2)
+    return np.array([(number, np.percentile(times_ms[second == number], 95)) for number in np.unique(second)]).reshape(
+        -1, 2
+    )
 
 
 def sentence(row: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ COLUMNS = (
     "CPU ms a request",
     "capacity lost",
     "monitor's own CPU, of a host's",
-    *(f"p{at} ms" for at in PERCENTILES),
+    *(f"p{percentile} ms" for percentile in PERCENTILES),
 )
 
 
@@ -118,8 +118,8 @@ def _monitors(lab: Lab, off: Sequence[str]) -> Iterator[None]:
 def _captures(lab: Lab) -> Iterator[None]:
     """In each host `tcpdump` captures meanwhile what a monitor would capture, and throws it away."""
     argv = [program("tcpdump"), "-i", "eth0", "-Z", "root", "-w", os.devnull, "port", "80"]
-    for one in lab.machines.values():
-        lab.add(one.start("tcpdump", argv, "tcpdump.log"))
+    for host_machine in lab.machines.values():
+        lab.add(host_machine.start("tcpdump", argv, "tcpdump.log"))
     try:
         yield
     finally:
@@ -145,30 +145,35 @@ def _measured(lab: Lab, demand: Demand, seconds: float) -> dict[str, Any]:
         "cpu_share": cpu_s / whole_s,
         "request_cpu_ms": cpu_s * 1000.0 / max(1, counted.sum()),
         "monitor_share": None if core_share is None else core_share / lab.settings.quota_cores,
-        **{f"p{at}_ms": float(np.percentile(spent_ms, at)) for at in PERCENTILES},
+        **{f"p{percentile}_ms": float(np.percentile(spent_ms, percentile)) for percentile in PERCENTILES},
     }
 
 
-def rows(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each variant: medians, and how many times the CPU time and the p95 are those of the same round without
     monitors, with the interval."""
     by_variant: dict[str, list[dict[str, Any]]] = {}
-    for one in sorted(found, key=lambda one: one["round"]):
-        by_variant.setdefault(one["variant"], []).append(one)
+    for run in sorted(runs, key=lambda run: run["round"]):
+        by_variant.setdefault(run["variant"], []).append(run)
     without = by_variant[WITHOUT]
 
-    def times(mine: Sequence[dict[str, Any]], key: str) -> dict[str, float | None] | None:
-        estimate = rounds.ratio([one[key] for one in mine], [one[key] for one in without])
+    def times(measured: Sequence[dict[str, Any]], key: str) -> dict[str, float | None] | None:
+        estimate = rounds.ratio([run[key] for run in measured], [run[key] for run in without])
         return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
     made = []
-    for variant, mine in by_variant.items():
-        row: dict[str, Any] = {"variant": variant, "rounds": len(mine)}
-        for key in ("cpu_share", "request_cpu_ms", "monitor_share", *(f"p{at}_ms" for at in PERCENTILES)):
-            values = [one[key] for one in mine if one[key] is not None]
+    for variant, measured in by_variant.items():
+        row: dict[str, Any] = {"variant": variant, "rounds": len(measured)}
+        for key in (
+            "cpu_share",
+            "request_cpu_ms",
+            "monitor_share",
+            *(f"p{percentile}_ms" for percentile in PERCENTILES),
+        ):
+            values = [run[key] for run in measured if run[key] is not None]
             row[key] = statistics.median(values) if values else None
         if variant != WITHOUT:
-            row |= {f"{key}_times": times(mine, key) for key in ("request_cpu_ms", "p95_ms")}
+            row |= {f"{key}_times": times(measured, key) for key in ("request_cpu_ms", "p95_ms")}
         made.append(row)
     return sorted(made, key=lambda row: (row["variant"] != WITHOUT, row["variant"] != WITH))
 
@@ -191,5 +196,5 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row['request_cpu_ms']:.3f}",
         share,
         own,
-        *(f"{row[f'p{at}_ms']:.1f}" for at in PERCENTILES),
+        *(f"{row[f'p{percentile}_ms']:.1f}" for percentile in PERCENTILES),
     ]

@@ -25,7 +25,9 @@ from slackwater_lab.experiment.steady import capacity_rps
 
 def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable[[str], None]) -> None:
     """Plays a plan and writes the recording. Raises LabError when a monitor says nothing."""
-    site = DisturbableCluster(lab) if any(one.kind in DISTURBERS for one in script.disturbances) else None
+    site = (
+        DisturbableCluster(lab) if any(disturbance.kind in DISTURBERS for disturbance in script.disturbances) else None
+    )
     capacity = capacity_rps(lab)
     progress(f"capacity {capacity:.0f} requests/s in calm")
     start_bus(lab)
@@ -64,8 +66,12 @@ def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable
         f"lab: {facts['hosts']} hosts of {facts['quota_cores']:g} core, {facts['app']}, {facts['balance']}; {note}; "
         f"capacity {capacity:.0f} requests/s; {machine_words}"
     )
-    taken = [(one, at) for one, at in zip(listener.heard, listener.received_unix_s, strict=False) if at >= begin_unix_s]
-    samples, received_unix_s = [one for one, _ in taken], [at for _, at in taken]
+    taken = [
+        (sample, received_s)
+        for sample, received_s in zip(listener.heard, listener.received_unix_s, strict=False)
+        if received_s >= begin_unix_s
+    ]
+    samples, received_unix_s = [sample for sample, _ in taken], [received_s for _, received_s in taken]
     labels = [*neighbours.labels, *disturbances.labels]
     write(out, samples, labels, about, received_unix_s)
     progress(f"{out}: {len(samples)} Samples, {len(labels)} labels; {requests} requests, {errors} errors")

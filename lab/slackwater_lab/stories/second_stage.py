@@ -71,9 +71,11 @@ class Round:
     def _retuned(self) -> dict[str, str]:
         """The nodes that are done, with the value that was set or how their search ended."""
         if self._test.scenario == "all-noisy":
-            return {name: str(one.after) for name, one in self._controller.knob_changes(self._since_unix_s).items()}
-        orders = [one for one in self._controller.orders(self._since_unix_s) if one.cause == "search_over"]
-        return {one.target: one.why for one in reversed(orders)}
+            return {
+                name: str(change.after) for name, change in self._controller.knob_changes(self._since_unix_s).items()
+            }
+        orders = [order for order in self._controller.orders(self._since_unix_s) if order.cause == "search_over"]
+        return {order.target: order.why for order in reversed(orders)}
 
     def _all_retuned(self) -> bool:
         done = len(self._retuned()) == len(self._lab.hosts)
@@ -81,7 +83,7 @@ class Round:
 
     def _put_back(self) -> bool:
         changes = self._controller.knob_changes(self._since_unix_s)
-        return all(one.cause in PUT_BACK for one in changes.values())
+        return all(change.cause in PUT_BACK for change in changes.values())
 
     def _wait(self, happened: Callable[[], bool], what: str, within_s: float, load: Stream) -> float:
         begin_s = time.monotonic()
@@ -179,7 +181,7 @@ def medians(rounds: Sequence[dict[str, Any]]) -> list[list[str]]:
     for name in PHASES:
         row = [name]
         for key, form in COLUMNS.items():
-            values = [one["phases"][name][key] for one in rounds if one["phases"][name][key] is not None]
+            values = [result["phases"][name][key] for result in rounds if result["phases"][name][key] is not None]
             value = (sum(values) if form == "d" else statistics.median(values)) if values else None
             row.append(shown(value, form))
         rows.append(row)
@@ -187,15 +189,15 @@ def medians(rounds: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def median_ratio(rounds: Sequence[dict[str, Any]]) -> float | None:
-    ratios = [one["ratio"] for one in rounds if one["ratio"] is not None]
+    ratios = [result["ratio"] for result in rounds if result["ratio"] is not None]
     return statistics.median(ratios) if ratios else None
 
 
-def sentence(found: dict[str, Any]) -> str:
+def sentence(result: dict[str, Any]) -> str:
     """A round in a few lines."""
-    p95 = ", ".join(f"{name} {shown(found['phases'][name]['p95_ms'])}" for name in PHASES)
-    values = "".join(f"\n  {name}: {value}" for name, value in sorted(found["values"].items()))
+    p95 = ", ".join(f"{name} {shown(result['phases'][name]['p95_ms'])}" for name in PHASES)
+    values = "".join(f"\n  {name}: {value}" for name, value in sorted(result["values"].items()))
     return (
-        f"p95 ms {p95}; with/without {shown(found['ratio'], '.2f')}; failed {found['failed']}; "
-        f"retuned within {found['retuned_s']:.0f} s{values}"
+        f"p95 ms {p95}; with/without {shown(result['ratio'], '.2f')}; failed {result['failed']}; "
+        f"retuned within {result['retuned_s']:.0f} s{values}"
     )

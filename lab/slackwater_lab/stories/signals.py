@@ -98,7 +98,7 @@ def _state(
         begin = len(listener.heard)
         stay(lab, time.monotonic() + seconds, load)
         listener.check()
-        return [one for one in listener.heard[begin:] if one.node == lab.noisy.name]
+        return [sample for sample in listener.heard[begin:] if sample.node == lab.noisy.name]
 
     stay(lab, load.begin_mono_s + SETTLE_S, load)
     calm = heard()

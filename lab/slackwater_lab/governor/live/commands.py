@@ -50,7 +50,7 @@ def governor_policies(
     quota itself, without Orders, and sees the load generator's answers.
     """
     can = SERVICES[service].policies
-    if cannot := [one for one in policies if one not in can]:
+    if cannot := [policy for policy in policies if policy not in can]:
         raise click.BadParameter(
             f"{service} does not tell of its hot function, which {', '.join(cannot)} needs; expected {', '.join(can)}",
             param_hint="--policy",
@@ -71,13 +71,15 @@ def show(result: dict[str, Any]) -> None:
     title = f"{result['service']}: median (range); allowed, used and batch are CPU time in cores"
     table = Table(Column("policy", no_wrap=True), *heads, "errors", title=title)
     for row in result["summary"]:
-        table.add_row(row["policy"], *(cell(row[one]) for one in MEASURES), f"{row['errors']}/{row['requests']}")
+        table.add_row(
+            row["policy"], *(cell(row[measure]) for measure in MEASURES), f"{row['errors']}/{row['requests']}"
+        )
     console().print(table)
 
 
-def cell(found: list[float] | None) -> str:
+def cell(spread: list[float] | None) -> str:
     """Median, and least to most where they differ."""
-    if found is None:
+    if spread is None:
         return "-"
-    middle, least, most = (f"{one:.3g}" for one in found)
+    middle, least, most = (f"{value:.3g}" for value in spread)
     return middle if least == most else f"{middle} ({least} to {most})"

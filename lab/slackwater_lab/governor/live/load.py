@@ -188,13 +188,13 @@ class Load:
             self.answers.append(Answer(due_s, now_s - due_s, good))
 
     def __enter__(self) -> Load:
-        for one in self._threads:
-            one.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         for _ in self._threads:
             self._due.put(None)
-        for one in self._threads:
-            one.join(TIMEOUT_S)
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)

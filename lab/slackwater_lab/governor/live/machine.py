@@ -51,7 +51,7 @@ class ServingHost:
         place = self._place
         if action.cores != self._cores:
             mine = [place.processors[core] for core in action.cores]
-            others = [one for one in place.processors if one not in mine]
+            others = [processor for processor in place.processors if processor not in mine]
             writes = [
                 (place.service_cpuset, mine),
                 (place.batch_cpuset, others or list(place.processors)),

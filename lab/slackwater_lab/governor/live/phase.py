@@ -76,14 +76,14 @@ class Governing(Background):
     def __init__(
         self,
         policy: Policy,
-        of: Hardware,
+        processor: Hardware,
         host: ServingHost,
         load: Load,
         waiting: Sequence[int],
         events: HotEvents | None = None,
     ) -> None:
         super().__init__("the policy")
-        self._policy, self._of, self._host, self._load, self._waiting = policy, of, host, load, waiting
+        self._policy, self._of, self._host, self._load, self._waiting = policy, processor, host, load, waiting
         self._events = events
         self.states: Counter[float] = Counter()
         self.allowed_core_s = self.serving_core_s = 0.0
@@ -115,7 +115,7 @@ class Governing(Background):
     def _observe(self, now_s: float, passed_s: float, cores: int) -> Observation:
         answered = self._load.answers[self._read :]
         self._read += len(answered)
-        took_ms = [1e3 * one.took_s for one in answered if one.good]
+        took_ms = [1e3 * answer.took_s for answer in answered if answer.good]
         p95_ms, p99_ms = p95_p99(took_ms)
         cpu_s = self._host.service_cpu_s()
         used_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
@@ -190,8 +190,8 @@ def seen(
     used_s: float,
     batch_s: float,
 ) -> Seen:
-    good = [one for one in answers if one.good]
-    p95_ms, p99_ms = p95_p99([1e3 * one.took_s for one in good])
+    good = [answer for answer in answers if answer.good]
+    p95_ms, p99_ms = p95_p99([1e3 * answer.took_s for answer in good])
     decided = max(1, governing.states.total())
     return Seen(
         requests=len(answers) + lost,
@@ -211,11 +211,11 @@ def seen(
 def within_percent(answers: Sequence[Answer], begin_s: float, target_ms: float) -> float | None:
     """Share of the seconds with answered requests whose p95 is within the target; None without any."""
     seconds: dict[int, list[float]] = defaultdict(list)
-    for one in answers:
-        seconds[int(one.due_s - begin_s)].append(1e3 * one.took_s)
+    for answer in answers:
+        seconds[int(answer.due_s - begin_s)].append(1e3 * answer.took_s)
     if not seconds:
         return None
-    return 100.0 * float(np.mean([np.percentile(one, 95) <= target_ms for one in seconds.values()]))
+    return 100.0 * float(np.mean([np.percentile(times_ms, 95) <= target_ms for times_ms in seconds.values()]))
 
 
 def p95_p99(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -20,7 +20,7 @@ UP_DELAY = 0.6
 
 def machine() -> Hardware:
     """Two cores; its power model decides for `slackwater` what is cheap, and nothing is reported of it."""
-    return hardware(DEFAULT, CORES, [NOMINAL_MHZ * one for one in SHARES], busy_w=3.61, base_w=0.0, idle_w=0.65)
+    return hardware(DEFAULT, CORES, [NOMINAL_MHZ * share for share in SHARES], busy_w=3.61, base_w=0.0, idle_w=0.65)
 
 
 def policy_of(name: str, of: Hardware, target_ms: float) -> Policy:

@@ -26,7 +26,7 @@ class Balancer:
 
     def set_weights(self, weights: Ints) -> None:
         """(servers,) not below 0, one at least above; in force with the next request."""
-        self.weights = [int(one) for one in weights]
+        self.weights = [int(weight) for weight in weights]
 
     def pick(self, request: int, now_s: float) -> int:
         """The server of this request, which is counted until it is `answered`."""

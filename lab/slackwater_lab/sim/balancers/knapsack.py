@@ -135,10 +135,10 @@ class Knapsack(RoundRobin):
                 curve(polynomial, max(shares), max(1.0, lost * less))
                 for polynomial, shares, lost in zip(self._polynomials, self._shares, self._lost, strict=True)
             ]
-            if sum(int(np.flatnonzero(np.isfinite(one))[-1]) for one in curves) >= STEPS:
+            if sum(int(np.flatnonzero(np.isfinite(values))[-1]) for values in curves) >= STEPS:
                 break
             if less < 1e-3:
-                curves = [curve(one, 1.0, 1.0) for one in self._polynomials]
+                curves = [curve(polynomial, 1.0, 1.0) for polynomial in self._polynomials]
                 break
             less *= 0.9
         self.set_weights(np.array(split(curves)))

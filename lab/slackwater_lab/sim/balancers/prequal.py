@@ -74,15 +74,15 @@ class Prequal(Balancer):
         super().answered(request, now_s)
 
     def choose(self, now_s: float) -> int:
-        self._pool = [one for one in self._pool if now_s - one.at_s <= OLDEST_S and one.uses > 0.0]
+        self._pool = [probe for probe in self._pool if now_s - probe.at_s <= OLDEST_S and probe.uses > 0.0]
         if len(self._pool) < 2:
             chosen = int(self.dice.integers(self.servers))
         else:
             best = self._ranked()[0]
             chosen = best.server
             best.uses -= 1.0
-        for one in self._pool:
-            one.in_flight += one.server == chosen
+        for probe in self._pool:
+            probe.in_flight += probe.server == chosen
         self._remove()
         self._probe(now_s, chosen)
         return chosen
@@ -91,9 +91,9 @@ class Prequal(Balancer):
         """The pool, best first: cold ones by time, then hot ones by what they hold, as equals among the cold."""
         limit = sorted(self._rifs)[int(self.Q_RIF * (len(self._rifs) - 1))]
 
-        def rank(one: Probe) -> tuple[bool, float, int]:
-            hot = one.in_flight > limit
-            return hot, 0.0 if hot else one.expected_s, one.in_flight
+        def rank(probe: Probe) -> tuple[bool, float, int]:
+            hot = probe.in_flight > limit
+            return hot, 0.0 if hot else probe.expected_s, probe.in_flight
 
         return sorted(self._pool, key=rank)
 
@@ -108,7 +108,7 @@ class Prequal(Balancer):
         for server in self.dice.permutation(self.servers)[:PROBES].tolist():
             held = self.in_flight[server] + (server == chosen)
             self._rifs.append(held)
-            self._pool = [one for one in self._pool if one.server != server]
+            self._pool = [probe for probe in self._pool if probe.server != server]
             self._pool.append(Probe(server, now_s, held, self._expected_s(server, held), self._uses))
         self._pool = self._pool[-self._size :]
 
@@ -117,7 +117,7 @@ class Prequal(Balancer):
         met = self._met[server]
         if not met:
             return 0.0
-        nearest = min(met, key=lambda one: abs(one[0] - held))[0]
+        nearest = min(met, key=lambda point: abs(point[0] - held))[0]
         times = sorted(took_s for count, took_s in met if count == nearest)
         return times[len(times) // 2]
 
