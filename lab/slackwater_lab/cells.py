@@ -46,16 +46,16 @@ def read(path: Path, kind: type[L], form: int, what: str) -> list[L]:
     """
     if not path.exists():
         return []
-    found = []
+    decoded = []
     for number, line in enumerate(_whole_lines(path.read_bytes()).splitlines(), start=1):
         try:
-            one = msgspec.json.decode(line, type=kind)
+            cell = msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
             raise ExperimentError(f"{path}, line {number}: not {what}: {error}") from None
-        if one.v != form:
-            raise ExperimentError(f"{path}, line {number}: format {one.v}; this program reads format {form}")
-        found.append(one)
-    return found
+        if cell.v != form:
+            raise ExperimentError(f"{path}, line {number}: format {cell.v}; this program reads format {form}")
+        decoded.append(cell)
+    return decoded
 
 
 def append(path: Path, line: object) -> None:
@@ -94,11 +94,11 @@ def side_by_side(
         results = pool.imap_unordered(work, left)
         for number in range(1, len(left) + 1):
             try:
-                found = results.next(timeout=max(0.0, min(until_mono_s - time.monotonic(), LONGEST_S)))
+                result = results.next(timeout=max(0.0, min(until_mono_s - time.monotonic(), LONGEST_S)))
             except multiprocessing.TimeoutError:
                 progress(f"time is up: {len(left) - number + 1} of {total} {unit} are left; the same command goes on")
                 return
-            yield found
+            yield result
             now = time.monotonic()
             if now - reported >= REPORT_EVERY_S:
                 reported = now

@@ -61,23 +61,25 @@ def up(settings: LabSettings) -> None:
 @for_programs
 def down_(as_json: bool) -> None:
     """Take down the lab that is up, and clear up after one that crashed."""
-    there = down()
-    tell({"removed": there}, "removed: " + ", ".join(there) if there else "nothing to remove", as_json)
+    removed = down()
+    tell({"removed": removed}, "removed: " + ", ".join(removed) if removed else "nothing to remove", as_json)
 
 
 @lab.command(epilog="Example: slackwater lab status --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(as_json: bool) -> None:
     """Say what there is of a lab; ends with status 1 when there is nothing."""
-    found, about, running = traces(), state(), is_up()
+    leftovers, about, running = traces(), state(), is_up()
     if as_json:
-        click.echo(json.dumps({"running": running, "traces": found, "state": about}, indent=2))
-    elif not found:
+        click.echo(json.dumps({"running": running, "traces": leftovers, "state": about}, indent=2))
+    elif not leftovers:
         click.echo("no lab on this machine")
     else:
         where = f", {about['url']}" if about else ""
-        click.echo(f"lab {'up' + where if running else 'left behind: run `slackwater lab down`'}: {', '.join(found)}")
-    if not found:
+        click.echo(
+            f"lab {'up' + where if running else 'left behind: run `slackwater lab down`'}: {', '.join(leftovers)}"
+        )
+    if not leftovers:
         sys.exit(1)
 
 

@@ -12,7 +12,7 @@ from slackwater.core.messages import State, Verdict
 def verdict(node: str, state: State, **fields: Any) -> Verdict:
     """Under `interference` a node has lost 0.8 of its 300 requests/s; `fields` are what is otherwise."""
     slow = state == "interference"
-    made = Verdict(
+    result = Verdict(
         v=1,
         node=node,
         pool="web",
@@ -25,4 +25,4 @@ def verdict(node: str, state: State, **fields: Any) -> Verdict:
         capacity_rps=60.0 if slow else 300.0,
         rps=50.0,
     )
-    return msgspec.structs.replace(made, **fields)
+    return msgspec.structs.replace(result, **fields)

@@ -94,7 +94,7 @@ def ablate(
         for mechanism in MECHANISMS.values():
             click.echo(f"{mechanism.name:26}{mechanism.off}{_under(mechanism.balances)}")
         return
-    found = data.read(pieces.data) if pieces.data else []
+    lines = data.read(pieces.data) if pieces.data else []
     code = data.code_digest()
     keys = [
         data.Key(seed, number, balance)
@@ -102,16 +102,16 @@ def ablate(
         for seed in seeds or (77,)
         for balance in balances or BALANCES[:2]
     ]
-    left = [] if pieces.replay else data.left(found, code, keys, names)
+    left = [] if pieces.replay else data.left(lines, code, keys, names)
     model = choose_model(DetectorSettings(model=""))
     work = partial(_play, model, code, commit(), machine_of(machine.bare()))
     try:
         for line in side_by_side(work, left, len(keys), "scenarios", progress, pieces.until_mono_s, jobs):
-            found.append(line)
+            lines.append(line)
             pieces.keep(line)
     finally:
-        pieces.write_page(partial(page.page, found))
-    balances_rows = summary(data.of_one_state(found))
+        pieces.write_page(partial(page.page, lines))
+    balances_rows = summary(data.of_one_state(lines))
     if json_file:
         as_json = {name: [asdict(row) | {"brings": row.brings} for row in rows] for name, rows in balances_rows.items()}
         write_json({"code": code, "commit": commit(), "balances": as_json}, json_file)

@@ -61,19 +61,19 @@ def ablate_detector(
 
     refuse_unknown(names, DETECTOR)
     asked = [file for place in places for file in (sorted(place.rglob("*.parquet")) if place.is_dir() else [place])]
-    found = recordings.read(pieces.data) if pieces.data else []
+    judgements = recordings.read(pieces.data) if pieces.data else []
     code = recordings.code_digest()
-    left = [] if pieces.replay else recordings.left(found, code, asked, names)
+    left = [] if pieces.replay else recordings.left(judgements, code, asked, names)
     total = len(recordings.left((), code, asked, names))
     model = choose_model(DetectorSettings(model=""))
     work = partial(_judge, model, code, commit(), machine_of(machine.bare()))
     try:
         for line in side_by_side(work, left, total, "judged recordings", progress, pieces.until_mono_s, jobs):
-            found.append(line)
+            judgements.append(line)
             pieces.keep(line)
     finally:
-        pieces.write_page(partial(page.page, found, list(map(str, places))))
-    rows = recordings.rows(found)
+        pieces.write_page(partial(page.page, judgements, list(map(str, places))))
+    rows = recordings.rows(judgements)
     if json_file:
         write_json({"code": code, "commit": commit(), "rows": [asdict(row) for row in rows]}, json_file)
     if json_file != "-":

@@ -82,9 +82,9 @@ def _without(signals: Sequence[str]) -> Callable[[SampleWindows, Ints, Table, Bo
     columns = [INDEX[key] for key in signals]
 
     def add(self: SampleWindows, slots: Ints, table: Table, first: Bools) -> SampleRows:
-        found = _add(self, slots, table, first)
-        found.values[:, columns] = np.nan
-        return found
+        rows = _add(self, slots, table, first)
+        rows.values[:, columns] = np.nan
+        return rows
 
     return add
 

@@ -27,16 +27,16 @@ def cells(row: Row) -> list[str]:
 
 def page(judgements: Sequence[Judged], places: Sequence[str], data: str, place: str) -> str:
     """The page in Markdown; the paths are those in the command."""
-    mine = [judgement for judgement in judgements if judgement.code == judgements[-1].code] if judgements else []
+    current = [judgement for judgement in judgements if judgement.code == judgements[-1].code] if judgements else []
     words = ["slackwater", "lab", "ablate-detector", *places, "--data", data, "--page", place]
     return TEMPLATES.get_template("ablation-detector.md.jinja").render(
         command=shlex.join(words),
-        found=mine,
-        others=len(judgements) - len(mine),
-        recordings=sorted({judgement.recording for judgement in mine}),
-        commits=Counter(judgement.commit or "not recorded" for judgement in mine),
-        machines=Counter(judgement.machine for judgement in mine),
-        minutes=sum(judgement.cpu_s for judgement in mine) / 60,
+        found=current,
+        others=len(judgements) - len(current),
+        recordings=sorted({judgement.recording for judgement in current}),
+        commits=Counter(judgement.commit or "not recorded" for judgement in current),
+        machines=Counter(judgement.machine for judgement in current),
+        minutes=sum(judgement.cpu_s for judgement in current) / 60,
         rows=rows(judgements),
         cells=cells,
     )

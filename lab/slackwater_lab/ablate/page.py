@@ -17,12 +17,13 @@ TEMPLATES = templates("slackwater_lab.ablate")
 
 def page(lines: Sequence[Line], data: str, place: str) -> str:
     """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
-    mine = of_one_state(lines)
+    current = of_one_state(lines)
     files = ["--data", data, "--page", place]
     seeds = {
-        seed: 1 + max(line.number for line in mine if line.seed == seed) for seed in sorted({m.seed for m in mine})
+        seed: 1 + max(line.number for line in current if line.seed == seed)
+        for seed in sorted({m.seed for m in current})
     }
-    balances = [word for balance in dict.fromkeys(line.balance for line in mine) for word in ("--balance", balance)]
+    balances = [word for balance in dict.fromkeys(line.balance for line in current) for word in ("--balance", balance)]
     return TEMPLATES.get_template("ablation.md.jinja").render(
         commands=[
             shlex.join(
@@ -31,12 +32,12 @@ def page(lines: Sequence[Line], data: str, place: str) -> str:
             for seed, count in seeds.items()
         ],
         replay=shlex.join(["slackwater", "lab", "ablate", *files, "--replay"]),
-        found=mine,
-        others=len(lines) - len(mine),
-        commits=Counter(line.commit or "not recorded" for line in mine),
-        machines=Counter(line.machine for line in mine),
-        hours=sum(line.cpu_s for line in mine) / 3600,
-        balances=summary(mine),
+        found=current,
+        others=len(lines) - len(current),
+        commits=Counter(line.commit or "not recorded" for line in current),
+        machines=Counter(line.machine for line in current),
+        hours=sum(line.cpu_s for line in current) / 3600,
+        balances=summary(current),
         guards=[mechanism for mechanism in MECHANISMS.values() if mechanism.guards],
         words=(BRINGS, LITTLE, UNSURE, HARMS),
         worse=WORSE,

@@ -83,27 +83,27 @@ class Beside:
                 return step(before, view, pool, settings)
 
         ours = decided(self._off, state)
-        found = {
+        decisions = {
             mechanism.name: decided(mechanism, self._states.get(mechanism.name, state)) for mechanism in self._beside
         }
-        self._states = {name: decision[0] for name, decision in found.items()}
+        self._states = {name: decision[0] for name, decision in decisions.items()}
         groups: dict[Weights, list[Mechanism]] = {_set(ours[1]): []}
         for mechanism in self._beside:
-            groups.setdefault(_set(found[mechanism.name][1]), []).append(mechanism)
+            groups.setdefault(_set(decisions[mechanism.name][1]), []).append(mechanism)
         self._beside = groups.pop(_set(ours[1]))
         for first, *others in groups.values():
             if self._copied(first.name):
                 self._off, self._beside = first, others
-                return found[first.name]
+                return decisions[first.name]
         return ours
 
     def end(self, ours: Figures) -> None:
         """Ends a copy, and gives its figures to the run that it is of."""
         assert self.answer is not None
         assert self._off is not None
-        found = {**self.figures, **dict.fromkeys([self._off.name, *self.same], ours)}
+        figures = {**self.figures, **dict.fromkeys([self._off.name, *self.same], ours)}
         with contextlib.suppress(BrokenPipeError), os.fdopen(self.answer, "wb") as pipe:
-            pipe.write(msgspec.json.encode(found))
+            pipe.write(msgspec.json.encode(figures))
         os._exit(0)
 
     def _copied(self, name: str) -> bool:

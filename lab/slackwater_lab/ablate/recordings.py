@@ -60,7 +60,7 @@ def judge(path: Path, name: str, model: Model, code: str, commit: str | None, ma
     began_s, recording = cpu_s(), read_recording(path)
     with off(() if name == EVERYTHING else DETECTOR[name].seams):
         verdicts = judged(recording, model)
-    found = scores.score(recording, verdicts)
+    score = scores.score(recording, verdicts)
     return Judged(
         code=code,
         commit=commit,
@@ -68,19 +68,19 @@ def judge(path: Path, name: str, model: Model, code: str, commit: str | None, ma
         recording=path.stem,
         off=name,
         cpu_s=round(cpu_s() - began_s, 1),
-        delays_s=[None if noise.delay_s is None else round(noise.delay_s, 3) for noise in found.noises if noise.felt],
-        unfelt_found=sum(noise.delay_s is not None and not noise.felt for noise in found.noises),
+        delays_s=[None if noise.delay_s is None else round(noise.delay_s, 3) for noise in score.noises if noise.felt],
+        unfelt_found=sum(noise.delay_s is not None and not noise.felt for noise in score.noises),
         again=_again(recording, verdicts),
-        false_episodes=found.false_episodes,
-        calm_node_hours=round(found.calm_node_hours, 4),
+        false_episodes=score.false_episodes,
+        calm_node_hours=round(score.calm_node_hours, 4),
         backs_s=_backs_s(recording, verdicts),
-        verdicts=int(found.reliability.verdicts.sum()),
-        squares=round(float(found.reliability.squares.sum()), 3),
+        verdicts=int(score.reliability.verdicts.sum()),
+        squares=round(float(score.reliability.squares.sum()), 3),
     )
 
 
 def _again(recording: Recording, verdicts: Sequence[Verdict]) -> int:
-    found = 0
+    count = 0
     for noise in recording.labels:
         if noise.state == "interference":
             during = [
@@ -88,12 +88,12 @@ def _again(recording: Recording, verdicts: Sequence[Verdict]) -> int:
                 for verdict in verdicts
                 if verdict.node == noise.node and noise.start_unix_s <= verdict.time_unix_s < noise.end_unix_s
             ]
-            found += max(0, sum(now and not before for before, now in pairwise([False, *during])) - 1)
-    return found
+            count += max(0, sum(now and not before for before, now in pairwise([False, *during])) - 1)
+    return count
 
 
 def _backs_s(recording: Recording, verdicts: Sequence[Verdict]) -> list[float]:
-    found = []
+    backs_s = []
     for noise in recording.labels:
         if noise.state != "interference":
             continue
@@ -107,8 +107,8 @@ def _backs_s(recording: Recording, verdicts: Sequence[Verdict]) -> list[float]:
             if verdict.time_unix_s >= noise.end_unix_s and verdict.state != "interference"
         )
         if (first := next(after, None)) is not None:
-            found.append(round(first.time_unix_s - noise.end_unix_s, 2))
-    return found
+            backs_s.append(round(first.time_unix_s - noise.end_unix_s, 2))
+    return backs_s
 
 
 @functools.cache
@@ -126,9 +126,9 @@ def left(
     judgements: Iterable[Judged], code: str, files: Sequence[Path], names: Sequence[str]
 ) -> list[tuple[Path, str]]:
     """What is still to be judged with this code; no names: all."""
-    there = {(judgement.recording, judgement.off) for judgement in judgements if judgement.code == code}
+    done = {(judgement.recording, judgement.off) for judgement in judgements if judgement.code == code}
     wanted = [EVERYTHING, *(name for name in DETECTOR if not names or name in names)]
-    return [(path, name) for name in wanted for path in files if (path.stem, name) not in there]
+    return [(path, name) for name in wanted for path in files if (path.stem, name) not in done]
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,16 @@ class Row:
 
 def rows(judgements: Sequence[Judged]) -> list[Row]:
     """A row for everything and each mechanism, in the table's order; of the last code in `found`."""
-    mine = [judgement for judgement in judgements if judgement.code == judgements[-1].code] if judgements else []
-    whole = {judgement.recording: judgement for judgement in mine if judgement.off == EVERYTHING}
-    made = []
+    current = [judgement for judgement in judgements if judgement.code == judgements[-1].code] if judgements else []
+    with_everything = {judgement.recording: judgement for judgement in current if judgement.off == EVERYTHING}
+    table = []
     for name in (EVERYTHING, *DETECTOR):
-        played = [judgement for judgement in mine if judgement.off == name and judgement.recording in whole]
+        played = [
+            judgement for judgement in current if judgement.off == name and judgement.recording in with_everything
+        ]
         if played:
-            made.append(_row(name, played, [whole[judgement.recording] for judgement in played]))
-    return made
+            table.append(_row(name, played, [with_everything[judgement.recording] for judgement in played]))
+    return table
 
 
 def _row(name: str, played: Sequence[Judged], whole: Sequence[Judged]) -> Row:

@@ -31,13 +31,13 @@ class Seam:
 
     def check(self) -> None:
         """Raises SeamError where the name is gone, or a function takes other arguments than what stands in for it."""
-        there, theirs = inspect.getattr_static(*found(self.place)), self.instead
-        if isinstance(there, property) and isinstance(theirs, property):
+        original, substitute = inspect.getattr_static(*found(self.place)), self.instead
+        if isinstance(original, property) and isinstance(substitute, property):
             return
-        if callable(there) != callable(theirs):
-            raise SeamError(f"{self.place}: expected {'a function' if callable(theirs) else 'a value'}")
-        if callable(there) and not isinstance(theirs, Argument):
-            expected, got = (list(inspect.signature(function).parameters) for function in (there, theirs))
+        if callable(original) != callable(substitute):
+            raise SeamError(f"{self.place}: expected {'a function' if callable(substitute) else 'a value'}")
+        if callable(original) and not isinstance(substitute, Argument):
+            expected, got = (list(inspect.signature(function).parameters) for function in (original, substitute))
             if expected != got:
                 raise SeamError(f"{self.place} takes {', '.join(expected)}: expected {', '.join(got)}")
 
@@ -106,6 +106,6 @@ def _lines(place: str) -> int:
         source = importlib.import_module(place).__file__
         assert source is not None
         return len(Path(source).read_text().splitlines())
-    there: Any = inspect.getattr_static(*found(place))
-    function: Any = there.fget if isinstance(there, property) else there
+    member: Any = inspect.getattr_static(*found(place))
+    function: Any = member.fget if isinstance(member, property) else member
     return len(inspect.getsourcelines(function)[0])

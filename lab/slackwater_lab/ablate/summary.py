@@ -50,32 +50,32 @@ class Row:
             return ""
         if self.scenarios < ENOUGH:
             return UNSURE
-        both = [
+        intervals = [
             (estimate.low, estimate.high)
             for estimate in (self.mean, self.p99)
             if estimate.low is not None and estimate.high is not None
         ]
-        if len(both) < 2:
+        if len(intervals) < 2:
             return UNSURE
-        if any(low >= WORTH for low, _ in both):
+        if any(low >= WORTH for low, _ in intervals):
             return BRINGS
-        if all(high <= 1.0 for _, high in both) and any(high < 1.0 for _, high in both):
+        if all(high <= 1.0 for _, high in intervals) and any(high < 1.0 for _, high in intervals):
             return HARMS
-        return LITTLE if all(high < WORTH for _, high in both) else UNSURE
+        return LITTLE if all(high < WORTH for _, high in intervals) else UNSURE
 
 
 def rows(lines: Sequence[Line], balance: str) -> list[Row]:
     """A row for everything and for each mechanism that was played under a balance, in the table's order."""
-    mine = [line for line in lines if line.balance == balance]
-    made = []
+    under_balance = [line for line in lines if line.balance == balance]
+    table = []
     for name in (EVERYTHING, *MECHANISMS):
         played: dict[tuple[int, int], tuple[Line, Figures]] = {}
-        for line in mine:
+        for line in under_balance:
             if (figures := line.without(name)) is not None:
                 played[line.seed, line.number] = (line, figures)
         if played:
-            made.append(_row(name, list(played.values())))
-    return made
+            table.append(_row(name, list(played.values())))
+    return table
 
 
 def _row(name: str, played: Sequence[tuple[Line, Figures]]) -> Row:
@@ -98,9 +98,9 @@ def _row(name: str, played: Sequence[tuple[Line, Figures]]) -> Row:
 
 
 def _mean(ratios: Sequence[float]) -> Estimate:
-    found = geometric_mean(ratios)
-    assert found is not None
-    return found
+    mean = geometric_mean(ratios)
+    assert mean is not None
+    return mean
 
 
 def summary(lines: Sequence[Line]) -> dict[str, list[Row]]:

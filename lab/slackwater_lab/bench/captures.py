@@ -33,14 +33,14 @@ class CaptureFile:
 def records(content: bytes | bytearray) -> list[int]:
     """Where the packets of a pcap file start; the last one may be cut: then it is left out."""
     starts = []
-    at = HEAD
-    while at + RECORD.size <= len(content):
-        length = RECORD.unpack_from(content, at)[2]
-        if at + RECORD.size + length > len(content):
+    offset = HEAD
+    while offset + RECORD.size <= len(content):
+        length = RECORD.unpack_from(content, offset)[2]
+        if offset + RECORD.size + length > len(content):
             break
-        starts.append(at)
-        at += RECORD.size + length
-    return [*starts, at]
+        starts.append(offset)
+        offset += RECORD.size + length
+    return [*starts, offset]
 
 
 def make(stage: Stage, name: str, packets: int, *options: str) -> CaptureFile:

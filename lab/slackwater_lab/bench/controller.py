@@ -41,10 +41,10 @@ OPTIONS = {
 
 def uses(pids: dict[str, int]) -> dict[str, ProcessUse]:
     """What each has used so far; raises LabError when one is gone."""
-    found = {name: process_use(pid) for name, pid in pids.items()}
-    if gone := [name for name, use in found.items() if use is None]:
+    usage = {name: process_use(pid) for name, pid in pids.items()}
+    if gone := [name for name, use in usage.items() if use is None]:
         raise LabError(f"{', '.join(gone)} ended during the measurement")
-    return {name: use for name, use in found.items() if use is not None}
+    return {name: use for name, use in usage.items() if use is not None}
 
 
 async def talk(url: str, nodes: int, per_second: float) -> None:
@@ -71,8 +71,8 @@ def serve(config: Path, folder: Path, code: Path | None, stack: contextlib.ExitS
     pid = stack.enter_context(background(folder, "serve", *command, env=os.environ | path))
 
     def works() -> bool:
-        found = read_serve(folder) or {}
-        return bool(found) and all(found["works"].values())
+        serving = read_serve(folder) or {}
+        return bool(serving) and all(serving["works"].values())
 
     wait_until(works, f"all parts of the controller work: see {folder / 'serve.log'}", START_WITHIN_S)
     children = (read_serve(folder) or {})["children"]

@@ -70,7 +70,7 @@ def bodies(seed: int, loud: bool, busy: float | None = None) -> list[bytes]:
     """
     random = np.random.default_rng(seed)
     plain = json.loads(TEMPLATE.read_text())
-    made = []
+    variants = []
     for _ in range(VARIANTS):
         sample = {key: value for key, value in plain.items() if key not in PER_NODE}
         for name in ("sched", "traffic", "counters", "canary", "cpu", "pressure", "disk", "network"):
@@ -84,8 +84,8 @@ def bodies(seed: int, loud: bool, busy: float | None = None) -> list[bytes]:
             sample["traffic"]["rt_mean_ms"], sample["traffic"]["rt_p95_ms"] = 60.0, 180.0
             for route in sample["traffic"]["routes"]:
                 route["rt_mean_ms"] = 250.0
-        made.append(json.dumps(sample, separators=(",", ":")).encode()[1:])
-    return made
+        variants.append(json.dumps(sample, separators=(",", ":")).encode()[1:])
+    return variants
 
 
 def loud_nodes(nodes: int) -> int:
@@ -122,8 +122,8 @@ class SampleLoad:
             level = calm[int(seq * self.period_s / LEVEL_S) % self.levels]
             for number, name in enumerate(names):
                 at_s = (seq + number / self.nodes) * self.period_s
-                some = loud if number < loud_until and at_s >= self.loud_from_s else level
-                yield at_s, head(name, at_s, seq, self.period_s) + some[(seq * 7 + number * 13) % VARIANTS]
+                choice = loud if number < loud_until and at_s >= self.loud_from_s else level
+                yield at_s, head(name, at_s, seq, self.period_s) + choice[(seq * 7 + number * 13) % VARIANTS]
             seq += 1
 
 
@@ -169,8 +169,8 @@ class EventLoad:
         due = [(number / self.nodes * self.pace.quiet_s, number, 0, self.pace.quiet_s) for number in range(self.nodes)]
         while True:
             at_s, number, seq, covered_s = due[0]
-            some = loud if self.age_s(number, at_s) >= 0.0 else calm
-            yield at_s, head(f"node{number}", at_s, seq, covered_s) + some[(seq * 7 + number * 13) % VARIANTS]
+            choice = loud if self.age_s(number, at_s) >= 0.0 else calm
+            yield at_s, head(f"node{number}", at_s, seq, covered_s) + choice[(seq * 7 + number * 13) % VARIANTS]
             next_s = self.next_s(number, at_s)
             heapq.heapreplace(due, (next_s, number, seq + 1, next_s - at_s))
 
@@ -228,7 +228,7 @@ def run(
         timed = stopped if number < 0 else clock
         busy_s, decode_s, counted, began_s = 0.0, 0.0, 0, now_s
         latency: list[float] = []
-        found: set[str] = set()
+        detected: set[str] = set()
         while now_s < end_s:
             batch: list[tuple[float, bytes]] = []
             while at_s <= now_s:
@@ -245,7 +245,7 @@ def run(
             started_s, now_s = now_s, now_s + done - began
             busy_s, decode_s, counted = busy_s + done - began, decode_s + decoded - began, counted + len(batch)
             latency += [now_s - arrived_s for arrived_s, _ in batch]
-            found |= {verdict.node for verdict in verdicts if verdict.state == "interference"}
+            detected |= {verdict.node for verdict in verdicts if verdict.state == "interference"}
             now_s = max(now_s, started_s + tick_s)
         if number >= 0:
             loud = load.loud(end_s)
@@ -254,7 +254,7 @@ def run(
                 busy_s=busy_s,
                 busy=busy_s / max(now_s - began_s, 1e-9),
                 decode_share=decode_s / max(busy_s, 1e-9),
-                loud_found=len(found & loud),
+                loud_found=len(detected & loud),
                 loud=len(loud),
                 samples=counted,
                 behind_s=max(0.0, now_s - at_s),
@@ -325,14 +325,14 @@ def tables(report: Report, by_nodes: dict[int, list[Result]], options: argparse.
 def hour(report: Report, options: argparse.Namespace, model: tree.Model) -> None:
     """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
     load = SampleLoad(options.hour, options.period, float("inf"), LEVELS)
-    found = []
+    memory = []
     for number, result in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, stopped), 1):
-        found.append(f"{result.memory_mib:.0f} after {number * options.minutes / 6:g} min")
+        memory.append(f"{result.memory_mib:.0f} after {number * options.minutes / 6:g} min")
     report.add(
         f"\nMemory (MiB resident) of {options.hour} nodes over {options.minutes:g} minutes' "
         f"{options.hour * round(60 * options.minutes / options.period)} "
         f"Samples, as quickly as they are judged, while the load climbs through all its ranges every "
-        f"{LEVELS * LEVEL_S / 60:g} min: {', '.join(found)}."
+        f"{LEVELS * LEVEL_S / 60:g} min: {', '.join(memory)}."
     )
 
 

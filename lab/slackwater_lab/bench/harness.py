@@ -196,8 +196,8 @@ def peak_mib(command: Sequence[str]) -> float:
     while process.poll() is None:
         with contextlib.suppress(OSError):
             if (own / "exe").resolve().name == Path(command[0]).resolve().name:
-                found = re.search(r"VmHWM:\s+(\d+)", (own / "status").read_text())
-                peak_kib = max(peak_kib, int(found[1]) if found else 0)
+                match = re.search(r"VmHWM:\s+(\d+)", (own / "status").read_text())
+                peak_kib = max(peak_kib, int(match[1]) if match else 0)
         time.sleep(0.002)
     if process.returncode != 0 or peak_kib == 0:
         raise LabError(f"the memory of `{shlex.join(command)}` could not be measured")

@@ -186,8 +186,8 @@ class Nodes:
         await self.bus.publish(verdict(node, state, time.time()))
         async with asyncio.timeout(HEARD_WITHIN_S):
             while True:
-                made, heard_s = await self._heard.get()
-                if made.what == "weight" and made.applied and made.target == node and expected(made):
+                change, heard_s = await self._heard.get()
+                if change.what == "weight" and change.applied and change.target == node and expected(change):
                     return heard_s - began_s
 
     async def episodes(self, rounds: int) -> tuple[list[float], list[float]]:

@@ -216,10 +216,10 @@ def fetch(site: Stage, namespace: str, url: str) -> str:
 def requests_seen(site: Stage) -> float:
     """What the monitor's page counted; it is on loopback of the server's namespace."""
     page = fetch(site, site.server, "http://127.0.0.1:9465/metrics")
-    found = re.search(r"^slackwater_requests_total (\S+)", page, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^slackwater_requests_total (\S+)", page, re.MULTILINE)
+    if match is None:
         raise LabError("the monitor's page does not have the requests")
-    return float(found[1])
+    return float(match[1])
 
 
 # --- the parts of the report
@@ -249,7 +249,7 @@ def side_by_side(report: Report, site: Stage, rounds: int, seconds: float, rate:
                     rates.append((requests_seen(site) - before) / (time.monotonic() - start_s))
                 else:
                     costs[name].append(cost(pid, seconds))
-    theirs = statistics.median(each.cpu_share for each in costs["node_exporter"])
+    exporter_share = statistics.median(each.cpu_share for each in costs["node_exporter"])
     rows = [
         (
             name,
@@ -258,7 +258,7 @@ def side_by_side(report: Report, site: Stage, rounds: int, seconds: float, rate:
                 spread([getattr(each, key) for each in measured], ".1f")
                 for key in ("rss_mib", "pss_mib", "wake_ups_per_s")
             ),
-            f"{statistics.median(each.cpu_share for each in measured) / theirs:.2f}" if theirs else "-",
+            f"{statistics.median(each.cpu_share for each in measured) / exporter_share:.2f}" if exporter_share else "-",
         )
         for name, measured in costs.items()
     ]
@@ -346,9 +346,9 @@ OPTIONS = {
 def bench(report: Report, options: argparse.Namespace) -> None:
     if options.pairs < LEAST_PAIRS:
         raise LabError(f"--pairs {options.pairs}: expected at least {LEAST_PAIRS}, for an interval")
-    with scratch() as folder, stage(folder) as made:
-        start_server(made)
-        start_bus(made)
+    with scratch() as folder, stage(folder) as site:
+        start_server(site)
+        start_bus(site)
         report.add(
             f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` (canary,"
             " capture, page) with `pace.by_event = false`, `prometheus-node-exporter` fetched that often over HTTP,"
@@ -360,9 +360,9 @@ def bench(report: Report, options: argparse.Namespace) -> None:
             f" php-fpm) has {server_threads()} threads."
         )
         for rate in (0, options.rate):
-            side_by_side(report, made, options.rounds, options.seconds, rate)
-        bytes_per_sample(report, made)
-        effect(report, made, options.pairs, options.seconds / 2, options.rate)
+            side_by_side(report, site, options.rounds, options.seconds, rate)
+        bytes_per_sample(report, site)
+        effect(report, site, options.pairs, options.seconds / 2, options.rate)
 
 
 if __name__ == "__main__":

@@ -33,13 +33,13 @@ class Messages:
     def __init__(self, path: Path, longest: int) -> None:
         content = path.read_bytes()
         places = []
-        at = HEAD
-        while at + RECORD.size <= len(content):
-            length = RECORD.unpack_from(content, at)[2]
-            at += RECORD.size
-            if length <= longest and at + length <= len(content):
-                places.append((at, length))
-            at += length
+        offset = HEAD
+        while offset + RECORD.size <= len(content):
+            length = RECORD.unpack_from(content, offset)[2]
+            offset += RECORD.size
+            if length <= longest and offset + length <= len(content):
+                places.append((offset, length))
+            offset += length
         self.count = len(places)
         self._packets = ctypes.create_string_buffer(content, len(content))
         self._vectors = ctypes.create_string_buffer(self.count * IOVEC.size)

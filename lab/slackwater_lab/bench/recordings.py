@@ -154,9 +154,9 @@ def per_day_at_most(episodes: int, hours: float) -> float:
 
 def page(folder: Path) -> str:
     """The scores as Markdown tables. Raises OSError when there are none yet."""
-    found = {name: json.loads((folder / f"scores-{name}.json").read_text()) for name in JUDGED}
+    scores = {name: json.loads((folder / f"scores-{name}.json").read_text()) for name in JUDGED}
     tails = {app: json.loads((folder / f"tail-{app}.json").read_text()) for app in APPS}
-    parts = [judges(found), *(kinds(name, found[name]) for name in ("shipped", "new")), disturbances(found)]
+    parts = [judges(scores), *(kinds(name, scores[name]) for name in ("shipped", "new")), disturbances(scores)]
     return "\n\n".join("\n".join(part) for part in [*parts, estimators(tails)]) + "\n"
 
 

@@ -43,20 +43,20 @@ def offline(report: Report, site: Stage, packets: int, rounds: int) -> CaptureFi
         short, twice = part(file, TSHARK_PACKETS), doubled(file)
         floor = [program("tcpdump"), "-Z", "root", "-r", str(file.path), "-w", "/dev/null"]
         measure([*pinned, *floor])
-        both: list[tuple[Usage, Usage]] = []
+        pairs: list[tuple[Usage, Usage]] = []
         for _ in range(rounds):
             # One after the other in each round: what the machine does meanwhile, it does to both.
-            both.append((measure([*pinned, *floor]), measure([*pinned, *sniffer_command(file)])))
-        ratios = [sniffer.wall_s / tcpdump.wall_s for tcpdump, sniffer in both]
-        walls = [sniffer.wall_s for _, sniffer in both]
+            pairs.append((measure([*pinned, *floor]), measure([*pinned, *sniffer_command(file)])))
+        ratios = [sniffer.wall_s / tcpdump.wall_s for tcpdump, sniffer in pairs]
+        walls = [sniffer.wall_s for _, sniffer in pairs]
         shark = [program("tshark"), "-n", "-r", str(short.path), "-Y", "http.time", "-T", "fields", "-e", "http.time"]
         shark_rate = short.packets / statistics.median(measure([*pinned, *shark]).wall_s for _ in range(3))
         rate = file.packets / statistics.median(walls)
         peaks = [peak_mib(sniffer_command(each)) for each in (file, twice)]
-        times = (spread([t.wall_s for t, _ in both]), spread(walls), spread(ratios, ".2f"))
+        times = (spread([t.wall_s for t, _ in pairs]), spread(walls), spread(ratios, ".2f"))
         rates = (f"{rate / 1e6:.2f}", f"{shark_rate:,.0f}", f"{rate / shark_rate:.0f}")
         rows.append((name, f"{file.packets:,}", f"{file.mib:.0f}", *times, *rates, *(f"{peak:.1f}" for peak in peaks)))
-        summary = json.loads(both[0][1].output)
+        summary = json.loads(pairs[0][1].output)
         exchanges.append(
             f"{name}: {summary['exchanges']:,} exchanges, {summary['unmatched_requests']} unmatched, "
             f"{summary['holes']} holes"
@@ -173,10 +173,10 @@ def accuracy(report: Report, site: Stage, rounds: int, seconds: int, rate: int) 
             times = summary["last_byte_ms"]
             cells = []
             for name in ("p95", "p99"):
-                theirs = figures["latencyPercentiles"][name] * 1e3
+                oha_ms = figures["latencyPercentiles"][name] * 1e3
                 ours = times[name] if isinstance(times, dict) else 0.0
-                off[start, name].append(100 * (theirs / ours - 1))
-                cells += [f"{theirs:.3f}", f"{ours:.3f}", f"{theirs - ours:+.3f} ms, {off[start, name][-1]:+.2f}%"]
+                off[start, name].append(100 * (oha_ms / ours - 1))
+                cells += [f"{oha_ms:.3f}", f"{ours:.3f}", f"{oha_ms - ours:+.3f} ms, {off[start, name][-1]:+.2f}%"]
             rows.append((index + 1, start, *cells))
     percentiles = [head for name in ("p95", "p99") for head in (f"oha {name}, ms", f"sniffer {name}", "off by")]
     report.table(("round", "oha counts from", *percentiles), rows)
@@ -199,12 +199,12 @@ OPTIONS = {
 
 
 def bench(report: Report, options: argparse.Namespace) -> None:
-    with scratch() as folder, stage(folder) as made:
-        start_server(made)
-        file = offline(report, made, options.packets, options.rounds)
-        replay(report, made, file, options.rounds, options.seconds)
-        real(report, made, options.rounds, options.seconds)
-        accuracy(report, made, options.rounds, 3 * options.seconds, options.rate)
+    with scratch() as folder, stage(folder) as site:
+        start_server(site)
+        file = offline(report, site, options.packets, options.rounds)
+        replay(report, site, file, options.rounds, options.seconds)
+        real(report, site, options.rounds, options.seconds)
+        accuracy(report, site, options.rounds, 3 * options.seconds, options.rate)
 
 
 if __name__ == "__main__":

@@ -106,14 +106,14 @@ def stage(folder: Path) -> Iterator[Stage]:
     """Makes the network; takes it away at the end, with every process that is still in it."""
     if os.geteuid() != 0:
         raise LabError("network namespaces and captures need root")
-    made = Stage(folder)
+    site = Stage(folder)
     try:
-        make_network(made)
-        yield made
+        make_network(site)
+        yield site
     finally:
-        for namespace in (made.server, made.client):
-            found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
-            for pid in found.stdout.split():
+        for namespace in (site.server, site.client):
+            pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
+            for pid in pids.stdout.split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
@@ -164,8 +164,8 @@ def is_ok(site: Stage, page: str) -> bool:
 
 def pin(site: Stage, core: int) -> None:
     """Keeps the servers to one core, with all their threads."""
-    found = subprocess.run(["ip", "netns", "pids", site.server], capture_output=True, text=True)
-    for pid in found.stdout.split():
+    pids = subprocess.run(["ip", "netns", "pids", site.server], capture_output=True, text=True)
+    for pid in pids.stdout.split():
         for task in Path(f"/proc/{pid}/task").glob("*"):
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(task.name), {core})

@@ -269,8 +269,8 @@ def drawn(port: int) -> dict[str, list[float]]:
     """Milliseconds from the navigation to the drawn page, in Chromium."""
     command = ["node", str(ROOT / "tests/browser/drawn.mjs"), f"http://127.0.0.1:{port}"]
     done = subprocess.run(command, env=browser_environment(), capture_output=True, text=True, check=True)
-    found: dict[str, list[float]] = json.loads(done.stdout)
-    return found
+    times_ms: dict[str, list[float]] = json.loads(done.stdout)
+    return times_ms
 
 
 def reached(drawn_ms: list[float]) -> str:
@@ -290,10 +290,10 @@ def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid
         last: [get(port, f"/api/v1/fleet/harm?last={last}&until_unix_s={time.time() - 10 - n:.0f}") for n in range(7)]
         for last in RANGES
     }
-    found = drawn(port)
+    drawn_ms = drawn(port)
     before = cpu_s(pid)
     watching(port, 1, "/events?pool=web", seconds)
-    one = (cpu_s(pid) - before) / seconds
+    one_viewer = (cpu_s(pid) - before) / seconds
     before = cpu_s(pid)
     watching(port, 1, "/events", seconds)
     overview = (cpu_s(pid) - before) / seconds
@@ -309,19 +309,19 @@ def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid
         ("the journal", f"{mb:,.0f} MB", f"{servers} servers, {days:g} days of minutes"),
         ("Overview, at the server, p95", f"{1e3 * p95(warm + cold):.0f} ms", "150 ms"),
         ("Overview that reads the journal anew, p95", f"{1e3 * p95(cold):.0f} ms", "150 ms"),
-        ("Overview, drawn in Chromium, median of 7", f"{statistics.median(found['/']):.0f} ms", "1,000 ms"),
-        ("Pool with all servers and plots, drawn", f"{statistics.median(found['/pools/web']):.0f} ms", ""),
+        ("Overview, drawn in Chromium, median of 7", f"{statistics.median(drawn_ms['/']):.0f} ms", "1,000 ms"),
+        ("Pool with all servers and plots, drawn", f"{statistics.median(drawn_ms['/pools/web']):.0f} ms", ""),
         *(
             (
                 f"Fleet with a heat map of {words}, drawn, median of 7 (range)",
-                f"{spread(found[path], '.0f')} ms{reached(found[path])}",
+                f"{spread(drawn_ms[path], '.0f')} ms{reached(drawn_ms[path])}",
                 f"{DRAWN_MS} ms",
             )
             for words, path in (("24 h", "/fleet"), ("90 days", "/fleet?last=90d"))
         ),
         (
             f"Week of {servers} servers, drawn, median of 7 (range)",
-            f"{spread(found['/week'], '.0f')} ms{reached(found['/week'])}",
+            f"{spread(drawn_ms['/week'], '.0f')} ms{reached(drawn_ms['/week'])}",
             f"{DRAWN_MS} ms",
         ),
         *(
@@ -332,7 +332,7 @@ def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid
             )
             for last, times in harm.items()
         ),
-        ("live updates of all servers at 1 Hz, one viewer", f"{100 * one:.1f} % of a core", "5 %"),
+        ("live updates of all servers at 1 Hz, one viewer", f"{100 * one_viewer:.1f} % of a core", "5 %"),
         ("live updates of the Overview at 1 Hz, one viewer", f"{100 * overview:.1f} % of a core", "5 %"),
         ("50 viewers of all servers at 1 Hz", f"{100 * fifty:.1f} % of a core", ""),
         ("... seconds between their events, p95", f"{p95(gaps):.2f} s", "1 s"),

@@ -86,14 +86,14 @@ def calm(
     settings = replace(settings, pools=pools or math.ceil(settings.hosts / FEW))
     if settings.hosts > FEW:
         settings = replace(settings, mpm="event-small", php_children=2)
-    found = data.read(pieces.data) if pieces.data else []
+    measured = data.read(pieces.data) if pieces.data else []
 
     def keep(minute: Minute) -> None:
-        found.append(minute)
+        measured.append(minute)
         pieces.keep(minute)
         _tell(minute)
 
-    left = [] if pieces.replay else data.left(found, series_of(settings, plan), minutes)
+    left = [] if pieces.replay else data.left(measured, series_of(settings, plan), minutes)
     try:
         if left:
             if len(left) < minutes:
@@ -101,12 +101,12 @@ def calm(
             with Lab(settings, progress) as cluster:
                 Calm(cluster, plan, progress, keep, recordings).run(left)
     finally:
-        pieces.write_page(partial(page.page, found))
-    total = summary(of_one_state(found))
+        pieces.write_page(partial(page.page, measured))
+    total = summary(of_one_state(measured))
     if json_file:
         write_json(total, json_file)
     if json_file != "-":
-        _show(of_one_state(found))
+        _show(of_one_state(measured))
     if total["rates"][0]["episodes"]:
         sys.exit(1)
 

@@ -82,11 +82,11 @@ class Tally:
 
     def node_s(self) -> dict[str, float]:
         """Kind of disturbance, or `nothing` -> seconds of nodes that count."""
-        whole: Counter[str] = Counter()
+        total_s: Counter[str] = Counter()
         for part in self.slices:
             if part.counts:
-                whole.update(part.node_s)
-        return {kind: round(float(seconds), 1) for kind, seconds in sorted(whole.items())}
+                total_s.update(part.node_s)
+        return {kind: round(float(seconds), 1) for kind, seconds in sorted(total_s.items())}
 
     def overloaded_node_s(self) -> float:
         return round(float(sum(sum(part.node_s.values()) for part in self.slices if not part.counts)), 1)
@@ -95,12 +95,12 @@ class Tally:
         self, changes: Sequence[Change], begin_s: float, beside: Callable[[str, float], str | None]
     ) -> list[Began]:
         """What began in the slices; `beside` gives the disturbance of a node at a time."""
-        found = []
+        states = []
         for change in changes:
             inside = next((part for part in self.slices if part.begin_s <= change.mono_s < part.end_s), None)
             if inside is not None:
                 verdict = change.verdict
-                found.append(
+                states.append(
                     Began(
                         node=verdict.node,
                         state=verdict.state,
@@ -111,4 +111,4 @@ class Tally:
                         why=verdict.path,
                     )
                 )
-        return found
+        return states

@@ -105,5 +105,5 @@ def read(path: Path) -> list[Minute]:
 
 def left(measured: Sequence[Minute], series: Series, minutes: int) -> list[int]:
     """Numbers of the first so many minutes of a measurement that are not measured yet."""
-    there = {minute.minute for minute in measured if minute.series == series}
-    return [number for number in range(minutes) if number not in there]
+    done = {minute.minute for minute in measured if minute.series == series}
+    return [number for number in range(minutes) if number not in done]

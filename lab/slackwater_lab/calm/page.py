@@ -22,23 +22,23 @@ TEMPLATES = templates("slackwater_lab.calm")
 
 def page(minutes: Sequence[Minute], data: str, place: str) -> str:
     """The page in Markdown; `data` and `place` are the paths of the data file and of this page in the commands."""
-    mine = summary.of_one_state(minutes)
+    current = summary.of_one_state(minutes)
     files = ["--data", data, "--page", place]
     return TEMPLATES.get_template("calm.md.jinja").render(
-        commands=Counter(_command(minute, files) for minute in mine),
+        commands=Counter(_command(minute, files) for minute in current),
         example=_example(files),
         replay=shlex.join(["slackwater", "lab", "calm", *files, "--replay"]),
-        found=mine,
-        others=len(minutes) - len(mine),
-        total=summary.summary(mine),
-        word=summary.reached(summary.rates(mine)[0]),
+        found=current,
+        others=len(minutes) - len(current),
+        total=summary.summary(current),
+        word=summary.reached(summary.rates(current)[0]),
         goal_per_node_day=summary.GOAL_PER_NODE_DAY,
         goal_node_days=summary.GOAL_NODE_DAYS,
-        episodes=[(minute, began) for minute in mine for began in summary.episodes([minute])],
-        begun=sorted(minute.begun[:10] for minute in mine),
-        machines=Counter(_machine(minute) for minute in mine),
-        fleets=Counter(_fleet(minute) for minute in mine),
-        commits=Counter(minute.commit or "not recorded" for minute in mine),
+        episodes=[(minute, began) for minute in current for began in summary.episodes([minute])],
+        begun=sorted(minute.begun[:10] for minute in current),
+        machines=Counter(_machine(minute) for minute in current),
+        fleets=Counter(_fleet(minute) for minute in current),
+        commits=Counter(minute.commit or "not recorded" for minute in current),
         decision_code=DECISION_CODE,
         rule=RULE,
         places_per_hour=PLACES_PER_HOUR,

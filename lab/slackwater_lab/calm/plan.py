@@ -75,5 +75,5 @@ class CalmPlan:
     def levels(self, minute: int, pool: str, hosts: Sequence[Host]) -> list[swing.Level]:
         """A pool's load in a minute, as shares of its capacity."""
         crowds = [disturbance for disturbance in self.disturbances(minute, hosts) if disturbance.kind == "flash_crowd"]
-        mine = [crowd for crowd in crowds if crowd.host is not None and hosts[crowd.host].pool == pool]
-        return with_loads(swing.levels(random.Random(f"{self.seed} {minute} {pool}"), MINUTE_S, LEVELS_S), mine)
+        of_pool = [crowd for crowd in crowds if crowd.host is not None and hosts[crowd.host].pool == pool]
+        return with_loads(swing.levels(random.Random(f"{self.seed} {minute} {pool}"), MINUTE_S, LEVELS_S), of_pool)

@@ -84,11 +84,11 @@ class Calm:
         """Measures these minutes of the plan. Raises LabError."""
         lab, plan = self._lab, self._plan
         site = DisturbableCluster(lab) if set(plan.kinds) & set(DISTURBERS) else None
-        whole = capacity_rps(lab)
+        hosts_rps = capacity_rps(lab)
         quotas = lab.settings.quota_cores * len(lab.hosts)
-        self._capacity_rps = whole * min(1.0, plan.load * (os.cpu_count() or 1) / quotas)
+        self._capacity_rps = hosts_rps * min(1.0, plan.load * (os.cpu_count() or 1) / quotas)
         if site is not None:
-            site.cpu_s = quotas / whole
+            site.cpu_s = quotas / hosts_rps
         self._progress(f"full load is {self._capacity_rps:.0f} requests/s; starting the monitors and the controller")
         facts = machine.describe(lab)
         self._machine = {key: facts[key] for key in (*MACHINE, *PROGRAMS, "php_children")}
@@ -123,22 +123,22 @@ class Calm:
         about = f"lab: calm, {settings.hosts} hosts of {settings.quota_cores:g} core, seed {self._plan.seed}"
         received = list(zip(heard.heard, heard.received_unix_s, strict=False))
         for pool in self._lab.balancer.urls:
-            mine = [(sample, at_unix_s) for sample, at_unix_s in received if sample.pool == pool]
-            nodes = {sample.node for sample, _ in mine}
+            of_pool = [(sample, at_unix_s) for sample, at_unix_s in received if sample.pool == pool]
+            nodes = {sample.node for sample, _ in of_pool}
             labels = [label for label in self._disturbances.labels if label.node in nodes]
             file = folder / f"{pool}-{begun}.parquet"
-            write(file, [sample for sample, _ in mine], labels, about, [at_unix_s for _, at_unix_s in mine])
+            write(file, [sample for sample, _ in of_pool], labels, about, [at_unix_s for _, at_unix_s in of_pool])
         self._progress(f"{folder}: a recording of each pool, {len(received)} Samples")
 
     def _start_load(self, minutes: Sequence[int]) -> list[swing.Swing]:
         hosts = self._lab.hosts
-        found = []
+        swings = []
         for pool, url in self._lab.balancer.urls.items():
             share = sum(host.pool == pool for host in hosts) / len(hosts)
             warm_up = swing.Level((swing.LOW + swing.HIGH) / 2, WARM_UP_S)
             levels = [warm_up, *(level for minute in minutes for level in self._plan.levels(minute, pool, hosts))]
-            found.append(swing.Swing(self._lab, self._capacity_rps * share, levels, url))
-        return found
+            swings.append(swing.Swing(self._lab, self._capacity_rps * share, levels, url))
+        return swings
 
     def _answered(self) -> tuple[int, int]:
         """Requests and errors of the levels that are over: of the last seconds they are counted in the next minute."""
@@ -166,8 +166,8 @@ class Calm:
             next_s = at_s + LOOK_S
             while left and begin_s + left[0].begin_s <= next_s:
                 self._until(begin_s + left[0].begin_s)
-                one = left.pop(0)
-                disturbances.begin(one, begin_s + one.end_s)
+                disturbance = left.pop(0)
+                disturbances.begin(disturbance, begin_s + disturbance.end_s)
             self._until(next_s)
             late_s = max(late_s, time.monotonic() - next_s)
             if late_s > STOOD_STILL_S:

@@ -131,14 +131,14 @@ class Cgroups:
 
     def pids(self, path: str) -> list[int]:
         """All processes in the cgroup and below."""
-        found: set[int] = set()
+        members: set[int] = set()
         for root in self.roots:
             for file in (root / path).rglob("cgroup.procs") if (root / path).exists() else ():
                 try:
-                    found.update(int(line) for line in file.read_text().split())
+                    members.update(int(line) for line in file.read_text().split())
                 except OSError:  # the cgroup went away while we looked
                     continue
-        return sorted(found)
+        return sorted(members)
 
     def clear(self, path: str, within_s: float) -> None:
         """Kills what runs in a cgroup, and removes it. Raises LabError when that has not ended by then."""

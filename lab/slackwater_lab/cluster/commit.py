@@ -30,10 +30,10 @@ def _state(root: Path, found_by: tuple[str, ...], *paths: str) -> str | None:
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root:
         return None
-    found, changed = _git(root, *found_by), _git(root, "status", "--porcelain", "-uno", "--", *paths)
-    if not found or changed is None:
+    sha, changed = _git(root, *found_by), _git(root, "status", "--porcelain", "-uno", "--", *paths)
+    if not sha or changed is None:
         return None
-    return found[:12] + "+" * bool(changed)
+    return sha[:12] + "+" * bool(changed)
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -206,10 +206,10 @@ class Controller:
 
     def judges_all(self) -> bool:
         """Whether there is a Verdict of the last seconds on each node, and none of them is `unknown`."""
-        found = self.verdicts()
+        verdicts = self.verdicts()
         fresh = time.time() - FRESH_S
         return all(
-            name in found and found[name].state != "unknown" and found[name].time_unix_s > fresh
+            name in verdicts and verdicts[name].state != "unknown" and verdicts[name].time_unix_s > fresh
             for name in (host.name for host in self.lab.hosts)
         )
 

@@ -87,14 +87,14 @@ class Guest:
         initrd, listens_at = folder / "initrd", folder / "virtiofs"
         drivers = qemu.modules(*DRIVERS, *settings.drivers)
         initrd.write_bytes(qemu.archive(qemu.root_files(settings.init, drivers)))
-        self._commands, theirs = socket.socketpair()
+        self._commands, guest_end = socket.socketpair()
         memory = f"memory-backend-memfd,id=memory,size={settings.memory_mib}M,share=on"
         more = [
             *("-object", memory, "-numa", "node,memdev=memory"),
             *("-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"),
             *("-chardev", f"socket,id=files,path={listens_at}"),
             *("-device", "vhost-user-fs-pci,chardev=files,tag=host,queue-size=1024"),
-            *("-chardev", f"socket,id=commands,fd={theirs.fileno()}", "-device", "virtio-serial-pci"),
+            *("-chardev", f"socket,id=commands,fd={guest_end.fileno()}", "-device", "virtio-serial-pci"),
             *("-device", "virtserialport,chardev=commands", *settings.devices),
         ]
         argv = qemu.command(
@@ -106,11 +106,11 @@ class Guest:
             memory_mib=settings.memory_mib,
             accelerators=settings.accelerators,
         )
-        with self.log.open("ab") as log, socket.socket(socket.AF_UNIX) as listener, theirs:
+        with self.log.open("ab") as log, socket.socket(socket.AF_UNIX) as listener, guest_end:
             listener.bind(str(listens_at))
             listener.listen(1)
             self._virtiofsd = _serve_files(listener, log.fileno(), wrap)
-            self.process = qemu.start([*wrap, *argv], stdout=log, stderr=log, pass_fds=[theirs.fileno()])
+            self.process = qemu.start([*wrap, *argv], stdout=log, stderr=log, pass_fds=[guest_end.fileno()])
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
         """Until it takes commands. Raises LabError, with its last words, where it ends, GuestSilent where it takes too

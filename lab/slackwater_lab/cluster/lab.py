@@ -120,8 +120,8 @@ class Lab:
         with contextlib.ExitStack() as stack:
             if not stack.enter_context(locked()):
                 raise LabError("a lab is up already: run `slackwater lab down`")
-            if found := traces():
-                raise LabError(f"a lab was left behind ({', '.join(found)}): run `slackwater lab down`")
+            if leftovers := traces():
+                raise LabError(f"a lab was left behind ({', '.join(leftovers)}): run `slackwater lab down`")
             stack.enter_context(ended_by_signals())
             stack.callback(self._tear_down)
             self._build()

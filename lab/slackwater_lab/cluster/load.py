@@ -116,9 +116,9 @@ class Load:
             raise LabError(f"oha did not end within {FINISH_S:g} s after its time") from None
         if status != 0:
             raise LabError(f"oha ended with status {status}: {self._log.read_text()[-800:]}")
-        found = read_results(self._database, self._summary, self.begin_mono_s)
+        requests = read_results(self._database, self._summary, self.begin_mono_s)
         self._clean()
-        return found
+        return requests
 
 
 class Stream(Background):

@@ -17,8 +17,8 @@ from slackwater_lab.cluster.paths import program
 def version_of(name: str, *arguments: str) -> str:
     """The first version number in what a program prints about itself."""
     done = subprocess.run([program(name), *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    found = re.search(r"\d+\.\d+[\w.+~-]*", done.stdout + done.stderr)
-    return found.group() if found else "unknown"
+    match = re.search(r"\d+\.\d+[\w.+~-]*", done.stdout + done.stderr)
+    return match.group() if match else "unknown"
 
 
 def cpu_model(cpuinfo: str) -> str:

@@ -134,13 +134,13 @@ class VirtualMachine:
 
     def clock_offset_s(self) -> float:
         """How far its clock is ahead of this machine's: of some readings, the one that took the shortest time."""
-        found: list[tuple[float, float]] = []
+        readings: list[tuple[float, float]] = []
         for _ in range(CLOCK_READINGS):
             begin_s = time.time()
             guest_s = float(self.guest.ok("echo $EPOCHREALTIME"))
             end_s = time.time()
-            found.append((end_s - begin_s, guest_s - (begin_s + end_s) / 2))
-        return min(found)[1]
+            readings.append((end_s - begin_s, guest_s - (begin_s + end_s) / 2))
+        return min(readings)[1]
 
     def start(
         self, name: str, argv: Sequence[str], log_name: str, env: Mapping[str, str] | None = None
@@ -150,9 +150,9 @@ class VirtualMachine:
         self.guest.ok(f"rm -f {PROGRAMS}/{shlex.quote(name)}.*")
         words = shlex.join([name, str(self.host.folder / log_name), *settings, *argv])
         self.guest.ok(f"setsid bash -c {shlex.quote(SERVICE)} service {words} </dev/null >/dev/null 2>&1 &")
-        found = f"{PROGRAMS}/{shlex.quote(name)}.pid"
-        wait_until(lambda: self.guest.sh(f"test -s {found}")[0] == 0, f"{name} in {self.host.name}", 30.0)
-        return GuestProgram(f"{name} of {self.host.name}", self, name, int(self.guest.ok(f"cat {found}")), log_name)
+        pid_file = f"{PROGRAMS}/{shlex.quote(name)}.pid"
+        wait_until(lambda: self.guest.sh(f"test -s {pid_file}")[0] == 0, f"{name} in {self.host.name}", 30.0)
+        return GuestProgram(f"{name} of {self.host.name}", self, name, int(self.guest.ok(f"cat {pid_file}")), log_name)
 
     def write(self, name: str, text: str) -> Path:
         path = self.host.folder / name

@@ -33,14 +33,14 @@ LIBC = ctypes.CDLL(None)
 
 def kernel() -> Path | None:
     """The newest cloud kernel that was unpacked."""
-    found = sorted((DEBIAN / "boot").glob("vmlinuz-*-cloud-amd64"))
-    return found[-1] if found else None
+    kernels = sorted((DEBIAN / "boot").glob("vmlinuz-*-cloud-amd64"))
+    return kernels[-1] if kernels else None
 
 
 def missing() -> list[str]:
     """What keeps a guest of this kind from being started here."""
-    there = {"qemu-system-x86_64": QEMU, "busybox-static": BUSYBOX.exists(), "linux-image-cloud-amd64": kernel()}
-    return [name for name, is_there in there.items() if not is_there]
+    programs = {"qemu-system-x86_64": QEMU, "busybox-static": BUSYBOX.exists(), "linux-image-cloud-amd64": kernel()}
+    return [name for name, is_there in programs.items() if not is_there]
 
 
 def modules(*wanted: str) -> list[Path]:

@@ -90,15 +90,15 @@ def _wait(noise: Noise, workers: int) -> None:
 
 def members(group: int) -> list[int]:
     """Processes of a process group that have not ended (proc(5), fields 5 and 3 of stat)."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
         if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def at_work(group: int) -> int:

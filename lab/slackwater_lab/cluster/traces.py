@@ -33,31 +33,31 @@ STATE_FILE = LAB_DIR / "state.json"
 
 def missing() -> list[str]:
     """What the lab lacks on this machine, each with the way to get it; empty: it can start."""
-    found = missing_privileges(os.geteuid(), Path("/proc/self/status").read_text())
+    lacks = missing_privileges(os.geteuid(), Path("/proc/self/status").read_text())
     for check, names in ((program, PROGRAMS), (system_program, tuple(SYSTEM_PROGRAMS))):
         for name in names:
             try:
                 check(name)
             except LabError as error:
-                found.append(str(error))
+                lacks.append(str(error))
     try:
         cgroups = Cgroups.of_this_machine()
-        if not found and not cgroups.writable():
-            found.append(f"{', '.join(map(str, cgroups.roots))}: cgroups can be seen but not made here")
+        if not lacks and not cgroups.writable():
+            lacks.append(f"{', '.join(map(str, cgroups.roots))}: cgroups can be seen but not made here")
     except LabError as error:
-        found.append(str(error))
-    return found
+        lacks.append(str(error))
+    return lacks
 
 
 def traces() -> list[str]:
     """What there is of a lab on this machine, in words."""
     spaces, links = network_traces()
-    found = [f"namespace {name}" for name in spaces] + [f"link {name}" for name in links]
+    leftovers = [f"namespace {name}" for name in spaces] + [f"link {name}" for name in links]
     with contextlib.suppress(LabError):
         cgroups = Cgroups.of_this_machine()
         if cgroups.exists(TOP):
-            found.append(f"cgroup {TOP} with {len(cgroups.pids(TOP))} processes")
-    return found + ([f"folder {LAB_DIR}"] if LAB_DIR.exists() else [])
+            leftovers.append(f"cgroup {TOP} with {len(cgroups.pids(TOP))} processes")
+    return leftovers + ([f"folder {LAB_DIR}"] if LAB_DIR.exists() else [])
 
 
 def state() -> dict[str, Any] | None:
@@ -132,24 +132,24 @@ def down(wait_s: float = 60.0) -> list[str]:
     """
     if os.geteuid() != 0:
         raise LabError("`lab down` needs root")
-    there = traces()
+    removed = traces()
     owner = (state() or {}).get("owner", {})
-    with locked() as mine:
-        if mine:
+    with locked() as is_ours:
+        if is_ours:
             sweep()
-            return there
+            return removed
     pid = int(owner.get("pid", 0))
     if not pid or start_ticks(pid) != owner.get("start_ticks"):
         raise LabError(f"another process holds {LOCK_FILE} and did not write who it is; is a lab just starting?")
     os.kill(pid, signal.SIGTERM)
-    with locked(wait_s) as mine:
-        if mine:
+    with locked(wait_s) as is_ours:
+        if is_ours:
             sweep()
-            return there
+            return removed
     if start_ticks(pid) == owner.get("start_ticks"):
         os.kill(pid, signal.SIGKILL)
-    with locked(5.0) as mine:
-        if not mine:
+    with locked(5.0) as is_ours:
+        if not is_ours:
             raise LabError(f"process {pid} holds {LOCK_FILE} and does not end")
         sweep()
-    return there
+    return removed

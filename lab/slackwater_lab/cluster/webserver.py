@@ -117,13 +117,13 @@ DirectoryIndex index.php
 
 
 def php_ini(host: Served) -> str:
-    found = {name: debian_places(f"usr/lib/php/{PHP_API}/{name}.so") for name in (*PHP_EXTENSIONS, "opcache")}
-    if lacks := [name for name, places in found.items() if not places]:
+    modules = {name: debian_places(f"usr/lib/php/{PHP_API}/{name}.so") for name in (*PHP_EXTENSIONS, "opcache")}
+    if lacks := [name for name, places in modules.items() if not places]:
         raise LabError(f"PHP extensions are missing: {', '.join(lacks)}: run `make setup`")
-    loads = "\n".join(f'extension="{found[name][0]}"' for name in PHP_EXTENSIONS)
+    loads = "\n".join(f'extension="{modules[name][0]}"' for name in PHP_EXTENSIONS)
     return f"""\
 {loads}
-zend_extension="{found["opcache"][0]}"
+zend_extension="{modules["opcache"][0]}"
 opcache.enable = 1
 opcache.memory_consumption = 64
 opcache.validate_timestamps = 0

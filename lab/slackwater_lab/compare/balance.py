@@ -57,9 +57,9 @@ def _ratios(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> list[floa
 
 
 def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
-    found = statistics.median(_ratios(felt, ours, theirs, key))
-    assert found is not None
-    return Ratio(found.value, found.low, found.high)
+    estimate = statistics.median(_ratios(felt, ours, theirs, key))
+    assert estimate is not None
+    return Ratio(estimate.value, estimate.low, estimate.high)
 
 
 def page(measurement: Measurement) -> str:

@@ -42,13 +42,13 @@ def balance(
     model = choose_model(DetectorSettings(model=""))
     played = drawn.run(folder, seed, scenarios, compared.PLAYERS, model, progress, until(minutes))
     command = f"slackwater lab balance --scenarios {scenarios} --seed {seed} --out FOLDER"
-    found = compared.measured(played, command)
-    page = compared.page(found)
+    measurement = compared.measured(played, command)
+    page = compared.page(measurement)
     if page_file is not None:
         page_file.write_text(page)
     if data_file is not None:
-        data_file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        data_file.write_bytes(msgspec.json.format(msgspec.json.encode(measurement), indent=2) + b"\n")
     if json_file:
-        write_json(msgspec.to_builtins(found), json_file)
+        write_json(msgspec.to_builtins(measurement), json_file)
     if json_file != "-":
         click.echo(page, nl=False)

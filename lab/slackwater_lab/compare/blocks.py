@@ -68,12 +68,14 @@ class Question:
         """These scenarios and variants of it; empty: all. Raises ExperimentError for others."""
         if unknown := [name for name in scenarios if name not in self.variants]:
             raise ExperimentError(f"no scenario `{unknown[0]}`; there are: {', '.join(self.variants)}")
-        mine = {name: self.variants[name] for name in scenarios or self.variants}
-        every = dict.fromkeys(chain.from_iterable(mine.values()))
+        chosen = {name: self.variants[name] for name in scenarios or self.variants}
+        every = dict.fromkeys(chain.from_iterable(chosen.values()))
         if unknown := [name for name in variants if name not in every]:
             raise ExperimentError(f"no variant `{unknown[0]}`; there are: {', '.join(every)}")
         wanted = variants or every
-        return replace(self, variants={name: [variant for variant in mine[name] if variant in wanted] for name in mine})
+        return replace(
+            self, variants={name: [variant for variant in chosen[name] if variant in wanted] for name in chosen}
+        )
 
     def asks_for(self, run: Measured) -> bool:
         return run.variant in self.variants.get(run.scenario, ())
@@ -81,10 +83,10 @@ class Question:
 
 def scenario_of(name: str) -> Scenario:
     """Raises ExperimentError when there is none of this name."""
-    found = named(name)
-    if found is None:
+    scenario = named(name)
+    if scenario is None:
         raise ExperimentError(f"no scenario `{name}`; there are: {', '.join(SCENARIOS)}")
-    return found
+    return scenario
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,10 @@ def refuse_other_hosts(measured: Sequence[Measured], settings: LabSettings) -> N
     """Raises ExperimentError where a run was measured on hosts of another number, quota or period."""
     asked = {"hosts": settings.hosts, "quota_cores": settings.quota_cores, "period_s": settings.period_s}
     for run in measured:
-        there = {key: run.machine[key] for key in asked}
-        if (run.hosts, there) != (settings.kind, asked):
+        actual = {key: run.machine[key] for key in asked}
+        if (run.hosts, actual) != (settings.kind, asked):
             raise ExperimentError(
-                f"the folder has runs on other hosts ({run.hosts}, {there}): expected {settings.kind}, {asked}"
+                f"the folder has runs on other hosts ({run.hosts}, {actual}): expected {settings.kind}, {asked}"
             )
 
 
@@ -147,9 +149,9 @@ def left(measured: Sequence[Measured], whole: Question, common: Block, asked: Qu
         done = len(blocks) - len(partial)
         used = {block.round for block in blocks}
         fresh = (number for number in range(1, len(used) + asked.rounds + 1) if number not in used)
-        mine = [block for block in partial if block == common._replace(scenario=name, round=block.round)]
+        resumable = [block for block in partial if block == common._replace(scenario=name, round=block.round)]
         for place in range(done, asked.rounds if wanted else 0):
-            block = mine.pop(0) if mine else common._replace(scenario=name, round=next(fresh))
+            block = resumable.pop(0) if resumable else common._replace(scenario=name, round=next(fresh))
             first = next(iter(blocks.get(block, [])), None)
             seed, capacity = (first.seed, first.capacity_rps) if first else (_seed(whole.seed, block), None)
             variants = tuple(whole.variants[name])
@@ -241,9 +243,9 @@ class Blocks:
 
 def measured_rps(lab: Lab, app: str, progress: Progress) -> float:
     """The application's capacity in calm, in requests per second. Raises LabError."""
-    found = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
-    progress(f"{app}: capacity {found:g} requests/s in calm")
-    return found
+    capacity = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
+    progress(f"{app}: capacity {capacity:g} requests/s in calm")
+    return capacity
 
 
 KEPT = ("requests", "errors", "errors_share", *TIMES, *results.ANSWERS)

@@ -60,30 +60,30 @@ def compare(
     if drawn and scenarios:
         raise click.UsageError("--random draws the scenarios: expected no --scenario with it")
     data = folder / DATA
-    found = measured.read(data)
+    all_runs = measured.read(data)
     asked = names(seed, drawn) if drawn else scenarios
     rounds = rounds or (1 if drawn else 5)
     if replay:  # without names: what the folder holds
-        asked = asked or list(dict.fromkeys(run.scenario for run in found))
-        policies = policies or tuple(dict.fromkeys(run.variant for run in found))
+        asked = asked or list(dict.fromkeys(run.scenario for run in all_runs))
+        policies = policies or tuple(dict.fromkeys(run.variant for run in all_runs))
     question = blocks.Question(dict.fromkeys(asked or ("one",), policies or DEFAULT_POLICIES), rounds, seed)
     if not replay:
-        blocks.refuse_other_hosts(found, settings)
-        pieces = blocks.left(found, question, blocks.here(settings.kind))
-        blocks.Blocks(folder, data, settings, progress).run(pieces, found, until(minutes))
-        found = measured.read(data)
-    mine = [run for run in found if question.asks_for(run)]
+        blocks.refuse_other_hosts(all_runs, settings)
+        pieces = blocks.left(all_runs, question, blocks.here(settings.kind))
+        blocks.Blocks(folder, data, settings, progress).run(pieces, all_runs, until(minutes))
+        all_runs = measured.read(data)
+    runs = [run for run in all_runs if question.asks_for(run)]
     planned = rounds * sum(map(len, question.variants.values()))
-    complete = len(mine) >= planned
-    cells = results.cells(mine)
+    complete = len(runs) >= planned
+    cells = results.cells(runs)
     if json_file:
-        facts = {"complete": complete, "runs": len(mine), "runs_planned": planned, "cells": cells}
-        facts |= {key: list(dict.fromkeys(getattr(run, key) for run in mine)) for key in ("commit", "capacity_rps")}
-        write_json(facts | {"machine": mine[0].machine if mine else None}, json_file)
+        facts = {"complete": complete, "runs": len(runs), "runs_planned": planned, "cells": cells}
+        facts |= {key: list(dict.fromkeys(getattr(run, key) for run in runs)) for key in ("commit", "capacity_rps")}
+        write_json(facts | {"machine": runs[0].machine if runs else None}, json_file)
         if json_file == "-":
             return
     if not complete:
-        click.echo(f"CUT SHORT: {len(mine)} of {planned} runs; what follows is of these only")
+        click.echo(f"CUT SHORT: {len(runs)} of {planned} runs; what follows is of these only")
     players = dict.fromkeys(cell["policy"] for cell in cells)
     shown = [worst(cells, name) for name in players if name != REFERENCE] if drawn else tables(cells)
     for table in shown:
@@ -92,7 +92,7 @@ def compare(
 
 def tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     """A table a scenario: medians over the rounds, with 95% intervals."""
-    made = []
+    result = []
     for scenario in dict.fromkeys(cell["scenario"] for cell in cells):
         table = Table("policy", "rounds", *(title for _, title, _ in SHOWN), title=scenario, box=None)
         for cell in cells:
@@ -100,8 +100,8 @@ def tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
                 table.add_row(
                     cell["policy"], str(cell["rounds"]), *(with_interval(cell[key], form) for key, _, form in SHOWN)
                 )
-        made.append(table)
-    return made
+        result.append(table)
+    return result
 
 
 def _show_tables() -> None:

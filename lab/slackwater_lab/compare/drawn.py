@@ -41,13 +41,13 @@ class Played(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 def read(folder: Path, seed: int, count: int, players: Sequence[str]) -> list[Played]:
     """The first `count` scenarios of a seed that all these players have played, by number. Raises ExperimentError."""
-    found = cells.read(folder / DATA, Played, FORMAT, "a scenario that was played")
-    mine = {
+    lines = cells.read(folder / DATA, Played, FORMAT, "a scenario that was played")
+    by_number = {
         scenario.number: scenario
-        for scenario in found
+        for scenario in lines
         if scenario.seed == seed and scenario.players.keys() >= set(players)
     }
-    return [mine[number] for number in range(count) if number in mine]
+    return [by_number[number] for number in range(count) if number in by_number]
 
 
 def _play(model: Model, seed: int, players: Sequence[str], by: str | None, number: int) -> Played:
@@ -111,20 +111,20 @@ def _row(played: Played, players: Sequence[str]) -> dict[str, Any]:
 
 
 def _against(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for key in MEASURES:
         ratios = [row["ratio"][name][key] for row in rows]
         if ratios:
             low, middle, high, most = np.percentile(ratios, [5, 50, 95, 100]).tolist()
             worse = sum(ratio > 1.0 + WORSE for ratio in ratios)
             carried = sum(row["ratio"][name][key] > 1.0 + WORSE for row in rows if row["carried"])
-            found[key] = {
+            figures[key] = {
                 "median": middle, "p5": low, "p95": high, "most": most, "worse": worse, "worse_carried": carried
             }  # fmt: skip
-    found["best"] = sum(
+    figures["best"] = sum(
         row["felt"][name][MEASURES[0]] <= min(felt[MEASURES[0]] for felt in row["felt"].values()) for row in rows
     )
-    return found
+    return figures
 
 
 def _worst(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:

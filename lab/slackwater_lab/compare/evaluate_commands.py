@@ -50,16 +50,16 @@ def evaluate(
         raise click.UsageError(f"--{'page' if pieces.data else 'data'} is missing: expected --data and --page")
     if out is None and not planned and not pieces.replay:
         raise click.UsageError("--out is missing: the folder of the runs' recordings")
-    found = measured.read(pieces.data)
-    whole = evaluation.question()
-    left = blocks.left(found, whole, blocks.here(hosts), whole.only(scenarios, variants))
+    all_runs = measured.read(pieces.data)
+    question = evaluation.question()
+    left = blocks.left(all_runs, question, blocks.here(hosts), question.only(scenarios, variants))
     if planned:
-        _show(left, found)
+        _show(left, all_runs)
         return
     try:
         if out is not None and not pieces.replay:
             settings = LabSettings(quota_cores=DEFAULT_QUOTA_CORES[hosts], kind=hosts)
-            count = blocks.Blocks(out, pieces.data, settings, progress).run(left, found, pieces.until_mono_s)
+            count = blocks.Blocks(out, pieces.data, settings, progress).run(left, all_runs, pieces.until_mono_s)
             click.echo(f"{count} runs are left; the same command goes on" if count else "everything is measured")
     finally:
         pieces.write_page(partial(evaluation_page.page, measured.read(pieces.data)))
@@ -71,11 +71,11 @@ def _show(pieces: Sequence[Piece], measured: Sequence[Measured]) -> None:
     table = Table("scenario", "rounds", "runs", "about min", title="left", box=None)
     whole_s = 0.0
     for name in dict.fromkeys(piece.block.scenario for piece in pieces):
-        mine = [piece for piece in pieces if piece.block.scenario == name]
-        runs = sum(len(piece.left) for piece in mine)
-        took_s = runs * about_s(measured, mine[0].block)
+        of_scenario = [piece for piece in pieces if piece.block.scenario == name]
+        runs = sum(len(piece.left) for piece in of_scenario)
+        took_s = runs * about_s(measured, of_scenario[0].block)
         whole_s += took_s
-        table.add_row(name, str(len(mine)), str(runs), f"{took_s / 60:.0f}")
+        table.add_row(name, str(len(of_scenario)), str(runs), f"{took_s / 60:.0f}")
     console().print(table)
     runs = sum(len(piece.left) for piece in pieces)
     click.echo(f"together {runs} runs, about {whole_s / 3600:.1f} hours; {len(measured)} runs are measured")

@@ -75,9 +75,9 @@ def _scenario(name: str, runs: Sequence[Measured]) -> dict[str, Any]:
     """A table: a row for each variant that was measured."""
     rows = []
     for variant in VARIANTS[name]:
-        if mine := [run for run in runs if run.variant == variant]:
-            cells = [_median([run.loud[key] for run in mine], form) for key, _, form in SHOWN]
-            rows.append((variant, mine[0].balance, len(mine), cells))
+        if measured := [run for run in runs if run.variant == variant]:
+            cells = [_median([run.loud[key] for run in measured], form) for key, _, form in SHOWN]
+            rows.append((variant, measured[0].balance, len(measured), cells))
     return {
         "name": name,
         "what": SCENARIOS[name].what,
@@ -98,8 +98,8 @@ def _machine(run: Measured) -> str:
 
 def _median(values: Sequence[float | None], form: Callable[[float], str]) -> str:
     """`12.3 (10.1 to 14.9)`, of those that there are."""
-    there = [value for value in values if value is not None]
-    if not there:
+    known = [value for value in values if value is not None]
+    if not known:
         return "-"
-    middle, low, high = (form(value) for value in (statistics.median(there), min(there), max(there)))
+    middle, low, high = (form(value) for value in (statistics.median(known), min(known), max(known)))
     return middle if low == high else f"{middle} ({low} to {high})"

@@ -100,7 +100,7 @@ def of_lab(runs: Runs) -> list[Goal]:
     peers = {name: _each_figure(runs, name, PEERS) for name in SCENARIOS}
     figures = ", ".join(MEASURES.values())
     better = ", ".join(f"`{name}`" for name in BETTER)
-    found = [
+    goals = [
         _none_above(f"each scenario against stock `{STOCK}`: {figures}", "none worse by more than 3%", WORSE, stock),
         _none_above(
             f"{better} against stock `{STOCK}`: {figures}", "better", 1.0, {name: stock[name] for name in BETTER}
@@ -109,45 +109,48 @@ def of_lab(runs: Runs) -> list[Goal]:
     for scenario in ("two", "two-dokuwiki"):
         for ours, oracles in ORACLES.items():
             near = [against(runs, scenario, ours, oracles, key) for key in ("mean_ms", "p95_ms")]
-            found.append(_within(f"`{scenario}`, {BALANCES[ours]}, against the oracle: mean, p95", ORACLE, near))
+            goals.append(_within(f"`{scenario}`, {BALANCES[ours]}, against the oracle: mean, p95", ORACLE, near))
     for ours, limit in ORACLE_P99.items():
         near = [against(runs, "one", ours, ORACLES[ours], "p99_ms")]
-        found.append(_within(f"`one`, {BALANCES[ours]}, against the oracle: p99", limit, near))
+        goals.append(_within(f"`one`, {BALANCES[ours]}, against the oracle: p99", limit, near))
     calm = Against("one", "p99", "calm", _against_calm(runs, OURS))
     possible = Against("one", f"`{ORACLE_LC}`: p99", "calm", _against_calm(runs, ORACLE_LC))
-    found.append(_within("`one`, leastconn, against calm: p99", CALM_P99, [calm], beside=[possible]))
-    found.append(
+    goals.append(_within("`one`, leastconn, against calm: p99", CALM_P99, [calm], beside=[possible]))
+    goals.append(
         _none_above(f"each scenario against its best peer: {figures}", "none worse by more than 3%", WORSE, peers)
     )
-    return found
+    return goals
 
 
 def against(runs: Runs, scenario: str, ours: str, others: Iterable[str], measure: str) -> Against:
     """The best other is the one beside which ours looks worst, of those that were measured most often."""
     ratios = {other: _versus(runs, scenario, ours, other, measure) for other in others}
-    there = {other: ratio for other, ratio in ratios.items() if ratio is not None}
-    if not there:
+    known = {other: ratio for other, ratio in ratios.items() if ratio is not None}
+    if not known:
         return Against(scenario, MEASURES[measure], "-", None)
-    enough = min(ROUNDS, max(ratio.count for ratio in there.values()))
-    best = max((other for other in there if there[other].count >= enough), key=lambda other: there[other].value)
-    return Against(scenario, MEASURES[measure], best, there[best])
+    enough = min(ROUNDS, max(ratio.count for ratio in known.values()))
+    best = max((other for other in known if known[other].count >= enough), key=lambda other: known[other].value)
+    return Against(scenario, MEASURES[measure], best, known[best])
 
 
 def _versus(runs: Runs, scenario: str, ours: str, other: str, measure: str) -> Estimate | None:
     """A figure of ours as a multiple of another's, over the rounds that have both."""
-    mine, theirs = of(runs, scenario, ours), of(runs, scenario, other)
-    return _ratio((mine[number]["loud"][measure], theirs[number]["loud"][measure]) for number in mine.keys() & theirs)
+    our_runs, other_runs = of(runs, scenario, ours), of(runs, scenario, other)
+    return _ratio(
+        (our_runs[number]["loud"][measure], other_runs[number]["loud"][measure])
+        for number in our_runs.keys() & other_runs
+    )
 
 
 def _ratio(pairs: Iterable[tuple[float | None, float | None]]) -> Estimate | None:
-    whole = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return statistics.ratio([a for a, _ in whole], [b for _, b in whole])
+    complete = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return statistics.ratio([a for a, _ in complete], [b for _, b in complete])
 
 
 def _against_calm(runs: Runs, variant: str) -> Estimate | None:
     """Beside the neighbour as a multiple of the same run before it."""
-    mine = of(runs, "one", variant).values()
-    return _ratio((run["loud"]["p99_ms"], run["calm"]["p99_ms"]) for run in mine)
+    own_runs = of(runs, "one", variant).values()
+    return _ratio((run["loud"]["p99_ms"], run["calm"]["p99_ms"]) for run in own_runs)
 
 
 def _each_figure(runs: Runs, scenario: str, others: Iterable[str]) -> list[Against]:

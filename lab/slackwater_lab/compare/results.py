@@ -38,7 +38,7 @@ def answers(recorded: Recorded) -> dict[str, Any]:
     assert scenario is not None
     members = hosts(max(scenario.hosts) + 1)
     noisy = {members[number].name for number in scenario.hosts}
-    found: dict[str, Any] = {
+    times: dict[str, Any] = {
         "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s, marks.off_s),
         "detected_s": None,
         "back_s": latency.back_s(recorded.weights, marks.off_s),
@@ -46,33 +46,33 @@ def answers(recorded: Recorded) -> dict[str, Any]:
     if recorded.verdicts is not None:
         delays = latency.detections(recorded.verdicts, recorded.facts["neighbours"])
         seen = [delay for delay in delays if delay is not None]
-        found["detected_s"] = statistics.median(seen) if seen else None
-    return found
+        times["detected_s"] = statistics.median(seen) if seen else None
+    return times
 
 
 def cells(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """Scenario x policy, for JSON: medians over rounds with intervals, and changes against every other policy."""
     runs = as_runs(measured)
     scenarios, policies = (list(dict.fromkeys(run[key] for run in runs)) for key in ("scenario", "policy"))
-    made = []
+    result = []
     for scenario, policy in itertools.product(scenarios, policies):
-        mine = of(runs, scenario, policy)
-        if not mine:
+        own = of(runs, scenario, policy)
+        if not own:
             continue
-        cell: dict[str, Any] = {"scenario": scenario, "policy": policy, "rounds": len(mine)}
+        cell: dict[str, Any] = {"scenario": scenario, "policy": policy, "rounds": len(own)}
         for name in MEASURES:
-            values = [value for run in mine.values() if (value := run["loud"].get(name)) is not None]
+            values = [value for run in own.values() if (value := run["loud"].get(name)) is not None]
             cell[name] = _as_json(median(values))
-        cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in mine.values())
-        calm = [run["calm"]["p95_ms"] for run in mine.values() if run["calm"]["p95_ms"] is not None]
+        cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in own.values())
+        calm = [run["calm"]["p95_ms"] for run in own.values() if run["calm"]["p95_ms"] is not None]
         cell["calm_p95_ms"] = _as_json(median(calm))
         cell["change"] = {
             other: {name: _as_json(versus(runs, scenario, policy, other, name)) for name in TIMES}
             for other in policies
-            if other != policy and mine.keys() & of(runs, scenario, other).keys()
+            if other != policy and own.keys() & of(runs, scenario, other).keys()
         }
-        made.append(cell)
-    return made
+        result.append(cell)
+    return result
 
 
 def of(runs: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, dict[str, Any]]:

@@ -144,13 +144,13 @@ def simulate(
         outcomes.append(requests.simulate(setup, policy, judge_by, progress))
         left_s = (time.monotonic() - began) / number * (len(plans) - number)
         progress(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
-    found = [outcome.as_json() for outcome in outcomes]
+    results = [outcome.as_json() for outcome in outcomes]
     if json_file:
         command = shlex.join(["slackwater", "lab", "simulate", *click.get_current_context().meta[GIVEN]])
-        write_json({"command": command, "commit": commit(), "runs": found}, json_file)
+        write_json({"command": command, "commit": commit(), "runs": results}, json_file)
         if json_file == "-":
             return
-    for table in tables(found):
+    for table in tables(results):
         console().print(table)
 
 
@@ -176,12 +176,12 @@ def _drawn(
         raise click.UsageError("--out is missing: the folder that the scenarios are kept in")
     players = [name for name in PLAYERS if not asked or name in asked or name == REFERENCE]
     played = drawn.run(folder, seed, count, players, model, progress, until(minutes))
-    found = drawn.summary(played, count, players)
+    summary = drawn.summary(played, count, players)
     if json_file:
-        write_json(found, json_file)
+        write_json(summary, json_file)
         if json_file == "-":
             return
-    for table in drawn.tables(found, SHOWN):
+    for table in drawn.tables(summary, SHOWN):
         console().print(table)
 
 

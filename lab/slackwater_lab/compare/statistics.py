@@ -35,11 +35,11 @@ def median(values: Sequence[float], seed: int = 1) -> Estimate | None:
     other methods cannot deal with. With five rounds its ends are values of single rounds, and it holds the true median
     less often than 95 of 100 times; `count` says how many values there were.
     """
-    found = np.asarray([value for value in values if np.isfinite(value)])
-    if not len(found):
+    finite = np.asarray([value for value in values if np.isfinite(value)])
+    if not len(finite):
         return None
-    low, high = _interval((found,), lambda sample, axis: np.median(sample, axis=axis), seed, paired=False)
-    return Estimate(float(np.median(found)), low, high, len(found))
+    low, high = _interval((finite,), lambda sample, axis: np.median(sample, axis=axis), seed, paired=False)
+    return Estimate(float(np.median(finite)), low, high, len(finite))
 
 
 def change(ours: Sequence[float], theirs: Sequence[float], seed: int = 1) -> Estimate | None:
@@ -99,7 +99,7 @@ def _interval(data: tuple[Any, ...], statistic: Any, seed: int, *, paired: bool)
         return None, None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        found = stats.bootstrap(
+        interval = stats.bootstrap(
             data,
             statistic,
             paired=paired,
@@ -109,4 +109,4 @@ def _interval(data: tuple[Any, ...], statistic: Any, seed: int, *, paired: bool)
             method="percentile",
             rng=np.random.default_rng(seed),
         ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)

@@ -27,11 +27,13 @@ class Level:
 def levels(dice: random.Random, seconds: float, lasts_s: tuple[float, float] = LASTS_S) -> list[Level]:
     """Levels that together last `seconds`; the first at the middle, so that a run begins gently."""
     shortest_s, longest_s = lasts_s
-    found = [Level((LOW + HIGH) / 2, min((shortest_s + longest_s) / 2, seconds))]
-    while (left := seconds - sum(level.seconds for level in found)) > 0.001:
+    result = [Level((LOW + HIGH) / 2, min((shortest_s + longest_s) / 2, seconds))]
+    while (left := seconds - sum(level.seconds for level in result)) > 0.001:
         length = dice.uniform(shortest_s, longest_s)
-        found.append(Level(round(dice.uniform(LOW, HIGH), 3), left if left < length + shortest_s else round(length, 1)))
-    return found
+        result.append(
+            Level(round(dice.uniform(LOW, HIGH), 3), left if left < length + shortest_s else round(length, 1))
+        )
+    return result
 
 
 class Swing:
@@ -75,9 +77,9 @@ class Swing:
         return self.requests, self.errors
 
     def _count(self, load: Load) -> None:
-        found = load.finish()
-        self.requests += len(found.seconds) + found.lost_count
-        self.errors += int((found.status >= 400).sum()) + found.lost_count
+        requests = load.finish()
+        self.requests += len(requests.seconds) + requests.lost_count
+        self.errors += int((requests.status >= 400).sum()) + requests.lost_count
 
 
 def run(lab: Lab, capacity_rps: float, plan: Sequence[Level], each: Callable[[Swing], None]) -> tuple[int, int]:

@@ -72,17 +72,17 @@ def timetable(
     noises: list[Neighbour] = []
     others: list[Disturbance] = []
     loud, quiet = _bag(dice, kinds), _bag(dice, disturbances)
-    at = FIRST_CALM_S + dice.uniform(0.0, 3.0)
+    at_s = FIRST_CALM_S + dice.uniform(0.0, 3.0)
     turn = 0
     while kinds or disturbances:
         turn += 1
         disturbed = bool(disturbances) and (not kinds or turn % DISTURBANCE_EVERY == 0)
         overloaded = overload and turn % OVERLOAD_EVERY == 0
         lasts_s, rests_s = (DISTURBANCE_S, DISTURBANCE_REST_S) if disturbed else (NOISE_S, NOISE_REST_S)
-        end = at + dice.uniform(*lasts_s)
+        end = at_s + dice.uniform(*lasts_s)
         if end > seconds - 0.5:
             break
-        begin_s, end_s = round(at, 2), round(end, 2)
+        begin_s, end_s = round(at_s, 2), round(end, 2)
         if overloaded:
             others.append(Disturbance(None, "overload", round(dice.uniform(*OVERLOAD), 3), begin_s, end_s))
         elif disturbed:
@@ -96,7 +96,7 @@ def timetable(
             weight = dice.choice(DRAIN_WEIGHTS) if drain else BASE_WEIGHT
             host = dice.randrange(hosts)
             noises.append(Neighbour(host, begin_s, end_s, next(loud), dice.choice(intensities), server_weight=weight))
-        at = end + dice.uniform(*rests_s)
+        at_s = end + dice.uniform(*rests_s)
     base = swing.levels(dice, seconds) if share is None else [swing.Level(share, seconds)]
     return Timetable(
         with_loads(base, [disturbance for disturbance in others if disturbance.kind in LOADS]), noises, others
@@ -111,21 +111,21 @@ def _bag(dice: random.Random, kinds: Sequence[str]) -> Iterator[str]:
 
 def with_loads(base: Sequence[swing.Level], loads: Sequence[Disturbance]) -> list[swing.Level]:
     """The levels with other loads laid over them."""
-    found: list[swing.Level] = []
+    result: list[swing.Level] = []
     begin_s = 0.0
     for level in base:
         end_s = begin_s + level.seconds
-        at = begin_s
+        at_s = begin_s
         for load in loads:
-            if load.end_s <= at or load.begin_s >= end_s:
+            if load.end_s <= at_s or load.begin_s >= end_s:
                 continue
-            if load.begin_s > at:
-                found.append(swing.Level(level.share, load.begin_s - at))
-                at = load.begin_s
-            if at == load.begin_s:
-                found.append(swing.Level(load.size, load.end_s - at))
-            at = load.end_s
-        if at < end_s:
-            found.append(swing.Level(level.share, end_s - at))
+            if load.begin_s > at_s:
+                result.append(swing.Level(level.share, load.begin_s - at_s))
+                at_s = load.begin_s
+            if at_s == load.begin_s:
+                result.append(swing.Level(load.size, load.end_s - at_s))
+            at_s = load.end_s
+        if at_s < end_s:
+            result.append(swing.Level(level.share, end_s - at_s))
         begin_s = end_s
-    return found
+    return result

@@ -54,9 +54,9 @@ class Turn(Background):
     def label(self, node: str) -> Label:
         """For a recording; it has ended."""
         assert self.ended_unix_s is not None
-        one = self.disturbance
-        after_s = 0.0 if one.kind == "overload" else AFTER_S
-        return Label(node, one.kind, one.size, self.begun_unix_s, self.ended_unix_s + after_s)
+        disturbance = self.disturbance
+        after_s = 0.0 if disturbance.kind == "overload" else AFTER_S
+        return Label(node, disturbance.kind, disturbance.size, self.begun_unix_s, self.ended_unix_s + after_s)
 
 
 def touched(disturbance: Disturbance, hosts: Sequence[Host]) -> list[str]:

@@ -22,16 +22,16 @@ MEASURES = ("count", "core_share", "rss_mib")
 
 def look(lab: Lab) -> dict[str, dict[str, ProcessUse]]:
     """What each process of Slackwater has used so far, by part and process; monitors and wsengines are several."""
-    found: dict[str, dict[str, ProcessUse | None]] = {}
+    usage: dict[str, dict[str, ProcessUse | None]] = {}
     for program in lab.programs:
         for prefix, part in PROGRAMS.items():
             if program.name.startswith(prefix) and program.running:
-                found.setdefault(part, {})[program.name] = program.use()
-    if "serve" in found:
+                usage.setdefault(part, {})[program.name] = program.use()
+    if "serve" in usage:
         for name, pid in (read_serve(STATE_DIR) or {}).get("children", {}).items():
             if isinstance(pid, int):
-                found.setdefault("bus" if name == "nats-server" else name, {})[str(pid)] = process_use(pid)
-    return {part: {key: use for key, use in uses.items() if use is not None} for part, uses in found.items()}
+                usage.setdefault("bus" if name == "nats-server" else name, {})[str(pid)] = process_use(pid)
+    return {part: {key: use for key, use in uses.items() if use is not None} for part, uses in usage.items()}
 
 
 def between(
@@ -39,13 +39,13 @@ def between(
 ) -> dict[str, dict[str, float]]:
     """For each part that lived all the time: number of processes, and of each of them the mean share of a core and the
     memory at the end."""
-    found = {}
+    costs = {}
     for part, ends in after.items():
-        both = [(before.get(part, {})[key], end) for key, end in ends.items() if key in before.get(part, {})]
-        if both and seconds > 0:
-            found[part] = {
-                "count": float(len(both)),
-                "core_share": sum(end.cpu_s - begin.cpu_s for begin, end in both) / len(both) / seconds,
-                "rss_mib": sum(end.rss_mib for _, end in both) / len(both),
+        pairs = [(before.get(part, {})[key], end) for key, end in ends.items() if key in before.get(part, {})]
+        if pairs and seconds > 0:
+            costs[part] = {
+                "count": float(len(pairs)),
+                "core_share": sum(end.cpu_s - begin.cpu_s for begin, end in pairs) / len(pairs) / seconds,
+                "rss_mib": sum(end.rss_mib for _, end in pairs) / len(pairs),
             }
-    return found
+    return costs

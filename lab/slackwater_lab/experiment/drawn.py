@@ -28,13 +28,13 @@ def names(seed: int, count: int) -> list[str]:
 def named(name: str) -> Scenario | None:
     """The scenario with this name, of the table or drawn; `two@30` is `two` at 30% load, `two+cpu` with neighbours of
     this kind. None: there is none."""
-    if found := NAME.fullmatch(name):
-        return drawn(int(found[1]), int(found[2]))
-    if found := AT_LOAD.fullmatch(name):
-        usual = named(found[1])
-        return usual and replace(usual, what=f"{usual.what}, at {found[2]}% load", load=int(found[2]) / 100)
-    if (found := OF_KIND.fullmatch(name)) and (kind := found[2]) in (*NOISES, *STRESSORS):
-        usual = named(found[1])
+    if match := NAME.fullmatch(name):
+        return drawn(int(match[1]), int(match[2]))
+    if match := AT_LOAD.fullmatch(name):
+        usual = named(match[1])
+        return usual and replace(usual, what=f"{usual.what}, at {match[2]}% load", load=int(match[2]) / 100)
+    if (match := OF_KIND.fullmatch(name)) and (kind := match[2]) in (*NOISES, *STRESSORS):
+        usual = named(match[1])
         return usual and replace(usual, what=f"{usual.what}, by {kind}", neighbours=_by(kind, usual.neighbours))
     return SCENARIOS.get(name)
 
@@ -67,8 +67,8 @@ def _beside(host: int, dice: random.Random) -> list[Neighbour]:
     if dice.random() < 0.5:
         return [Neighbour(host, begin_s, SECONDS, kind, lost=lost)]
     on_s, off_s = round(dice.uniform(1.5, 6.0), 1), round(dice.uniform(1.5, 6.0), 1)
-    found = []
+    bursts = []
     while begin_s < SECONDS:
-        found.append(Neighbour(host, round(begin_s, 1), round(min(begin_s + on_s, SECONDS), 1), kind, lost=lost))
+        bursts.append(Neighbour(host, round(begin_s, 1), round(min(begin_s + on_s, SECONDS), 1), kind, lost=lost))
         begin_s += on_s + off_s
-    return found
+    return bursts

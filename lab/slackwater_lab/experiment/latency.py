@@ -52,12 +52,14 @@ def detections(
 
     `verdicts` are (at_s, server, state) in order of time; `neighbours` have `host`, `on_s` and `off_s` on that clock.
     """
-    found: list[float | None] = []
+    delays: list[float | None] = []
     for neighbour in neighbours:
-        mine = [(at_s, state) for at_s, server, state in verdicts if server == neighbour["host"]]
-        before = [state for at_s, state in mine if at_s <= neighbour["on_s"]]
+        own = [(at_s, state) for at_s, server, state in verdicts if server == neighbour["host"]]
+        before = [state for at_s, state in own if at_s <= neighbour["on_s"]]
         if before and before[-1] == INTERFERENCE:
             continue
-        at = [at_s for at_s, state in mine if neighbour["on_s"] < at_s <= neighbour["off_s"] and state == INTERFERENCE]
-        found.append(at[0] - neighbour["on_s"] if at else None)
-    return found
+        hits_s = [
+            at_s for at_s, state in own if neighbour["on_s"] < at_s <= neighbour["off_s"] and state == INTERFERENCE
+        ]
+        delays.append(hits_s[0] - neighbour["on_s"] if hits_s else None)
+    return delays

@@ -55,7 +55,7 @@ def figures(
     times_ms = 1e3 * answered.seconds[good]
     requests = int(np.count_nonzero(due)) + lost
     errors = requests - int(times_ms.size)
-    found = Figures(
+    result = Figures(
         requests=requests,
         errors=errors,
         errors_share=errors / requests if requests else None,
@@ -71,6 +71,6 @@ def figures(
         second = np.floor(due_s[good] - begin_s).astype(np.int64)
         counts = np.bincount(second)
         means = np.bincount(second, times_ms)[counts > 0] / counts[counts > 0]
-        found["second_means_median_ms"], found["mean_ms"] = float(np.median(means)), float(times_ms.mean())
-        found["p50_ms"], found["p95_ms"], found["p99_ms"] = np.percentile(times_ms, [50, 95, 99]).tolist()
-    return found
+        result["second_means_median_ms"], result["mean_ms"] = float(np.median(means)), float(times_ms.mean())
+        result["p50_ms"], result["p95_ms"], result["p99_ms"] = np.percentile(times_ms, [50, 95, 99]).tolist()
+    return result

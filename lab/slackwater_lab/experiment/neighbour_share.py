@@ -72,7 +72,7 @@ def search(measure: Callable[[int], float], lost: float) -> tuple[int, float, bo
     """
     tried: list[tuple[float, float]] = []
     weight = max(round(100.0 * lost / (1.0 - lost)), LEAST_WEIGHT)
-    found = 0.0
+    share = 0.0
     for _ in range(FITS):
         confirmed = []
         for _ in range(CONFIRM):
@@ -80,11 +80,11 @@ def search(measure: Callable[[int], float], lost: float) -> tuple[int, float, bo
             tried.append((weight, confirmed[-1]))
             if abs(confirmed[-1] - lost) > FAR:
                 break
-        found = sum(confirmed) / len(confirmed)
-        if len(confirmed) == CONFIRM and abs(found - lost) <= NEAR:
-            return weight, found, True
+        share = sum(confirmed) / len(confirmed)
+        if len(confirmed) == CONFIRM and abs(share - lost) <= NEAR:
+            return weight, share, True
         weight = max(round(_fitted_weight(tried, lost)), LEAST_WEIGHT)
-    return weight, found, False
+    return weight, share, False
 
 
 class _Asked:

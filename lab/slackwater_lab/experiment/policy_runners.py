@@ -165,11 +165,11 @@ class SampleRunner(PolicyRunner):
         self.working = self.stack.enter_context(Working("the policy", partial(self._run, listener)))
 
     def _run(self, listener: BusListener, over: threading.Event) -> None:
-        at = len(listener.heard)
+        start = len(listener.heard)
         weights = {host.name: BASE_WEIGHT for host in self.lab.hosts}
         while not over.wait(INTERVAL_S):
-            fresh = listener.heard[at:]
-            at += len(fresh)
+            fresh = listener.heard[start:]
+            start += len(fresh)
             look = look_of(time.monotonic(), fresh, weights)
             weights = self._decide(look).weights
             self._put(weights)
@@ -196,21 +196,23 @@ def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) ->
     """What one interval's Samples show of each server; `weights` are those of now."""
     seen = []
     for server, weight in weights.items():
-        mine = [sample for sample in samples if sample.node == server]
-        counts = [(sample.traffic.rps or 0.0) * sample.period_s if sample.traffic else 0.0 for sample in mine]
-        times = [sample.traffic.rt_mean_ms if sample.traffic else None for sample in mine]
+        of_server = [sample for sample in samples if sample.node == server]
+        counts = [(sample.traffic.rps or 0.0) * sample.period_s if sample.traffic else 0.0 for sample in of_server]
+        times = [sample.traffic.rt_mean_ms if sample.traffic else None for sample in of_server]
         timed = [(count, ms) for count, ms in zip(counts, times, strict=True) if ms is not None and count > 0]
         used = [
-            sample.cpu.utilisation for sample in mine if sample.cpu is not None and sample.cpu.utilisation is not None
+            sample.cpu.utilisation
+            for sample in of_server
+            if sample.cpu is not None and sample.cpu.utilisation is not None
         ]
-        whole = math.fsum(count for count, _ in timed)
+        total = math.fsum(count for count, _ in timed)
         seen.append(
             Seen(
                 server,
                 BASE_WEIGHT,
                 weight,
                 requests=round(math.fsum(counts)),
-                rt_mean_ms=math.fsum(count * ms for count, ms in timed) / whole if whole else None,
+                rt_mean_ms=math.fsum(count * ms for count, ms in timed) / total if total else None,
                 cpu_idle=1.0 - math.fsum(used) / len(used) if used else None,
             )
         )

@@ -67,15 +67,15 @@ class RetuningController(Controller):
         """The last Change of each node's wsengine since then."""
         if self.journal is None:
             return {}
-        found = reversed(self.journal.changes(POOL, MANY, since_unix_s))
-        return {change.target: change for change in found if change.by == WSENGINE and change.applied}
+        changes = reversed(self.journal.changes(POOL, MANY, since_unix_s))
+        return {change.target: change for change in changes if change.by == WSENGINE and change.applied}
 
     def orders(self, since_unix_s: float) -> list[Change]:
         """The second stage's Orders since then, the first one first."""
         if self.journal is None:
             return []
-        found = reversed(self.journal.changes(POOL, MANY, since_unix_s))
-        return [change for change in found if change.by == "retune" and change.what.startswith("order ")]
+        changes = reversed(self.journal.changes(POOL, MANY, since_unix_s))
+        return [change for change in changes if change.by == "retune" and change.what.startswith("order ")]
 
 
 class TwoStageRunner(PolicyRunner):

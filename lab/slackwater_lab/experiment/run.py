@@ -88,14 +88,14 @@ class Neighbours:
 
     def tend(self) -> None:
         """Call it often after `start`. Raises LabError when a neighbour ended by itself."""
-        at = self._clock() - self._at_s
+        now_s = self._clock() - self._at_s
         before = self._lost()
-        for pair in [pair for pair in self._now if at >= pair[0].end_s]:
+        for pair in [pair for pair in self._now if now_s >= pair[0].end_s]:
             self._stop(pair)
         for _, noise in self._now:
             noise.check()
-        self._prepare(at)
-        while self._waiting and at >= self._waiting[0][0][0].begin_s:
+        self._prepare(now_s)
+        while self._waiting and now_s >= self._waiting[0][0][0].begin_s:
             together, prepared = self._waiting.popleft()
             self._now += zip(together, prepared.begin(), strict=True)
             self._set_weights(together)
@@ -125,10 +125,10 @@ class Neighbours:
 
     def _lost(self) -> dict[int, float]:
         """What is taken now, by host."""
-        found: dict[int, float] = {}
+        lost: dict[int, float] = {}
         for neighbour, _ in self._now:
-            found[neighbour.host] = max(found.get(neighbour.host, 0.0), neighbour.thought_lost)
-        return found
+            lost[neighbour.host] = max(lost.get(neighbour.host, 0.0), neighbour.thought_lost)
+        return lost
 
     def _stop(self, pair: tuple[Neighbour, Noise]) -> None:
         neighbour, noise = pair
@@ -303,12 +303,12 @@ def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tupl
 
 def aims_of(lab: Lab, scenario: Scenario) -> dict[Neighbour, Aim]:
     """The weight of each neighbour that is to take a stated share. Raises LabError where one does not."""
-    found = {}
+    aims = {}
     for neighbour in scenario.neighbours:
         if neighbour.lost is not None:
             quota = scenario.quotas[neighbour.host] if scenario.quotas else lab.settings.quota_cores
-            found[neighbour] = aim(lab, lab.hosts[neighbour.host], neighbour.kind, neighbour.lost, quota)
-    return found
+            aims[neighbour] = aim(lab, lab.hosts[neighbour.host], neighbour.kind, neighbour.lost, quota)
+    return aims
 
 
 def _set_quotas(lab: Lab, quotas: Sequence[float]) -> None:

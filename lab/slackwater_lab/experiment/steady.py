@@ -97,10 +97,10 @@ def set_weights(lab: Lab, weights: dict[str, int]) -> None:
 
 def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
     """Ends the lab's programs of this name, all at a time."""
-    mine = [program for program in lab.programs if program.name.startswith(prefix)]
-    for program in mine:
+    matching = [program for program in lab.programs if program.name.startswith(prefix)]
+    for program in matching:
         program.signal(signal.SIGTERM)
-    for program in mine:
+    for program in matching:
         program.stop(wait_s)
         lab.programs.remove(program)
 

@@ -45,10 +45,10 @@ def least_cost(
     costs = np.empty(able.shape)
     in_time, least = np.full(loads.shape, np.inf), np.full(loads.shape, np.inf)
     for number, (option, most) in enumerate(options):
-        there = cost(option, loads)
-        costs[number] = there.mean(axis=1)
-        in_time = np.where(loads <= most, np.minimum(in_time, there), in_time)
-        least = np.minimum(least, there)
+        option_costs = cost(option, loads)
+        costs[number] = option_costs.mean(axis=1)
+        in_time = np.where(loads <= most, np.minimum(in_time, option_costs), in_time)
+        least = np.minimum(least, option_costs)
 
     def at_price(price: float) -> float:
         late = price + (1.0 - unseen_share) * least

@@ -116,8 +116,8 @@ def plan(
     """
     if list(clocks_mhz) != sorted(set(clocks_mhz)) or clocks_mhz[0] <= 0.0:
         raise click.BadParameter("expected ascending clocks above 0", param_hint="--clocks-mhz")
-    of = hardware(curve, cores, clocks_mhz, busy_w=busy_w, base_w=0.0, idle_w=idle_w)
-    steps = plan_of(policy, of, Service(work_ms, target_ms, base_ms), load, step_s, seed)
+    processor = hardware(curve, cores, clocks_mhz, busy_w=busy_w, base_w=0.0, idle_w=idle_w)
+    steps = plan_of(policy, processor, Service(work_ms, target_ms, base_ms), load, step_s, seed)
     if json_file:
         write_json(
             {"policy": policy, "curve": curve, "steps": [msgspec.to_builtins(step) for step in steps]}, json_file

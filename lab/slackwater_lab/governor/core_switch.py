@@ -143,19 +143,22 @@ def ours(processor: Hardware) -> Slackwater:
 
 def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = lambda _: None) -> list[Figure]:
     """The table's figures; the power model plays no part in them."""
-    of = machine(curve)
-    work_s = fitted_work_s(of, seeds, progress)
-    found: list[Figure] = []
-    makes: dict[str, Callable[[], Policy]] = {"core-switch": lambda: CoreSwitch(of), "slackwater": lambda: ours(of)}
+    processor = machine(curve)
+    work_s = fitted_work_s(processor, seeds, progress)
+    figures: list[Figure] = []
+    makes: dict[str, Callable[[], Policy]] = {
+        "core-switch": lambda: CoreSwitch(processor),
+        "slackwater": lambda: ours(processor),
+    }
     for interval_s, (misses, total_s) in PAPER.items():
         for name, make in makes.items():
             case, is_ours = f"{interval_s} s", name == "slackwater"
             runs = [
-                run(make(), of, interval_s, seed, work_s)
+                run(make(), processor, interval_s, seed, work_s)
                 for seed in one_by_one(seeds, f"core-switch: {case}, {name}", progress)
             ]
             allowed = (None, 1.0 if is_ours else 1.5) if interval_s > 2 else (None, None) if is_ours else (3.0, None)
-            found += [
+            figures += [
                 Figure(
                     case, name, "misses %", [run.misses_percent for run in runs], "" if is_ours else misses, *allowed
                 ),
@@ -164,11 +167,11 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
             near = (None, None) if total_s is None else (round(0.95 * total_s, 1), round(1.05 * total_s, 1))
             paper = "" if total_s is None else f"{total_s:g}"
             totals = [sum(run.jobs_s.values()) for run in runs]
-            found.append(Figure(case, name, "batch total s", totals, paper, *near))
+            figures.append(Figure(case, name, "batch total s", totals, paper, *near))
             if interval_s == 10:
                 for job, (time_s, _) in JOBS.items():
                     limits = (round(0.95 * time_s, 1), round(1.05 * time_s, 1))
-                    found.append(
+                    figures.append(
                         Figure(case, name, f"{job} s", [run.jobs_s[job] for run in runs], f"{time_s:g}", *limits)
                     )
-    return found
+    return figures

@@ -39,8 +39,8 @@ def some(rows: Rows, count: int, share: float, random: np.random.Generator) -> R
     chosen |= {int(number) for number in others[: max(0, count - len(chosen))]}
     kept = []
     for number in sorted(chosen):
-        mine = np.flatnonzero(rows.configuration == number)
-        kept.append(mine[: max(1, round(share * len(mine)))])
+        indices = np.flatnonzero(rows.configuration == number)
+        kept.append(indices[: max(1, round(share * len(indices)))])
     return rows.only(np.concatenate(kept))
 
 
@@ -55,15 +55,15 @@ def online(processor: Hardware, rows: Rows, passes: int, seed: int) -> tuple[flo
     table.fit(known.only(np.array([known.inputs[:, 0].argmax()])))  # one second, so that it knows the highest load
     predicted: list[float] = []
     for number in range((passes + 1) * len(states)):
-        here = number % len(states)
-        following = states[here + 1] if here + 1 < len(states) else None
-        estimate_ms = table.learn(states[here], float(measured_ms[here]), following)
+        index = number % len(states)
+        following = states[index + 1] if index + 1 < len(states) else None
+        estimate_ms = table.learn(states[index], float(measured_ms[index]), following)
         if number >= passes * len(states):
             predicted.append(estimate_ms)
-    found = np.array(predicted)
-    right = 100.0 * float(np.mean(table.buckets(found) == table.buckets(measured_ms)))
+    estimates = np.array(predicted)
+    right = 100.0 * float(np.mean(table.buckets(estimates) == table.buckets(measured_ms)))
     kept = measured_ms < TARGET_MS
-    return right, paae(found[kept], measured_ms[kept])
+    return right, paae(estimates[kept], measured_ms[kept])
 
 
 def compare(
@@ -74,7 +74,7 @@ def compare(
     step_s: int = PROFILE_STEP_S,
 ) -> list[Figure]:
     """The table's figures; the power model plays no part in them. `step_s` is what the forests learn from."""
-    of = machine(curve)
+    processor = machine(curve)
     rows = profile(step_s)
     errors: dict[tuple[int, float], list[float]] = {}
     fits: dict[tuple[int, float], list[float]] = {}
@@ -86,22 +86,22 @@ def compare(
                 predicted = forest.predict_ms(rows.inputs)
                 errors.setdefault((count, share), []).append(paae(predicted, rows.p95_ms))
                 fits.setdefault((count, share), []).append(r2(predicted, rows.p95_ms))
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for (count, share), values in errors.items():
         case = f"{count} configurations, {share:.0%} of the data"
-        found.append(Figure(case, "random forest", "PAAE", values, "about 1" if count == COUNTS[0] else ""))
-        found.append(Figure(case, "random forest", "R2", fits[count, share]))
+        figures.append(Figure(case, "random forest", "PAAE", values, "about 1" if count == COUNTS[0] else ""))
+        figures.append(Figure(case, "random forest", "R2", fits[count, share]))
     ratio = [a / b for a, b in zip(errors[12, 1.0], errors[51, 1.0], strict=True)]
-    found.append(Figure("12 over 51 configurations", "random forest", "PAAE ratio", ratio, "near 1", None, 1.3))
+    figures.append(Figure("12 over 51 configurations", "random forest", "PAAE ratio", ratio, "near 1", None, 1.3))
     more = [a / b for a, b in zip(errors[51, 0.4], errors[51, 1.0], strict=True)]
-    found.append(Figure("40% over all of the data", "random forest", "PAAE ratio", more, "near 1"))
+    figures.append(Figure("40% over all of the data", "random forest", "PAAE ratio", more, "near 1"))
     for passes, correct, error in ((0, 71.7, "0.09"), (1, 79.1, "0.06"), (MANY_PASSES, 80.2, "0.05")):
         case = f"after {passes} iterations"
         pairs = [
-            online(of, profile(STEP_S), passes, seed)
+            online(processor, profile(STEP_S), passes, seed)
             for seed in one_by_one(seeds, f"estimators: reinforcement learning {case}", progress)
         ]
-        found += [
+        figures += [
             Figure(
                 case,
                 "reinforcement learning",
@@ -113,4 +113,4 @@ def compare(
             ),
             Figure(case, "reinforcement learning", "PAAE within target", [error for _, error in pairs], error),
         ]
-    return found
+    return figures

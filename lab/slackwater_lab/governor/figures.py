@@ -64,8 +64,8 @@ COLUMNS = ("case", "policy", "measure", "paper", "allowed", "median", "interval"
 
 def cells(figure: Figure) -> tuple[str, ...]:
     """One row of text, in the order of COLUMNS."""
-    found = figure.as_json()
-    median_, low, high = found["median"], found["low"], found["high"]
+    shown = figure.as_json()
+    median_, low, high = shown["median"], shown["low"], shown["high"]
     allowed = {
         (False, False): "",
         (True, False): f"at least {figure.least:g}" if figure.least is not None else "",
@@ -79,5 +79,5 @@ def cells(figure: Figure) -> tuple[str, ...]:
         allowed,
         "-" if median_ is None else f"{median_:.4g}",
         "-" if low is None or high is None else f"{low:.4g} to {high:.4g}",
-        {None: "", True: "yes", False: "NOT reached"}[found["reached"]],
+        {None: "", True: "yes", False: "NOT reached"}[shown["reached"]],
     )

@@ -50,9 +50,9 @@ def _forest(processor: Hardware, seed: int) -> Policy:
 
 
 def _svm(processor: Hardware, seed: int) -> Policy:
-    found = profile(PROFILE_STEP_S)
+    data = profile(PROFILE_STEP_S)
     svm = Svm(seed)
-    svm.fit(found.only(np.arange(seed % SVM_EVERY, len(found.p95_ms), SVM_EVERY)))
+    svm.fit(data.only(np.arange(seed % SVM_EVERY, len(data.p95_ms), SVM_EVERY)))
     return Heimdall("heimdall-svm", processor, TARGET_MS, svm)
 
 
@@ -125,21 +125,21 @@ def compare(
     rows: dict[str, Row] = ROWS,
 ) -> list[Figure]:
     """The table's figures."""
-    of = machine(curve)
+    processor = machine(curve)
     load = trace(step_s)
-    least_w = bound_w(of, load)
+    least_w = bound_w(processor, load)
     runs = {
-        name: [_one(row, of, seed, load) for seed in one_by_one(seeds, f"heimdall: {name}", progress)]
+        name: [_one(row, processor, seed, load) for seed in one_by_one(seeds, f"heimdall: {name}", progress)]
         for name, row in rows.items()
     }
     static_w = [float(run.watts.mean()) for run in runs["static"]]
-    found = [Figure("alone", "bound", "energy saved %", [100.0 * (1.0 - least_w / watts) for watts in static_w])]
+    figures = [Figure("alone", "bound", "energy saved %", [100.0 * (1.0 - least_w / watts) for watts in static_w])]
     for name, row in rows.items():
         saved = [100.0 * (1.0 - float(run.watts.mean()) / most) for run, most in zip(runs[name], static_w, strict=True)]
         share = [
             percent / (100.0 * (1.0 - least_w / most)) * 100.0 for percent, most in zip(saved, static_w, strict=True)
         ]
-        found += [
+        figures += [
             Figure("alone", name, "guarantee %", _guarantees(runs[name]), row.guarantee, *row.guarantee_allowed),
             Figure(
                 "alone", name, "tardiness", [run.tardiness for run in runs[name]], row.tardiness, *row.tardiness_allowed
@@ -150,24 +150,24 @@ def compare(
     placed = [name for name in ORDER if name in runs]
     for better, worse in pairwise(placed):
         ahead = [a - b for a, b in zip(_guarantees(runs[better]), _guarantees(runs[worse]), strict=True)]
-        found.append(Figure("order", better, f"guarantee above {worse}'s, points", ahead, "above 0", 0.0))
+        figures.append(Figure("order", better, f"guarantee above {worse}'s, points", ahead, "above 0", 0.0))
     if "heimdall-rf" in runs and "slackwater" in runs:
         pairs = list(zip(runs["slackwater"], runs["heimdall-rf"], strict=True))
         better_by = [ours.guarantee_percent - theirs.guarantee_percent for ours, theirs in pairs]
         less = [100.0 * (1.0 - float(ours.watts.mean() / theirs.watts.mean())) for ours, theirs in pairs]
-        found += [
+        figures += [
             Figure("goal", "slackwater", "guarantee above heimdall-rf's, points", better_by, "", 0.0),
             Figure("goal", "slackwater", "energy below heimdall-rf's, %", less, "", 0.0),
         ]
-    return found
+    return figures
 
 
 def _one(row: Row, processor: Hardware, seed: int, load: Floats) -> Run:
     policy = row.make(processor, seed)
     if not row.learnt:
         return run(policy, processor, seed, load)
-    both = run(policy, processor, seed, np.concatenate([load, load]))
-    return Run(both.p95_ms[len(load) :], both.watts[len(load) :], both.cpu_s)
+    two_passes = run(policy, processor, seed, np.concatenate([load, load]))
+    return Run(two_passes.p95_ms[len(load) :], two_passes.watts[len(load) :], two_passes.cpu_s)
 
 
 def _guarantees(runs: Sequence[Run]) -> list[float]:

@@ -181,32 +181,32 @@ def compare(
     claims: dict[tuple[str, str], dict[str, Claim]] = CLAIMS,
 ) -> list[Figure]:
     """The table's figures."""
-    of = machine(curve)
-    found: list[Figure] = []
+    processor = machine(curve)
+    figures: list[Figure] = []
     for (load, kind), rows in claims.items():
         case = f"{load}, {kind}"
         runs = {
             name: [
-                simulate(POLICIES[name](of), of, kind, load, seed, seconds)
+                simulate(POLICIES[name](processor), processor, kind, load, seed, seconds)
                 for seed in one_by_one(seeds, f"hurry-up: {case}, {name}", progress)
             ]
             for name in rows
         }
         for name, claim in rows.items():
             p99_s = [run.p99_s for run in runs[name]]
-            found.append(Figure(case, name, "p99 s", p99_s, claim.p99, *claim.p99_allowed))
+            figures.append(Figure(case, name, "p99 s", p99_s, claim.p99, *claim.p99_allowed))
             if name != BASELINE:
                 more = _above(runs[name], runs[BASELINE])
-                found.append(
+                figures.append(
                     Figure(case, name, "energy above ondemand's, %", more, claim.energy, *claim.energy_allowed)
                 )
         for name, other, measure, paper, allowed in (*PAIRS, *POWERSAVE.get(kind, ())):
             if name in runs and other in runs:
-                found.append(Figure(case, name, measure, _above(runs[name], runs[other]), paper, *allowed))
+                figures.append(Figure(case, name, measure, _above(runs[name], runs[other]), paper, *allowed))
         pairs = zip(runs["slackwater"], runs["hurry-up"], strict=True)
         ahead = [one.within_percent(TARGET_S) - other.within_percent(TARGET_S) for one, other in pairs]
-        found.append(Figure(case, "slackwater", "within target above hurry-up's, points", ahead, "", 0.0))
-    return found
+        figures.append(Figure(case, "slackwater", "within target above hurry-up's, points", ahead, "", 0.0))
+    return figures
 
 
 def _above(runs: Sequence[Run], others: Sequence[Run]) -> list[float]:

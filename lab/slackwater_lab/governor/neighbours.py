@@ -60,10 +60,10 @@ class Neighbour:
 
     def beside(self, seconds: int) -> npt.NDArray[np.bool_]:
         """(N,) the neighbour was there in part of the second."""
-        found = np.zeros(seconds, dtype=bool)
+        is_beside = np.zeros(seconds, dtype=bool)
         for episode in self.episodes:
-            found[int(episode.begin_s) : int(np.ceil(episode.end_s))] = True
-        return found
+            is_beside[int(episode.begin_s) : int(np.ceil(episode.end_s))] = True
+        return is_beside
 
 
 def neighbour(seed: int, seconds: float) -> Neighbour:
@@ -95,30 +95,36 @@ def compare(
     rows: dict[str, Row] = ROWS,
 ) -> list[Figure]:
     """The table's figures."""
-    of = machine(curve)
+    processor = machine(curve)
     load = LOAD * trace(step_s)
     neighbours = {seed: neighbour(seed, float(len(load))) for seed in seeds}
     runs = {
         name: [
-            run(row.make(of, seed), of, seed, load, Neighbour(neighbours[seed].episodes, verdicts=name != BLIND))
+            run(
+                row.make(processor, seed),
+                processor,
+                seed,
+                load,
+                Neighbour(neighbours[seed].episodes, verdicts=name != BLIND),
+            )
             for seed in one_by_one(seeds, f"neighbours: {name}", progress)
         ]
         for name, row in rows.items()
     }
     most_w = [float(run.watts.mean()) for run in runs["static"]]
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for name, several in runs.items():
         goal = (GOAL_PERCENT, None) if name == "slackwater" else (None, None)
-        found += [
+        figures += [
             Figure("whole trace", name, "guarantee %", [run.guarantee_percent for run in several], "", *goal),
             Figure("whole trace", name, "tardiness", [run.tardiness for run in several]),
             Figure("whole trace", name, "energy saved %", _saved(several, most_w)),
         ]
-        there = [(run, neighbours[seed].beside(len(load))) for seed, run in zip(seeds, several, strict=True)]
-        within = [_within(run.p95_ms[beside]) for run, beside in there]
-        found.append(Figure("beside the neighbour", name, "guarantee %", within))
-    alone_w = bound_w(of, load)
-    found.append(
+        pairs = [(run, neighbours[seed].beside(len(load))) for seed, run in zip(seeds, several, strict=True)]
+        within = [_within(run.p95_ms[beside]) for run, beside in pairs]
+        figures.append(Figure("beside the neighbour", name, "guarantee %", within))
+    alone_w = bound_w(processor, load)
+    figures.append(
         Figure(
             "bound without a neighbour",
             "bound",
@@ -126,7 +132,7 @@ def compare(
             [100.0 * (1.0 - alone_w / watts) for watts in most_w],
         )
     )
-    return found
+    return figures
 
 
 def _within(p95_ms: Floats) -> float:

@@ -140,7 +140,7 @@ class Table:
         """The least watts and the most batch % under the sine for a policy that knows its course and keeps
         `KEPT_SHARE`, but sees a second's noise only after this share of it: each in % of a policy's that knows it.
         """
-        of = noisy(sine(np.arange(SECONDS, dtype=float)), NOISE, LEAST_LOAD, 1.0) * self.peak_rps
+        demand = noisy(sine(np.arange(SECONDS, dtype=float)), NOISE, LEAST_LOAD, 1.0) * self.peak_rps
 
         def watts(configuration: Configuration, rps: Floats) -> Floats:
             least, most = self.watts(configuration, 0.0), self.watts(configuration, 1.0)
@@ -149,15 +149,15 @@ class Table:
         def taken(configuration: Configuration, rps: Floats) -> Floats:
             return np.full(rps.shape, -self.batch_percent(configuration))
 
-        found = []
+        bounds = []
         for options, cost in (
             (self._most, watts),
             ([option for option in self._most if option[0] in batch_ladder(self.hardware)], taken),
         ):
-            known = least_cost(of, options, cost, late_share=0.0, unseen_share=0.0)
-            unknown = least_cost(of, options, cost, late_share=1.0 - KEPT_SHARE, unseen_share=unseen_share)
-            found.append((known, unknown))
-        energy, batch = found
+            known = least_cost(demand, options, cost, late_share=0.0, unseen_share=0.0)
+            unknown = least_cost(demand, options, cost, late_share=1.0 - KEPT_SHARE, unseen_share=unseen_share)
+            bounds.append((known, unknown))
+        energy, batch = bounds
         return 100.0 * energy[0] / energy[1], 100.0 * batch[1] / batch[0]
 
     def highest(self, load: Floats) -> float:
@@ -215,11 +215,11 @@ def longest(late: Sequence[bool]) -> int:
 def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = lambda _: None) -> list[Figure]:
     """The table's figures."""
     table = Table(curve)
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for load, (most_w, measured_w, pareto_w, measured_batch, pareto_batch) in PAPER.items():
         patterns = [loads(seed)[load] for seed in seeds]
         bounds = [table.bound(pattern) for pattern in patterns]
-        found += [
+        figures += [
             Figure(load, "static", "W", [table.highest(pattern) for pattern in patterns], str(most_w)),
             Figure(load, "bound", "W", [watts for watts, _ in bounds], str(pareto_w)),
             Figure(load, "bound", "batch %", [batch for _, batch in bounds], str(pareto_batch)),
@@ -227,7 +227,7 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
         if load == "sine":
             for name, unseen_share in CAUSAL.items():
                 energy_share, batch_share = table.causal_bound(unseen_share)
-                found += [
+                figures += [
                     Figure(load, name, "% of the bound, W, 99% of the seconds", [energy_share]),
                     Figure(load, name, "% of the bound, batch, 99% of the seconds", [batch_share]),
                 ]
@@ -242,7 +242,7 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
             )
             share = [100.0 * bound[0] / run.watts for run, bound in zip(energy, bounds, strict=True)]
             of_batch = [100.0 * run.batch_percent / bound[1] for run, bound in zip(batch, bounds, strict=True)]
-            found += [
+            figures += [
                 Figure(load, name, "W", [run.watts for run in energy], "" if ours else str(measured_w)),
                 Figure(
                     load,
@@ -277,7 +277,7 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
                     2.0,
                 ),
             ]
-    return found
+    return figures
 
 
 def _energy(name: str, processor: Hardware) -> Policy:

@@ -69,7 +69,7 @@ def _run(
     policy: Policy, processor: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int
 ) -> list[Step]:
     queues = PinnedQueues(service.work_ms / 1e3, random=np.random.default_rng(seed))
-    action, found = policy.start(), []
+    action, steps = policy.start(), []
     parts = max(1, round(1.0 / policy.period_s))
     for number, rps in enumerate(load_rps):
         times: Counter[tuple[int, float]] = Counter()
@@ -96,11 +96,11 @@ def _run(
                     watts[-1],
                 )
             )
-        whole = [np.concatenate(times) for times in seconds]
-        late = [bool(len(times) and np.percentile(times, 95) > service.target_ms) for times in whole]
-        answered = np.concatenate(whole)
+        per_second = [np.concatenate(times) for times in seconds]
+        late = [bool(len(times) and np.percentile(times, 95) > service.target_ms) for times in per_second]
+        answered = np.concatenate(per_second)
         (cores, clock_mhz), most = times.most_common(1)[0]
-        found.append(
+        steps.append(
             Step(
                 rps,
                 cores,
@@ -112,7 +112,7 @@ def _run(
                 0.0,
             )
         )
-    return found
+    return steps
 
 
 def _watts(processor: Hardware, action: Action, busy_shares: Sequence[float]) -> float:

@@ -77,23 +77,23 @@ class SearchServer:
     def run(self, seconds: float, speeds: Sequence[float]) -> Interval:
         """The next interval, with each core at this share of the highest clock."""
         end_s = self._now_s + seconds
-        found = Interval()
+        interval = Interval()
         for core, speed in zip(self._cores, speeds, strict=True):
             core.speed, core.busy_s = speed, 0.0
         while True:
             send_s = self._sends[0][0] if self._sends else float("inf")
             done_s, number = self._next_done()
-            self._advance(min(send_s, done_s, end_s), found)
+            self._advance(min(send_s, done_s, end_s), interval)
             if min(send_s, done_s) >= end_s:
                 break
             if done_s <= send_s:
-                self._finish(number, found)
+                self._finish(number, interval)
             else:
                 self._send()
-            self._start(found)
-        found.busy_s = [core.busy_s for core in self._cores]
-        found.oldest_s = max((end_s - request.sent_s for request in self._open.values()), default=0.0)
-        return found
+            self._start(interval)
+        interval.busy_s = [core.busy_s for core in self._cores]
+        interval.oldest_s = max((end_s - request.sent_s for request in self._open.values()), default=0.0)
+        return interval
 
     def _next_done(self) -> tuple[float, int]:
         """When the next task will be done, and on which core."""

@@ -72,19 +72,19 @@ def scenario(seed: int, number: int) -> Setup:
 
 def play(setup: Setup, players: Sequence[str], model: Model | None) -> dict[str, Any]:
     """What users felt of each of these players in a scenario, and how it answered the episodes; for JSON."""
-    found = {}
+    result = {}
     for name in players:
         policy, balance = PLAYERS[name]
         run = Simulation(replace(setup, balance=balance), policy, model)
         outcome = run.run()
-        found[name] = {
+        result[name] = {
             **felt(run),
             "unanswered_share": outcome.felt["failed_share"],
             "moves": outcome.moves,
             "missed": outcome.missed,
             "false_reductions": outcome.false_reductions,
         }
-    return {"setup": asdict(setup), "players": found}
+    return {"setup": asdict(setup), "players": result}
 
 
 def felt(run: Simulation) -> Felt:

@@ -53,9 +53,9 @@ class Driver:
 
     def take_changes(self) -> list[Ints | None]:
         """The weights of each balancer where they changed since the last call, None where not."""
-        found = [self.weights[n] if n in self._changed else None for n in range(self.setup.balancers)]
+        changes = [self.weights[n] if n in self._changed else None for n in range(self.setup.balancers)]
         self._changed.clear()
-        return found
+        return changes
 
     def neighbours_changed(self, now_s: float, taken: Floats) -> None:
         """For the oracles: what is taken from each server from now on."""

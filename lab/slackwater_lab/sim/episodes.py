@@ -37,18 +37,18 @@ def coming_and_going(
         raise ValueError(f"share of noisy servers {share:g}: expected 0 or more and less than 1")
     if share == 0.0:
         return []
-    found = []
+    drawn = []
     calm_s = mean_s * (1.0 - share) / share
     for server in range(servers):
         loud = bool(dice.random() < share)
-        at = begin_s
-        while at < end_s:
+        at_s = begin_s
+        while at_s < end_s:
             length = float(dice.exponential(mean_s if loud else calm_s))
             if loud:
-                found.append(Episode(server, at, min(at + length, end_s), taken))
-            at += length
+                drawn.append(Episode(server, at_s, min(at_s + length, end_s), taken))
+            at_s += length
             loud = not loud
-    return found
+    return drawn
 
 
 class Timeline:

@@ -46,12 +46,12 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: times as percentiles, everything else as it is."""
-        found = asdict(self)
-        found["detection_s"] = _spread(self.detection_s)
+        result = asdict(self)
+        result["detection_s"] = _spread(self.detection_s)
         back_s = [seconds for seconds in self.back_s if math.isfinite(seconds)]
-        found["back_s"] = _spread(back_s) | {"never": len(self.back_s) - len(back_s)}
-        found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
-        return found
+        result["back_s"] = _spread(back_s) | {"never": len(self.back_s) - len(back_s)}
+        result["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
+        return result
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
@@ -85,20 +85,20 @@ class Score:
     def advance(self, now_s: float) -> None:
         """Episodes begin and end; call it before the weights of that time."""
         for server in [s for s, episode in self._open.items() if episode.end_s <= now_s]:
-            one = self._open.pop(server)
-            self.missed += one not in self._answered
+            episode = self._open.pop(server)
+            self.missed += episode not in self._answered
             self._changed(server, now_s)
             self._ended[server] = now_s
-            self._over += [one] * (one in self._answered)
+            self._over += [episode] * (episode in self._answered)
         while self._left and self._left[-1].begin_s <= now_s:
-            one = self._left.pop()
-            if one.end_s <= now_s:
+            episode = self._left.pop()
+            if episode.end_s <= now_s:
                 self.missed += 1
                 continue
-            self._open[one.server] = one
-            self._changed(one.server, now_s)
-            if (self._weights[:, one.server] < BASE_WEIGHT).any():
-                self._answer(one, now_s)
+            self._open[episode.server] = episode
+            self._changed(episode.server, now_s)
+            if (self._weights[:, episode.server] < BASE_WEIGHT).any():
+                self._answer(episode, now_s)
 
     def _changed(self, server: int, now_s: float) -> None:
         for turns in self._turns:
@@ -124,7 +124,7 @@ class Score:
 
     def back_s(self, end_s: float) -> list[float]:
         """As `Outcome.back_s`."""
-        found = []
+        times_s = []
         for episode in self._over:
             until_s = min(
                 [begin_s for begin_s in self._begins_s[episode.server] if begin_s >= episode.end_s], default=end_s
@@ -135,8 +135,8 @@ class Score:
             for at_s, is_low in self._moves[episode.server]:
                 if at_s < until_s:
                     since_s = math.inf if is_low else min(since_s, at_s)
-            found.append(max(since_s - episode.end_s, 0.0))
-        return found
+            times_s.append(max(since_s - episode.end_s, 0.0))
+        return times_s
 
     def outcome(self, setup: Setup, policy: str, felt: Felt) -> Outcome:
         """At the end; episodes that are still open without an answer count as missed."""

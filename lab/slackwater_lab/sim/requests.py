@@ -92,14 +92,14 @@ class Simulation:
 
     def _placed(self) -> list[Processors]:
         """The processors of each server."""
-        found: dict[int, Processors] = {}
+        groups: dict[int, Processors] = {}
         for number in range(self.setup.servers):
             beside = self.setup.neighbours_of(number)
-            if beside[0] not in found:
-                here = [self.servers[server] for server in beside]
-                found[beside[0]] = Processors(processors_of(self.setup.quota_cores), here)
-                found[beside[0]].share()
-        return [found[self.setup.neighbours_of(number)[0]] for number in range(self.setup.servers)]
+            if beside[0] not in groups:
+                group = [self.servers[server] for server in beside]
+                groups[beside[0]] = Processors(processors_of(self.setup.quota_cores), group)
+                groups[beside[0]].share()
+        return [groups[self.setup.neighbours_of(number)[0]] for number in range(self.setup.servers)]
 
     def run(self, progress: Callable[[str], None] = lambda _: None) -> Outcome:
         """From the start to the end of the measured time."""
@@ -140,13 +140,13 @@ class Simulation:
 
     def _neighbours(self, now_s: float) -> None:
         """Neighbours that came or went since the last event, each at its time."""
-        while (at := self.timeline.next_s) <= now_s:
-            for server in self.timeline.advance(at):
-                self._bring(server, at)
+        while (at_s := self.timeline.next_s) <= now_s:
+            for server in self.timeline.advance(at_s):
+                self._bring(server, at_s)
                 self.servers[server].taken = float(self.timeline.now[server])
                 self._schedule(server)
-            self.score.advance(at)
-            self.driver.neighbours_changed(at, self.timeline.now)
+            self.score.advance(at_s)
+            self.driver.neighbours_changed(at_s, self.timeline.now)
             self._apply()
 
     def _arrive(self, now_s: float) -> None:

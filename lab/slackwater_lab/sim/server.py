@@ -32,13 +32,13 @@ def fair(wanted: Sequence[float], cores: float, weights: Sequence[float] | None 
     """Cores for each of some groups by weight (equal ones without): none gets more than it wants; what it leaves is the
     others'."""
     shares = [1.0] * len(wanted) if weights is None else weights
-    found = [0.0] * len(wanted)
+    given = [0.0] * len(wanted)
     left, among = cores, math.fsum(shares)
     for number in sorted(range(len(wanted)), key=lambda group: wanted[group] / shares[group]):
-        found[number] = min(wanted[number], left * shares[number] / among)
-        left -= found[number]
+        given[number] = min(wanted[number], left * shares[number] / among)
+        left -= given[number]
         among -= shares[number]
-    return found
+    return given
 
 
 class Processors:
@@ -130,13 +130,13 @@ class Server:
 
     def finished(self) -> list[int]:
         """Requests that are done by now; others that waited begin in their place."""
-        found = []
+        requests = []
         while self._active and self._active[0][0] <= self._done + DUST:
-            found.append(heapq.heappop(self._active)[1])
+            requests.append(heapq.heappop(self._active)[1])
             if self._waiting:
                 work, request = self._waiting.popleft()
                 heapq.heappush(self._active, (self._done + work, request))
-        return found
+        return requests
 
     def next_s(self) -> float:
         """When something changes by itself; infinity when nothing does."""

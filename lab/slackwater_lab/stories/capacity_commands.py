@@ -67,8 +67,8 @@ def capacity(
     if recordings:
         try:
             for path in recordings:
-                found = capacity_errors.compare(*capacity_errors.load_states(path), model)
-                rows += [{"recording": path.stem, **row} for row in found]
+                compared = capacity_errors.compare(*capacity_errors.load_states(path), model)
+                rows += [{"recording": path.stem, **row} for row in compared]
         except RecordingError as error:
             sys.exit(str(error))
         result: dict[str, Any] = {}

@@ -114,8 +114,8 @@ class Story:
     def flush(self, until_unix_s: float) -> None:
         self.pending.sort()
         while self.pending and self.pending[0][0] <= until_unix_s:
-            at, text = self.pending.pop(0)
-            self.progress(f"  {at - self.begin_unix_s:6.1f} s  {text}")
+            at_unix_s, text = self.pending.pop(0)
+            self.progress(f"  {at_unix_s - self.begin_unix_s:6.1f} s  {text}")
 
 
 def keep(lab: Lab, until_mono_s: float, story: Story, load: Load, noise: Noise | None = None) -> None:
@@ -133,8 +133,8 @@ def quiet_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story
         keep(lab, end_s, story, load)
         requests = load.finish()
     part = share(watch.history, lab.noisy.name, begin_s, end_s)
-    found = figures(requests, requests.due_mono_s, begin_s, end_s, noisy_share=part)
-    return Act(title, found)
+    measured = figures(requests, requests.due_mono_s, begin_s, end_s, noisy_share=part)
+    return Act(title, measured)
 
 
 def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
@@ -156,10 +156,10 @@ def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story)
         wait_for(lab, lambda: at_baseline(lab), BACK_WITHIN_S)  # the table shows if they did not come back
         time.sleep(0.2)  # for the watch to see it too
     noisy_share = share(watch.history, name, noise.on_mono_s, end_s)
-    found = figures(requests, requests.due_mono_s, noise.on_mono_s, end_s, requests.lost_count, noisy_share)
+    measured = figures(requests, requests.due_mono_s, noise.on_mono_s, end_s, requests.lost_count, noisy_share)
     return Act(
         title,
-        found,
+        measured,
         first_reduction(watch.history, name, noise.on_mono_s),
         first_at(watch.history, name, BASE_WEIGHT, off_s),
     )

@@ -106,8 +106,8 @@ class GovernedController(Controller):
 
     def changes(self, since_unix_s: float) -> list[Change]:
         """Those of the governor and of the host's wsengine since then, the oldest first."""
-        found = self.journal.changes(POOL, MANY, since_unix_s) if self.journal is not None else []
-        return [change for change in reversed(found) if change.by in (GOVERNOR, WSENGINE)]
+        changes = self.journal.changes(POOL, MANY, since_unix_s) if self.journal is not None else []
+        return [change for change in reversed(changes) if change.by in (GOVERNOR, WSENGINE)]
 
     def kill(self) -> None:
         """The governor and the supervisor by SIGKILL; the latter is frozen first, so that it starts nothing again."""
@@ -157,7 +157,7 @@ class Story:
         return Has(cores, float(cores) if quota in ("max", "-1") else min(float(cores), int(quota) / int(period)))
 
     def _phases(self, capacity: float) -> list[dict[str, Any]]:
-        found = []
+        rows = []
         for name, share in PHASES:
             with Watch(self.has, self._controller) as watch:
                 load = self._lab.load(Demand(rate_rps=share * capacity), self._test.seconds)
@@ -165,20 +165,20 @@ class Story:
                 requests = load.finish()
             row = {"phase": name, "load": share, **self._measured(requests, watch, load.begin_mono_s)}
             self._progress(sentence(row))
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def _measured(self, requests: Requests, watch: Watch, begin_s: float) -> dict[str, Any]:
         """Of the requests that were due `SETTLE_S` after the load's begin or later; all of them for what is late."""
         end_s = begin_s + self._test.seconds
-        found = figures(requests, requests.due_mono_s, begin_s + SETTLE_S, end_s)
+        settled = figures(requests, requests.due_mono_s, begin_s + SETTLE_S, end_s)
         whole = figures(requests, requests.due_mono_s, begin_s, end_s, requests.lost_count)
         seconds = second_p95s_ms(requests, begin_s, end_s)
         inside = [(has, said) for at_s, has, said in watch.seen if begin_s + SETTLE_S <= at_s < end_s]
         had = [host for has, _ in inside for host in has]
         said = [report for _, several in inside for report in several]
         return {
-            "p95_ms": found["p95_ms"],
+            "p95_ms": settled["p95_ms"],
             "seconds_within_target": float(np.mean(seconds[:, 1] <= self._test.target_p95_ms))
             if len(seconds)
             else None,

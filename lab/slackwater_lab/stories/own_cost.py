@@ -58,9 +58,9 @@ class OwnCostTest:
     @property
     def variants(self) -> dict[str, tuple[str, ...] | None]:
         """By name: the collectors that the monitors lack; None: there are no monitors."""
-        found: dict[str, tuple[str, ...] | None] = {WITHOUT: None, WITH: ()}
-        found |= {f"{WITH}, {name} off": (name,) for name in self.off}
-        return found | ({CAPTURE: None} if self.captures else {})
+        result: dict[str, tuple[str, ...] | None] = {WITHOUT: None, WITH: ()}
+        result |= {f"{WITH}, {name} off": (name,) for name in self.off}
+        return result | ({CAPTURE: None} if self.captures else {})
 
     def beside(self, lab: Lab, variant: str) -> AbstractContextManager[None]:
         """What runs beside the web servers as long as it is entered."""
@@ -74,21 +74,23 @@ def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[st
     """All rounds; gives the JSON. Raises LabError."""
     demand = Demand(rate_rps=_rate_rps(lab, test, progress))
     start_bus(lab)
-    dice, found = random.Random(test.seed), []
+    dice, runs = random.Random(test.seed), []
     for number in range(1, test.rounds + 1):
         for variant in dice.sample(list(test.variants), len(test.variants)):
             with test.beside(lab, variant):
-                one = {"round": number, "variant": variant, **_measured(lab, demand, test.seconds)}
-            found.append(one)
-            progress(f"round {number} of {test.rounds}, {variant}: {one['request_cpu_ms']:.3f} ms of CPU a request")
+                measured = {"round": number, "variant": variant, **_measured(lab, demand, test.seconds)}
+            runs.append(measured)
+            progress(
+                f"round {number} of {test.rounds}, {variant}: {measured['request_cpu_ms']:.3f} ms of CPU a request"
+            )
     return {
         "commit": commit(),
         "machine": machine.describe(lab),
         "load": test.load,
         "rate_rps": demand.rate_rps,
         "seconds": test.seconds,
-        "runs": found,
-        "rows": rows(found),
+        "runs": runs,
+        "rows": rows(runs),
     }
 
 
@@ -161,7 +163,7 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         estimate = rounds.ratio([run[key] for run in measured], [run[key] for run in without])
         return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
-    made = []
+    table = []
     for variant, measured in by_variant.items():
         row: dict[str, Any] = {"variant": variant, "rounds": len(measured)}
         for key in (
@@ -174,8 +176,8 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             row[key] = statistics.median(values) if values else None
         if variant != WITHOUT:
             row |= {f"{key}_times": times(measured, key) for key in ("request_cpu_ms", "p95_ms")}
-        made.append(row)
-    return sorted(made, key=lambda row: (row["variant"] != WITHOUT, row["variant"] != WITH))
+        table.append(row)
+    return sorted(table, key=lambda row: (row["variant"] != WITHOUT, row["variant"] != WITH))
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -157,10 +157,10 @@ def run(lab: Lab, test: SecondStageTest, progress: Callable[[str], None]) -> dic
         rounds.append(Round(lab, controller, test).run())
         progress(f"round {number} of {test.rounds}: {sentence(rounds[-1])}")
     settings = {**asdict(test), "php_children": lab.settings.php_children}
-    found = {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median_ratio(rounds)}
+    result = {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median_ratio(rounds)}
     if searching:
-        found["remembered"] = json.loads((STATE_DIR / "retune.json").read_text())["found"]
-    return found
+        result["remembered"] = json.loads((STATE_DIR / "retune.json").read_text())["found"]
+    return result
 
 
 COLUMNS = {

@@ -48,11 +48,11 @@ def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 def by_signal(samples: Sequence[Sample]) -> dict[str, list[float]]:
     """The values of each signal that the Samples have."""
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for sample in samples:
         for name, value in numbers(msgspec.to_builtins(sample)):
-            found.setdefault(name, []).append(value)
-    return found
+            by_name.setdefault(name, []).append(value)
+    return by_name
 
 
 def compared(calm: Sequence[Sample], beside: Sequence[Sample]) -> list[dict[str, Any]]:

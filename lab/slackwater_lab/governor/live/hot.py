@@ -38,8 +38,8 @@ class HotEvents(Background):
 
     def drain(self) -> tuple[HotEvent, ...]:
         with self._lock:
-            found, self._found = self._found, []
-        return tuple(found)
+            events, self._found = self._found, []
+        return tuple(events)
 
     def _run(self) -> None:
         depth: dict[int, tuple[int, int]] = {}

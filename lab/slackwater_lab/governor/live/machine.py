@@ -50,18 +50,18 @@ class ServingHost:
         """Raises OSError."""
         place = self._place
         if action.cores != self._cores:
-            mine = [place.processors[core] for core in action.cores]
-            others = [processor for processor in place.processors if processor not in mine]
+            own = [place.processors[core] for core in action.cores]
+            others = [processor for processor in place.processors if processor not in own]
             writes = [
-                (place.service_cpuset, mine),
+                (place.service_cpuset, own),
                 (place.batch_cpuset, others or list(place.processors)),
             ]
             # Who gives cores away goes first.
-            for file, processors in writes if len(mine) < len(self._cores) else reversed(writes):
+            for file, processors in writes if len(own) < len(self._cores) else reversed(writes):
                 Path(file).write_text(",".join(map(str, processors)))
             self._cgroups.make(place.batch, weight=BATCH_WEIGHT if others else LEAST_WEIGHT)
             for number, pid in enumerate(self._pinned):
-                os.sched_setaffinity(pid, {mine[number % len(mine)]})
+                os.sched_setaffinity(pid, {own[number % len(own)]})
             self._cores = action.cores
         self.allowed_cores = place.core_share * sum(action.clocks_mhz) / self._max_mhz
         self._cgroups.make(place.service, quota_cores=self.allowed_cores, period_s=place.period_s)

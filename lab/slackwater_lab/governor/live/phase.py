@@ -156,27 +156,27 @@ def client(task: Task) -> Callable[[], Client]:
 
 def run(task: Task, cgroups: Cgroups) -> Seen:
     """Raises OSError when the service cannot be reached or the kernel's files cannot be written."""
-    asked, of = SERVICES[task.service], machine()
+    asked, processor = SERVICES[task.service], machine()
     make = client(task)
     if asked.kind == "memcached":
         with contextlib.closing(Memcached(task.address)) as first:
             first.fill()
-    host = ServingHost(cgroups, task.place, of.max_mhz, task.pinned)
-    host.set(whole(of.highest))
+    host = ServingHost(cgroups, task.place, processor.max_mhz, task.pinned)
+    host.set(whole(processor.highest))
     closed = asked.closed or task.rates_rps is None
     with contextlib.ExitStack() as stack:
         events = stack.enter_context(HotEvents(Path(task.events_socket))) if task.events_socket else None
         load = stack.enter_context(Load(make, asked.connections, closed, task.seed))
         policy = policy_of(task.policy, of, asked.target_ms)
         service_s, batch_s, begin_s = host.service_cpu_s(), host.batch_cpu_s(), time.monotonic()
-        with Governing(policy, of, host, load, task.waiting, events) as governing:
+        with Governing(policy, processor, host, load, task.waiting, events) as governing:
             for rate_rps in task.rates_rps or (float("inf"),):
                 load.run(rate_rps, task.step_s)
             load.finish(FINISH_S)
         passed_s = time.monotonic() - begin_s
         used_s, batch_s = host.service_cpu_s() - service_s, host.batch_cpu_s() - batch_s
         lost, answers = load.lost, list(load.answers)
-        host.set(whole(of.highest))
+        host.set(whole(processor.highest))
     return seen(answers, lost, asked.target_ms, begin_s, passed_s, governing, used_s, batch_s)
 
 

@@ -89,15 +89,15 @@ def start_memcached(lab: Lab, host: Host) -> None:
 
 def serving(lab: Lab, host: Host, kind: str) -> tuple[int, ...]:
     """The processes that work on requests; raises LabError when there are none."""
-    found = []
+    pids = []
     for pid in lab.cgroups.pids(host.vm):
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if PROCESSES[kind] in command:
-                found.append(pid)
-    if not found:
+                pids.append(pid)
+    if not pids:
         raise LabError(f"no process of {host.name} has `{PROCESSES[kind]}` in its command line")
-    return tuple(found)
+    return tuple(pids)
 
 
 class Rounds:
@@ -110,10 +110,10 @@ class Rounds:
 
     def capacity_rps(self) -> float:
         """With all there is, in a closed loop. Raises LabError."""
-        found = self._phase("static", None, CAPACITY_S, 0)
-        if not found.rps:
+        seen = self._phase("static", None, CAPACITY_S, 0)
+        if not seen.rps:
             raise LabError(f"{self._test.service}: no request was answered in {CAPACITY_S:g} s")
-        return found.rps
+        return seen.rps
 
     def one(self, policy: str, capacity_rps: float, seed: int) -> Seen:
         """A policy through the load. Raises LabError."""
@@ -172,7 +172,7 @@ def run(lab: Lab, test: LiveTest, progress: Callable[[str], None]) -> dict[str, 
         rounds = Rounds(lab, test, place)
         capacity = rounds.capacity_rps()
         progress(f"{asked.what}: capacity {capacity:.0f} requests/s beside the batch job")
-        found = []
+        rows = []
         for number in range(1, test.rounds + 1):
             # Each round begins with another policy, so that none is always the first.
             first = (number - 1) % len(test.policies)
@@ -181,15 +181,15 @@ def run(lab: Lab, test: LiveTest, progress: Callable[[str], None]) -> dict[str, 
                     raise LabError(f"the batch job ended with status {batch.process.returncode}")
                 row = {"round": number, "policy": policy, **msgspec.to_builtins(rounds.one(policy, capacity, number))}
                 row |= {"capacity_rps": capacity, "load_average": round(os.getloadavg()[0], 2)}
-                found.append(row)
+                rows.append(row)
                 progress(sentence(row))
     return {
         "machine": facts,
         "commit": commit(),
         "service": asked.what,
         "settings": described(test),
-        "rounds": found,
-        "summary": [summary(policy, found) for policy in test.policies],
+        "rounds": rows,
+        "summary": [summary(policy, rows) for policy in test.policies],
     }
 
 
@@ -214,11 +214,11 @@ def described(test: LiveTest) -> dict[str, Any]:
 def summary(policy: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Median, least and most of each measure over a policy's rounds; None where it was never measured."""
     own = [row for row in rows if row["policy"] == policy]
-    found: dict[str, Any] = {"policy": policy}
+    result: dict[str, Any] = {"policy": policy}
     for measure in MEASURES:
         values = [row[measure] for row in own if row[measure] is not None]
-        found[measure] = [float(np.median(values)), min(values), max(values)] if values else None
-    return found | {name: sum(row[name] for row in own) for name in ("requests", "errors")}
+        result[measure] = [float(np.median(values)), min(values), max(values)] if values else None
+    return result | {name: sum(row[name] for row in own) for name in ("requests", "errors")}
 
 
 def sentence(row: dict[str, Any]) -> str:

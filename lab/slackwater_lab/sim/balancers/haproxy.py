@@ -97,6 +97,6 @@ class BoundedRandom(Random2):
         return min(two, key=lambda number: self.in_flight[number] / self.weights[number])
 
     def _eligible(self, room: Ints) -> int:
-        while self.in_flight[found := self.draw()] >= room[found]:
+        while self.in_flight[server := self.draw()] >= room[server]:
             pass
-        return found
+        return server

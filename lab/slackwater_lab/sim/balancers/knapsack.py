@@ -38,8 +38,8 @@ GRID = np.linspace(0.0, 1.0, STEPS + 1)
 def fitted(shares: Sequence[float], times_s: Sequence[float]) -> tuple[float, float, float]:
     """The polynomial a + b·w + c·w², all 0 or more, that is nearest to these times at these weights."""
     weights = np.asarray(shares)
-    found, _ = nnls(np.stack([np.ones_like(weights), weights, weights**2], axis=1), np.asarray(times_s))
-    return float(found[0]), float(found[1]), float(found[2])
+    coefficients, _ = nnls(np.stack([np.ones_like(weights), weights, weights**2], axis=1), np.asarray(times_s))
+    return float(coefficients[0]), float(coefficients[1]), float(coefficients[2])
 
 
 def curve(polynomial: tuple[float, float, float], highest: float, lost: float) -> Floats:
@@ -122,8 +122,8 @@ class Knapsack(RoundRobin):
         for server, share, time_s in measured:
             flat, line, bend = self._polynomials[server]
             expected_s = flat + line * share * LOST + bend * (share * LOST) ** 2
-            found = float(LOST[np.abs(expected_s - time_s).argmin()])
-            self._lost[server] += FRESH * (found - self._lost[server])
+            lost = float(LOST[np.abs(expected_s - time_s).argmin()])
+            self._lost[server] += FRESH * (lost - self._lost[server])
         if measured:
             self._solve()
 
