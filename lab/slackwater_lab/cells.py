@@ -31,11 +31,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 REPORT_EVERY_S = 15.0
 LONGEST_S = 3600.0
-"""That one cell may take."""
+"""The longest time that a cell may take."""
 
 
 def _whole_lines(data: bytes) -> bytes:
-    """Without the last line, if that was cut where the machine stopped while it was written."""
+    """The data without a last line that is incomplete because the machine stopped while writing it."""
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -108,7 +108,7 @@ def side_by_side(
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a measurement in pieces is asked for by its command's options."""
+    """The options of a measurement in pieces."""
 
     data: Path | None
     page: Path | None

@@ -30,7 +30,7 @@ CODE = (
         *(f"lbengine/{module}.py" for module in ("balancer", "baseline", "errors")),
     ),
 )
-"""What the figures depend on. Those of other contents of it are of another program."""
+"""The figures depend on the content of these files. With other content they are figures of another program."""
 KINDS = (".py", ".skops")
 
 
@@ -47,7 +47,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     v: int = FORMAT
     code: str
-    """As `code_digest`."""
+    """The value of `code_digest` when it was played."""
     commit: str | None
     machine: str
     seed: int
@@ -59,7 +59,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """The balancer without Slackwater."""
     everything: Figures
     off: dict[str, Figures]
-    """By mechanism, where without it something else was set."""
+    """Mechanism -> figures without it, where the weights then differed."""
     same: list[str]
     """Mechanisms without which the same was set all the time."""
 
@@ -86,7 +86,7 @@ def digest_of(places: Iterable[str], root: Path = ROOT) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Of `CODE`."""
+    """The digest of `CODE`."""
     return digest_of(CODE)
 
 
@@ -96,14 +96,15 @@ def read(path: Path) -> list[Line]:
 
 
 def of_one_state(lines: Sequence[Line]) -> list[Line]:
-    """Those with the same code as the last one."""
+    """The lines that have the same code as the last line."""
     return [line for line in lines if line.code == lines[-1].code] if lines else []
 
 
 def left(
     lines: Iterable[Line], code: str, keys: Iterable[Key], mechanisms: Sequence[str]
 ) -> list[tuple[Key, tuple[str, ...]]]:
-    """What is still to be played with this code, and with which mechanisms off; no names: all."""
+    """The scenarios that are still to be played with this code, each with the mechanisms to switch off. No names mean
+    all."""
     played: dict[Key, set[str]] = {}
     for line in lines:
         if line.code == code:

@@ -25,7 +25,7 @@ _EVIDENCE = [signal for signal in SIGNALS if signal.scale < math.inf]
 _signs, _add, _take = rules._signs, SampleWindows.add, CalmProof.take
 CLASSIFY, FEATURES = "slackwater.detector.classify.", "slackwater.detector.features."
 ANYTHING = 1e-6
-"""A sum of evidence that any Sample which looks so reaches."""
+"""Any Sample with evidence reaches this sum."""
 WHATEVER = 1e9
 
 

@@ -11,7 +11,7 @@ from slackwater_lab.ablate.recordings import Judged, Row, rows
 
 
 def cells(row: Row) -> list[str]:
-    """A row's figures, as they are printed."""
+    """A row's figures as text."""
     return [
         f"{row.missed} of {row.felt}",
         _text(row.delay_median_s),

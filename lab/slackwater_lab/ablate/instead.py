@@ -62,7 +62,7 @@ def up_and_down(position: Position, target: int, baseline: int, now_s: float, mi
 
 
 def never_tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
-    """How long it has been blind still counts: that decides when it is watched."""
+    """The time without signs still counts: it decides when the server is watched."""
     if not blind or position.weight >= baseline:
         return dataclasses.replace(position, blind_s=None)
     return dataclasses.replace(position, blind_s=now_s if position.blind_s is None else position.blind_s)

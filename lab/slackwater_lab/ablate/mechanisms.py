@@ -28,7 +28,7 @@ class Mechanism:
     goes: tuple[str, ...] = ()
     """Modules and functions that nothing else needs."""
     guards: str = ""
-    """What it is there for that drawn scenarios do not have."""
+    """Its purpose where drawn scenarios cannot show it."""
 
 
 DECIDE, SPLIT = f"{DECISION}decide:", f"{DECISION}split:"
@@ -137,7 +137,7 @@ MECHANISMS: dict[str, Mechanism] = {
 
 
 def named(names: Sequence[str], balance: str) -> list[Mechanism]:
-    """Those of these names, or all without any, that decide something under this balance; in the table's order."""
+    """The mechanisms with these names (none: all) that decide something under this balance, in the table's order."""
     return [
         mechanism
         for mechanism in MECHANISMS.values()

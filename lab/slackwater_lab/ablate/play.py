@@ -30,7 +30,7 @@ from slackwater_lab.sim.requests import Simulation
 POLICY = "slackwater"
 DIGITS = 4
 Weights = frozenset[tuple[str, str, int]]
-"""What is set in a turn: of which kind, of which server, and the value."""
+"""The changes of a turn: kind, server and value of each."""
 
 
 class PlayError(RuntimeError):
@@ -53,7 +53,7 @@ class Played(msgspec.Struct, frozen=True):
     """The balancer without Slackwater."""
     everything: Figures
     off: dict[str, Figures]
-    """By mechanism that is off, where something else was set."""
+    """Mechanism -> figures without it, where the weights then differed."""
     same: list[str]
     """Mechanisms without which the same was set all the time."""
 
@@ -63,16 +63,16 @@ class Beside:
 
     def __init__(self, mechanisms: Sequence[Mechanism]) -> None:
         self.figures: dict[str, Figures] = {}
-        """Of the copies, which have ended."""
+        """Mechanism -> figures of the copies that have ended."""
         self.answer: int | None = None
-        """In a copy: where its figures go."""
+        """The pipe that takes a copy's figures; None in the run itself."""
         self._off: Mechanism | None = None
         self._beside = list(mechanisms)
         self._states: dict[str, PoolState] = {}
 
     @property
     def same(self) -> list[str]:
-        """Those for which there was no difference so far."""
+        """The mechanisms that made no difference so far."""
         return [mechanism.name for mechanism in self._beside]
 
     def __call__(

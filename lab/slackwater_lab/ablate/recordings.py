@@ -41,16 +41,16 @@ class Judged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Name of a mechanism, or `everything`."""
     cpu_s: float
     delays_s: list[float | None]
-    """Of each noise that users felt: until it was found; None: it was missed."""
+    """Seconds from the begin of each noise that users felt until it was detected; None where it was missed."""
     unfelt_found: int
     again: int
     """Episodes that began again beside a noise in which one had ended."""
     false_episodes: int
     calm_node_hours: float
     backs_s: list[float]
-    """Of each noise in whose end an episode was going on: from then until it ended."""
+    """Seconds from the end of each noise until the episode beside it ended."""
     verdicts: int
-    """Those that state a probability and count."""
+    """Number of Verdicts that state a probability and count."""
     squares: float
     """Sum of the squares of stated probability less truth."""
 
@@ -113,7 +113,7 @@ def _backs_s(recording: Recording, verdicts: Sequence[Verdict]) -> list[float]:
 
 @functools.cache
 def code_digest() -> str:
-    """Of what the figures depend on."""
+    """The digest of the code that the figures depend on."""
     return digest_of(CODE)
 
 
@@ -125,7 +125,7 @@ def read(path: Path) -> list[Judged]:
 def left(
     judgements: Iterable[Judged], code: str, files: Sequence[Path], names: Sequence[str]
 ) -> list[tuple[Path, str]]:
-    """What is still to be judged with this code; no names: all."""
+    """Recordings and mechanisms that are still to be judged with this code. No names mean all."""
     done = {(judgement.recording, judgement.off) for judgement in judgements if judgement.code == code}
     wanted = [EVERYTHING, *(name for name in DETECTOR if not names or name in names)]
     return [(path, name) for name in wanted for path in files if (path.stem, name) not in done]
@@ -140,18 +140,18 @@ class Row:
     recordings: int
     felt: int
     missed: int
-    """Of the noises that users felt."""
+    """Noises that users felt and nobody detected."""
     missed_interval: list[float] | None
     """Share, 95%."""
     delay_median_s: float | None
     delay_p95_s: float | None
     delay: Estimate | None
-    """To everything, noise by noise: geometric mean over those that both found."""
+    """Ratio to the delay with everything on: geometric mean over the noises that both detected."""
     unfelt_found: int
     again: int
     false_episodes: int
     false_interval: list[float] | None
-    """A node-day, 95%."""
+    """False episodes a node-day, 95%."""
     back_median_s: float | None
     brier: float | None
     lines: int

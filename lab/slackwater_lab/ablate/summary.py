@@ -12,11 +12,11 @@ from slackwater_lab.ablate.seams import lines_of
 from slackwater_lab.compare.statistics import Estimate, geometric_mean
 
 WORTH = 1.02
-"""A mechanism is worth its code where response times are so many times as long without it, or longer."""
+"""A mechanism is worth its code if response times without it grow by this factor or more."""
 WORSE = 1.1
-"""A scenario in which the mean is longer than so many times that of the balancer alone is worse."""
+"""A scenario is worse if its mean exceeds that of the balancer alone by more than this factor."""
 ENOUGH = 100
-"""Of fewer scenarios nothing is called little: what is rare was hardly drawn."""
+"""Fewer scenarios are not enough to call an effect small: rare events were hardly drawn."""
 BRINGS, LITTLE, UNSURE, HARMS = "yes", "less than 2%", "not shown", "no: better without"
 
 
@@ -31,16 +31,16 @@ class Row:
     """Scenarios in which something else was set without it."""
     alone_mean: Estimate
     alone_p99: Estimate
-    """To the balancer alone."""
+    """Ratios to the balancer alone."""
     worst_mean: float
     """The same, in the worst scenario."""
     worse: int
     """Scenarios whose mean is above `WORSE`."""
     mean: Estimate
     p99: Estimate
-    """To everything."""
+    """Ratios to the decision with everything on."""
     lines: int
-    """Of code that nothing else needs."""
+    """Lines of code that nothing else needs."""
     guards: str
 
     @property
@@ -104,5 +104,5 @@ def _mean(ratios: Sequence[float]) -> Estimate:
 
 
 def summary(lines: Sequence[Line]) -> dict[str, list[Row]]:
-    """By balance that was played, in the order of `BALANCES`."""
+    """Balance -> rows, in the order of `BALANCES`."""
     return {balance: made for balance in BALANCES if (made := rows(lines, balance))}

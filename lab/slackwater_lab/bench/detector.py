@@ -38,12 +38,12 @@ from slackwater_lab.cluster.process_use import process_use
 TEMPLATE = ROOT / "schema/examples/sample-full.json"
 VARIANTS = 32
 LOUD_SHARE = 0.01
-"""So many of the nodes get a neighbour in the middle of the last round."""
+"""Share of the nodes that get a neighbour in the middle of the last round."""
 PER_NODE = ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
 START_UNIX_S = 1_795_000_000.0
 LEVELS, LEVEL_S = 8, 60.0
 EPISODE_S, CYCLE_S = 6.0, 60.0
-"""By event: a tenth of the nodes are in an episode at any time."""
+"""With Samples by event a tenth of the nodes are in an episode at any time."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def bodies(seed: int, loud: bool, busy: float | None = None) -> list[bytes]:
 
 
 def loud_nodes(nodes: int) -> int:
-    """How many of so many nodes get a neighbour."""
+    """Number of nodes that get a neighbour."""
     return max(1, round(LOUD_SHARE * nodes))
 
 
@@ -105,7 +105,7 @@ class SampleLoad:
     period_s: float
     loud_from_s: float
     levels: int = 1
-    """So many ranges the nodes' load climbs through, `LEVEL_S` each, and begins again."""
+    """The nodes' load climbs through this number of ranges, `LEVEL_S` each, and begins again."""
 
     def loud(self, _at_s: float) -> set[str]:
         """Names of the nodes that get a neighbour."""
@@ -151,7 +151,7 @@ class EventLoad:
         return {f"node{number}" for number in range(self.nodes) if self.age_s(number, at_s) >= 1.0}
 
     def age_s(self, number: int, at_s: float) -> float:
-        """Of a node's episode; negative: until the next one begins."""
+        """Age of a node's episode; negative: time until its next episode begins."""
         if at_s < self.calm_s:
             return -float("inf")
         age_s = (at_s + CYCLE_S * number / self.nodes) % CYCLE_S
@@ -177,7 +177,7 @@ class EventLoad:
 
 @dataclass
 class Result:
-    """What a round showed."""
+    """The figures of a round."""
 
     latency_s: np.ndarray[Any, np.dtype[np.float64]]
     busy_s: float
@@ -190,7 +190,7 @@ class Result:
     """Nodes beside a neighbour at its end, of which so many were found."""
     samples: int
     behind_s: float
-    """At its end: how long ago the next Sample came."""
+    """Age of the oldest Sample that is not judged at the round's end."""
     memory_mib: float
     """Resident at its end."""
 
@@ -285,7 +285,7 @@ def measured(nodes: int, options: argparse.Namespace, model: tree.Model, clock: 
 
 
 def tables(report: Report, by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model) -> None:
-    """What was measured: medians by nodes, and each round."""
+    """Adds two tables: medians by number of nodes, and each round."""
     pace = f"{1 / options.period:g} Samples/s of each node"
     loud = f"{LOUD_SHARE:.0%} of the nodes get a neighbour in the middle of the last round"
     if options.by_event:

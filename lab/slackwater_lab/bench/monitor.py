@@ -84,7 +84,7 @@ LoadPlugin network
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took over some seconds."""
+    """The cost of a process, measured over some seconds."""
 
     cpu_share: float
     rss_mib: float
@@ -156,7 +156,7 @@ def collectd(site: Stage) -> tuple[Running, str]:
 
 
 BY_EVENT = "slackwater-monitor, by event"
-"""As it is installed."""
+"""The pace of a monitor as it is installed."""
 MONITORS: dict[str, Start] = {
     BY_EVENT: partial(monitor, by_event=True),
     "slackwater-monitor, each period": partial(monitor, by_event=False),

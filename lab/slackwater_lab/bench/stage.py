@@ -27,7 +27,7 @@ CLIENT_ADDRESS = "10.231.7.2"
 DEADLINE_S = 900
 START_WITHIN_S = 20.0
 CHILDREN = 32
-"""Of php-fpm."""
+"""Children of php-fpm."""
 
 
 @dataclass

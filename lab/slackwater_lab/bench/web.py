@@ -46,7 +46,7 @@ from slackwater_lab.cluster.spawn import wait_until
 DRAWN_MS = 300
 """The goal for all servers on one page, and for the week."""
 SLOW = 3
-"""As many servers are beside a neighbour."""
+"""Number of servers beside a neighbour."""
 PERIOD_S = 0.2
 HISTORY_ROWS = """
 INSERT INTO rolled WITH RECURSIVE s(t) AS (SELECT :first UNION ALL SELECT t + :step FROM s WHERE t + :step < :last)
@@ -56,7 +56,7 @@ SELECT :step, :node, t, :step * 5, 800000 + (t * 7919 + :node * 104729) % 100000
 
 
 EPISODES_A_DAY = 3
-"""Of each server: as many as a site that has the default limit of false episodes may have."""
+"""Episodes of each server, as many as the default limit of false episodes allows."""
 EPISODE_S = 300.0
 STATES = """
 INSERT INTO states (node_id, since_unix_s, state, last_unix_s, severity, path)

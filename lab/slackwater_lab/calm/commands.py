@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slackwater_lab.calm.data import Minute
 
 FEW = 10
-"""With more hosts than this they are pools of as many, and have small web servers."""
+"""More hosts than this form pools of this size, and have small web servers."""
 
 
 @click.command(

@@ -11,7 +11,7 @@ from slackwater_lab.calm.data import NOTHING, Began
 from slackwater_lab.calm.machine_load import SliceLoad
 
 FRESH_S = 2.0
-"""A node is judged as long as its last Verdict is at most so old; there is one a second at least."""
+"""A node is judged while its last Verdict is younger than this; each node has at least one Verdict a second."""
 QUIET: tuple[State, ...] = ("calm", "unknown")
 
 
@@ -65,7 +65,7 @@ class Tally:
     """The machine carried the slice before."""
 
     def look(self, seconds: float, nodes: Sequence[str], judged: set[str], beside: Mapping[str, str]) -> None:
-        """So many seconds have passed; `beside`: node -> kind of disturbance, of those that one is done to."""
+        """Counts seconds that have passed. `beside`: node -> kind of the disturbance that is done to it."""
         for node in nodes:
             if node in judged:
                 self._node_s[beside.get(node, NOTHING)] += seconds  # type: ignore[assignment]
@@ -94,7 +94,7 @@ class Tally:
     def began(
         self, changes: Sequence[Change], begin_s: float, beside: Callable[[str, float], str | None]
     ) -> list[Began]:
-        """What began in the slices; `beside` gives the disturbance of a node at a time."""
+        """The states that began in the slices. `beside` gives the disturbance of a node at a time."""
         states = []
         for change in changes:
             inside = next((part for part in self.slices if part.begin_s <= change.mono_s < part.end_s), None)

@@ -12,7 +12,7 @@ from slackwater_lab import cells
 
 FORMAT = 1
 NOTHING = "nothing"
-"""In the place of a disturbance's kind."""
+"""Stands for a disturbance's kind where there is no disturbance."""
 
 
 class Began(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -21,7 +21,7 @@ class Began(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     node: str
     state: str
     after_s: float
-    """From the minute's begin."""
+    """Seconds from the minute's begin."""
     beside: str
     """Kind of the disturbance that was done to the node, or `nothing`."""
     counts: bool
@@ -36,7 +36,7 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     v: int = FORMAT
     begun: str
-    """UTC."""
+    """Time in UTC."""
     machine: dict[str, Any]
     commit: str | None
     decision_commit: str | None
@@ -56,7 +56,7 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     app: str
     balance: str
     capacity_rps: float
-    """Of the whole fleet, of which the load is a share."""
+    """Capacity of the whole fleet; the load is a share of it."""
     requests: int
     errors: int
     disturbances: dict[str, int]
@@ -68,7 +68,7 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     unjudged_node_s: float
     """The same: there was no fresh Verdict on the node, as while it restarts."""
     busy_shares: list[float]
-    """Of each slice."""
+    """Busy share of the processors in each slice."""
     waits_ms: list[float]
     began: list[Began]
 
@@ -78,7 +78,7 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Series(NamedTuple):
-    """What minutes have in common that are parts of one measurement."""
+    """The settings that all minutes of one measurement share."""
 
     decision_commit: str | None
     seed: int

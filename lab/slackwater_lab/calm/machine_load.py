@@ -35,13 +35,13 @@ RULE = (
 
 @dataclass(frozen=True)
 class SliceLoad:
-    """What a slice asked of the machine."""
+    """The load of this machine in a slice."""
 
     busy_share: float
     wait_ms: float
     """On the worst processor."""
     late_s: float = 0.0
-    """How much later than planned the lab's own program looked, at worst."""
+    """The longest delay of the lab's own program behind its plan."""
 
     @property
     def carried(self) -> bool:

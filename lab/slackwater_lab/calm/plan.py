@@ -22,7 +22,7 @@ from slackwater_lab.experiment.recording import ExperimentError
 
 MINUTE_S = 60.0
 PLACES = 2
-"""A minute has room for so many disturbances, which never overlap."""
+"""Places for disturbances in a minute; disturbances never overlap."""
 PLACES_PER_HOUR = 60 * PLACES
 LEVELS_S = (10.0, 30.0)
 """How long a pool's load stays at a level."""
@@ -32,7 +32,7 @@ FIRST_S = (1.0, 5.0)
 
 @dataclass(frozen=True)
 class CalmPlan:
-    """Of which disturbances there are how many; `seed` draws when and where."""
+    """The kinds of disturbances and how often they come; `seed` draws when and where."""
 
     seed: int
     kinds: tuple[str, ...] = ()

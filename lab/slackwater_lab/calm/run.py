@@ -29,7 +29,7 @@ from slackwater_lab.disturb.turn import Turns
 from slackwater_lab.experiment.steady import capacity_rps
 
 WARM_UP_S = 30.0
-"""Before the first minute: each node gets a calm baseline."""
+"""Load before the first minute, in which each node gets a calm baseline."""
 LOOK_S = 1.0
 STOOD_STILL_S = 30.0
 """So late is no overload: the machine was stopped."""
@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 
 
 def series_of(settings: LabSettings, plan: CalmPlan) -> Series:
-    """What minutes that are measured now have in common."""
+    """The series to which minutes that are measured now belong."""
     return Series(
         decision_commit=decision_commit(),
         seed=plan.seed,
@@ -116,7 +116,7 @@ class Calm:
         controller.stop()
 
     def _record(self, folder: Path, heard: BusListener) -> None:
-        """A recording of each pool, of what was heard until now. Raises RecordingError, OSError."""
+        """Writes a recording of each pool with the Samples heard until now. Raises RecordingError, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(heard.received_unix_s[0] if heard.heard else None))
         settings = self._lab.settings

@@ -43,7 +43,7 @@ def episodes(minutes: Sequence[Minute], *, counting: bool = True) -> list[Began]
 
 
 def rates(minutes: Sequence[Minute]) -> list[Rate]:
-    """Of all time that counts, of that without and with a disturbance, and of each kind of disturbance."""
+    """Rates of all time that counts, of the time without and with a disturbance, and of each kind of disturbance."""
     node_s: Counter[str] = Counter()
     times: Counter[str] = Counter()
     for minute in minutes:

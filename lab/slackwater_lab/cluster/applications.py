@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent.parent / "apps"
 HOT_FUNCTION = ROOT / "wsengine/examples/hot_function.php"
 EVENTS = 400
 KEYWORDS = (1, 1, 1, 2, 2, 4, 8, 16)
-"""Of the searches; most are short."""
+"""Number of keywords of the searches; most searches are short."""
 WIKI_PAGES = 12
 VOCABULARY = """
 river tide harbour market concert garden winter summer workshop lecture children music theatre bread bicycle
@@ -64,7 +64,7 @@ def lay_out_events(host: Host) -> Path:
 
 
 def lay_out_search(host: Host) -> Path:
-    """With the folder of the socket that hot functions are told by; who serves the pages may write to it."""
+    """Also makes the folder of the socket for hot functions; the web server's user may write to it."""
     root = host.folder / "search"
     shutil.copytree(HERE / "search", root)
     shutil.copy(HOT_FUNCTION, root)
@@ -159,7 +159,7 @@ def lay_out_dokuwiki(host: Host) -> Path:
 
 
 def give_away(*folders: Path) -> None:
-    """To the user that serves the pages, with all that is in them."""
+    """Gives folders and their content to the user that serves the pages."""
     owner = pwd.getpwnam(unprivileged_user()[0])
     for folder in folders:
         for place in [folder, *folder.rglob("*")]:

@@ -35,7 +35,7 @@ def pools_of(members: Sequence[Host]) -> list[str]:
 
 
 def address_of(number: int) -> str:
-    """Where the frontend of a pool listens, counted from 0: on the same port each."""
+    """The address of a pool's frontend; pools count from 0, and all frontends have the same port."""
     return f"127.0.0.{1 + number}"
 
 
@@ -185,7 +185,7 @@ class Balancer:
         self.port = free_port(18080)
         self.members = list(members)
         self.urls = {pool: f"http://{address_of(number)}:{self.port}" for number, pool in enumerate(pools_of(members))}
-        """Of each pool."""
+        """Pool -> address of its frontend."""
         self.url = next(iter(self.urls.values()))
         self.program: Program | None = None
         self._folder = folder
@@ -261,7 +261,7 @@ class Balancer:
         return sum(int(row["wretr"] or 0) for row in _rows(self.ask("show stat -1 2 -1")))
 
     def set_weight(self, server: str, weight: int) -> None:
-        """For the oracle: the policy that knows when the noise begins."""
+        """Sets a server's weight."""
         pool = next((host.pool for host in self.members if host.name == server), POOL)
         answer = self.ask(f"set server {pool}/{server} weight {weight}").strip()
         if answer:

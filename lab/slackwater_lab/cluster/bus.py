@@ -35,7 +35,7 @@ SITE = ControllerSettings(
         tls_ca=str(AUTHORITY_FILE),
     ),
 )
-"""What the lab's controller has of its bus."""
+"""The settings of the lab's controller for its bus."""
 VALID = datetime.timedelta(days=30)
 
 

@@ -18,7 +18,7 @@ class BusListener(Background):
         super().__init__("listening to the bus")
         self.heard: list[Any] = []
         self.received_unix_s: list[float] = []
-        """When each was heard, by this machine's clock."""
+        """Receive time of each message, by this machine's clock."""
         self._kind = kind
 
     def _run(self) -> None:
@@ -35,6 +35,6 @@ class BusListener(Background):
         self.heard.append(message)
 
     def nodes(self) -> set[str]:
-        """Who was heard. Raises LabError when the bus cannot be listened to."""
+        """The nodes that sent messages. Raises LabError when the bus cannot be listened to."""
         self.check()
         return {message.node for message in list(self.heard)}

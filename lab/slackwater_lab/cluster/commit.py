@@ -10,7 +10,7 @@ from slackwater_lab.cluster.paths import ROOT
 
 WAIT_S = 10.0
 DECISION_CODE = ("monitor", "sniffer", "detector", "lbengine")
-"""What decides about weights: figures of different states of it are of different programs."""
+"""The code that decides about weights. Figures of different states of it are figures of different programs."""
 
 
 @functools.cache

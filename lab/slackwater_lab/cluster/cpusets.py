@@ -27,7 +27,7 @@ class Cpuset:
 
     @property
     def file(self) -> Path:
-        """What the kernel shows of its cores."""
+        """The kernel's file with the cgroup's cores."""
         return (self._root if self._cgroups.version == 1 else self._cgroups.roots[0]) / self._path / "cpuset.cpus"
 
     def __enter__(self) -> Cpuset:

@@ -41,7 +41,7 @@ $b poweroff -f
 
 @dataclass(frozen=True)
 class GuestSettings:
-    """What a guest is made of."""
+    """The settings of a guest."""
 
     drivers: Sequence[str] = ()
     """Modules of the kernel that are loaded besides those for files and commands."""
@@ -55,22 +55,22 @@ class GuestSettings:
     """Comes behind the kernel's command line."""
     init: str = INIT
     devices: Sequence[str] = ()
-    """More of QEMU's options."""
+    """Further options of QEMU."""
 
 
 def missing() -> list[str]:
-    """What keeps such a guest from being started here."""
+    """Names of the programs and files that are missing for such a guest."""
     return [*qemu.missing(), *([] if VIRTIOFSD else ["virtiofsd"])]
 
 
 def quoted(text: str) -> str:
-    """As one word of one line for the guest's bash."""
+    """The text quoted as one word of one line for the guest's bash."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return f"$'{escaped}'"
 
 
 class GuestSilent(LabError):
-    """A guest runs, but did not say in time what was waited for."""
+    """A guest runs but did not print the expected text in time."""
 
 
 class Guest:
@@ -135,7 +135,7 @@ class Guest:
         return status, printed.decode(errors="replace")
 
     def ok(self, command: str) -> str:
-        """As `sh`, for what must succeed: raises LabError."""
+        """Runs a shell line that must succeed; gives its output. Raises LabError."""
         status, printed = self.sh(command)
         if status != 0:
             raise LabError(f"`{command}` in the guest: status {status}: {printed}")
@@ -160,7 +160,7 @@ class Guest:
                 process.wait()
 
     def _until(self, mark: bytes, within_s: float) -> bytes:
-        """What the guest says on its port before `mark`. Raises LabError."""
+        """The guest's output on its port before `mark`. Raises LabError."""
         deadline_s = time.monotonic() + within_s
         while mark not in self._read:
             left_s = deadline_s - time.monotonic()
@@ -176,7 +176,7 @@ class Guest:
         return before
 
     def _failure(self, what: str) -> str:
-        """What went wrong, with the guest's last words."""
+        """An error text with the end of the guest's output and log."""
         log = qemu.last_lines(self.log.read_text(errors="replace"))
         return f"the guest {what}, but {bytes(self._read[-2000:])!r}; the end of its log:\n{log}"
 

@@ -28,7 +28,7 @@ of its own. It gets what nobody else wants."""
 BRIDGE = f"{PREFIX}0"
 NETWORK = "198.18.77"
 NETWORK_BITS = 24
-"""Of the range that RFC 2544 sets aside for benchmarks: never routed."""
+"""The network is in the range that RFC 2544 sets aside for benchmarks; it is never routed."""
 
 BRIDGE_ADDRESS = f"{NETWORK}.1"
 
@@ -37,9 +37,9 @@ FRONT_WEIGHT = 1000
 """The lab goes before whatever else the machine runs, and the generator, which must not be slow, before the hosts."""
 
 NEIGHBOUR_WEIGHT = 100
-"""As much as the guest's: each gets half of what both want."""
+"""The same weight as the guest's: each gets half where both want the CPU."""
 JOBS_WEIGHT = 11
-"""Beside the web server's 100: what `nice 10` is beside `nice 0` (sched(7)), which counts within a cgroup alone."""
+"""Relates to the web server's 100 as `nice 10` to `nice 0` (sched(7)), which counts within a cgroup only."""
 
 POOL = "web"
 """The pool that all hosts are in; where there are several, what their names begin with."""
@@ -87,7 +87,7 @@ class Host:
 
     @property
     def jobs(self) -> str:
-        """What else the guest does, as a backup; a virtual machine has cgroups of its own for that."""
+        """The cgroup of the guest's other jobs, such as a backup; a virtual machine has its own cgroups for them."""
         return f"{self.vm}/jobs"
 
     @property

@@ -59,7 +59,7 @@ class PreparedNoise:
 
 @dataclass(frozen=True)
 class LabSettings:
-    """What the lab is made of; the defaults are the reference that the documents measure with."""
+    """The shape of the lab. The figures in the documents are measured with the defaults."""
 
     hosts: int = 3
     quota_cores: float = 0.4
@@ -106,7 +106,7 @@ class Lab:
         self.noisy = self.hosts[0]
         self.programs: list[Running] = []
         self.machines: dict[str, Machine] = {}
-        """By host."""
+        """Host -> machine."""
         self.steal_shim: StealShim | None = None
         """Stands in for a hypervisor that reports steal, while it is needed."""
         self._noises: list[noises.Noise] = []
@@ -159,7 +159,7 @@ class Lab:
         self.progress(f"lab: ready at {self.balancer.url} ({self.settings.balance})")
 
     def set_quota(self, host: Host, cores: float) -> None:
-        """What the host gets of the CPU from now on, its neighbours' part included."""
+        """Sets the host's CPU quota, which includes its neighbours' part."""
         self.cgroups.make(host.cgroup, quota_cores=cores, period_s=self.settings.period_s)
 
     def _build_virtual_machines(self) -> None:
@@ -209,7 +209,7 @@ class Lab:
         draft.rename(STATE_FILE)
 
     def wait_for_page(self, url: str) -> None:
-        """Until the application answers there; raises LabError with the last answer."""
+        """Waits until the application answers at the URL. Raises LabError with the last answer."""
         last = "no answer"
 
         def answers() -> bool:
@@ -294,7 +294,7 @@ class Lab:
 
     @property
     def hypervisor(self) -> str:
-        """What gives the hosts their CPUs, and whether they see that it takes some away."""
+        """The hypervisor in words, and whether the hosts see steal."""
         first = self.machines[self.hosts[0].name]
         if not isinstance(first, VirtualMachine):
             return "none: cgroups of this machine's kernel"

@@ -26,10 +26,10 @@ HostKind = Literal["cgroup", "vm"]
 MEMORY_MIB = 768
 CLOCK_READINGS = 5
 LOOK_S = 2.0
-"""So often a virtual machine is asked which programs have ended: it has one slow CPU, and asking takes some of it."""
+"""Seconds between two looks for programs of a guest that ended: each look takes some of its one slow CPU."""
 PROGRAMS = "/run/programs"
 MACHINE_ROOT = "/run/machine"
-"""In a virtual machine: what this machine has, also where the guest has files of its own over it."""
+"""In a virtual machine: this machine's files, also where files of the guest lie over them."""
 
 # Runs a program in a cgroup of its own, as systemd does with a service; leaves its process id and then its status.
 SERVICE = (
@@ -77,7 +77,7 @@ class CgroupMachine:
         return path
 
     def set_clock(self) -> None:
-        """It is this machine's."""
+        """The clock is this machine's."""
 
     def stop(self) -> None:
         """Its programs are the lab's own."""
@@ -114,7 +114,7 @@ class VirtualMachine:
         self._asked_mono_s = 0.0
 
     def wait_ready(self) -> None:
-        """Until it is up, has its address, and its own copy of the host's folder. Raises LabError."""
+        """Waits until the guest is up and has its address and a copy of the host's folder. Raises LabError."""
         self.guest.wait_ready()
         folder, own = shlex.quote(str(self.host.folder)), "/run/own"
         for line in (
@@ -127,13 +127,13 @@ class VirtualMachine:
             self.guest.ok(line)
 
     def set_clock(self) -> None:
-        """By a difference, so that it does not matter how long the guest takes for it."""
+        """Shifts the clock by its offset, so that the time this takes does not matter."""
         difference_s = -self.clock_offset_s()
         code = f"import time; time.clock_settime(time.CLOCK_REALTIME, time.time() + {difference_s:.6f})"
         self.guest.ok(shlex.join([sys.executable, "-I", "-S", "-c", code]))
 
     def clock_offset_s(self) -> float:
-        """How far its clock is ahead of this machine's: of some readings, the one that took the shortest time."""
+        """Seconds by which the guest's clock is ahead; the quickest of some readings counts."""
         readings: list[tuple[float, float]] = []
         for _ in range(CLOCK_READINGS):
             begin_s = time.time()
@@ -183,7 +183,7 @@ class GuestProgram(Running):
     machine: VirtualMachine = field(repr=False)
     unit: str
     pid: int
-    """In the guest."""
+    """Process id in the guest."""
     log_name: str
 
     @property
@@ -194,7 +194,7 @@ class GuestProgram(Running):
         return self.machine.status_of(self.unit)
 
     def use(self) -> ProcessUse | None:
-        """As the guest counts it."""
+        """The program's use, as the guest counts it."""
         status, text = self.machine.guest.sh(f"cat /proc/{self.pid}/stat /proc/{self.pid}/statm")
         return parse(*text.splitlines()[:2]) if status == 0 else None
 

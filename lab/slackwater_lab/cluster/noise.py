@@ -59,7 +59,7 @@ class Noise:
     off_mono_s: float | None = field(default=None)
     off_unix_s: float | None = field(default=None)
     files: tempfile.TemporaryDirectory[str] | None = None
-    """A folder of its own, which goes with it."""
+    """Folder of the noise's files, removed with the noise."""
 
     def stop(self) -> None:
         """Ends the noise at once; the instants of its end are known afterwards. Harmless when it has ended."""
@@ -81,7 +81,7 @@ class Noise:
 
 
 def _wait_for_end(group: int) -> None:
-    """Until nothing is left of a process group that was killed: its processes may still be writing files."""
+    """Waits until all processes of a killed group are gone: they may still be writing files."""
     end_s = time.monotonic() + LEFT_WITHIN_S
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < end_s:

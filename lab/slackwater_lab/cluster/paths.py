@@ -20,7 +20,7 @@ PREFIX = "swlab"
 """All links and namespaces of the lab begin so; nothing else is ever removed."""
 
 PROGRAMS = ("haproxy", "apache2", "php-fpm8.2", "nats-server", "oha")
-"""What every lab needs; its other programs are asked for when they are used."""
+"""Programs that every lab needs; others are looked for when they are used."""
 SYSTEM_PROGRAMS = {
     **{"ip": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux", "taskset": "util-linux"},
     "cc": "gcc and libc6-dev",
@@ -58,7 +58,7 @@ def system_program(name: str) -> str:
 
 
 def missing_privileges(euid: int, status: str) -> list[str]:
-    """What the lab lacks, in words; `status` is the text of /proc/self/status."""
+    """The privileges that the lab lacks, in words; `status` is the text of /proc/self/status."""
     if euid != 0:
         return ["root (for network namespaces, veth pairs, cgroups and packet capture)"]
     line = next((row for row in status.splitlines() if row.startswith("CapEff:")), "CapEff: 0")

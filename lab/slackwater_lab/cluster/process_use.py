@@ -16,7 +16,7 @@ class ProcessUse:
 
 
 def parse(stat: str, statm: str) -> ProcessUse | None:
-    """From the text of both files (proc(5): stat, fields 14 and 15; statm, field 2); None for other text."""
+    """Reads the text of both files (proc(5): stat, fields 14 and 15; statm, field 2). None for other text."""
     try:
         fields = stat.rsplit(")", 1)[1].split()
         ticks, pages = int(fields[11]) + int(fields[12]), int(statm.split()[1])
@@ -26,7 +26,7 @@ def parse(stat: str, statm: str) -> ProcessUse | None:
 
 
 def process_use(pid: int, proc: Path = Path("/proc")) -> ProcessUse | None:
-    """Of a process of this machine; None when it is gone."""
+    """The use of a process of this machine; None when it is gone."""
     try:
         return parse((proc / str(pid) / "stat").read_text(), (proc / str(pid) / "statm").read_text())
     except OSError:

@@ -38,7 +38,7 @@ def kernel() -> Path | None:
 
 
 def missing() -> list[str]:
-    """What keeps a guest of this kind from being started here."""
+    """Names of the programs and files that are missing for a guest."""
     programs = {"qemu-system-x86_64": QEMU, "busybox-static": BUSYBOX.exists(), "linux-image-cloud-amd64": kernel()}
     return [name for name, is_there in programs.items() if not is_there]
 
@@ -77,7 +77,7 @@ def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
 
 
 def root_files(init: str, drivers: Sequence[Path]) -> dict[str, tuple[int, bytes]]:
-    """What every root in memory has: folders to mount on, busybox, `init`, modules and the order to load them in."""
+    """The files of every root in memory: mount points, busybox, `init`, modules and their order."""
     files: dict[str, tuple[int, bytes]] = dict.fromkeys(("bin", "proc", "sys", "dev", "modules"), (0o040755, b""))
     files["bin/busybox"] = (0o100755, BUSYBOX.read_bytes())
     files["bin/sh"] = (0o120777, b"busybox")
@@ -129,7 +129,7 @@ def last_lines(output: str) -> str:
 
 
 def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
-    """What a guest says until it powers itself off. Raises LabError, with the last lines, where `mark` isn't said."""
+    """A guest's output until it powers itself off. Raises LabError with the last lines where `mark` is missing."""
     process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     how = "ended"
     try:

@@ -16,7 +16,7 @@ from slackwater_lab.cluster.spawn import Running
 
 WSENGINE = "slackwater-wsengine"
 NICE = -10
-"""Of wsengine's unit."""
+"""The priority in wsengine's unit."""
 KEY_FILE = LAB_DIR / "orders.key"
 PUBLIC_FILE = LAB_DIR / "orders.pub"
 

@@ -71,7 +71,7 @@ class Running(ABC):
 
     @abstractmethod
     def use(self) -> ProcessUse | None:
-        """What it has used so far; None when it is gone."""
+        """The CPU time and memory used so far; None when the program is gone."""
 
     def check(self) -> None:
         """Raises LabError when it has ended."""

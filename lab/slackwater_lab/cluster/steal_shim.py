@@ -25,7 +25,7 @@ from slackwater_lab.cluster.paths import LabError
 
 LISTEN = f"{BRIDGE_ADDRESS}:14223"
 SECTION = f'[bus]\nurl = "nats://{LISTEN}"\n'
-"""Of the file of a monitor whose Samples come through here."""
+"""The bus section of a monitor whose Samples pass through the shim."""
 CPU_THREAD = "CPU 0/"
 RETRY_S = 0.2
 

@@ -78,7 +78,7 @@ def start(
 
 
 def _wait(noise: Noise, workers: int) -> None:
-    """Until all workers are at work."""
+    """Waits until all workers work."""
     end_s = time.monotonic() + READY_S
     while at_work(noise.process.pid) < workers:
         status = noise.process.poll()

@@ -50,7 +50,7 @@ def missing() -> list[str]:
 
 
 def traces() -> list[str]:
-    """What there is of a lab on this machine, in words."""
+    """The traces of a lab on this machine, in words."""
     spaces, links = network_traces()
     leftovers = [f"namespace {name}" for name in spaces] + [f"link {name}" for name in links]
     with contextlib.suppress(LabError):
@@ -61,7 +61,7 @@ def traces() -> list[str]:
 
 
 def state() -> dict[str, Any] | None:
-    """What the lab that is up wrote about itself; None when there is none."""
+    """The state file of the lab that is up; None when there is none."""
     try:
         return dict(json.loads(STATE_FILE.read_text()))
     except (OSError, ValueError):
@@ -108,7 +108,7 @@ def is_up() -> bool:
 
 
 def mounts_below(mounts: str) -> list[str]:
-    """What is mounted within the lab's folder, the innermost first; `mounts` is the text of /proc/mounts."""
+    """Mount points within the lab's folder, the innermost first; `mounts` is the text of /proc/mounts."""
     places = [line.split()[1] for line in mounts.splitlines() if line.split()[1].startswith(f"{LAB_DIR}/")]
     return sorted(places, key=len, reverse=True)
 

@@ -38,7 +38,7 @@ MinSpareThreads 1
 MaxSpareThreads 32
 """,
 }
-"""Up to 512 requests at once; where there are many hosts, up to 32."""
+"""MPM -> Apache's settings: up to 512 requests at once, or 32 where there are many hosts."""
 PHP_API = "20220829"
 PHP_EXTENSIONS = (
     *("ctype", "iconv", "mbstring", "posix", "tokenizer", "dom", "simplexml", "xml", "xmlreader"),
@@ -47,7 +47,7 @@ PHP_EXTENSIONS = (
 
 
 class Served(Protocol):
-    """Where a web server is: a host of the lab, or a place of its own."""
+    """The place of a web server: a host of the lab, or a benchmark's."""
 
     @property
     def name(self) -> str: ...

@@ -21,7 +21,7 @@ WORSE = 1.1
 """Times the mean without Slackwater."""
 
 Felt = Mapping[str, Mapping[str, float]]
-"""By player: what users felt in a scenario."""
+"""Player -> response times of a scenario."""
 
 
 def measured(played: Sequence[Played], command: str) -> Measurement:

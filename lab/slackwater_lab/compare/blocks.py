@@ -32,25 +32,25 @@ from slackwater_lab.experiment.scenarios import AFTER_S, CALM_S, SCENARIOS, Scen
 from slackwater_lab.experiment.steady import capacity_rps
 
 AROUND_S = 24.0
-"""Of a run, besides calm, disturbance and calm again: warm-up, settling, programs that start and end."""
+"""Time of a run besides its phases: warm-up, settling, programs that start and end."""
 OPENING_S = 45.0
-"""Of a lab: hosts that start, and the capacity."""
+"""Time of a lab's start, with the measurement of the capacity."""
 CAPACITIES = 3
 """The capacity is the median of so many measurements."""
 MOST_FAILED = 3
-"""So many failed runs are no accident."""
+"""This number of failed runs is no accident."""
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be measured. Raises ExperimentError for a name that there is not."""
+    """The runs that are asked for. Raises ExperimentError for an unknown name."""
 
     variants: Mapping[str, Sequence[str]]
     """Scenario -> policies, both in the order in which they are shown; scenarios are measured in this order."""
     rounds: int
     seed: int = 1
-    """Of the order of the runs in each block."""
+    """Decides the order of the runs in each block."""
 
     def __post_init__(self) -> None:
         policies = dict.fromkeys(chain.from_iterable(self.variants.values()))
@@ -98,9 +98,9 @@ class Piece:
     variants: tuple[str, ...]
     """All of the block."""
     wanted: frozenset[str]
-    """Those to measure."""
+    """The variants to measure."""
     capacity_rps: float | None = None
-    """That the block's other runs took their load from."""
+    """The capacity on which the load of the block's other runs is based."""
 
     @property
     def folder(self) -> str:
@@ -108,7 +108,7 @@ class Piece:
 
     @property
     def left(self) -> list[Run]:
-        """In the block's order, which only its seed decides."""
+        """The runs to measure, in the block's order."""
         order = list(self.variants)
         random.Random(self.seed).shuffle(order)
         runs = [Run(place, self.block.round, self.block.scenario, name) for place, name in enumerate(order, start=1)]
@@ -116,7 +116,7 @@ class Piece:
 
 
 def here(hosts: HostKind) -> Block:
-    """What a block that is measured now has in common with others; it has no scenario and no round."""
+    """The machine and the commit of blocks that are measured now, without scenario and round."""
     return Block(hosts, "", 0, machine_of(machine.bare()), decision_commit())
 
 
@@ -164,7 +164,7 @@ def _seed(seed: int, block: Block) -> int:
 
 
 def about_s(measured: Sequence[Measured], block: Block) -> float:
-    """How long a run of a block takes: the longest one of its scenario so far, or what its parts add up to."""
+    """The expected length of a run: the longest run of its scenario so far, or else the sum of its parts."""
     took = [run.took_s for run in measured if (run.hosts, run.scenario) == (block.hosts, block.scenario)]
     return max(took, default=AROUND_S + CALM_S + scenario_of(block.scenario).seconds + AFTER_S)
 
@@ -252,5 +252,5 @@ KEPT = ("requests", "errors", "errors_share", *TIMES, *results.ANSWERS)
 
 
 def _kept(figures: Mapping[str, Any]) -> dict[str, float | None]:
-    """What the page shows and the goals ask for, in few digits."""
+    """The figures that the page and the goals need, rounded."""
     return {key: None if figures[key] is None else round(figures[key], 5) for key in KEPT if key in figures}

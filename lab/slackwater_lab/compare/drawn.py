@@ -34,9 +34,9 @@ class Played(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     number: int
     commit: str | None
     setup: dict[str, Any]
-    """As `slackwater_lab.sim.setup.Setup`."""
+    """Fields of `slackwater_lab.sim.setup.Setup`."""
     players: dict[str, dict[str, Any]]
-    """What users felt, by player."""
+    """Player -> response times."""
 
 
 def read(folder: Path, seed: int, count: int, players: Sequence[str]) -> list[Played]:

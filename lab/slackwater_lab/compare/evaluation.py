@@ -7,7 +7,7 @@ from slackwater_lab.compare.blocks import Question
 from slackwater_lab.experiment.scenarios import SCENARIOS
 
 EVERYWHERE = ("leastconn", "slackwater-lc", "nginx-least-time", "outlier")
-"""What the goals of all scenarios are about: ours, `leastconn` without anything of ours, and the best peers."""
+"""Variants of every scenario: ours, stock `leastconn` and the best peers."""
 ROUNDROBIN = ("static", "slackwater", "oracle-split")
 MORE: dict[str, tuple[str, ...]] = {
     "two": (*ROUNDROBIN, "oracle-split-lc"),
@@ -21,7 +21,7 @@ FIRST = ("two", "one", *goals.BETTER, "two-dokuwiki")
 VARIANTS: dict[str, tuple[str, ...]] = {
     name: (*EVERYWHERE, *MORE.get(name, ())) for name in dict.fromkeys((*FIRST, *SCENARIOS))
 }
-"""By scenario, in the order in which they are measured."""
+"""Scenario -> variants, in the order of measurement."""
 
 
 def question() -> Question:

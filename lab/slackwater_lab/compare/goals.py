@@ -15,7 +15,7 @@ from slackwater_lab.experiment.scenarios import SCENARIOS
 ROUNDS = 5
 """The goals are of so many rounds; fewer decide nothing."""
 STOCK = "leastconn"
-"""Without anything of ours running."""
+"""Runs without any program of ours."""
 OURS = "slackwater-lc"
 """Ours on the same balance algorithm."""
 PEERS = (
@@ -43,7 +43,7 @@ ORACLE = 1.1
 ORACLE_P99 = {"slackwater": 1.25, "slackwater-lc": 1.1}
 CALM_P99 = 1.2
 Runs = Sequence[dict[str, Any]]
-"""As `measured.as_runs` makes them; runs of the same round are compared."""
+"""Runs as `measured.as_runs` makes them; runs of the same round are compared."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _ratio(pairs: Iterable[tuple[float | None, float | None]]) -> Estimate | Non
 
 
 def _against_calm(runs: Runs, variant: str) -> Estimate | None:
-    """Beside the neighbour as a multiple of the same run before it."""
+    """The p99 beside the neighbour as a multiple of the p99 before it."""
     own_runs = of(runs, "one", variant).values()
     return _ratio((run["loud"]["p99_ms"], run["calm"]["p99_ms"]) for run in own_runs)
 

@@ -13,7 +13,7 @@ from slackwater_lab.cluster.machines import HostKind
 
 FORMAT = 1
 MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
-"""What tells machines apart."""
+"""The facts that tell machines apart."""
 PROGRAMS = ("haproxy", "apache", "php", "hosts", "quota_cores", "period_s", "hypervisor")
 
 
@@ -22,9 +22,9 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     v: int = FORMAT
     begun: str
-    """UTC."""
+    """Time in UTC."""
     took_s: float
-    """With everything before and after the load."""
+    """Time of the run, with warm-up and end."""
     machine: dict[str, Any]
     commit: str | None
     decision_commit: str | None
@@ -37,7 +37,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A name of `slackwater_lab.experiment.policies`."""
     round: int
     seed: int
-    """Of the order of the block's runs."""
+    """Decides the order of the block's runs."""
     capacity_rps: float
     rate_rps: float
     calm: dict[str, float | None]

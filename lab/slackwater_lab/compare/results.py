@@ -32,7 +32,7 @@ def of_run(recorded: Recorded) -> dict[str, dict[str, Any]]:
 
 
 def answers(recorded: Recorded) -> dict[str, Any]:
-    """How soon the policy answered: the first weight, the first Verdicts where there were any, and the way back."""
+    """The times until the first weight and the first Verdicts, and of the way back."""
     marks = recorded.marks
     scenario = named(recorded.run.scenario)
     assert scenario is not None
@@ -81,7 +81,7 @@ def of(runs: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, 
 
 
 def versus(runs: Sequence[dict[str, Any]], scenario: str, policy: str, other: str, measure: str) -> Estimate | None:
-    """By which share a measure of one policy is above another's, over the rounds that both have."""
+    """The relative difference of two policies in a measure, over the rounds that both have."""
     ours, theirs = of(runs, scenario, policy), of(runs, scenario, other)
     rounds = [
         number

@@ -15,7 +15,7 @@ from scipy import stats
 CONFIDENCE = 0.95
 RESAMPLES = 4999
 LEAST = 3
-"""Of fewer values a resample says nothing that the values themselves do not: then there is no interval."""
+"""Fewer values get no interval: a resample would add nothing to them."""
 
 
 @dataclass(frozen=True)

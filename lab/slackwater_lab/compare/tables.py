@@ -10,7 +10,7 @@ from rich.table import Table
 REFERENCE = "leastconn"
 WORST = 10
 WORSE = 0.1
-"""A change that counts, either way."""
+"""Smaller changes, up or down, do not count."""
 DECIDES = "second_means_median_ms"
 """ICE's measure: by it the worst are found."""
 SHOWN = (

@@ -27,11 +27,11 @@ from slackwater_lab.cluster.webserver import php_ini
 
 DATABASE_PORT = 14306
 DEARER = 0.3
-"""What a deploy adds to a request's CPU time."""
+"""Share that a deploy adds to a request's CPU time."""
 SLOWER = 8.0
-"""A slow database takes so many times a request's CPU time to answer."""
+"""A slow database answers after this multiple of a request's CPU time."""
 BETWEEN_DEPLOYS_S = 0.3
-"""Of two hosts of a pool."""
+"""Time between the deploys of two hosts of a pool."""
 PACK = """
 import sys, tarfile
 while True:
@@ -52,7 +52,7 @@ echo ($end['ru_utime.tv_sec'] - $begin['ru_utime.tv_sec'])
 
 
 def prelude(pool: str, hashes: int) -> str:
-    """What each request runs first: a question to the shared service, and some arithmetic."""
+    """PHP code that each request runs first: a question to the shared service, and some arithmetic."""
     return f"""<?php
 (function (): void {{
     $database = @pfsockopen('{BRIDGE_ADDRESS}', {DATABASE_PORT}, $number, $why, 2.0);
@@ -131,7 +131,7 @@ class DisturbableCluster:
         return (host or self.lab.hosts[0]).pool
 
     def think(self, pool: str, delay_s: float) -> None:
-        """How long the shared service takes for an answer to a pool from now on."""
+        """Sets the time that the shared service takes to answer a pool."""
         database.set_delay(BRIDGE_ADDRESS, DATABASE_PORT, pool, delay_s)
 
     def deploy(self, hosts: Sequence[Host], dearer: float) -> None:

@@ -13,7 +13,7 @@ from slackwater_lab.cluster.load import Demand, Load
 LOW, HIGH = 0.2, 0.7
 """Shares of the pool's capacity between which it swings."""
 LASTS_S = (4.0, 12.0)
-"""A level."""
+"""The shortest and longest time of a level."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Swing:
         self._next_s = time.monotonic()
         self.share = 0.0
         self.requests = self.errors = 0
-        """Of the levels that are read."""
+        """Counts of the levels whose results are read."""
 
     def tend(self) -> None:
         if self._begun and self._left:

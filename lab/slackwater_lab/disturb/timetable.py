@@ -17,13 +17,13 @@ NOISE_REST_S = (4.5, 6.0)
 DISTURBANCE_S = (6.0, 9.0)
 DISTURBANCE_REST_S = (5.0, 7.0)
 DISTURBANCE_EVERY = 4
-"""Beside noises, each so manieth turn is a disturbance."""
+"""With noises, every fourth turn is a disturbance."""
 OVERLOAD_EVERY = 3
 DRAIN_WEIGHTS = (100, 50, 10, 0)
 OVERLOAD = (1.15, 1.5)
 FLASH_CROWD = (0.8, 0.95)
 LOADS = {"overload": OVERLOAD, "flash_crowd": FLASH_CROWD}
-"""What is a load and nothing else: shares of the pool's capacity."""
+"""Disturbances that are only load -> their range, as shares of the pool's capacity."""
 OF_ONE_NODE = ("reload", "start", "clock_step", "own_backup")
 OF_ALL = ("deploy", "slow_database")
 DISTURBANCES = ("flash_crowd", *OF_ALL, *OF_ONE_NODE)
@@ -43,7 +43,7 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class Timetable:
-    """What happens in a recording; turns follow each other and never overlap."""
+    """The events of a recording; turns follow each other and never overlap."""
 
     levels: list[swing.Level]
     noises: list[Neighbour]

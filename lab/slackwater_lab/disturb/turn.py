@@ -15,7 +15,7 @@ from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
 from slackwater_lab.disturb.timetable import OF_ONE_NODE, Disturbance
 
 AFTER_S = 3.0
-"""So much longer than the disturbance lasts its label: caches warm up, queues drain."""
+"""The label ends later than the disturbance by this time: caches warm up, queues drain."""
 
 
 class Turn(Background):
@@ -52,7 +52,7 @@ class Turn(Background):
         return ended
 
     def label(self, node: str) -> Label:
-        """For a recording; it has ended."""
+        """The label for a recording, when the disturbance has ended."""
         assert self.ended_unix_s is not None
         disturbance = self.disturbance
         after_s = 0.0 if disturbance.kind == "overload" else AFTER_S
@@ -78,7 +78,7 @@ class Turns:
         self._lab, self._site = lab, site
         self._turns: list[tuple[Turn, list[str]]] = []
         self.labels: list[Label] = []
-        """Of those that are over and forgotten."""
+        """Labels of the disturbances that are over and forgotten."""
 
     def begin(self, disturbance: Disturbance, end_mono_s: float) -> None:
         """Begins one, which ends by itself."""

@@ -19,14 +19,14 @@ class Agents(Background):
     def __init__(self, servers: Sequence[str], inter_ms: int) -> None:
         super().__init__("agents")
         self.asked = dict.fromkeys(servers, 0)
-        """How often HAProxy has asked, by server."""
+        """Server -> number of HAProxy's questions."""
         self._inter_ms = inter_ms
         self._answers = dict.fromkeys(servers, 100)
         self._listeners = {server: socket.create_server((ADDRESS, 0)) for server in servers}
 
     @property
     def lines(self) -> dict[str, str]:
-        """What HAProxy's line of each server needs (Configuration Manual 2.6, 5.2: `agent-check`, `agent-inter`)."""
+        """Server -> words for its line (HAProxy Configuration Manual 2.6, 5.2: `agent-check`, `agent-inter`)."""
         return {
             server: f"agent-check agent-addr {ADDRESS} agent-port {listener.getsockname()[1]}"
             f" agent-inter {self._inter_ms}ms"
@@ -34,7 +34,7 @@ class Agents(Background):
         }
 
     def answer(self, percents: Mapping[str, int]) -> None:
-        """What they answer from now on, in percent of each server's configured weight."""
+        """Sets the answers, in percent of each server's configured weight."""
         self._answers.update(percents)
 
     def _run(self) -> None:

@@ -21,7 +21,7 @@ MEASURES = ("count", "core_share", "rss_mib")
 
 
 def look(lab: Lab) -> dict[str, dict[str, ProcessUse]]:
-    """What each process of Slackwater has used so far, by part and process; monitors and wsengines are several."""
+    """Part of Slackwater -> process -> use so far."""
     usage: dict[str, dict[str, ProcessUse | None]] = {}
     for program in lab.programs:
         for prefix, part in PROGRAMS.items():

@@ -37,7 +37,7 @@ class Seen:
     noisy: bool = False
     """This and the next are for the oracle only."""
     capacity: float | None = None
-    """What it can do now, noise included, in the unit of the baselines; None: as much as its baseline."""
+    """Capacity beside the noise, in the unit of the baselines; None: the same as the baseline."""
     verdict: Verdict | None = None
 
 
@@ -160,7 +160,7 @@ class Oracle:
 
     balance: str = "roundrobin"
     drains: bool = True
-    """Without it, it keeps the split of least mean response time all the time, also in calm."""
+    """If false, the split of least mean response time is kept all the time, also in calm."""
 
     ROOM = 0.95
 

@@ -21,7 +21,7 @@ OF_KIND = re.compile(r"(.+)\+([a-z-]+)")
 
 
 def names(seed: int, count: int) -> list[str]:
-    """Of the first so many scenarios of a seed."""
+    """Names of the first scenarios of a seed."""
     return [f"random-{seed}-{number}" for number in range(count)]
 
 

@@ -23,7 +23,7 @@ from slackwater_lab.cluster.paths import LabError
 RAMP_S = 0.7
 LOOK_S = 2.0
 NEAR, FAR = 0.05, 0.15
-"""A weight is good whose mean share is so near to the stated one; a single measurement so far off ends its trial."""
+"""A weight is good if its mean share is within NEAR; a measurement off by more than FAR ends its trial."""
 CONFIRM = 3
 FITS = 8
 LEAST_WEIGHT, MOST_WEIGHT = 1, 10_000
@@ -35,7 +35,7 @@ MARGIN_S = 3.0
 
 @dataclass(frozen=True)
 class Aim:
-    """What a neighbour of a kind takes with a weight; `lost` and `measured` are shares of the host's calm capacity."""
+    """The share that a neighbour takes with a weight; `lost` and `measured` are shares of the host's calm capacity."""
 
     kind: str
     lost: float
@@ -103,7 +103,7 @@ class _Asked:
 
 
 _KNOWN: weakref.WeakKeyDictionary[Lab, dict[tuple[str, float, float], Aim]] = weakref.WeakKeyDictionary()
-"""What was found for a lab, by kind, share, and quota of the host."""
+"""Lab -> kind, share and quota -> aim."""
 
 
 def aim(lab: Lab, host: Host, kind: str, lost: float, quota_cores: float) -> Aim:

@@ -38,14 +38,14 @@ class PolicyRunner:
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
         self.url: str | None = None
-        """Whom the load asks; None: HAProxy."""
+        """URL for the load; None: HAProxy's."""
         self.lines: Mapping[str, str] = {}
-        """What the balancer's line of a server has besides, by server."""
+        """Server -> further words of its line in HAProxy's configuration."""
         self.listener: BusListener | None = None
         self.judged: BusListener | None = None
         self.changes: BusListener | None = None
         self.working: Working | None = None
-        """What decides, where that is not the balancer or Slackwater."""
+        """The thread of a policy that decides in the lab's own process."""
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -54,12 +54,12 @@ class PolicyRunner:
 
     @property
     def verdicts(self) -> Sequence[Verdict] | None:
-        """What the detector judged; None: there is none."""
+        """The detector's Verdicts; None without a detector."""
         return list(self.judged.heard) if self.judged is not None else None
 
     @property
     def knob_changes(self) -> Sequence[Change]:
-        """What was changed in web servers."""
+        """Changes that wsengines made."""
         return (
             [change for change in self.changes.heard if change.by == WSENGINE and change.applied]
             if self.changes
@@ -67,7 +67,7 @@ class PolicyRunner:
         )
 
     def listen(self) -> None:
-        """To monitors and detector, until the end of the run."""
+        """Listens to monitors and detector until the end of the run."""
         self.listener = self.stack.enter_context(BusListener())
         self.judged = self.stack.enter_context(BusListener("verdict"))
 
@@ -193,7 +193,7 @@ class AgentRunner(SampleRunner):
 
 
 def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) -> Look:
-    """What one interval's Samples show of each server; `weights` are those of now."""
+    """A look made of one interval's Samples and of the present weights."""
     seen = []
     for server, weight in weights.items():
         of_server = [sample for sample in samples if sample.node == server]

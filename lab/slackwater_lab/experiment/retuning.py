@@ -95,7 +95,7 @@ class TwoStageRunner(PolicyRunner):
 
 
 class Orders:
-    """What a policy wants of web servers, as Orders: given once, again after a third of their lease, and taken back."""
+    """A policy's Orders: each is given, repeated after a third of its lease, and taken back."""
 
     def __init__(self, by: str) -> None:
         self._by = by

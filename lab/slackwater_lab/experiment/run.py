@@ -33,12 +33,12 @@ from slackwater_lab.experiment.steady import SETTLE_S, WARM_UP_S, set_weights
 
 MARGIN_S = 3.0
 PREPARED_S = 15.0
-"""A neighbour begins to fill its buffers so long before it begins: where a cache has 480 MiB that takes seconds."""
+"""A neighbour fills its buffers this long before it begins: with a cache of 480 MiB that takes seconds."""
 POLL_S = 0.02
 
 
 class _What(NamedTuple):
-    """What neighbours of several hosts have in common that come together."""
+    """The common settings of neighbours that come together."""
 
     begin_s: float
     kind: str
@@ -104,7 +104,7 @@ class Neighbours:
             self._changed(after)
 
     def _prepare(self, now_s: float) -> None:
-        """Those that begin soon, but no two that need memory beside the same host."""
+        """Prepares the neighbours that begin soon, but no two beside the same host."""
         while (
             self._left and now_s >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1])
         ):
@@ -124,7 +124,7 @@ class Neighbours:
                 self._lab.balancer.set_weight(self._lab.hosts[neighbour.host].name, neighbour.server_weight)
 
     def _lost(self) -> dict[int, float]:
-        """What is taken now, by host."""
+        """Host -> share that is taken now."""
         lost: dict[int, float] = {}
         for neighbour, _ in self._now:
             lost[neighbour.host] = max(lost.get(neighbour.host, 0.0), neighbour.thought_lost)
@@ -147,7 +147,7 @@ class Neighbours:
 
     @property
     def labels(self) -> list[Label]:
-        """Of all that have ended."""
+        """Labels of all neighbours that have ended."""
         return [
             Label(noise.host, noise.kind, noise.intensity, noise.on_unix_s, noise.off_unix_s or noise.on_unix_s)
             for noise in self.past
@@ -160,7 +160,7 @@ class Neighbours:
 
 @dataclass
 class Outcome:
-    """What a run left: its recording, and the monitors' Samples with labels."""
+    """The result of a run: its recording, and the monitors' Samples with labels."""
 
     recorded: Recorded
     samples: Sequence[Sample]

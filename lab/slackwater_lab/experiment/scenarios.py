@@ -36,7 +36,7 @@ class Neighbour:
 
     @property
     def thought_lost(self) -> float:
-        """What an oracle thinks that it takes."""
+        """The share that an oracle assumes."""
         return (UNKNOWN_LOST if self.lost is None else self.lost) * self.intensity
 
 
@@ -69,7 +69,7 @@ class Scenario:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """Who has a neighbour at some time."""
+        """The hosts that have a neighbour at some time."""
         return frozenset(neighbour.host for neighbour in self.neighbours)
 
 
@@ -118,7 +118,7 @@ SCENARIOS: dict[str, Scenario] = {
     "dokuwiki": Scenario("one of three noisy, DokuWiki", _all_of(0), app="dokuwiki"),
     "two-dokuwiki": Scenario("two of three noisy, DokuWiki", _all_of(0, 1), app="dokuwiki"),
 }
-"""By name."""
+"""Name -> scenario."""
 
 ELSEWHERE: dict[str, str] = {
     "streaming": "its balancer is IPVS, in a guest of its own: `pytest -s"

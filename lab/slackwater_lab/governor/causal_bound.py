@@ -17,7 +17,7 @@ from scipy import optimize, stats
 from slackwater_lab.governor.queues import Floats
 
 LEVELS = 400
-"""Of the noise, each as likely as the others."""
+"""Number of equally likely values of the noise."""
 Option = TypeVar("Option")
 
 

@@ -65,7 +65,8 @@ class Run:
 
 
 def run(policy: Policy, processor: Hardware, interval_s: int, seed: int, work_s: dict[str, float] | None = None) -> Run:
-    """Until the jobs are done; `work_s`: of each job with all its threads, by default its time in the report."""
+    """Runs until the jobs are done. `work_s`: work of each job with all its threads (default: its time in the
+    report)."""
     random = np.random.default_rng([seed, interval_s])
     server = FluidServer(processor, RPS_OF_A_CORE, BASE_MS)
     left = dict(work_s or {name: time_s for name, (time_s, _) in JOBS.items()})

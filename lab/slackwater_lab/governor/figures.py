@@ -23,13 +23,13 @@ class Figure:
     case: str
     policy: str
     measure: str
-    """With its unit."""
+    """Name of the measure, with its unit."""
     values: Sequence[float]
     paper: str = ""
-    """What the paper has, in its words."""
+    """The paper's value, in its words."""
     least: float | None = None
     most: float | None = None
-    """What is allowed, if anything is claimed."""
+    """The allowed range, where something is claimed."""
 
     def reached(self) -> bool | None:
         """The median is within what is allowed; None where nothing is claimed."""

@@ -23,10 +23,10 @@ class FluidInterval:
     """Mean wait, with what has piled up."""
     oldest_ms: float
     busy_share: float
-    """Of each core in use."""
+    """Busy share of each core in use."""
     answered: float
     least_ms: float
-    """What every request takes."""
+    """The shortest response time."""
     waits_share: float
     """Share of the requests that wait for longer than for what has piled up."""
     wait_ms: float

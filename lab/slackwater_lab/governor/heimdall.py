@@ -39,11 +39,11 @@ BASE_MS = 0.52
 JITTER = 0.018
 """Deviation of the logarithm of a second's mean work."""
 BUSY_W = 1.373
-"""Of a core at the highest clock (power curve `a72`)."""
+"""Power of a core at the highest clock (power curve `a72`)."""
 STATIC_HALF_W = STATIC_OF_PEAK / (1.0 - STATIC_OF_PEAK) * 4 * BUSY_W / 2
-"""Of four cores: half of the static power is the base's, half the enabled cores'."""
+"""Half of the static power of four cores: one half is the base's, one the enabled cores'."""
 REST_S = 20.0
-"""So much of a load, without jitter, shows whether a configuration meets the target."""
+"""This length of a load without jitter shows whether a configuration meets the target."""
 
 
 def machine(curve: str) -> Hardware:
@@ -160,7 +160,7 @@ def bound_w(processor: Hardware, load: Sequence[float] | Floats) -> float:
 
 
 def _least_w(processor: Hardware, rps: float) -> float:
-    """Of the cheapest configuration that meets the target at this load; of the highest where none does."""
+    """Power of the cheapest configuration that meets the target at this load; of the highest where none does."""
 
     def power_w(configuration: Configuration) -> float:
         return processor.power_w(configuration, min(1.0, rps * WORK_S / processor.speed(configuration)))

@@ -113,7 +113,7 @@ ROWS: dict[str, Row] = {
     "slackwater": Row(_of_the_table("slackwater"), guarantee_allowed=(99.0, None)),
 }
 ORDER = ("heimdall-rf", "heracles", "heimdall-svm", "hipster energy", "hipster ips", "linux ondemand")
-"""By guarantee, in the thesis."""
+"""Policies by their guarantee in the thesis."""
 
 
 def compare(

@@ -38,7 +38,7 @@ CYCLE_S = 1.0
 KEYWORD_S, KEYWORD_SHAPE = 0.0166, 0.168
 """Work of a keyword in each shard at the highest clock: gamma with this mean and this shape."""
 BUSY_W, IDLE_W, BASE_W, AWAKE_W = 5.0, 1.0, 1.0, 20.0
-"""Of a busy core at the highest clock: dynamic and static; of the socket: always, and while any core is busy."""
+"""Power of a busy core at the highest clock (dynamic, static) and of the socket (always, while any core is busy)."""
 ONDEMAND_PERIOD_S = 0.01
 """The driver's transition latency of 10 us (p. 24) times the kernel's factor of 1000."""
 OURS_PERIOD_S = 10.0
@@ -112,7 +112,7 @@ POLICIES: dict[str, Callable[[Hardware], Policy]] = {
 
 @dataclass(frozen=True)
 class Claim:
-    """What the thesis has for a policy: energy against another policy in %, and on which side of the target it is."""
+    """The thesis's claim for a policy: energy against another policy in %, and its side of the target."""
 
     energy: str = ""
     energy_allowed: tuple[float | None, float | None] = (None, None)
@@ -169,7 +169,7 @@ POWERSAVE: dict[str, tuple[Pair, ...]] = {
     "low": (("powersave", "performance", "energy above performance's, %", "above 0 (fitted)", (None, None)),),
     "high": (("powersave", "performance", "energy above performance's, %", "at most 0", (None, 0.0)),),
 }
-"""By the length of the requests (p. 26)."""
+"""Length of the requests (p. 26) -> pairs."""
 
 
 def compare(

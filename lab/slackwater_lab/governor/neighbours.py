@@ -40,11 +40,11 @@ class Episode:
     begin_s: float
     end_s: float
     speed: float
-    """That is left of the cores."""
+    """The speed that is left of the cores."""
     verdict_s: float
-    """From then on it is `interference`."""
+    """Time from which the Verdict is `interference`."""
     calm_s: float
-    """From then on it is not any more."""
+    """Time from which the Verdict is calm again."""
 
 
 @dataclass(frozen=True)

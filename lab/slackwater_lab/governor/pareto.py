@@ -25,7 +25,7 @@ from slackwater_lab.governor.policies.pareto import Pareto, batch_ladder, inferr
 from slackwater_lab.governor.queues import Floats
 
 TARGET_MS = 0.5
-"""Of the 99th percentile: the paper's value is lost; this is that of its group's other papers."""
+"""Target of the 99th percentile: the paper's value is lost; this is that of its group's other papers."""
 BASE_MS = 0.1
 RPS_OF_A_CORE = 600e3
 PEAK_OF_CAPACITY = 0.75
@@ -40,10 +40,10 @@ SECONDS = 240
 CLOCKS_MHZ = (*(1200.0 + 100.0 * step for step in range(13)), 2800.0)
 LEVELS = (0.1, 0.325, 0.55, 0.775, 1.0, 0.775, 0.55, 0.325)
 NOISE = 0.03
-"""Of the peak, anew each second."""
+"""Noise as a share of the peak, drawn anew each second."""
 LEAST_LOAD = 0.02
 KEPT_SHARE = 0.99
-"""Of the seconds, that a policy should keep within the target."""
+"""Share of the seconds that a policy should keep within the target."""
 CAUSAL = {"bound, causal": STEP_S, "bound, causal, once a second": 1.0}
 """Name -> the share of a second in which its noise is unseen. The first knows when the noise changes."""
 PAPER = {
@@ -109,7 +109,7 @@ class Table:
         return self.hardware.power_w(configuration, SPIN + (1.0 - SPIN) * busy_share)
 
     def batch_percent(self, configuration: Configuration) -> float:
-        """Of what the batch jobs do alone, on the cores that are left."""
+        """Speed of the batch jobs on the cores that are left, in % of their speed alone."""
         return 100.0 * (1.0 - configuration.cores / self.hardware.cores)
 
     def bound(self, load: Floats) -> tuple[float, float]:

@@ -20,12 +20,12 @@ from slackwater_lab.governor.queues import Floats, PinnedQueues
 
 
 class Service(msgspec.Struct, frozen=True):
-    """What is served, and how fast it should be."""
+    """A service and its target."""
 
     work_ms: float
     """CPU time of a request at the highest clock, mean."""
     target_ms: float
-    """Of the p95 of each second."""
+    """Target of the p95 of each second."""
     base_ms: float = 0.0
     """Part of the response time that is not the server's CPU."""
 
@@ -42,17 +42,17 @@ class Step(msgspec.Struct):
 
     rps: float
     cores: int
-    """With the clock: what was set for the longest time."""
+    """Cores and clock are those that were set for the longest time."""
     clock_mhz: float
     share: float
-    """Of the time, that it was."""
+    """Share of the time with this setting."""
     p95_ms: float | None
-    """Of all requests of the step; None without any."""
+    """p95 of all requests of the step; None without requests."""
     within_target_percent: float
     """Share of the seconds; one without requests is within."""
     watts: float
     static_watts: float
-    """Of the same requests with all cores at the highest clock."""
+    """Power for the same requests with all cores at the highest clock."""
 
 
 def plan(

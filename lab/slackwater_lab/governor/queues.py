@@ -24,14 +24,14 @@ NOBODY = np.zeros(0)
 
 @dataclass(frozen=True)
 class Interval:
-    """What happened in one interval."""
+    """The results of an interval."""
 
     answered_s: Floats
     """(N,) response times of the requests that were answered in it, in seconds, in no order."""
     waited_s: Floats
     """(N,) the part of each that was waiting."""
     busy_shares: tuple[float, ...]
-    """Of each core."""
+    """Busy share of each core."""
     oldest_s: float
     """Age of the oldest unanswered request at the end; 0 if there is none."""
 
@@ -54,7 +54,7 @@ class PinnedQueues:
         self._turn = 0
         """Queue of the next request, where they are dealt out in turn."""
         self._waiting: list[tuple[Floats, Floats]] = []
-        """Of each queue: when its requests were sent, and the work that is left of each."""
+        """For each queue: when its requests were sent, and the work that is left of each."""
 
     def run(self, seconds: float, rps: float, speeds: Sequence[float]) -> Interval:
         """The next interval: requests at this rate, to as many queues as there are speeds, evenly."""

@@ -37,24 +37,24 @@ class _Open:
 class _Core:
     speed: float = 1.0
     request: _Open | None = None
-    """Whose task it works on."""
+    """The request whose task the core works on."""
     left_s: float = 0.0
     """Work that is left of the task, in seconds at the highest clock."""
     busy_s: float = 0.0
-    """In this interval."""
+    """Busy time in this interval."""
 
 
 @dataclass
 class Interval:
-    """What happened in one interval."""
+    """The results of an interval."""
 
     answered_s: list[float] = field(default_factory=list)
     """Response times, in the order of the answers."""
     events: list[HotEvent] = field(default_factory=list)
     busy_s: list[float] = field(default_factory=list)
-    """Of each core."""
+    """Busy time of each core."""
     awake_s: float = 0.0
-    """In which any core was busy."""
+    """Time in which any core was busy."""
     oldest_s: float = 0.0
     """Age of the oldest unanswered request at the end; 0 if there is none."""
 

@@ -21,7 +21,7 @@ WARM_UP_S = 12.0
 CAPACITY_RPS = 100.0
 QUOTA_CORES = 0.4
 PROCESSORS_PER_SERVER = 2 / 3
-"""As in the lab: three hosts on two."""
+"""The same as in the lab: three hosts on two processors."""
 TICK_MS = 4.0
 BEHIND_SHARE = 0.6
 """Assumed: earlier fits on the lab were 0.6 and 0.8, of another model."""
@@ -71,7 +71,7 @@ def scenario(seed: int, number: int) -> Setup:
 
 
 def play(setup: Setup, players: Sequence[str], model: Model | None) -> dict[str, Any]:
-    """What users felt of each of these players in a scenario, and how it answered the episodes; for JSON."""
+    """Plays a scenario with each player: response times, and answers to the episodes; for JSON."""
     result = {}
     for name in players:
         policy, balance = PLAYERS[name]
@@ -88,5 +88,5 @@ def play(setup: Setup, players: Sequence[str], model: Model | None) -> dict[str,
 
 
 def felt(run: Simulation) -> Felt:
-    """What users felt of a run that was played."""
+    """The response times of a run that was played."""
     return felt_of(*run.waited())

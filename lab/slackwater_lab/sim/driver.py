@@ -58,7 +58,7 @@ class Driver:
         return changes
 
     def neighbours_changed(self, now_s: float, taken: Floats) -> None:
-        """For the oracles: what is taken from each server from now on."""
+        """Tells the oracles the share that is taken from each server from now on."""
         if self._policy not in ("oracle", "oracle-split"):
             return
         left = self._capacity * (1.0 - taken)

@@ -52,7 +52,7 @@ def coming_and_going(
 
 
 class Timeline:
-    """What is taken from each server at a time; asked with times that only grow."""
+    """The share that is taken from each server at a time; times only grow."""
 
     def __init__(self, servers: int, episodes: Sequence[Episode]) -> None:
         self.now: Floats = np.zeros(servers)

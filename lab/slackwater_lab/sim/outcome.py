@@ -17,20 +17,20 @@ from slackwater_lab.sim.setup import Setup
 from slackwater_lab.sim.tally import Felt
 
 SETTLE_S = 5.0
-"""So long after its neighbour came or went a weight may still be on its way."""
+"""A weight may still move for this time after its neighbour came or went."""
 LEFT_S = 15.0
-"""A way back is measured if so much time was left for it."""
+"""A way back is measured if this much time was left for it."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one setup under one policy."""
+    """The result of one setup under one policy."""
 
     setup: Setup
     policy: str
     felt: Felt
     detection_s: list[float]
-    """Of each episode that was answered: from its begin to the first weight that was lowered for it."""
+    """For each answered episode: time from its begin to the first lower weight."""
     back_s: list[float]
     """Of each episode that was answered and after which its server's next one, or the end, left `LEFT_S`: from its end
     until all balancers had the server at its baseline to stay. Infinite where they did not."""
@@ -45,7 +45,7 @@ class Outcome:
     """Moves in the opposite direction of the server's last one, later than `SETTLE_S` after its neighbour changed."""
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: times as percentiles, everything else as it is."""
+        """The outcome for `--json`, with times as percentiles."""
         result = asdict(self)
         result["detection_s"] = _spread(self.detection_s)
         back_s = [seconds for seconds in self.back_s if math.isfinite(seconds)]
@@ -76,7 +76,7 @@ class Score:
         self._ended: Floats = np.full(setup.servers, -np.inf)
         self._answered: set[Episode] = set()
         self._moves: defaultdict[int, list[tuple[float, bool]]] = defaultdict(list)
-        """By server: when it was moved, and whether it stands below its baseline from then on."""
+        """Server -> times of its moves, and whether it is below its baseline from then on."""
         self._over: list[Episode] = []
         self.detection_s: list[float] = []
         self.missed = 0
@@ -123,7 +123,7 @@ class Score:
             self.false_reductions += 1
 
     def back_s(self, end_s: float) -> list[float]:
-        """As `Outcome.back_s`."""
+        """The values of `Outcome.back_s`."""
         times_s = []
         for episode in self._over:
             until_s = min(
@@ -139,7 +139,7 @@ class Score:
         return times_s
 
     def outcome(self, setup: Setup, policy: str, felt: Felt) -> Outcome:
-        """At the end; episodes that are still open without an answer count as missed."""
+        """The outcome at the end. Open episodes without an answer count as missed."""
         return Outcome(
             setup=setup,
             policy=policy,

@@ -59,7 +59,7 @@ class Simulation:
         self.timeline = Timeline(setup.servers, plan)
         self.servers = [Server(setup.children, setup.quota_cores) for _ in range(setup.servers)]
         self._processors = self._placed() if setup.machine_cores else []
-        """Of each server; empty where each has its own."""
+        """Processors of each server; empty where each has its own."""
         capacities = setup.capacities()
         self._work = ((setup.quota_cores or 1.0) / capacities).tolist()
         rates = np.random.default_rng([setup.seed, 5])
@@ -87,7 +87,7 @@ class Simulation:
         self._ended: dict[int, float] = {}
         self._answers: list[list[float]] = [[] for _ in self.servers]
         self._reported: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)] * setup.servers
-        """When each was last looked at, and its CPU time, runnable time and Samples then."""
+        """For each server: time of the last Sample, and its CPU time, runnable time and number of Samples then."""
         self._under_way: list[tuple[float, int, Sample]] = []
 
     def _placed(self) -> list[Processors]:
@@ -102,7 +102,7 @@ class Simulation:
         return [groups[self.setup.neighbours_of(number)[0]] for number in range(self.setup.servers)]
 
     def run(self, progress: Callable[[str], None] = lambda _: None) -> Outcome:
-        """From the start to the end of the measured time."""
+        """Runs from the start to the end of the measured time."""
         setup, events = self.setup, self._events
         for number in range(setup.servers):
             phase_s = setup.period_s * (1.0 + number / setup.servers)

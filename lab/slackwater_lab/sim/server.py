@@ -48,10 +48,10 @@ class Processors:
         self.count = count
         self._servers = servers
         self.taken_share = 0.0
-        """Of the processors: those that neighbours have now."""
+        """Share of the processors that neighbours have now."""
 
     def share(self) -> None:
-        """Who gets what until something changes; all servers must have come to the present."""
+        """Divides the processors until something changes. All servers must have advanced to the present."""
         given = fair([min(self.count, sum(server.wants())) for server in self._servers], self.count)
         loud_cores = 0.0
         for server, cores in zip(self._servers, given, strict=True):
@@ -89,7 +89,7 @@ class Server:
         return web, float(self._processors) if self.taken > 0.0 else 0.0
 
     def divided(self, cores: float) -> tuple[float, float]:
-        """What requests and neighbour get of so many cores: their cgroups share them by weight."""
+        """The cores that requests and neighbour get of these cores: their cgroups share them by weight."""
         web, loud = fair(self.wants(), cores, (1.0 - self.taken, self.taken or 1.0))
         return web, loud
 
@@ -139,7 +139,7 @@ class Server:
         return requests
 
     def next_s(self) -> float:
-        """When something changes by itself; infinity when nothing does."""
+        """The time of the next change by itself; infinity when there is none."""
         speed, web, loud = self._speeds()
         ends_s = NEVER
         if self._active and speed > 0.0:

@@ -32,18 +32,18 @@ class Setup:
     load: float = 0.5
     """Share of the pool's capacity in calm."""
     capacity_rps: float = 250.0
-    """Of one server in calm, on average."""
+    """Mean capacity of a server in calm."""
     spread: float = 0.0
-    """Of the servers' capacities: their standard deviation over their mean."""
+    """Standard deviation of the servers' capacities over their mean."""
     balance: str = "roundrobin"
     balancers: int = 1
     """Load balancers in front of the same servers, each with its share of the load and its own lbengine."""
     children: int = 4
     """Requests that a server works on at a time; the others wait outside its CPU's queue."""
     cost_cv2: float = 1.0
-    """Of the requests' CPU time: variance over squared mean. 0: all alike, 1: exponential."""
+    """Variance of the requests' CPU time over its squared mean. 0: all alike, 1: exponential."""
     arrivals_cv2: float = 1.0
-    """Of the times between requests in an open loop, likewise. 0: a generator's steady beat, 1: at random."""
+    """The same of the times between requests in an open loop. 0: a steady beat, 1: at random."""
     clients: int = 0
     """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop."""
     quota_cores: float = 0.0
@@ -55,23 +55,23 @@ class Setup:
     """Who comes to a processor and has to wait there waits up to so long: until the scheduler takes it from who has it.
     With `machine_cores` only."""
     behind_share: float = 1.0
-    """Of those who come to a processor that a neighbour has: how many wait. The others go first."""
+    """Share of the requests that wait when a neighbour has the processor. The others go first."""
     noisy: float = 0.1
     """Share of the servers that are noisy at a time."""
     noisy_servers: tuple[int, ...] = ()
-    """Those that are noisy where `episode_s` is 0; empty: drawn. Where servers share processors it matters which."""
+    """The noisy servers where `episode_s` is 0; empty: drawn. It matters where servers share processors."""
     taken: float = 0.8
     """Share of a noisy server's speed that is gone; with a quota, while both it and the neighbour want the CPU."""
     episode_s: float = 30.0
     """Mean length of an episode; 0: the same servers are noisy all the time."""
     seconds: float = 120.0
-    """After the warm-up."""
+    """Length after the warm-up."""
     warm_up_s: float = WARM_UP_S
-    """It is not measured."""
+    """Length of the warm-up, which is not measured."""
     period_s: float = 0.2
-    """A Sample from each server, and a decision, every so often."""
+    """Time between two Samples of a server, and between two decisions."""
     delay_s: float = 0.02
-    """From the end of a Sample's period to the detector."""
+    """Delay of a Sample from its period's end to the detector."""
     loss: float = 0.0
     """Share of the Samples that never come."""
     seed: int = 1
@@ -118,7 +118,7 @@ class Setup:
 
     @property
     def _processors(self) -> int:
-        """That each server is kept on; without a quota any number is."""
+        """Number of processors that each server is kept on; any number without a quota."""
         return max(1, processors_of(self.quota_cores))
 
     def neighbours_of(self, server: int) -> range:
@@ -143,7 +143,7 @@ class Setup:
         return np.asarray(self.capacity_rps * around)
 
     def episodes(self) -> list[Episode]:
-        """When who is noisy; the same for the same seed, whatever the policy. A share below one server is one."""
+        """The episodes, which depend on the seed and not on the policy. A share below one server means one server."""
         dice = np.random.default_rng([self.seed, 2])
         if self.noisy == 0:
             return []

@@ -26,9 +26,9 @@ CALM_SPREAD = 0.02
 LATE_SHARE = 0.7
 """Share of a noisy server's Samples in which the probe waits for a core before it begins."""
 LATEST_MS = (2.0, 30.0)
-"""How long it waits then, log-uniform."""
+"""Its wait then, log-uniform."""
 CALM_LATE_MS = 0.1
-"""It begins an exponential of this mean late in calm."""
+"""In calm its delay is exponential with this mean."""
 
 
 def probe(dice: np.random.Generator, noisy: Bools) -> tuple[Floats, Floats]:

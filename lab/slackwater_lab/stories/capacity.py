@@ -29,7 +29,7 @@ from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.experiment.steady import SETTLE_S, stay
 
 CLIENTS = 8
-"""Of the closed loop: more than a host has workers, so that one request always waits."""
+"""Clients of the closed loop: more than a host's workers, so that a request always waits."""
 RAMP_S = 0.8
 """First seconds of a closed loop, not counted."""
 BIN_S = 0.5
@@ -41,10 +41,10 @@ LONG_S = 3600.0
 
 @dataclass(frozen=True)
 class CapacityTest:
-    """What is measured: each load with each share, in this order."""
+    """The measurement: each load with each share, in this order."""
 
     loads: Sequence[float]
-    """Of the pool's calm capacity."""
+    """Loads as shares of the pool's calm capacity."""
     taken: Sequence[float]
     """Shares of the host's CPU that a neighbour is due by its weight while both want all they can get; 0 is calm."""
     noise: str = "cpu"

@@ -34,7 +34,7 @@ KIND, INTENSITY = "llcprobe", 1.0
 BETWEEN_S = 15.0
 RECOVERY_S = 8.0
 BACK_WITHIN_S = 20.0
-"""After the load, that the weights may take to be the baseline again."""
+"""Time after the load within which the weights should be the baseline again."""
 MARGIN_S = 3.0
 GOAL = 0.5
 """The third act's p95 must be below this share of the second's."""
@@ -44,7 +44,7 @@ LOOK_AT = (
     "{noisy} is in state `interference` and its p95 rises; weights stay, changes are only recorded (`would set`).",
     "{noisy}'s weight falls within a second, its p95 goes down, and the weight is back soon after the neighbour left.",
 )
-"""What each act shows on the page."""
+"""The things to look at on the page in each act."""
 
 TOO_OLD_S = 60.0
 LAG_S = 0.8
@@ -52,7 +52,7 @@ LAG_S = 0.8
 
 @dataclass
 class Act:
-    """What one act was measured at."""
+    """The figures of an act."""
 
     title: str
     figures: Figures
@@ -61,7 +61,7 @@ class Act:
 
 
 def worth_showing(change: Change, last: dict[str, int]) -> bool:
-    """Of a ramp only the first and the last Change are shown. `last` keeps each target's direction between calls."""
+    """Whether to show a Change: of a ramp only the first and the last. `last` keeps each target's direction."""
     if not isinstance(change.before, (int, float)) or not isinstance(change.after, (int, float)):
         return True
     direction = 1 if change.after > change.before else -1
@@ -191,7 +191,7 @@ def table(acts: list[Act]) -> Table:
 
 
 def judge(static: Act, acting: Act) -> str | None:
-    """What is wrong with the outcome, in words; None: p95 was brought down as it should."""
+    """A sentence about an outcome that missed the demo's goal; None when p95 fell enough."""
     before, after = static.figures["p95_ms"], acting.figures["p95_ms"]
     if before is None or after is None:
         return "an act without a single answered request"

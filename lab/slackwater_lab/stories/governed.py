@@ -39,7 +39,7 @@ QUOTA_CORES = 1.2
 PERIOD_S = 0.02
 KNOBS = {"cpu": {"cores": "[1, 64]", "quota": "[10, 800]"}}
 ON_NODE = {"policy": json.dumps(NODE_POLICIES)}
-"""More of them, for policies that run on the node."""
+"""Further knobs for policies that run on the node."""
 APP = {"hurry-up": "search"}
 """Applications for policies that need their events; `events` for others."""
 LEASE_S = 10.0
@@ -58,7 +58,7 @@ def knobs(policy: str) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class GovernorTest:
-    """What is tested: `seconds` is the length of each phase."""
+    """The test; `seconds` is the length of each phase."""
 
     target_p95_ms: float
     seconds: float
@@ -67,14 +67,14 @@ class GovernorTest:
 
 @dataclass(frozen=True)
 class Has:
-    """What a host's cgroup has, as the kernel shows it."""
+    """A host's cores and quota, as the kernel shows them."""
 
     cores: int
     quota_cores: float
 
 
 class GovernedController(Controller):
-    """In `act` mode; the governor acts, or is `off`."""
+    """The controller in `act` mode; the governor acts, or is `off`."""
 
     def __init__(self, lab: Lab, test: GovernorTest) -> None:
         self._test, self._governor = test, "off"
@@ -99,13 +99,13 @@ class GovernedController(Controller):
         self.restart("act")
 
     def said(self) -> list[Governed]:
-        """What the governor said last of each host."""
+        """The governor's last report of each host."""
         if self.journal is None or self._governor == "off":
             return []
         return [said for said, _ in self.journal.latest_governed(POOL).values()]
 
     def changes(self, since_unix_s: float) -> list[Change]:
-        """Those of the governor and of the host's wsengine since then, the oldest first."""
+        """Changes by the governor and by wsengines since then, the oldest first."""
         changes = self.journal.changes(POOL, MANY, since_unix_s) if self.journal is not None else []
         return [change for change in reversed(changes) if change.by in (GOVERNOR, WSENGINE)]
 
@@ -169,7 +169,7 @@ class Story:
         return rows
 
     def _measured(self, requests: Requests, watch: Watch, begin_s: float) -> dict[str, Any]:
-        """Of the requests that were due `SETTLE_S` after the load's begin or later; all of them for what is late."""
+        """The figures of a phase, without its first `SETTLE_S`; seconds above the target are of the whole phase."""
         end_s = begin_s + self._test.seconds
         settled = figures(requests, requests.due_mono_s, begin_s + SETTLE_S, end_s)
         whole = figures(requests, requests.due_mono_s, begin_s, end_s, requests.lost_count)
@@ -274,7 +274,7 @@ def asdict_of(change: Change) -> dict[str, Any]:
 
 
 def count(cores: str) -> int:
-    """Of a list of cores, `0-2,4`."""
+    """Number of cores in a list such as `0-2,4`."""
     ranges = [part.split("-") for part in cores.strip().split(",") if part]
     return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
 

@@ -33,7 +33,7 @@ WITH = "with monitors"
 CAPTURE = "with a capture alone"
 PERCENTILES = (50, 95, 99)
 CORRECTIONS = 3
-"""How often the rate is corrected by the share of the CPU that it takes: a request takes less where there are more."""
+"""Number of corrections of the rate: a request takes less CPU time where there are more."""
 COLUMNS = (
     "hosts' CPU",
     "CPU ms a request",
@@ -57,13 +57,13 @@ class OwnCostTest:
 
     @property
     def variants(self) -> dict[str, tuple[str, ...] | None]:
-        """By name: the collectors that the monitors lack; None: there are no monitors."""
+        """Variant -> collectors that the monitors lack; None: no monitors."""
         result: dict[str, tuple[str, ...] | None] = {WITHOUT: None, WITH: ()}
         result |= {f"{WITH}, {name} off": (name,) for name in self.off}
         return result | ({CAPTURE: None} if self.captures else {})
 
     def beside(self, lab: Lab, variant: str) -> AbstractContextManager[None]:
-        """What runs beside the web servers as long as it is entered."""
+        """Starts and ends the programs of a variant beside the web servers."""
         if variant == CAPTURE:
             return _captures(lab)
         off = self.variants[variant]

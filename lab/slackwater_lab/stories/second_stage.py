@@ -36,11 +36,11 @@ KNOBS = {
 }
 """Knobs that can be set, with the bounds that the hosts' wsengines get."""
 BEGIN_S = 2.0
-"""After the noise begins, and after the last node is retuned, before it is measured."""
+"""Pause before a phase is measured."""
 PIECE_S = 10.0
 """The load comes in pieces of this length."""
 RETUNED_WITHIN_S = {"all-noisy": 240.0, "search": 400.0}
-"""By scenario."""
+"""Scenario -> time within which all nodes must be retuned."""
 BACK_WITHIN_S = 90.0
 SEARCH: dict[str, Any] = {"policy": "search", "search_measure_s": 10.0, "leave_after_s": 10.0}
 """Settings of `[retune]`, for the scenario `search`."""
@@ -49,7 +49,7 @@ PHASES = ("calm", "without", "with")
 
 @dataclass(frozen=True)
 class SecondStageTest:
-    """What is tested: `seconds` is the length of what is measured in each phase."""
+    """The test; `seconds` is the measured length of each phase."""
 
     scenario: str
     noise: str
@@ -57,7 +57,7 @@ class SecondStageTest:
     rounds: int
     clients: int
     knobs: Sequence[str] = (CHILDREN,)
-    """Those that the hosts' wsengines may set."""
+    """The knobs that the hosts' wsengines may set."""
 
 
 class Round:
@@ -172,7 +172,7 @@ COLUMNS = {
     "p95_ms": ".1f",
     "p99_ms": ".1f",
 }
-"""Of the table, with their format."""
+"""Column of the table -> format."""
 
 
 def medians(rounds: Sequence[dict[str, Any]]) -> list[list[str]]:

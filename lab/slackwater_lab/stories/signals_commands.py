@@ -16,7 +16,7 @@ from slackwater_lab.options import cluster_options, json_option, progress, write
 from slackwater_lab.stories import signals as story
 
 CHANGED = 1.15
-"""A ratio so far from 1, either way, is worth a row of the printed table; the JSON has all."""
+"""The printed table has the signals whose ratio is this far from 1; the JSON has all."""
 
 
 @click.command(epilog="Example: slackwater lab signals --hosts vm --noise llcprobe --load 0.4 --json signals.json")

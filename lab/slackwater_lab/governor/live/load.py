@@ -19,7 +19,7 @@ import urllib3
 
 TIMEOUT_S = 20.0
 KEYS, VALUE_BYTES = 100, 100
-"""Of a memcached request: so many keys at once, so that the server works more for an answer than the client."""
+"""Keys and bytes of a memcached request: with many keys the server works more for an answer than the client."""
 LOOK_S = 0.05
 
 
@@ -135,7 +135,7 @@ class Load:
         return 0.0 if due_s is None else max(0.0, time.monotonic() - due_s)
 
     def run(self, rate_rps: float, seconds: float) -> None:
-        """At this rate for so long; infinite in a closed loop: as fast as answers come."""
+        """Sends at this rate for some seconds. An infinite rate in a closed loop means as fast as answers come."""
         self._rate_rps = rate_rps
         end_s = time.monotonic() + seconds
         if self._closed:

@@ -23,17 +23,17 @@ class Place:
     """Where a service and its batch job are, and what a core is worth."""
 
     service: str
-    """Its cgroup; paths are below the controller's root."""
+    """The service's cgroup; paths are below the controller's root."""
     batch: str
     service_cpuset: str
     """File with its cores."""
     batch_cpuset: str
     processors: tuple[int, ...]
-    """Of this machine; a policy's core 0 is the first one."""
+    """Processors of this machine; a policy's core 0 is the first of them."""
     core_share: float
-    """Of a processor's time, that a core at the highest clock has."""
+    """Share of a processor's time that a core at the highest clock has."""
     period_s: float
-    """Of the quota."""
+    """Period of the quota."""
 
 
 class ServingHost:

@@ -26,21 +26,21 @@ from slackwater_lab.governor.live.policies import machine, policy_of
 from slackwater_lab.governor.live.services import SERVICES
 
 SWITCH_S = 0.001
-"""So long a thread of this process may keep the others waiting."""
+"""The longest time that a thread of this process may keep the others waiting."""
 QUEUE_S = 1.0
 FINISH_S = 5.0
-"""What was not answered so long after the load's end counts as an error."""
+"""Requests without an answer this long after the load's end count as errors."""
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a process is to do."""
+    """The orders for a process."""
 
     service: str
     policy: str
     place: Place
     address: tuple[str, int]
     rates_rps: tuple[float, ...] | None
-    """Of each step; None: one step, as fast as answers come, which shows the capacity."""
+    """Rate of each step; None: one step as fast as answers come, which shows the capacity."""
     step_s: float
     seed: int
     waiting: tuple[int, ...]
@@ -50,11 +50,11 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What it saw. CPU times are in cores: seconds in a second."""
+    """The process's results. CPU times are in cores: seconds in a second."""
 
     requests: int
     errors: int
-    """With those that were not answered."""
+    """Errors, with requests that were not answered."""
     p95_ms: float | None
     p99_ms: float | None
     within_target_percent: float | None
@@ -65,7 +65,7 @@ class Seen(msgspec.Struct, frozen=True):
     used_cores: float
     batch_cores: float
     serving_cores: float
-    """How many the policy let serve, mean."""
+    """Mean number of cores that the policy let serve."""
     states: dict[str, float]
     """Share of the decisions that set this share of the highest clock, over cores."""
 
@@ -90,7 +90,7 @@ class Governing(Background):
         self._read = 0
         self._cpu_s = host.service_cpu_s()
         self._waits: deque[tuple[float, float, int]] = deque()
-        """Of the last `QUEUE_S`: instant, waits of all threads until then in s, answers until then."""
+        """Entries of the last `QUEUE_S`: instant, waits of all threads until then in s, answers until then."""
 
     def _run(self) -> None:
         action = self._policy.start()

@@ -13,9 +13,9 @@ CORES = 2
 SHARES = (0.4, 0.6, 0.8, 1.0)
 """Clocks, as shares of the highest; those of the thesis are 0.38, 0.77 and 1."""
 SLACKWATER_S = 0.2
-"""As often as a node sends its Samples."""
+"""The period of a node's Samples."""
 UP_DELAY = 0.6
-"""Of the target, that a request waits for a core when `pareto` goes up: 300 of 500 us, as on its authors' machine."""
+"""`pareto` goes up when a request waits this share of the target for a core: 300 of 500 us in the paper."""
 
 
 def machine() -> Hardware:

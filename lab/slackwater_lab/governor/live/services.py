@@ -15,10 +15,10 @@ SEARCHES = (1, 1, 2, 2, 4, 8, 16, 48)
 
 @dataclass(frozen=True)
 class Service:
-    """What is asked, how, and how fast it should be."""
+    """A service, its requests and its target."""
 
     what: str
-    """For people."""
+    """Description for people."""
     kind: Literal["memcached", "web"]
     app: str
     """The host's web application; beside memcached nobody asks for it."""
@@ -26,19 +26,19 @@ class Service:
     closed: bool
     connections: int
     target_ms: float
-    """Of the p95 of each second."""
+    """Target of the p95 of each second."""
     core_share: float
-    """Of a processor's time, that a core at the highest clock has."""
+    """Share of a processor's time that a core at the highest clock has."""
     period_s: float
-    """Of the quota: a group that used its part stands still for the rest of it."""
+    """Period of the quota: a group that has used its part stands still for the rest of the period."""
     children: int = 4
-    """Of php-fpm."""
+    """Children of php-fpm."""
     hot: bool = False
-    """It tells of its hot function; its children are pinned to a core each."""
+    """The service reports its hot function, and its children are pinned to a core each."""
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Those that make sense here."""
+        """The policies that make sense for this service."""
         return tuple(name for name in LIVE if self.hot or name not in NEEDS_EVENTS)
 
 

@@ -36,7 +36,7 @@ LOADS = (0.15, 0.6, 0.15)
 """Steps, as shares of the capacity."""
 BATCH = "stress-cpu"
 SPARE_S = 60.0
-"""A phase that takes so much longer than its load has hung."""
+"""A phase that takes this much longer than its load hangs."""
 PROCESSES = {"memcached": "memcached", "web": "php-fpm: pool"}
 """Kind of service -> how the command line of those that serve has it."""
 MEASURES = (
@@ -60,7 +60,7 @@ class LiveTest:
 
     @property
     def most_s(self) -> float:
-        """So long the batch job runs at most: every phase, with what it may take longer."""
+        """The longest time that the batch job runs: every phase, with its spare time."""
         phases = len(self.policies) * self.rounds
         return CAPACITY_S + SPARE_S + phases * (len(LOADS) * self.step_s + SPARE_S)
 
@@ -71,7 +71,7 @@ def settings(test: LiveTest) -> LabSettings:
 
 
 def start_memcached(lab: Lab, host: Host) -> None:
-    """With a thread for each core. Raises LabError when it does not answer."""
+    """Starts memcached with a thread for each core. Raises LabError when it does not answer."""
     argv = [
         *(program("memcached"), "-l", host.address, "-p", str(MEMCACHED_PORT), "-t", str(CORES)),
         *("-u", unprivileged_user()[0], "-m", "64", "-U", "0"),
@@ -109,7 +109,7 @@ class Rounds:
         self._serving = serving(lab, self._host, test.asked.kind)
 
     def capacity_rps(self) -> float:
-        """With all there is, in a closed loop. Raises LabError."""
+        """The service's capacity with all cores and clocks, in a closed loop. Raises LabError."""
         seen = self._phase("static", None, CAPACITY_S, 0)
         if not seen.rps:
             raise LabError(f"{self._test.service}: no request was answered in {CAPACITY_S:g} s")
@@ -194,7 +194,7 @@ def run(lab: Lab, test: LiveTest, progress: Callable[[str], None]) -> dict[str, 
 
 
 def described(test: LiveTest) -> dict[str, Any]:
-    """What is measured, for the JSON."""
+    """The settings of the test, for the JSON."""
     asked = test.asked
     return {
         "service": test.service,

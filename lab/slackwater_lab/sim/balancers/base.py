@@ -13,7 +13,7 @@ class Balancer:
     takes_weights = False
     """Whether Slackwater and the oracle can drive it; the others decide everything by themselves."""
     shown_as = ""
-    """What HAProxy's `show stat` calls it, where it is HAProxy's."""
+    """The name in HAProxy's `show stat`, for HAProxy's algorithms."""
 
     def __init__(self, servers: int, weights: Ints, dice: np.random.Generator) -> None:
         self.servers = servers

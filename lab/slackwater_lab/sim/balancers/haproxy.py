@@ -42,7 +42,7 @@ class LeastConn(Balancer):
     def __init__(self, servers: int, weights: Ints, dice: np.random.Generator) -> None:
         super().__init__(servers, weights, dice)
         self._used = [0] * servers
-        """When each was last taken, to go round among equals."""
+        """Number of the draw at which each was last taken, to go round among equals."""
         self._turn = 0
 
     def set_weights(self, weights: Ints) -> None:

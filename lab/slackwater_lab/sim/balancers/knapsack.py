@@ -24,14 +24,14 @@ from slackwater_lab.sim.balancers.haproxy import RoundRobin
 
 INTERVAL_S = 1.0
 STEPS = 50
-"""Of the grid of weights."""
+"""Steps of the grid of weights."""
 TRIED = (1.0, 0.5, 1.5, 0.75, 1.25)
 """Multiples of an even share at which servers are measured first."""
 ENOUGH = 10
 """Requests that a measurement takes."""
 FRESH = 0.5
 LOST = np.geomspace(1.0, 20.0, 61)
-"""By how much a curve may be compressed."""
+"""The factors by which a curve may be compressed."""
 GRID = np.linspace(0.0, 1.0, STEPS + 1)
 
 

@@ -39,7 +39,7 @@ class NginxLeastTime(Balancer):
         self._checked_s = [0] * servers
         self._credit = [0] * servers
         self._age_ms = [0] * servers
-        """Of all in flight together, when their number last changed."""
+        """Age of all requests in flight together, when their number last changed."""
         self._changed_ms = [0] * servers
 
     def choose(self, now_s: float) -> int:

@@ -37,7 +37,7 @@ RECENT = 64
 
 @dataclass
 class Probe:
-    """What a server said of itself."""
+    """A server's report of itself."""
 
     server: int
     at_s: float
@@ -58,7 +58,7 @@ class Prequal(Balancer):
         fresh = (1.0 - self._size / servers) * PROBES - REMOVED
         self._uses = max(1.0, (1.0 + SPARE) / fresh) if fresh > 0.0 else math.inf
         self._met = [deque[tuple[int, float]](maxlen=LATEST) for _ in range(servers)]
-        """Of each server's latest answers: how many were in flight when the request came, and how long it took."""
+        """For each server's latest answers: requests in flight when the request came, and the time it took."""
         self._rifs: deque[int] = deque(maxlen=RECENT)
         self._arrived: dict[int, int] = {}
         self._removals = 0
