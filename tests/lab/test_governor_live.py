@@ -19,7 +19,7 @@ from slackwater_lab.cluster.cgroups import Cgroups, Hierarchy
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.governor.live.commands import governor_policies
 from slackwater_lab.governor.live.hot import HotEvents
-from slackwater_lab.governor.live.load import KEYS, Answer, Client, Load, Memcached, key
+from slackwater_lab.governor.live.load import KEYS, Answer, Client, LiveLoad, Memcached, key
 from slackwater_lab.governor.live.machine import Place, ServingHost, waited_s
 from slackwater_lab.governor.live.phase import Governing, Seen, within_percent
 from slackwater_lab.governor.live.policies import LIVE, machine, policy_of
@@ -49,7 +49,7 @@ class Server(Client):
 
 def test_in_an_open_loop_requests_are_due_while_none_is_answered() -> None:
     server = Server()
-    with Load(lambda: server, connections=1, closed=False, seed=1) as load:
+    with LiveLoad(lambda: server, connections=1, closed=False, seed=1) as load:
         load.run(200.0, 0.2)
         waiting = load.lost
         assert waiting > 1, "one is asked, the others wait for the connection"
@@ -66,7 +66,7 @@ def test_in_an_open_loop_requests_are_due_while_none_is_answered() -> None:
 
 def test_in_a_closed_loop_a_connection_waits_for_its_answer() -> None:
     server = Server()
-    with Load(lambda: server, connections=1, closed=True, seed=1) as load:
+    with LiveLoad(lambda: server, connections=1, closed=True, seed=1) as load:
         runs = threading.Thread(target=load.run, args=(float("inf"), 0.3))
         runs.start()
         server.asked.get(timeout=WITHIN_S)
@@ -226,7 +226,7 @@ def test_a_policy_sees_answers_and_its_action_is_set(tmp_path: Path) -> None:
     host = ServingHost(Cgroups(Hierarchy(1, (tmp_path,))), place(tmp_path), of.max_mhz)
     host.set(whole(of.highest))
     with (
-        Load(Prompt, connections=1, closed=True, seed=1) as load,
+        LiveLoad(Prompt, connections=1, closed=True, seed=1) as load,
         Governing(policy, of, host, load, (os.getpid(),)) as governing,
     ):
         runs = threading.Thread(target=load.run, args=(100.0, WITHIN_S))
@@ -242,7 +242,7 @@ def test_what_a_policy_fails_with_is_told(tmp_path: Path) -> None:
     host = ServingHost(Cgroups(Hierarchy(1, (tmp_path,))), place(tmp_path), of.max_mhz)
     (tmp_path / "service/cpuset.cpus").unlink()
     (tmp_path / "service/cpuset.cpus").mkdir()
-    load = Load(Server, connections=1, closed=True, seed=1)
+    load = LiveLoad(Server, connections=1, closed=True, seed=1)
     with pytest.raises(LabError, match="Is a directory"), Governing(Recorder(), of, host, load, ()):
         pass
 

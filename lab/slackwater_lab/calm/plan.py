@@ -51,10 +51,10 @@ class CalmPlan:
             )
 
     def disturbances(self, minute: int, hosts: Sequence[Host]) -> list[Disturbance]:
-        """Of a minute, in seconds from its begin. Each has a host: what is of one node is done to it, the rest to its
-        pool."""
-        numbers = range(minute * PLACES, (minute + 1) * PLACES)
-        return [one for number in numbers if (one := self._in_place(number, hosts)) is not None]
+        """Disturbances of a minute, in seconds from its begin. Each has a host: kinds of one node are done to it, other
+        kinds to its pool."""
+        in_places = (self._in_place(number, hosts) for number in range(minute * PLACES, (minute + 1) * PLACES))
+        return [disturbance for disturbance in in_places if disturbance is not None]
 
     def _in_place(self, number: int, hosts: Sequence[Host]) -> Disturbance | None:
         if not self.kinds:

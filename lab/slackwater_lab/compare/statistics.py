@@ -43,25 +43,25 @@ def median(values: Sequence[float], seed: int = 1) -> Estimate | None:
 
 
 def change(ours: Sequence[float], theirs: Sequence[float], seed: int = 1) -> Estimate | None:
-    """By which share the median of `ours` is above that of `theirs` (-0.4: 40% less), round by round in pairs.
+    """The relative difference of the median of `ours` from that of `theirs` (-0.4: 40% less), round by round in pairs.
 
-    Rounds are resampled together: what made a round slow for one made it slow for both. None without pairs, or where
-    theirs is 0. Raises ValueError when there are not as many.
+    Pairs are resampled together, since the same cause makes a round slow for both. None without pairs, or where the
+    median of `theirs` is 0. Raises ValueError when the numbers of rounds differ.
     """
     if len(ours) != len(theirs):
         raise ValueError(f"pairs of rounds: got {len(ours)} and {len(theirs)}")
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if np.isfinite(a) and np.isfinite(b)]
     if not pairs:
         return None
-    one, other = (np.asarray(values) for values in zip(*pairs, strict=True))
-    if np.median(other) <= 0.0:
+    our_values, their_values = (np.asarray(values) for values in zip(*pairs, strict=True))
+    if np.median(their_values) <= 0.0:
         return None
 
     def ratio(a: Any, b: Any, axis: int) -> Any:
         return np.median(a, axis=axis) / np.median(b, axis=axis) - 1.0
 
-    low, high = _interval((one, other), ratio, seed, paired=True)
-    return Estimate(float(ratio(one, other, 0)), low, high, len(one))
+    low, high = _interval((our_values, their_values), ratio, seed, paired=True)
+    return Estimate(float(ratio(our_values, their_values, 0)), low, high, len(our_values))
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate | None:

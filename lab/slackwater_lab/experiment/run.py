@@ -159,7 +159,7 @@ class Neighbours:
 
 
 @dataclass
-class Outcome:
+class RunResult:
     """The result of a run: its recording, and the monitors' Samples with labels."""
 
     recorded: Recorded
@@ -175,7 +175,7 @@ class Outcome:
         recording.write(folder, self.recorded)
 
 
-def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps: float = 0.0) -> Outcome:
+def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps: float = 0.0) -> RunResult:
     """Runs a scenario under a policy; the weights are the baseline again afterwards. Raises LabError.
 
     `capacity_rps` is what surges are shares of.
@@ -213,7 +213,7 @@ def _measured(
     capacity_rps: float,
     aims: Mapping[Neighbour, Aim],
     neighbours: Neighbours,
-) -> Outcome:
+) -> RunResult:
     lasts_s = SETTLE_S + scenario.calm_s + scenario.seconds + scenario.after_s + MARGIN_S
     with contextlib.ExitStack() as stack:
         before, before_s = cost.look(lab), time.monotonic()
@@ -291,7 +291,7 @@ def _measured(
             ],
         },
     )
-    return Outcome(recorded, runner.samples, neighbours.labels)
+    return RunResult(recorded, runner.samples, neighbours.labels)
 
 
 def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tuple[float, str, str]] | None:

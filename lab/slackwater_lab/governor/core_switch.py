@@ -56,7 +56,7 @@ def machine(curve: str) -> Hardware:
 
 
 @dataclass(frozen=True)
-class Run:
+class JobsResult:
     misses_percent: float
     """Share of the intervals with a p95 above the target."""
     two_cores_percent: float
@@ -64,7 +64,9 @@ class Run:
     jobs_s: dict[str, float]
 
 
-def run(policy: Policy, processor: Hardware, interval_s: int, seed: int, work_s: dict[str, float] | None = None) -> Run:
+def run(
+    policy: Policy, processor: Hardware, interval_s: int, seed: int, work_s: dict[str, float] | None = None
+) -> JobsResult:
     """Runs until the jobs are done. `work_s`: work of each job with all its threads (default: its time in the
     report)."""
     random = np.random.default_rng([seed, interval_s])
@@ -102,7 +104,7 @@ def run(policy: Policy, processor: Hardware, interval_s: int, seed: int, work_s:
             if len(action.cores) > cores:
                 stall_s = STALL_S
         missed.append(late > LATE_SHARE * asked)
-    return Run(100.0 * float(np.mean(missed)), 100.0 * two_s / time_s, jobs_s)
+    return JobsResult(100.0 * float(np.mean(missed)), 100.0 * two_s / time_s, jobs_s)
 
 
 def _work(

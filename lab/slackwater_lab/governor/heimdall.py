@@ -99,7 +99,7 @@ def percentile(values: Floats, percent: float = 95.0) -> float | None:
 
 
 @dataclass(frozen=True)
-class Run:
+class PolicyTrace:
     """One policy through one trace, second by second."""
 
     p95_ms: Floats
@@ -125,7 +125,7 @@ def run(
     seed: int,
     load: Floats | None = None,
     neighbour: Callable[[float], tuple[float, bool]] = lambda _: (1.0, False),
-) -> Run:
+) -> PolicyTrace:
     """`neighbour`: time -> the speed that is left of the cores, and whether the Verdict is `interference`."""
     began = time.thread_time()
     server = Server(processor, seed)
@@ -145,7 +145,7 @@ def run(
         tail_ms = percentile(np.concatenate(took))
         p95_ms.append(np.nan if tail_ms is None else tail_ms)
         watts.append(float(np.mean(used)))
-    return Run(np.array(p95_ms), np.array(watts), time.thread_time() - began)
+    return PolicyTrace(np.array(p95_ms), np.array(watts), time.thread_time() - began)
 
 
 def _at(seen: Observation, time_s: float, interference: bool) -> Observation:

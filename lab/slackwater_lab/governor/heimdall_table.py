@@ -162,13 +162,13 @@ def compare(
     return figures
 
 
-def _one(row: Row, processor: Hardware, seed: int, load: Floats) -> Run:
+def _one(row: Row, processor: Hardware, seed: int, load: Floats) -> PolicyTrace:
     policy = row.make(processor, seed)
     if not row.learnt:
         return run(policy, processor, seed, load)
     two_passes = run(policy, processor, seed, np.concatenate([load, load]))
-    return Run(two_passes.p95_ms[len(load) :], two_passes.watts[len(load) :], two_passes.cpu_s)
+    return PolicyTrace(two_passes.p95_ms[len(load) :], two_passes.watts[len(load) :], two_passes.cpu_s)
 
 
-def _guarantees(runs: Sequence[Run]) -> list[float]:
+def _guarantees(runs: Sequence[PolicyTrace]) -> list[float]:
     return [run.guarantee_percent for run in runs]

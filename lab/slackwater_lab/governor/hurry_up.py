@@ -70,7 +70,9 @@ def machine(curve: str) -> Hardware:
     return hardware(curve, CORES, CLOCKS_MHZ, busy_w=BUSY_W, base_w=BASE_W, idle_w=IDLE_W)
 
 
-def simulate(policy: Policy, processor: Hardware, kind: str, load: str, seed: int, seconds: float = SECONDS) -> Run:
+def simulate(
+    policy: Policy, processor: Hardware, kind: str, load: str, seed: int, seconds: float = SECONDS
+) -> SearchResult:
     clients = CLIENTS * LOADS[load]
     return run(
         policy, processor, SearchServer(CORES, clients, SHARDS, Keywords(kind, clients, seed).draw), seconds, AWAKE_W
@@ -204,10 +206,10 @@ def compare(
             if name in runs and other in runs:
                 figures.append(Figure(case, name, measure, _above(runs[name], runs[other]), paper, *allowed))
         pairs = zip(runs["slackwater"], runs["hurry-up"], strict=True)
-        ahead = [one.within_percent(TARGET_S) - other.within_percent(TARGET_S) for one, other in pairs]
+        ahead = [mine.within_percent(TARGET_S) - theirs.within_percent(TARGET_S) for mine, theirs in pairs]
         figures.append(Figure(case, "slackwater", "within target above hurry-up's, points", ahead, "", 0.0))
     return figures
 
 
-def _above(runs: Sequence[Run], others: Sequence[Run]) -> list[float]:
+def _above(runs: Sequence[SearchResult], others: Sequence[SearchResult]) -> list[float]:
     return [100.0 * (run.joules / other.joules - 1.0) for run, other in zip(runs, others, strict=True)]

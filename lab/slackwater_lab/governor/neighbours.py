@@ -17,7 +17,7 @@ import numpy.typing as npt
 from slackwater.governor.policies.slackwater import Slackwater
 from slackwater_lab.governor import heimdall_table
 from slackwater_lab.governor.figures import Figure, one_by_one
-from slackwater_lab.governor.heimdall import STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
+from slackwater_lab.governor.heimdall import STEP_S, TARGET_MS, PolicyTrace, bound_w, machine, run, trace
 from slackwater_lab.governor.heimdall_table import Row
 from slackwater_lab.governor.queues import Floats
 
@@ -140,6 +140,6 @@ def _within(p95_ms: Floats) -> float:
     return 100.0 * (1.0 - float(np.mean(p95_ms > TARGET_MS))) if len(p95_ms) else float("nan")
 
 
-def _saved(runs: Sequence[Run], most_w: Sequence[float]) -> list[float]:
+def _saved(runs: Sequence[PolicyTrace], most_w: Sequence[float]) -> list[float]:
     """Energy in % of `static`'s beside the same neighbour."""
     return [100.0 * (1.0 - float(run.watts.mean()) / most) for run, most in zip(runs, most_w, strict=True)]

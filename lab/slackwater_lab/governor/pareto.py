@@ -75,7 +75,7 @@ def sine(time_s: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Run:
+class LoadResult:
     watts: float
     batch_percent: float
     longest_s: int
@@ -165,7 +165,7 @@ class Table:
         capacity_rps = self._server.capacity_rps(self.hardware.highest)
         return float(np.mean([self.watts(self.hardware.highest, rps / capacity_rps) for rps in load * self.peak_rps]))
 
-    def run(self, policy: Policy, load: Floats) -> Run:
+    def run(self, policy: Policy, load: Floats) -> LoadResult:
         """One load under one policy."""
         server = FluidServer(self.hardware, RPS_OF_A_CORE, BASE_MS)
         action = policy.start()
@@ -191,7 +191,7 @@ class Table:
         parts = round(1 / STEP_S)
         asked_rps = (load * self.peak_rps).reshape(-1, parts).sum(axis=1)
         seconds = np.array(late_rps).reshape(-1, parts).sum(axis=1) > LATE_SHARE * asked_rps
-        return Run(
+        return LoadResult(
             float(np.mean(watts)),
             float(np.mean(batch)),
             longest(seconds.tolist()),

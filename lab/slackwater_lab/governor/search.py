@@ -142,7 +142,7 @@ class SearchServer:
 
 
 @dataclass(frozen=True)
-class Run:
+class SearchResult:
     """One policy through one load."""
 
     answered_s: Floats
@@ -157,7 +157,7 @@ class Run:
         return 100.0 * float(np.mean(self.answered_s <= target_s))
 
 
-def run(policy: Policy, processor: Hardware, server: SearchServer, seconds: float, awake_w: float) -> Run:
+def run(policy: Policy, processor: Hardware, server: SearchServer, seconds: float, awake_w: float) -> SearchResult:
     """`awake_w`: what the shared parts use while any core is busy, beside the hardware's `base_w`."""
     action = policy.start()
     answered: list[float] = []
@@ -168,7 +168,7 @@ def run(policy: Policy, processor: Hardware, server: SearchServer, seconds: floa
         joules += used
         answered += done.answered_s
         action = policy.decide(seen(number * policy.period_s, done, used / policy.period_s, policy.period_s))
-    return Run(np.array(answered), joules)
+    return SearchResult(np.array(answered), joules)
 
 
 def joules_of(processor: Hardware, action: Action, done: Interval, seconds: float, awake_w: float) -> float:

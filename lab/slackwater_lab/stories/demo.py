@@ -75,7 +75,7 @@ def _shown(value: object) -> str:
 
 
 @dataclass
-class Story:
+class Narrator:
     """Shows what the controller found and did, from its journal, in the order in which it happened."""
 
     controller: Controller
@@ -118,14 +118,14 @@ class Story:
             self.progress(f"  {at_unix_s - self.begin_unix_s:6.1f} s  {text}")
 
 
-def keep(lab: Lab, until_mono_s: float, story: Story, load: Load, noise: Noise | None = None) -> None:
+def keep(lab: Lab, until_mono_s: float, story: Narrator, load: Load, noise: Noise | None = None) -> None:
     """Waits for an instant and shows the story meanwhile."""
     while (left := until_mono_s - time.monotonic()) > 0:
         stay(lab, time.monotonic() + min(left, 0.1), load, [noise] if noise else [])
         story.look()
 
 
-def quiet_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
+def quiet_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Narrator) -> Act:
     with BalancerWatch(lab.balancer.snapshot) as watch:
         load = lab.load(demand, SETTLE_S + seconds)
         begin_s = load.begin_mono_s + SETTLE_S
@@ -137,7 +137,7 @@ def quiet_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story
     return Act(title, measured)
 
 
-def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
+def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Narrator) -> Act:
     """A neighbour for some seconds, and the time after it until the weights are back."""
     name = lab.noisy.name
     with BalancerWatch(lab.balancer.snapshot) as watch:
@@ -165,7 +165,7 @@ def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story)
     )
 
 
-def between(lab: Lab, controller: Controller, demand: Demand, story: Story) -> None:
+def between(lab: Lab, controller: Controller, demand: Demand, story: Narrator) -> None:
     """Load goes on while the controller is started again to act, and learns what calm is."""
     load = lab.load(demand, BETWEEN_S)
     controller.restart("act")
@@ -212,7 +212,7 @@ def run(lab: Lab, seconds: float, linger: bool, progress: Callable[[str], None])
     progress(f"The web pages under load: {lab.balancer.url}{lab.app.paths[0]}")
     controller.start()
     warm.finish()
-    story = Story(controller, progress)
+    story = Narrator(controller, progress)
     progress(f"\nAct 1: {seconds:g} s of calm, {rate_rps:g} requests/s over {len(lab.hosts)} hosts")
     progress(f"  Look at: {LOOK_AT[0]}")
     acts = [quiet_act(lab, "calm", seconds, demand, story)]

@@ -133,7 +133,7 @@ class Watch(Background):
             self.seen.append((time.monotonic(), self._look(), self._controller.said()))
 
 
-class Story:
+class GovernorStory:
     """One lab."""
 
     def __init__(
@@ -261,7 +261,7 @@ def run(lab: Lab, test: GovernorTest, progress: Callable[[str], None]) -> dict[s
         for host in lab.hosts:
             lab.cgroups.make(host.vm, quota_cores=lab.settings.quota_cores, period_s=lab.settings.period_s)
             cpusets.append(stack.enter_context(Cpuset(lab.cgroups, host.vm)))
-        return Story(lab, test, cpusets, progress).run()
+        return GovernorStory(lab, test, cpusets, progress).run()
 
 
 def asdict_of(change: Change) -> dict[str, Any]:

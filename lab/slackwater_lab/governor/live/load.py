@@ -104,7 +104,7 @@ class Answer:
     good: bool
 
 
-class Load:
+class LiveLoad:
     """Inside `with` it can be run; `answers` grows meanwhile."""
 
     def __init__(self, make: Callable[[], Client], connections: int, closed: bool, seed: int) -> None:
@@ -187,7 +187,7 @@ class Load:
             due_s = self._open.pop(number)
             self.answers.append(Answer(due_s, now_s - due_s, good))
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> LiveLoad:
         for thread in self._threads:
             thread.start()
         return self

@@ -20,7 +20,7 @@ from slackwater.governor.types import Hardware, Observation, Policy, whole
 from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.cgroups import Cgroups
 from slackwater_lab.governor.live.hot import HotEvents
-from slackwater_lab.governor.live.load import Answer, Client, Load, Memcached, Web
+from slackwater_lab.governor.live.load import Answer, Client, LiveLoad, Memcached, Web
 from slackwater_lab.governor.live.machine import Place, ServingHost, waited_s
 from slackwater_lab.governor.live.policies import machine, policy_of
 from slackwater_lab.governor.live.services import SERVICES
@@ -78,7 +78,7 @@ class Governing(Background):
         policy: Policy,
         processor: Hardware,
         host: ServingHost,
-        load: Load,
+        load: LiveLoad,
         waiting: Sequence[int],
         events: HotEvents | None = None,
     ) -> None:

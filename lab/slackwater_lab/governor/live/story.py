@@ -115,7 +115,7 @@ class Rounds:
             raise LabError(f"{self._test.service}: no request was answered in {CAPACITY_S:g} s")
         return seen.rps
 
-    def one(self, policy: str, capacity_rps: float, seed: int) -> Seen:
+    def measured(self, policy: str, capacity_rps: float, seed: int) -> Seen:
         """A policy through the load. Raises LabError."""
         return self._phase(policy, tuple(share * capacity_rps for share in LOADS), self._test.step_s, seed)
 
@@ -179,7 +179,11 @@ def run(lab: Lab, test: LiveTest, progress: Callable[[str], None]) -> dict[str, 
             for policy in test.policies[first:] + test.policies[:first]:
                 if batch.process.poll() is not None:
                     raise LabError(f"the batch job ended with status {batch.process.returncode}")
-                row = {"round": number, "policy": policy, **msgspec.to_builtins(rounds.one(policy, capacity, number))}
+                row = {
+                    "round": number,
+                    "policy": policy,
+                    **msgspec.to_builtins(rounds.measured(policy, capacity, number)),
+                }
                 row |= {"capacity_rps": capacity, "load_average": round(os.getloadavg()[0], 2)}
                 rows.append(row)
                 progress(sentence(row))

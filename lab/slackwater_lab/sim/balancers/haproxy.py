@@ -71,9 +71,9 @@ class Random2(Balancer):
         self._ends = np.cumsum(self.weights).tolist()
 
     def choose(self, _now_s: float) -> int:
-        one, other = self.draw(), self.draw()
-        ahead = self.in_flight[one] * self.weights[other] - self.in_flight[other] * self.weights[one]
-        return one if ahead <= 0 else other
+        first, second = self.draw(), self.draw()
+        ahead = self.in_flight[first] * self.weights[second] - self.in_flight[second] * self.weights[first]
+        return first if ahead <= 0 else second
 
     def draw(self) -> int:
         """A server at random, by weight."""
