@@ -24,7 +24,7 @@ class Change:
 
 
 class States:
-    """Each node's state, Verdict by Verdict, by the clock of who hears them: a node's own may be stepped."""
+    """Each node's state, Verdict by Verdict, by the receiver's clock: a node's own clock may be stepped."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, State]] = {}

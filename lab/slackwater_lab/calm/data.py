@@ -104,6 +104,6 @@ def read(path: Path) -> list[Minute]:
 
 
 def left(measured: Sequence[Minute], series: Series, minutes: int) -> list[int]:
-    """Numbers of the first so many minutes of a measurement that are not measured yet."""
+    """Numbers of the first `minutes` minutes of a measurement that are not measured yet."""
     done = {minute.minute for minute in measured if minute.series == series}
     return [number for number in range(minutes) if number not in done]

@@ -101,14 +101,14 @@ class Turns:
         return next((turn.disturbance.kind for turn, nodes in self._turns if node in nodes and reaches(turn)), None)
 
     def forget(self, before_mono_s: float) -> None:
-        """Makes labels of those that ended before that."""
+        """Turns disturbances that ended before an instant into labels."""
         for turn, nodes in list(self._turns):
             if turn.ended_mono_s is not None and turn.ended_mono_s < before_mono_s:
                 self._turns.remove((turn, nodes))
                 self.labels += [turn.label(node) for node in nodes]
 
     def finish(self) -> None:
-        """Ends all of them. Raises LabError when one could not be done."""
+        """Ends all disturbances. Raises LabError when one could not be done."""
         for turn, _ in self._turns:
             turn.__exit__()
         self.check()

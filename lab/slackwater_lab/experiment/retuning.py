@@ -37,7 +37,7 @@ LEAVE_AFTER_S = 5.0
 MANY = 1_000_000
 LEASE_S = 30.0
 LONG_AFTER_S = 10.0
-"""`ice` enters its second stage after so long, so that it also shows in scenarios of 20 s."""
+"""`ice` enters its second stage after this time, so that it also shows in scenarios of 20 s."""
 
 
 class RetuningController(Controller):

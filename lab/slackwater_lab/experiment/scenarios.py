@@ -60,7 +60,7 @@ class Scenario:
     """Share of the pool's capacity in calm."""
     surges: tuple[Surge, ...] = ()
     clients: int | None = None
-    """Closed loop of so many clients, no faster than `load`; None: open loop."""
+    """Number of clients of a closed loop, no faster than `load`; None: open loop."""
     quotas: tuple[float, ...] = ()
     """Cores of each host; empty: all alike."""
     app: str = "events"

@@ -31,7 +31,7 @@ MANY_PASSES = 20
 
 
 def some(rows: Rows, count: int, share: float, random: np.random.Generator) -> Rows:
-    """The first part of the rows of so many configurations."""
+    """The first `share` of the rows of `count` configurations."""
     cores = rows.inputs[:, 1]
     all_numbers = np.unique(rows.configuration)
     chosen = {int(random.choice(np.unique(rows.configuration[cores == number]))) for number in np.unique(cores)}

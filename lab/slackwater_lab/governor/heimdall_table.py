@@ -30,7 +30,7 @@ SVM_EVERY = 5
 
 @dataclass(frozen=True)
 class Row:
-    """A policy's row in Table 4.1: the paper's figures, and which of them may differ by how much."""
+    """A policy's row in Table 4.1: the paper's figures, and by how much they may differ."""
 
     make: Callable[[Hardware, int], Policy]
     guarantee: str = ""

@@ -17,7 +17,7 @@ SEED = 1000
 
 @lru_cache
 def profile(step_s: int) -> Rows:
-    """A row for each second with requests, configuration after configuration, each load step so long."""
+    """A row for each second with requests, configuration after configuration; `step_s` is the length of a load step."""
     return _profile(machine("a72"), step_s)  # the power model does not change what is measured
 
 

@@ -89,7 +89,7 @@ class _Truth:
         return self._lab.load(Demand(clients=CLIENTS), seconds, f"http://{self._host.address}")
 
     def taken(self, seconds: float) -> float:
-        """Share of the host's CPU that the neighbour takes from now on, for so long."""
+        """Share of the host's CPU that the neighbour takes in the next `seconds`."""
         cgroups, host = self._lab.cgroups, self._host
         before_s, begin_s = cgroups.cpu_s(host.neighbour), time.monotonic()
         stay(self._lab, begin_s + seconds)

@@ -121,7 +121,7 @@ class GovernedController(Controller):
 
 
 class Watch(Background):
-    """Reads every tenth of a second what the hosts have, and what the governor says of them."""
+    """Reads the hosts' cores and quotas and the governor's reports ten times a second."""
 
     def __init__(self, look: Callable[[], list[Has]], controller: GovernedController) -> None:
         super().__init__("watch")
@@ -280,7 +280,7 @@ def count(cores: str) -> int:
 
 
 def second_p95s_ms(requests: Requests, begin_s: float, end_s: float) -> Floats:
-    """(N, 2) each second that had requests, from the begin on, and the p95 of those that were due in it."""
+    """(N, 2) each second with requests, counted from the begin, and the p95 of the requests that were due in it."""
     due = (requests.due_mono_s >= begin_s) & (requests.due_mono_s < end_s)
     second = np.floor(requests.due_mono_s[due] - begin_s).astype(np.int64)
     times_ms = 1e3 * requests.seconds[due]

@@ -150,7 +150,7 @@ class LiveLoad:
         self._end.wait(max(0.0, end_s - time.monotonic()))
 
     def finish(self, within_s: float) -> None:
-        """Asks nothing more, and waits so long at most for what is not answered yet."""
+        """Sends nothing more, and waits at most `within_s` for the answers under way."""
         self._rate_rps = 0.0
         end_s = time.monotonic() + within_s
         while self._open and time.monotonic() < end_s:

@@ -71,7 +71,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Governing(Background):
-    """Runs a policy while it is entered; the host has all there is before."""
+    """Runs a policy while it is entered. Before, the host has all cores and the highest clock."""
 
     def __init__(
         self,

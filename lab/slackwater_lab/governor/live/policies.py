@@ -43,4 +43,4 @@ LIVE: dict[str, Make] = {
 }
 """The governor's own policies, and those that run on the node, as Python has them."""
 NEEDS_EVENTS = ("hurry-up", "hurry-up-two-states")
-"""Only a service that tells of its hot function can have them."""
+"""Policies that need a service which reports its hot function."""

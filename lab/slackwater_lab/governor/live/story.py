@@ -38,7 +38,7 @@ BATCH = "stress-cpu"
 SPARE_S = 60.0
 """A phase that takes this much longer than its load hangs."""
 PROCESSES = {"memcached": "memcached", "web": "php-fpm: pool"}
-"""Kind of service -> how the command line of those that serve has it."""
+"""Kind of service -> text in the command lines of its serving processes."""
 MEASURES = (
     *("p95_ms", "p99_ms", "within_target_percent", "rps"),
     *("allowed_cores", "used_cores", "serving_cores", "batch_cores"),
