@@ -91,9 +91,13 @@ def status(as_json: bool) -> None:
 @click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--clients", type=click.IntRange(1), default=48, show_default=True, help="Of the closed loop.")
-@click.option("--knob", "knobs", multiple=True, type=click.Choice(list(KNOBS)), help=f"Again.  [default: {CHILDREN}]")
-@click.option("--children", type=click.IntRange(1, 32), default=CALM_CHILDREN, show_default=True, help="Of php-fpm.")
+@click.option("--clients", type=click.IntRange(1), default=48, show_default=True, help="Clients of the closed loop.")
+@click.option(
+    "--knob", "knobs", multiple=True, type=click.Choice(list(KNOBS)), help=f"Repeatable.  [default: {CHILDREN}]"
+)
+@click.option(
+    "--children", type=click.IntRange(1, 32), default=CALM_CHILDREN, show_default=True, help="Children of php-fpm."
+)
 @json_option
 def second_stage_(
     settings: LabSettings,
@@ -137,16 +141,24 @@ def second_stage_(
 @cluster_options
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option(
-    "--noise", "kinds", multiple=True, type=click.Choice(list(NOISES)), help="Kinds; again for more [default: all]."
+    "--noise",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(NOISES)),
+    help="Kind of noise; repeatable.  [default: all]",
 )
 @click.option(
-    "--intensity", "intensities", multiple=True, type=click.FloatRange(0, 1, min_open=True), help="Again for more."
+    "--intensity",
+    "intensities",
+    multiple=True,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Share of time that it works; repeatable.",
 )
 @click.option("--calm", is_flag=True, help="No noise at all.")
 @click.option("--seconds", type=click.FloatRange(10), default=120.0, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same test.")
 @click.option(
-    "--load", "share", type=click.FloatRange(0.01, 1), default=0.3, show_default=True, help="Of the capacity."
+    "--load", "share", type=click.FloatRange(0.01, 1), default=0.3, show_default=True, help="Share of the capacity."
 )
 @click.option("--swing", is_flag=True, help="The load swings between 20% and 70% of the capacity.")
 @click.option("--drain", is_flag=True, help="Also move the weight of a host while its neighbour is loud.")
@@ -157,7 +169,7 @@ def second_stage_(
     "disturbances",
     multiple=True,
     type=click.Choice([*DISTURBANCES, "all"]),
-    help="Also what is no neighbour, labelled so; again for more.",
+    help="Disturbance that is no neighbour, labelled so; repeatable.",
 )
 def record(
     settings: LabSettings,

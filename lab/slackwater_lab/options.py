@@ -79,7 +79,7 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=HostsParam(),
             default="3",
             show_default=True,
-            help="vm: virtual machines, three of them; vm:2: two.",
+            help="Number of hosts; vm: three virtual machines, vm:2: two.",
         ),
         click.option(
             "--quota", type=click.FloatRange(0.05), help="Cores of each host  [default: 0.4; virtual machines: 0.45]"
@@ -89,21 +89,21 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(["hidden", "shown"]),
             default="hidden",
             show_default=True,
-            help="Whether virtual machines see the time that they wait for a CPU.",
+            help="Whether virtual machines see their steal.",
         ),
         click.option(
             "--period-ms",
             type=click.FloatRange(1, 1000),
             default=PERIOD_S * 1000.0,
             show_default=True,
-            help="A host gets its CPU in slices, one in this time.",
+            help="Period of the hosts' CPU quota.",
         ),
         click.option(
             "--haproxy",
             type=click.Choice(HAPROXIES),
             default=HAPROXIES[0],
             show_default=True,
-            help="Debian 12's, Debian 13's, or Debian 14's.",
+            help="The version of Debian 12, 13 or 14.",
         ),
     ):
         wrapped = option(wrapped)
@@ -162,10 +162,10 @@ def pieces_options(lines: str, *, timed: bool = True) -> Callable[[Callable[...,
 
 
 minutes_option = click.option(
-    "--minutes", type=click.FloatRange(0.1), help="Stop after so long; the same command goes on."
+    "--minutes", type=click.FloatRange(0.1), help="Stop after this time; the same command goes on."
 )
 jobs_option = click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [default: all processors]")
-out_option = click.option("--out", "folder", type=FOLDER, help="The folder that everything is kept in.")
+out_option = click.option("--out", "folder", type=FOLDER, help="Folder of the data.")
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

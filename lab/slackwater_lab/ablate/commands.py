@@ -47,18 +47,20 @@ def _play(model: Model, code: str, commit: str | None, machine: str, left: tuple
     epilog="Example: slackwater lab ablate --scenarios 300 --seed 77 --minutes 30"
     " --data docs/results/ablation.jsonl --page docs/results/ablation.md"
 )
-@click.option("--scenarios", type=click.IntRange(1), default=20, show_default=True, help="So many are drawn of a seed.")
 @click.option(
-    "--seed", "seeds", multiple=True, type=int, help="Same seed, same scenarios; again for more.  [default: 77]"
+    "--scenarios", type=click.IntRange(1), default=20, show_default=True, help="Scenarios drawn from each seed."
 )
+@click.option("--seed", "seeds", multiple=True, type=int, help="Same seed, same scenarios; repeatable.  [default: 77]")
 @click.option(
     "--balance",
     "balances",
     multiple=True,
     type=click.Choice(BALANCES),
-    help="Again for more.  [default: leastconn and random]",
+    help="Repeatable.  [default: leastconn and random]",
 )
-@click.option("--off", "names", multiple=True, metavar="MECHANISM", help="Only these; again for more.  [default: all]")
+@click.option(
+    "--off", "names", multiple=True, metavar="MECHANISM", help="Mechanism to switch off; repeatable.  [default: each]"
+)
 @jobs_option
 @pieces_options("scenarios that are played")
 @click.option("--list", "only_list", is_flag=True, help="Only list the mechanisms.")

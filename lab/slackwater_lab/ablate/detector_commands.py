@@ -33,7 +33,9 @@ def _judge(model: Model, code: str, commit: str | None, machine: str, left: tupl
     " --data detector.jsonl --page detector.md",
 )
 @click.argument("places", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="PLACE...")
-@click.option("--off", "names", multiple=True, metavar="MECHANISM", help="Only these; again for more.  [default: all]")
+@click.option(
+    "--off", "names", multiple=True, metavar="MECHANISM", help="Mechanism to switch off; repeatable.  [default: each]"
+)
 @jobs_option
 @pieces_options("recordings that are judged")
 @json_option

@@ -32,14 +32,16 @@ FEW = 10
 )
 @cluster_options
 @click.option("--pools", type=click.IntRange(1), help=f"The hosts are so many pools.  [default: of {FEW} hosts each]")
-@click.option("--minutes", type=click.IntRange(1), default=10, show_default=True, help="In all, with those in --data.")
+@click.option(
+    "--minutes", type=click.IntRange(1), default=10, show_default=True, help="Total, including the minutes in --data."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same load and disturbances.")
 @click.option(
     "--disturbance",
     "disturbances",
     multiple=True,
     type=click.Choice([*DISTURBANCES, "all"]),
-    help="Also what is no neighbour; again for more.",
+    help="Disturbance that is no neighbour; repeatable.",
 )
 @click.option(
     "--per-hour",
@@ -53,10 +55,10 @@ FEW = 10
     type=click.FloatRange(0.01, 1),
     default=0.4,
     show_default=True,
-    help="Share of this machine's processors that full load takes; less where the quotas are.",
+    help="Share of this machine's processors that full load takes, within the quotas.",
 )
 @pieces_options("minutes that are measured", timed=False)
-@click.option("--recordings", type=FOLDER, help="Folder for a recording of each pool, with what was done as labels.")
+@click.option("--recordings", type=FOLDER, help="Folder for a recording of each pool, labelled with the disturbances.")
 @json_option
 def calm(
     settings: LabSettings,

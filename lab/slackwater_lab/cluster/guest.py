@@ -74,7 +74,7 @@ class GuestSilent(LabError):
 
 
 class Guest:
-    """A running guest. Its commands run one after the other, whichever thread sends them."""
+    """A running guest. Its commands run in turn, whichever thread sends them."""
 
     def __init__(self, folder: Path, settings: GuestSettings, wrap: Sequence[str] = ()) -> None:
         """Boots it; `wait_ready` must follow. `folder`: for its log and what it boots from.

@@ -49,7 +49,7 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Host:
-    """One web server's machine; `number` counts from 1. It runs on so many of this machine's processors."""
+    """A web server's machine; `number` counts from 1, and `processors` are those of this machine that it runs on."""
 
     number: int
     processors: int = 1

@@ -54,7 +54,7 @@ class PreparedNoise:
     begin: Callable[[], list[noises.Noise]]
     """They are on when it returns. Raises LabError."""
     give_up: Callable[[], None]
-    """Ends them before they began."""
+    """Ends the noises before they begin."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LabSettings:
     by_event: bool = True
     """The monitors' Samples follow events; else there is one every 0.2 s, of which training counts."""
     pools: int = 1
-    """The hosts are so many pools of nearly the same size, each a backend of the one HAProxy."""
+    """Number of pools of nearly the same size, each a backend of the HAProxy."""
     haproxy: str = "haproxy"
     """The command of another version: `haproxy-3`, `haproxy-3.2`."""
 

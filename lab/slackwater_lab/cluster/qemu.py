@@ -44,7 +44,7 @@ def missing() -> list[str]:
 
 
 def modules(*wanted: str) -> list[Path]:
-    """The files of these modules of the kernel, each after those that it depends on."""
+    """The files of these modules of the kernel, each after its dependencies."""
     vmlinuz = kernel()
     assert vmlinuz is not None
     folder = DEBIAN / "lib/modules" / vmlinuz.name.removeprefix("vmlinuz-")
@@ -117,7 +117,7 @@ def command(
 
 
 def start(argv: Sequence[str | Path], *, stdin: int = subprocess.DEVNULL, **how: Any) -> subprocess.Popen[bytes]:
-    """Starts a program that doesn't outlive who started it, even where that is killed, and hears no Ctrl-C."""
+    """Starts a program that ends with its parent, even if that is killed, and that gets no Ctrl-C."""
     parent_dies = 1  # PR_SET_PDEATHSIG
     return subprocess.Popen(
         argv, stdin=stdin, start_new_session=True, preexec_fn=lambda: LIBC.prctl(parent_dies, 9), **how

@@ -96,7 +96,7 @@ def locked(wait_s: float = 0.0) -> Iterator[bool]:
 
 
 def is_up() -> bool:
-    """Whether a lab runs; also for who may not write the lock."""
+    """Whether a lab runs; it needs no right to write the lock."""
     try:
         with LOCK_FILE.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from slackwater_lab.options import FILE, FOLDER, json_option, minutes_option, pr
 
 
 @click.command(epilog="Example: slackwater lab balance --scenarios 100 --seed 7 --out balance --minutes 20")
-@click.option("--scenarios", type=click.IntRange(1), default=100, show_default=True, help="So many are drawn.")
+@click.option("--scenarios", type=click.IntRange(1), default=100, show_default=True, help="Number of drawn scenarios.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same scenarios.")
 @click.option("--out", "folder", required=True, type=FOLDER, help="The folder that everything is kept in.")
 @minutes_option

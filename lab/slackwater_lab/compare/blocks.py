@@ -36,7 +36,7 @@ AROUND_S = 24.0
 OPENING_S = 45.0
 """Time of a lab's start, with the measurement of the capacity."""
 CAPACITIES = 3
-"""The capacity is the median of so many measurements."""
+"""The capacity is the median of this number of measurements."""
 MOST_FAILED = 3
 """This number of failed runs is no accident."""
 Progress = Callable[[str], None]

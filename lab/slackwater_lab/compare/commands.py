@@ -20,15 +20,17 @@ DATA = "runs.jsonl"
 
 
 @click.command(epilog="Example: slackwater lab compare --out one --scenario one --policy static --policy slackwater")
-@click.option("--scenario", "scenarios", multiple=True, help="two+cpu@30: two by `cpu` at 30% load. Again for more.")
-@click.option("--policy", "policies", multiple=True, help=f"Again for more.  [default: {', '.join(DEFAULT_POLICIES)}]")
-@click.option("--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed.")
+@click.option(
+    "--scenario", "scenarios", multiple=True, help="Such as two+cpu@30: two, by `cpu`, at 30% load. Repeatable."
+)
+@click.option("--policy", "policies", multiple=True, help=f"Repeatable.  [default: {', '.join(DEFAULT_POLICIES)}]")
+@click.option("--random", "drawn", type=click.IntRange(1), help="Number of scenarios drawn from --seed.")
 @click.option("--rounds", type=click.IntRange(1), help="[default: 5, with --random 1]")
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
 @out_option
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the order.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides the order.")
 @minutes_option
-@click.option("--replay", is_flag=True, help="Only make the tables again from what the folder holds.")
+@click.option("--replay", is_flag=True, help="Only print the tables again, from the folder's data.")
 @hosts_options
 @json_option
 def compare(

@@ -23,7 +23,7 @@ from slackwater_lab.sim.drawn import REFERENCE
 FORMAT = 1
 DATA = "scenarios.jsonl"
 MEASURES = ("second_means_median_ms", "mean_ms", "p95_ms", "p99_ms")
-"""The first, ICE's measure, decides who is worse."""
+"""The first is ICE's measure and decides which player is worse."""
 
 
 class Played(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,7 +137,7 @@ def _worst(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]
 
 
 def tables(result: Mapping[str, Any], shown: Sequence[str]) -> list[Table]:
-    """Everybody against `leastconn`, and the worst ten of those that are to be shown."""
+    """A table of all players against `leastconn`, and the ten worst scenarios of the players in `shown`."""
     title = f"against {REFERENCE}, {result['played']} of {result['asked']} scenarios, seed {result['seed']}: ratios"
     columns = ("player", "means/s: median", "5% to 95%", "most", "worse by 10%", "of these carried")
     everybody = Table(*columns, "p95: median", "worse", "p99: median", "worse", title=title, box=None)

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=FOLDER, help="Folder of the runs' recordings.")
 @pieces_options("runs that are measured")
-@click.option("--scenario", "scenarios", multiple=True, help="Only this one; again for more.  [default: all]")
-@click.option("--variant", "variants", multiple=True, help="Only this one; again for more.  [default: all]")
-@click.option("--hosts", type=click.Choice(HostsParam.kinds), default="cgroup", show_default=True, help="Their kind.")
-@click.option("--plan", "planned", is_flag=True, help="Only print what is left, and about how long it takes.")
+@click.option("--scenario", "scenarios", multiple=True, help="Measure only these; repeatable.  [default: all]")
+@click.option("--variant", "variants", multiple=True, help="Measure only these; repeatable.  [default: all]")
+@click.option(
+    "--hosts", type=click.Choice(HostsParam.kinds), default="cgroup", show_default=True, help="Kind of the hosts."
+)
+@click.option("--plan", "planned", is_flag=True, help="Only print the runs that are left, and their expected time.")
 def evaluate(
     out: Path | None,
     pieces: Pieces,

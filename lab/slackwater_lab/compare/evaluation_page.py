@@ -97,7 +97,7 @@ def _machine(run: Measured) -> str:
 
 
 def _median(values: Sequence[float | None], form: Callable[[float], str]) -> str:
-    """`12.3 (10.1 to 14.9)`, of those that there are."""
+    """`12.3 (10.1 to 14.9)`: median and range of the known values."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"

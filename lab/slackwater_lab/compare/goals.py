@@ -13,7 +13,7 @@ from slackwater_lab.compare.statistics import Estimate
 from slackwater_lab.experiment.scenarios import SCENARIOS
 
 ROUNDS = 5
-"""The goals are of so many rounds; fewer decide nothing."""
+"""Rounds that a goal needs; fewer decide nothing."""
 STOCK = "leastconn"
 """Runs without any program of ours."""
 OURS = "slackwater-lc"
@@ -123,7 +123,7 @@ def of_lab(runs: Runs) -> list[Goal]:
 
 
 def against(runs: Runs, scenario: str, ours: str, others: Iterable[str], measure: str) -> Against:
-    """The best other is the one beside which ours looks worst, of those that were measured most often."""
+    """A figure of ours against the best other: among those measured most often, that with the highest ratio."""
     ratios = {other: _versus(runs, scenario, ours, other, measure) for other in others}
     known = {other: ratio for other, ratio in ratios.items() if ratio is not None}
     if not known:

@@ -29,7 +29,7 @@ PLAYERS = (
     *("static", *BALANCES[1:], "slackwater", "slackwater-lc", "slackwater-random2"),
     *("oracle-lc", "oracle-split", "oracle-split-lc"),
 )
-"""Names of those that may play drawn scenarios."""
+"""Names of the players of drawn scenarios."""
 OF_DRAWN = frozenset({"drawn", "players", "folder", "minutes", "seed", "json_file"})
 SHOWN = ("slackwater", "slackwater-lc")
 
@@ -49,46 +49,50 @@ class Remembering(click.Command):
     cls=Remembering,
     epilog="Example: slackwater lab simulate --servers 10 --servers 100 --noisy 0.1 --noisy 0.3 --json out.json",
 )
-@click.option("--servers", multiple=True, type=click.IntRange(2, 200), help="Again for more.  [default: 10]")
+@click.option(
+    "--servers", multiple=True, type=click.IntRange(2, 200), help="Number of servers; repeatable.  [default: 10]"
+)
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     type=click.Choice(POLICIES),
-    help="Again for more.  [default: static, slackwater, oracle]",
+    help="Repeatable.  [default: static, slackwater, oracle]",
 )
 @click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True)
-@click.option("--balancers", multiple=True, type=click.IntRange(1), help="Sharing the servers; again.  [default: 1]")
-@click.option("--load", "loads", multiple=True, type=float, help="Share of the pool's capacity; again.  [default: 0.5]")
-@click.option("--noisy", multiple=True, type=float, help="Share of servers noisy at a time; again.  [default: 0.1]")
+@click.option(
+    "--balancers", multiple=True, type=click.IntRange(1), help="Balancers of the pool; repeatable.  [default: 1]"
+)
+@click.option("--load", "loads", multiple=True, type=float, help="Share of the capacity; repeatable.  [default: 0.5]")
+@click.option("--noisy", multiple=True, type=float, help="Share of noisy servers; repeatable.  [default: 0.1]")
 @click.option(
     "--taken", type=float, default=0.8, show_default=True, help="Share of a noisy server's speed that is gone."
 )
-@click.option("--episode", "episode_s", type=float, default=30.0, show_default=True, help="Mean seconds; 0: for ever.")
-@click.option("--seconds", type=float, default=120.0, show_default=True, help="Measured, after 30 s of warm-up.")
-@click.option("--period", "period_s", type=float, default=0.2, show_default=True, help="Of Samples, in seconds.")
-@click.option("--delay", "delays", multiple=True, type=float, help="Of Samples, in seconds; again.  [default: 0.02]")
-@click.option("--loss", "losses", multiple=True, type=float, help="Share of Samples lost; again.  [default: 0]")
+@click.option(
+    "--episode", "episode_s", type=float, default=30.0, show_default=True, help="Mean length in s; 0: for ever."
+)
+@click.option("--seconds", type=float, default=120.0, show_default=True, help="Measured time, after 30 s of warm-up.")
+@click.option("--period", "period_s", type=float, default=0.2, show_default=True, help="Seconds between Samples.")
+@click.option("--delay", "delays", multiple=True, type=float, help="Of Samples, in s; repeatable.  [default: 0.02]")
+@click.option("--loss", "losses", multiple=True, type=float, help="Share of lost Samples; repeatable.  [default: 0]")
 @click.option(
     "--capacity", "capacity_rps", type=float, default=250.0, show_default=True, help="Requests/s of a server."
 )
 @click.option("--spread", type=float, default=0.0, show_default=True, help="Of capacities: deviation over mean.")
 @click.option("--cost-cv2", type=float, default=1.0, show_default=True, help="Of requests' cost: variance over mean².")
 @click.option(
-    "--clients", type=click.IntRange(0), default=0, show_default=True, help="Closed loop of so many; 0: open."
+    "--clients", type=click.IntRange(0), default=0, show_default=True, help="Clients of a closed loop; 0: open loop."
 )
 @click.option(
-    "--quota", "quota_cores", type=float, default=0.0, show_default=True, help="Servers are cgroups of so many cores."
+    "--quota", "quota_cores", type=float, default=0.0, show_default=True, help="Cores of each server's cgroup; 0: none."
 )
-@click.option(
-    "--random", "drawn", type=click.IntRange(1), help="So many scenarios drawn from --seed, under every balancer."
-)
+@click.option("--random", "drawn", type=click.IntRange(1), help="Number of scenarios drawn from --seed.")
 @click.option(
     "--player",
     "players",
     multiple=True,
     type=click.Choice(PLAYERS),
-    help="With --random: who plays beside leastconn; again for more.  [default: all]",
+    help="With --random: player beside leastconn; repeatable.  [default: all]",
 )
 @out_option
 @minutes_option

@@ -1,4 +1,4 @@
-"""Watches the balancer 20 times a second, whatever the policy is: when weights changed and who got the requests."""
+"""Reads the balancer's weights and requests 20 times a second, whatever the policy is."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def at_baseline(lab: Lab) -> bool:
 
 
 def set_weights(lab: Lab, weights: dict[str, int]) -> None:
-    """Sets those that are not as wanted. Raises LabError."""
+    """Sets the weights that differ from these. Raises LabError."""
     now = lab.balancer.snapshot().weight
     for server, weight in weights.items():
         if now[server] != weight:

@@ -32,10 +32,14 @@ BUSY_HELP = "W that work adds to a core at the highest clock."
 
 
 @click.command(epilog="Example: slackwater governor compare --table pareto --seeds 5 --json pareto.json")
-@click.option("--table", "name", type=click.Choice(list(TABLES)), required=True, help="Which paper's.")
+@click.option("--table", "name", type=click.Choice(list(TABLES)), required=True, help="The paper whose table it is.")
 @click.option("--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="Runs of each policy.")
 @click.option(
-    "--curve", type=click.Choice(list(CURVES)), default=DEFAULT, show_default=True, help="Of the power model."
+    "--curve",
+    type=click.Choice(list(CURVES)),
+    default=DEFAULT,
+    show_default=True,
+    help="Voltage curve of the power model.",
 )
 @json_option
 def compare(name: str, seeds: int, curve: str, json_file: str | None) -> None:
@@ -85,13 +89,19 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     help="CPU time of a request at the highest clock.",
 )
 @click.option("--base-ms", type=click.FloatRange(0), default=0.0, help="Response time that is not the server's CPU.")
-@click.option("--target-ms", type=click.FloatRange(0, min_open=True), required=True, help="Of the p95.")
+@click.option("--target-ms", type=click.FloatRange(0, min_open=True), required=True, help="Target of the p95.")
 @click.option("--load", type=Numbers(), required=True, help="Requests/s, step by step.")
 @click.option("--step-s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Length of a step.")
 @click.option("--busy-w", type=click.FloatRange(0, min_open=True), default=3.61, show_default=True, help=BUSY_HELP)
-@click.option("--idle-w", type=click.FloatRange(0), default=0.65, show_default=True, help="Of a core without work.")
 @click.option(
-    "--curve", type=click.Choice(list(CURVES)), default=DEFAULT, show_default=True, help="Of the power model."
+    "--idle-w", type=click.FloatRange(0), default=0.65, show_default=True, help="Power of a core without work, in W."
+)
+@click.option(
+    "--curve",
+    type=click.Choice(list(CURVES)),
+    default=DEFAULT,
+    show_default=True,
+    help="Voltage curve of the power model.",
 )
 @click.option("--seed", type=int, default=1, show_default=True)
 @json_option

@@ -1,4 +1,4 @@
-"""Scenarios drawn from a seed, and who plays in them: every balancer, Slackwater's own decision code, the oracles."""
+"""Scenarios drawn from a seed, and their players: every balancer, Slackwater's own decision code, the oracles."""
 
 from __future__ import annotations
 

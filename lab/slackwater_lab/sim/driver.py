@@ -21,7 +21,7 @@ from slackwater_lab.sim.setup import LAWS, Setup, SimulationError
 DRAIN_BELOW = 0.95
 """The oracle drains noisy servers as long as the others stay below this share of their capacity."""
 STALE_PERIODS = 5
-"""A node is quiet after so many periods without a Sample: 1 s at the default period, as in the settings."""
+"""A node is quiet after this number of periods without a Sample: 1 s at the default period, as in the settings."""
 
 
 class Driver:

@@ -24,7 +24,7 @@ from slackwater_lab.sim.setup import Setup
 from slackwater_lab.sim.tally import felt_of
 
 DECIDE_S = 0.1
-"""The detector looks for Samples, and lbengine decides, every so often."""
+"""Time between two turns of the detector and lbengine."""
 REPORT_EVERY_S = 5.0
 CHUNK = 4096
 ARRIVAL, SERVER, LOOK, DECIDE, BEGIN = range(5)

@@ -45,7 +45,7 @@ class Setup:
     arrivals_cv2: float = 1.0
     """The same of the times between requests in an open loop. 0: a steady beat, 1: at random."""
     clients: int = 0
-    """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop."""
+    """Number of clients of a closed loop, each sending its next request when the last is answered; 0: open loop."""
     quota_cores: float = 0.0
     """The servers are cgroups with this quota of CPU time in each `PERIOD_S`, kept on as many processors as it begins,
     as the lab's hosts are, and the neighbour spends of the same quota; 0: a neighbour slows a server down evenly."""
@@ -122,7 +122,7 @@ class Setup:
         return max(1, processors_of(self.quota_cores))
 
     def neighbours_of(self, server: int) -> range:
-        """The servers that are kept on the same processors as this one, itself among them."""
+        """The servers that are kept on the same processors as this server, itself among them."""
         if not self.machine_cores:
             return range(server, server + 1)
         places = self.machine_cores // self._processors

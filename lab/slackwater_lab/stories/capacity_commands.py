@@ -27,27 +27,35 @@ TAKEN = (0.25, 0.5, 0.7, 0.85)
 @click.command(epilog="Example: slackwater lab capacity --load 0.2 --load 0.6 --taken 0.5 --json capacity.json")
 @cluster_options
 @click.option(
-    "--load", "loads", multiple=True, type=click.FloatRange(0.01, 0.95), help=f"Of the pool; again for more  [{LOADS}]"
+    "--load",
+    "loads",
+    multiple=True,
+    type=click.FloatRange(0.01, 0.95),
+    help=f"Share of the pool's capacity; repeatable.  [{LOADS}]",
 )
 @click.option(
     "--taken",
     "taken",
     multiple=True,
     type=click.FloatRange(0, 0.95),
-    help=f"Share of a host's CPU that a neighbour takes; again for more, 0 for none at all  [{TAKEN}]",
+    help=f"Share of a host's CPU that a neighbour takes, 0 for none; repeatable.  [{TAKEN}]",
 )
 @click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="cpu", show_default=True)
-@click.option("--calm-seconds", type=click.FloatRange(5), default=20.0, show_default=True, help="Calm at each load.")
+@click.option(
+    "--calm-seconds", type=click.FloatRange(5), default=20.0, show_default=True, help="Length of the calm at each load."
+)
 @click.option("--seconds", type=click.FloatRange(3), default=10.0, show_default=True, help="Length of each state.")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Keep the Samples here, the states beside as JSON."
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for the Samples; the states go beside it as JSON.",
 )
 @click.option(
     "--from",
     "recordings",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Only play this recording of --out again; again for more.",
+    help="Only replay this recording of --out; repeatable.",
 )
 @json_option
 def capacity(

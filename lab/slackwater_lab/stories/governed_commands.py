@@ -15,9 +15,13 @@ from slackwater_lab.stories.governed import GovernorTest
 
 @click.command("governor", epilog="Example: slackwater lab governor --seconds 40 --json governor.json")
 @click.option("--seconds", type=click.FloatRange(10), default=40.0, show_default=True, help="Length of each phase.")
-@click.option("--target-ms", type=click.FloatRange(1), default=100.0, show_default=True, help="Of the p95.")
+@click.option("--target-ms", type=click.FloatRange(1), default=100.0, show_default=True, help="Target of the p95.")
 @click.option(
-    "--policy", type=click.Choice(get_args(GovernorPolicy)), default="slackwater", show_default=True, help="Which one."
+    "--policy",
+    type=click.Choice(get_args(GovernorPolicy)),
+    default="slackwater",
+    show_default=True,
+    help="The governor's policy.",
 )
 @json_option
 def governor(seconds: float, target_ms: float, policy: GovernorPolicy, json_file: str | None) -> None:

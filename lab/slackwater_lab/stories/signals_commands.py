@@ -26,13 +26,29 @@ CHANGED = 1.15
     "kinds",
     multiple=True,
     type=click.Choice([*NOISES, *STRESSORS]),
-    help="Kinds; again for more  [default: llcprobe]",
+    help="Kind of neighbour; repeatable.  [default: llcprobe]",
 )
-@click.option("--lost", type=click.FloatRange(0.1, 0.9), default=0.5, show_default=True, help="Share that it takes.")
 @click.option(
-    "--load", "loads", multiple=True, type=click.FloatRange(0.01, 0.95), help="Again for more  [default: 0.4]"
+    "--lost",
+    type=click.FloatRange(0.1, 0.9),
+    default=0.5,
+    show_default=True,
+    help="Share of the capacity that the neighbour takes.",
 )
-@click.option("--seconds", type=click.FloatRange(3), default=15.0, show_default=True, help="Calm, and beside it.")
+@click.option(
+    "--load",
+    "loads",
+    multiple=True,
+    type=click.FloatRange(0.01, 0.95),
+    help="Share of the capacity; repeatable.  [default: 0.4]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(3),
+    default=15.0,
+    show_default=True,
+    help="Length of the calm, and of the time beside it.",
+)
 @json_option
 def signals(
     settings: LabSettings,

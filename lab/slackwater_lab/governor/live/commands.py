@@ -20,21 +20,21 @@ from slackwater_lab.options import json_option, progress, write_json
     "governor-policies",
     epilog="Example: slackwater lab governor-policies --service memcached-open --rounds 3 --json memcached.json",
 )
-@click.option("--service", type=click.Choice(list(SERVICES)), required=True, help="What is served.")
+@click.option("--service", type=click.Choice(list(SERVICES)), required=True, help="The service.")
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     type=click.Choice(list(LIVE)),
-    help="Again for more  [default: all that the service can have]",
+    help="Policy; repeatable.  [default: all that fit the service]",
 )
-@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Of each policy.")
+@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Rounds of each policy.")
 @click.option(
     "--step-seconds",
     type=click.FloatRange(2, 600),
     default=5.0,
     show_default=True,
-    help="Of low load, of high load and of low load again.",
+    help="Length of each of the steps: low load, high load, low load.",
 )
 @json_option
 def governor_policies(

@@ -47,4 +47,4 @@ class Balancer:
         raise NotImplementedError
 
     def learn(self, server: int, now_s: float, took_s: float) -> None:
-        """An answer, which is no longer in flight, took so long."""
+        """Learns from an answer, which is no longer in flight, and its time."""
