@@ -53,22 +53,22 @@ def _nothing() -> None:
     """For faults that are over as soon as they have begun."""
 
 
-def kill(site: Site, one: Injection) -> Undo:
-    site.signal(one.target, signal.SIGKILL)
+def kill(site: Site, injection: Injection) -> Undo:
+    site.signal(injection.target, signal.SIGKILL)
     return _nothing
 
 
-def kill_web_server(site: Site, one: Injection) -> Undo:
+def kill_web_server(site: Site, injection: Injection) -> Undo:
     """Apache and php-fpm are gone at once, and started again as by their units."""
-    host = site.host_of(one.target)
+    host = site.host_of(injection.target)
     site.stop_web_server(host)
     return lambda: site.lab.start_web_server(host)
 
 
-def hang(site: Site, one: Injection) -> Undo:
+def hang(site: Site, injection: Injection) -> Undo:
     """The same processes go on afterwards; what was started in their place is left alone."""
-    stopped = site.pids(one.target)
-    site.signal(one.target, signal.SIGSTOP)
+    stopped = site.pids(injection.target)
+    site.signal(injection.target, signal.SIGSTOP)
 
     def go_on() -> None:
         for pid in stopped:
@@ -87,13 +87,13 @@ def _pidfds(pids: list[int]) -> dict[int, int]:
     return found
 
 
-def restart_loop(site: Site, one: Injection) -> Undo:
+def restart_loop(site: Site, injection: Injection) -> Undo:
     """Killed again and again, so soon that it gets nothing done."""
     over = threading.Event()
 
     def run() -> None:
         while not over.is_set():
-            site.signal(one.target, signal.SIGKILL)
+            site.signal(injection.target, signal.SIGKILL)
             over.wait(KILL_EVERY_S)
 
     thread = threading.Thread(target=run, name="restart loop", daemon=True)
@@ -106,7 +106,7 @@ def restart_loop(site: Site, one: Injection) -> Undo:
     return end
 
 
-def full_disk(site: Site, one: Injection) -> Undo:  # noqa: ARG001
+def full_disk(site: Site, injection: Injection) -> Undo:  # noqa: ARG001
     """Until nothing more fits; and again, as soon as something else has gone."""
     over = threading.Event()
 
@@ -128,7 +128,7 @@ def full_disk(site: Site, one: Injection) -> Undo:  # noqa: ARG001
     return empty
 
 
-def read_only_disk(site: Site, one: Injection) -> Undo:  # noqa: ARG001
+def read_only_disk(site: Site, injection: Injection) -> Undo:  # noqa: ARG001
     """The controller starts on it: a mount with files open for writing cannot be made read-only."""
     mount = [system_program("mount"), "-o"]
     unit = site.units[CONTROLLER]
@@ -155,40 +155,46 @@ def _until_mounted(argv: list[str]) -> None:
     call(argv)
 
 
-def step_clock(site: Site, one: Injection) -> Undo:
-    clock = site.clocks[one.target]
-    clock.step_to(float(one.value or 0.0))
+def step_clock(site: Site, injection: Injection) -> Undo:
+    clock = site.clocks[injection.target]
+    clock.step_to(float(injection.value or 0.0))
     return lambda: clock.step_to(0.0)
 
 
-def partition(site: Site, one: Injection) -> Undo:
-    link = site.links[one.target]
+def partition(site: Site, injection: Injection) -> Undo:
+    link = site.links[injection.target]
     for direction in ("to_bus", "from_bus"):
-        if one.value in (direction, "both"):
+        if injection.value in (direction, "both"):
             link.state[direction] = State(stalled=True)
     return link.restore
 
 
-def slow_bus(site: Site, one: Injection) -> Undo:
-    link = site.links[one.target]
-    link.state = {"to_bus": State(delay_s=float(one.value or 0)), "from_bus": State(delay_s=float(one.value or 0))}
+def slow_bus(site: Site, injection: Injection) -> Undo:
+    link = site.links[injection.target]
+    link.state = {
+        "to_bus": State(delay_s=float(injection.value or 0)),
+        "from_bus": State(delay_s=float(injection.value or 0)),
+    }
     return link.restore
 
 
-def disorder(site: Site, one: Injection) -> Undo:
-    link = site.links[one.target]
-    link.state = {"to_bus": State(share=float(one.value or 0)), "from_bus": State(share=float(one.value or 0))}
+def disorder(site: Site, injection: Injection) -> Undo:
+    link = site.links[injection.target]
+    link.state = {
+        "to_bus": State(share=float(injection.value or 0)),
+        "from_bus": State(share=float(injection.value or 0)),
+    }
     return link.restore
 
 
-def cut(site: Site, one: Injection) -> Undo:
-    site.links[one.target].cut()
+def cut(site: Site, injection: Injection) -> Undo:
+    site.links[injection.target].cut()
     return _nothing
 
 
-def neighbour(site: Site, one: Injection) -> Undo:
-    hosts = site.lab.hosts if one.target == "all hosts" else [site.host(one.target)]
-    started: list[Noise] = site.lab.noise_in(hosts, "llcprobe", 1.0, one.seconds + 5.0)
+def neighbour(site: Site, injection: Injection) -> Undo:
+    hosts = site.lab.hosts if injection.target == "all hosts" else [site.host(injection.target)]
+    started: list[Noise] = site.lab.noise_in(hosts, "llcprobe", 1.0, injection.seconds + 5.0)
 
     def leave() -> None:
         for noise in started:
@@ -197,23 +203,23 @@ def neighbour(site: Site, one: Injection) -> Undo:
     return leave
 
 
-def reload_haproxy(site: Site, one: Injection) -> Undo:  # noqa: ARG001
+def reload_haproxy(site: Site, injection: Injection) -> Undo:  # noqa: ARG001
     site.lab.balancer.reload()
     return _nothing
 
 
-def restart_haproxy(site: Site, one: Injection) -> Undo:
+def restart_haproxy(site: Site, injection: Injection) -> Undo:
     """By the same program, or by that of another version until it is over."""
-    if one.value is None:
+    if injection.value is None:
         site.lab.start_balancer("haproxy")
         return _nothing
-    site.lab.start_balancer(str(one.value))
+    site.lab.start_balancer(str(injection.value))
     return lambda: site.lab.start_balancer("haproxy")
 
 
-def reboot(site: Site, one: Injection) -> Undo:
+def reboot(site: Site, injection: Injection) -> Undo:
     """All that the machine runs is gone at once; it comes back with another boot id."""
-    host = site.host(one.target)
+    host = site.host(injection.target)
     units = [unit for unit in site.units.values() if unit.name.endswith(f" of {host.name}")]
     for unit in units:
         unit.down()
@@ -228,9 +234,9 @@ def reboot(site: Site, one: Injection) -> Undo:
     return boot
 
 
-def rename(site: Site, one: Injection) -> Undo:
+def rename(site: Site, injection: Injection) -> Undo:
     """The node's parts start again under another name, which no server in HAProxy has; and later under its own."""
-    host = site.host(one.target)
+    host = site.host(injection.target)
     units = [unit for unit in site.units.values() if unit.name.endswith(f" of {host.name}")]
 
     def under(name: str) -> None:
@@ -242,7 +248,7 @@ def rename(site: Site, one: Injection) -> Undo:
     return lambda: under(host.name)
 
 
-def second_controller(site: Site, one: Injection) -> Undo:  # noqa: ARG001
+def second_controller(site: Site, injection: Injection) -> Undo:  # noqa: ARG001
     unit = site.units[SECOND]
     unit.up()
 
@@ -253,10 +259,13 @@ def second_controller(site: Site, one: Injection) -> Undo:  # noqa: ARG001
     return end
 
 
-def hostile_node(site: Site, one: Injection) -> Undo:
+def hostile_node(site: Site, injection: Injection) -> Undo:
     """Somebody who has all that a node has, says what a node could say, and more than one would."""
-    parts = [as_node(SETTINGS, user, site.links[one.target].url) for user in (one.target, WSENGINE + one.target)]
-    hostile = Hostile(parts[0], parts[1], one.target, str(one.value), site.seed)
+    parts = [
+        as_node(SETTINGS, user, site.links[injection.target].url)
+        for user in (injection.target, WSENGINE + injection.target)
+    ]
+    hostile = Hostile(parts[0], parts[1], injection.target, str(injection.value), site.seed)
     hostile.start()
     return hostile.stop
 

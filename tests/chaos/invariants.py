@@ -57,7 +57,7 @@ def lowered(look: Look) -> dict[str, int]:
 
 
 def _one_of(active: Sequence[Injection], excused: object) -> bool:
-    return any(callable(excused) and excused(one.kind) for one in active)
+    return any(callable(excused) and excused(injection.kind) for injection in active)
 
 
 class RequestsAnswered(Invariant):
@@ -70,18 +70,18 @@ class RequestsAnswered(Invariant):
         self._past: deque[Injection] = deque(maxlen=50)
 
     def judge(self, look: Look) -> str | None:
-        for one in look.active:
-            if one not in self._past and self._excuses.requests(one.kind):
-                self._past.append(one)
+        for injection in look.active:
+            if injection not in self._past and self._excuses.requests(injection.kind):
+                self._past.append(injection)
         for failed in look.failed:
-            if not any(self._explains(one, failed) for one in self._past):
+            if not any(self._explains(injection, failed) for injection in self._past):
                 return f"{failed.count} requests of {failed.begin_s:.0f} to {failed.end_s:.0f} s failed: {failed.how}"
         return None
 
     @staticmethod
-    def _explains(one: Injection, failed: Failed) -> bool:
+    def _explains(injection: Injection, failed: Failed) -> bool:
         # A request may wait for 30 s before it fails.
-        return one.at_s <= failed.end_s and failed.begin_s <= one.end_s + 30.0
+        return injection.at_s <= failed.end_s and failed.begin_s <= injection.end_s + 30.0
 
 
 class WeightsInBounds(Invariant):
@@ -140,7 +140,7 @@ class KnobsHaveLeases(Invariant):
         self._could_s: dict[str, float] = {}
 
     def judge(self, look: Look) -> str | None:
-        hurt = {one.target for one in look.active if self._excuses.web_server(one.kind)}
+        hurt = {injection.target for injection in look.active if self._excuses.web_server(injection.kind)}
         for host in look.knobs_set:
             if any(target.endswith(host) for target in hurt):
                 self._could_s[host] = look.at_s
@@ -203,8 +203,8 @@ class MovesRecorded(Invariant):
         overdue = [move for move in self._waiting if look.at_s - move.at_s > self.after_s]
         self._waiting = [move for move in self._waiting if move not in overdue]
         for move in overdue:
-            fitting = [one for one in self._recorded if self._fits(one, move)]
-            if any(one.by in self._authors for one in fitting):
+            fitting = [change for change in self._recorded if self._fits(change, move)]
+            if any(change.by in self._authors for change in fitting):
                 continue
             if fitting:
                 return f"{move.server} moved {move.before} -> {move.after}; its only Change is by {fitting[-1].by!r}"
@@ -222,9 +222,9 @@ class MovesRecorded(Invariant):
                 self._waiting.append(Move(look.at_s, server, before, after))
         self._last = look.weights
 
-    def _fits(self, one: Recorded, move: Move) -> bool:
-        within = move.at_s - self.before_s <= one.at_s <= move.at_s + self.after_s
-        return within and one.server == move.server and one.after == move.after
+    def _fits(self, change: Recorded, move: Move) -> bool:
+        within = move.at_s - self.before_s <= change.at_s <= move.at_s + self.after_s
+        return within and change.server == move.server and change.after == move.after
 
 
 class ComesRight(Invariant):

@@ -111,7 +111,7 @@ class Link:
         self._writers.add(to_client)
         to_bus: asyncio.StreamWriter | None = None
         try:
-            while any(one.stalled for one in self.state.values()):  # a connection needs both directions
+            while any(part.stalled for part in self.state.values()):  # a connection needs both directions
                 await asyncio.sleep(POLL_S)
             from_bus, to_bus = await asyncio.open_connection(*self._bus)
             self._writers.add(to_bus)

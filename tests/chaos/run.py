@@ -61,16 +61,16 @@ class Carrier:
                 heapq.heappush(self._undo, (one.end_s, next(self._number), one, undo))
         return began
 
-    def _try(self, one: Injection, act: Callable[[], Any]) -> Any:
+    def _try(self, injection: Injection, act: Callable[[], Any]) -> Any:
         try:
             return act()
         except Exception as error:  # whatever it is, the next faults must have their turn
-            self.failed.append(f"{one}: {error!r}")
+            self.failed.append(f"{injection}: {error!r}")
             return None
 
     def active(self, now_s: float) -> list[Injection]:
         """Those at work or just over."""
-        return [one for one in self.done if now_s <= one.end_s + AFTERMATH_S]
+        return [injection for injection in self.done if now_s <= injection.end_s + AFTERMATH_S]
 
     def end(self) -> None:
         """Undoes all that is still at work."""
@@ -134,9 +134,9 @@ def run(lab: Lab, seconds: float, seed: int, progress: Callable[[str], None]) ->
         "seed": seed,
         "minutes": seconds / 60.0,
         "requests": load.requests,
-        "faults": [asdict(one) for one in carrier.done],
+        "faults": [asdict(injection) for injection in carrier.done],
         "not_injected": carrier.failed,
-        "broken": [asdict(one) for one in judge.broken],
+        "broken": [asdict(breach) for breach in judge.broken],
     }
 
 
@@ -172,8 +172,8 @@ def _stepping(carrier: Carrier, begin_s: float, seconds: float, progress: Callab
 
     def run() -> None:
         while not over.wait(LOOK_S) and time.monotonic() - begin_s < seconds:
-            for one in carrier.step(time.monotonic() - begin_s):
-                progress(f"  {one.at_s:7.1f} s  {one} for {one.seconds:g} s")
+            for injection in carrier.step(time.monotonic() - begin_s):
+                progress(f"  {injection.at_s:7.1f} s  {injection} for {injection.seconds:g} s")
 
     thread = threading.Thread(target=run, name="faults", daemon=True)
     thread.start()
@@ -186,5 +186,5 @@ def _stepping(carrier: Carrier, begin_s: float, seconds: float, progress: Callab
 
 def _look(watch: Watch, load: FailedRequests, carrier: Carrier, judge: Judge, progress: Callable[[str], None]) -> None:
     look = watch.look(load.take())
-    for one in judge.judge(replace(look, active=carrier.active(look.at_s))):
-        progress(f"  {one.at_s:7.1f} s  BROKEN {one.invariant}: {one.what}")
+    for breach in judge.judge(replace(look, active=carrier.active(look.at_s))):
+        progress(f"  {breach.at_s:7.1f} s  BROKEN {breach.invariant}: {breach.what}")

@@ -76,10 +76,10 @@ def schedule(seed: int, length_s: float, kinds: Mapping[str, Kind]) -> list[Inje
         at_s += random.uniform(*GAP_S)
 
 
-def clash(one: Injection, kind: Kind, before: Injection, before_kind: Kind) -> bool:
+def clash(injection: Injection, kind: Kind, before: Injection, before_kind: Kind) -> bool:
     """Whether the earlier fault is still at work on what this one needs."""
-    same = one.target == before.target or (kind.group and kind.group == before_kind.group)
-    return bool(same) and before.end_s >= one.at_s
+    same = injection.target == before.target or (kind.group and kind.group == before_kind.group)
+    return bool(same) and before.end_s >= injection.at_s
 
 
 def calm_windows(length_s: float) -> list[tuple[float, float]]:

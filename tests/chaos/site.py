@@ -229,14 +229,14 @@ class Site:
             return [master.process.pid, *children_of(master.process.pid)] if master and master.running else []
         if target.startswith("web server"):
             names = (f"apache2 of {self.host_of(target).name}", f"php-fpm8.2 of {self.host_of(target).name}")
-            mine = [one.process.pid for one in self._programs() if one.name in names and one.running]
+            mine = [program.process.pid for program in self._programs() if program.name in names and program.running]
             return [*mine, *(child for pid in mine for child in children_of(pid))]
         main = self.units[CONTROLLER].pid  # not serve.json: on a full disk it is of before
         return [pid for pid in children_of(main) if part_of(pid) == target] if main else []
 
     def _programs(self) -> list[Program]:
         """Chaos is for hosts that are cgroups: their programs are processes of this machine."""
-        return [one for one in self.lab.programs if isinstance(one, Program)]
+        return [program for program in self.lab.programs if isinstance(program, Program)]
 
     def signal(self, target: str, number: signal.Signals) -> None:
         """To all processes of a part; those that are gone meanwhile are left out."""
@@ -249,11 +249,11 @@ class Site:
 
     def stop_web_server(self, host: Host) -> None:
         """As the machine's end stops it: at once."""
-        for one in [one for one in self._programs() if one.name.endswith(f"2 of {host.name}")]:
+        for running in [running for running in self._programs() if running.name.endswith(f"2 of {host.name}")]:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.process.pid, signal.SIGKILL)
-            one.process.wait()
-            self.lab.programs.remove(one)
+                os.killpg(running.process.pid, signal.SIGKILL)
+            running.process.wait()
+            self.lab.programs.remove(running)
 
     def _close(self) -> None:
         self._ended.set()

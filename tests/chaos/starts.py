@@ -27,9 +27,9 @@ LOOK_S = 0.1
 ENDS_WITHIN_S = 20.0
 
 
-def in_episode(site: Site, one: Injection, act: Callable[[], Undo]) -> Undo:
+def in_episode(site: Site, injection: Injection, act: Callable[[], Undo]) -> Undo:
     """A neighbour beside a host, and as soon as a weight is lowered `act`; what it gives undoes it at the end."""
-    noises = site.lab.noise_in([site.lab.hosts[-1]], "llcprobe", 1.0, one.seconds + 5.0)
+    noises = site.lab.noise_in([site.lab.hosts[-1]], "llcprobe", 1.0, injection.seconds + 5.0)
     over, undo, trouble = threading.Event(), list[Undo](), list[Exception]()
 
     def run() -> None:
@@ -41,7 +41,7 @@ def in_episode(site: Site, one: Injection, act: Callable[[], Undo]) -> Undo:
                     trouble.append(error)
                 return
 
-    thread = threading.Thread(target=run, name=one.kind, daemon=True)
+    thread = threading.Thread(target=run, name=injection.kind, daemon=True)
     thread.start()
 
     def end() -> None:
@@ -132,8 +132,8 @@ WAYS: dict[str, Callable[[], Undo]] = {
 """Why the controller cannot start."""
 
 
-def failed_start(site: Site, one: Injection) -> Undo:
-    return in_episode(site, one, lambda: kill_controller(site, WAYS[str(one.value)]))
+def failed_start(site: Site, injection: Injection) -> Undo:
+    return in_episode(site, injection, lambda: kill_controller(site, WAYS[str(injection.value)]))
 
 
 def _with_more(path: Path, more: str) -> Undo:
@@ -164,7 +164,7 @@ def _in_place_of(path: Path, make: Callable[[Path], None]) -> Undo:
 # --- with a copy, or without one of two balancers
 
 
-def cloned_controller(site: Site, one: Injection) -> Undo:
+def cloned_controller(site: Site, injection: Injection) -> Undo:
     """The second controller on a copy of the first one's state folder; the first one's lbengine is killed."""
     shutil.rmtree(SECOND_FOLDER, ignore_errors=True)
     SECOND_FOLDER.mkdir(parents=True)
@@ -178,7 +178,7 @@ def cloned_controller(site: Site, one: Injection) -> Undo:
         site.signal("lbengine", signal.SIGKILL)
         return lambda: None
 
-    end_episode = in_episode(site, one, kill)
+    end_episode = in_episode(site, injection, kill)
 
     def end() -> None:
         end_episode()
@@ -195,7 +195,7 @@ def _copy(path: Path, to: Path) -> None:
         shutil.copy(path, to)
 
 
-def one_of_two_away(site: Site, one: Injection) -> Undo:
+def one_of_two_away(site: Site, injection: Injection) -> Undo:
     """The pool gets a second HAProxy; in an episode that one is gone, and the controller is killed."""
     second = SecondHAProxy(site)
     line = f'sockets = ["{second.admin_socket}"]\n'
@@ -207,7 +207,7 @@ def one_of_two_away(site: Site, one: Injection) -> Undo:
     def lose() -> Undo:
         return kill_controller(site, second.stop)
 
-    end_episode = in_episode(site, one, lose)
+    end_episode = in_episode(site, injection, lose)
 
     def end() -> None:
         """The second one is back before nobody asks for it any more, and stays until the lab's end."""

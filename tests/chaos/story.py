@@ -23,11 +23,11 @@ class Broken:
 def story(seed: int, done: Sequence[Injection], broken: Sequence[Broken], command: str) -> str:
     """A short one: for each broken invariant the faults before it, and the command that injects the same again."""
     lines = [f"seed {seed}: {len(done)} faults, {len(broken)} broken invariants"]
-    for one in broken:
+    for breach in broken:
         lines.append("")
-        near = [fault for fault in done if one.at_s - BEFORE_S <= fault.end_s and fault.at_s <= one.at_s]
+        near = [fault for fault in done if breach.at_s - BEFORE_S <= fault.end_s and fault.at_s <= breach.at_s]
         lines += [f"  {fault.at_s:7.1f} s  {fault} for {fault.seconds:g} s" for fault in near]
-        lines.append(f"  {one.at_s:7.1f} s  BROKEN {one.invariant}: {one.what}")
+        lines.append(f"  {breach.at_s:7.1f} s  BROKEN {breach.invariant}: {breach.what}")
     if broken:
         lines += ["", f"again: {command}"]
     return "\n".join(lines)

@@ -65,11 +65,13 @@ def eventually(what: str, happened: Callable[[], bool], within_s: float = 20.0) 
 def test_a_seed_gives_the_same_faults_within_the_time_and_none_in_the_calm(seed: int, length_s: float) -> None:
     plan = schedule(seed, length_s, KINDS)
     assert plan == schedule(seed, length_s, KINDS)
-    assert [one.at_s for one in plan] == sorted(one.at_s for one in plan)
-    for one in plan:
-        assert one.end_s <= length_s + 0.1
-        assert one.target in KINDS[one.kind].targets
-        assert not any(begin_s < one.end_s - 0.1 and one.at_s < end_s for begin_s, end_s in calm_windows(length_s))
+    assert [injection.at_s for injection in plan] == sorted(injection.at_s for injection in plan)
+    for injection in plan:
+        assert injection.end_s <= length_s + 0.1
+        assert injection.target in KINDS[injection.kind].targets
+        assert not any(
+            begin_s < injection.end_s - 0.1 and injection.at_s < end_s for begin_s, end_s in calm_windows(length_s)
+        )
 
 
 @given(st.integers())
@@ -80,9 +82,9 @@ def test_no_fault_undoes_another_one_that_is_still_at_work(seed: int) -> None:
 
 def test_hours_of_chaos_have_every_fault_and_other_seeds_have_others() -> None:
     plan = schedule(1, 4 * 3600, KINDS)
-    assert {one.kind for one in plan} == set(KINDS)
+    assert {injection.kind for injection in plan} == set(KINDS)
     assert plan != schedule(2, 4 * 3600, KINDS)
-    assert {one.target for one in plan if one.kind == "kill"} == set(KINDS["kill"].targets)
+    assert {injection.target for injection in plan if injection.kind == "kill"} == set(KINDS["kill"].targets)
     windows = calm_windows(4 * 3600)
     assert len(windows) == 4 * 3600 // (CALM_EVERY_S + CALM_S)
 
@@ -108,7 +110,7 @@ def broken(*looks: Look) -> list[str]:
     judging = judge()
     for look in looks:
         judging.judge(look)
-    return [one.invariant for one in judging.broken]
+    return [breach.invariant for breach in judging.broken]
 
 
 def moved(by: str | None, **more: object) -> list[Look]:
@@ -263,7 +265,7 @@ def test_disorder_touches_messages_alone(sent: list[bytes], seed: int) -> None:
 def test_disorder_loses_doubles_and_swaps() -> None:
     disorder = Disorder(0.5, Random(1))
     sent = [b"PUB slackwater.sample.web.n 4\r\n%04d\r\n" % number for number in range(400)]
-    passed = [frame.split(b"\r\n")[1] for one in sent for frame in Frames().feed(disorder.through(one))]
+    passed = [frame.split(b"\r\n")[1] for piece in sent for frame in Frames().feed(disorder.through(piece))]
     assert len(set(passed)) < 400
     assert len(passed) > len(set(passed))
     first_seen = list(dict.fromkeys(passed))

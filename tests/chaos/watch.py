@@ -250,7 +250,7 @@ class FailedRequests:
                 return
             thread = threading.Thread(target=self._finish, args=(piece,), name="piece of load", daemon=True)
             thread.start()
-            self._finishing = [one for one in self._finishing if one.is_alive()] + [thread]
+            self._finishing = [thread for thread in self._finishing if thread.is_alive()] + [thread]
             self._over.wait(piece.begin_mono_s + PIECE_S - time.monotonic())
 
     def _finish(self, piece: Load) -> None:

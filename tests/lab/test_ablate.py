@@ -184,10 +184,10 @@ def test_a_digest_of_the_code_changes_with_it(tmp_path: Path) -> None:
 )
 def test_a_mechanism_that_brings_surely_less_than_two_percent_is_told(ratios: list[float], word: str) -> None:
     few = summary.rows([line_of(number, times) for number, times in enumerate(ratios)], "leastconn")
-    assert {one.brings for one in few} == {"", summary.UNSURE}, "too few to tell"
+    assert {row.brings for row in few} == {"", summary.UNSURE}, "too few to tell"
     ratios = ratios * 25
     found = [line_of(number, times) for number, times in enumerate(ratios)]
-    rows = {one.name: one for one in summary.rows(found, "leastconn")}
+    rows = {row.name: row for row in summary.rows(found, "leastconn")}
     assert rows.keys() == {EVERYTHING, "settle", "caution"}
     assert rows["settle"].brings == word
     assert rows["settle"].differs == len(ratios)

@@ -11,7 +11,7 @@ from slackwater_lab.stories.second_stage import PHASES, allowed, median_ratio, m
 def phases(*p95_ms: float | None) -> dict[str, Figures]:
     """Figures of calm, without and with the second stage, of which only p95 counts here."""
     rest = dict.fromkeys(Figures.__annotations__.keys() - {"p95_ms"})
-    return {name: Figures(p95_ms=at, **rest) for name, at in zip(PHASES, p95_ms, strict=True)}  # type: ignore[typeddict-item]
+    return {name: Figures(p95_ms=p95_ms, **rest) for name, p95_ms in zip(PHASES, p95_ms, strict=True)}  # type: ignore[typeddict-item]
 
 
 def test_the_ratio_is_p95_with_the_second_stage_over_p95_without() -> None:

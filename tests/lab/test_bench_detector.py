@@ -49,13 +49,13 @@ def test_the_benchmark_judges_every_sample_and_says_on_what_machine(tmp_path: Pa
 
 def test_the_benchmark_by_event_has_a_tenth_of_the_nodes_in_episodes_and_finds_them() -> None:
     load = EventLoad(nodes=120, calm_s=10.0)
-    sent = list(itertools.takewhile(lambda one: one[0] < 40.0, load))
+    sent = list(itertools.takewhile(lambda item: item[0] < 40.0, load))
     times_s = [at_s for at_s, _ in sent]
     assert times_s == sorted(times_s)
     assert len(load.loud(35.0)) == 10, "5 of the 6 s of an episode, of 60"
     mine = [msgspec.json.decode(raw) for _, raw in sent if b'"node":"node80"' in raw]
-    assert [one["seq"] for one in mine] == list(range(len(mine)))
-    covered_s = [one["period_s"] for one in mine]
+    assert [sample["seq"] for sample in mine] == list(range(len(mine)))
+    covered_s = [sample["period_s"] for sample in mine]
     assert {covered_s[0], min(covered_s), max(covered_s)} == {1.0, 0.05}, "seldom in calm, at once in an episode"
     assert sum(covered_s) == pytest.approx(mine[-1]["time_unix_s"] - START_UNIX_S + 1.0 - 80 / 120, abs=0.01)
     printed = run("detector", *["--by-event", "--nodes", "60", "--warm", "40", "--seconds", "2", "--rounds", "1"])

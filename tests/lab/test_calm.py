@@ -55,7 +55,7 @@ def test_hosts_are_in_pools_of_nearly_the_same_size() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_an_hour_has_each_kind_as_often_as_asked_for(seed: int) -> None:
     plan = CalmPlan(seed, DISTURBANCES, per_hour=6)
-    found = Counter(one.kind for minute in range(60) for one in plan.disturbances(minute, FLEET))
+    found = Counter(disturbance.kind for minute in range(60) for disturbance in plan.disturbances(minute, FLEET))
     assert found == dict.fromkeys(DISTURBANCES, 6)
 
 
@@ -63,7 +63,9 @@ def test_a_minute_is_the_same_whatever_was_measured_before_it() -> None:
     assert PLAN.disturbances(17, FLEET) == CalmPlan(7, DISTURBANCES).disturbances(17, FLEET)
     assert PLAN.levels(17, "web1", FLEET) == CalmPlan(7, DISTURBANCES).levels(17, "web1", FLEET)
     other = CalmPlan(8, DISTURBANCES)
-    assert [PLAN.disturbances(one, FLEET) for one in range(9)] != [other.disturbances(one, FLEET) for one in range(9)]
+    assert [PLAN.disturbances(minute, FLEET) for minute in range(9)] != [
+        other.disturbances(minute, FLEET) for minute in range(9)
+    ]
     assert PLAN.levels(17, "web1", FLEET) != PLAN.levels(17, "web2", FLEET)
 
 
@@ -71,30 +73,32 @@ def test_a_minute_is_the_same_whatever_was_measured_before_it() -> None:
 def test_disturbances_never_overlap_and_end_within_their_minute(seed: int) -> None:
     end_s = -MINUTE_S
     for minute in range(60):
-        for one in CalmPlan(seed, DISTURBANCES).disturbances(minute, FLEET):
-            assert end_s + 3.0 < minute * MINUTE_S + one.begin_s
-            assert one.end_s + 3.0 < MINUTE_S
-            end_s = minute * MINUTE_S + one.end_s
+        for disturbance in CalmPlan(seed, DISTURBANCES).disturbances(minute, FLEET):
+            assert end_s + 3.0 < minute * MINUTE_S + disturbance.begin_s
+            assert disturbance.end_s + 3.0 < MINUTE_S
+            end_s = minute * MINUTE_S + disturbance.end_s
 
 
 def test_a_flash_crowd_comes_to_its_pool_alone() -> None:
     minutes = range(60)
     for minute in minutes:
-        crowds = [one for one in PLAN.disturbances(minute, FLEET) if one.kind == "flash_crowd"]
+        crowds = [disturbance for disturbance in PLAN.disturbances(minute, FLEET) if disturbance.kind == "flash_crowd"]
         for pool in ("web1", "web2"):
             levels = PLAN.levels(minute, pool, FLEET)
             assert sum(level.seconds for level in levels) == pytest.approx(MINUTE_S)
-            mine = [one for one in crowds if one.host is not None and FLEET[one.host].pool == pool]
-            assert [level.share for level in levels if level.share >= 0.8] == [one.size for one in mine]
-    assert any(one.kind == "flash_crowd" for minute in minutes for one in PLAN.disturbances(minute, FLEET))
+            mine = [crowd for crowd in crowds if crowd.host is not None and FLEET[crowd.host].pool == pool]
+            assert [level.share for level in levels if level.share >= 0.8] == [crowd.size for crowd in mine]
+    assert any(
+        disturbance.kind == "flash_crowd" for minute in minutes for disturbance in PLAN.disturbances(minute, FLEET)
+    )
 
 
 def test_what_is_of_a_pool_touches_all_of_it_and_no_other() -> None:
-    for one in (one for minute in range(20) for one in PLAN.disturbances(minute, FLEET)):
-        assert one.host is not None
-        host = FLEET[one.host]
+    for disturbance in (disturbance for minute in range(20) for disturbance in PLAN.disturbances(minute, FLEET)):
+        assert disturbance.host is not None
+        host = FLEET[disturbance.host]
         pool = {other.name for other in FLEET if other.pool == host.pool}
-        assert set(touched(one, FLEET)) == ({host.name} if one.kind in OF_ONE_NODE else pool)
+        assert set(touched(disturbance, FLEET)) == ({host.name} if disturbance.kind in OF_ONE_NODE else pool)
 
 
 @pytest.mark.parametrize("per_hour", [7, 24, 0])
@@ -151,20 +155,20 @@ def a_tally(*loads: SliceLoad) -> Tally:
 
 def test_an_overloaded_slice_and_the_one_after_it_do_not_count() -> None:
     tally = a_tally(CARRIED, OVERLOADED, CARRIED, CARRIED)
-    assert [one.counts for one in tally.slices] == [True, False, False, True]
+    assert [part.counts for part in tally.slices] == [True, False, False, True]
     assert tally.node_s() == {"deploy": 20.0, NOTHING: 20.0}
     assert (tally.overloaded_node_s(), tally.unjudged_node_s) == (40.0, 40.0)
     found = tally.began(
         [Change(at_s, verdict("n1", "interference")) for at_s in (5.0, 25.0, 99.0)], 0.0, lambda *_: "x"
     )
-    assert [(one.after_s, one.counts, one.beside) for one in found] == [(5.0, True, "x"), (25.0, False, "x")]
+    assert [(state.after_s, state.counts, state.beside) for state in found] == [(5.0, True, "x"), (25.0, False, "x")]
 
 
 def test_an_overload_at_the_end_of_a_minute_reaches_into_the_next() -> None:
     after = a_tally(OVERLOADED).next_minute()
     after.end_slice(0.0, 10.0, CARRIED)
     after.end_slice(10.0, 20.0, CARRIED)
-    assert [one.counts for one in after.slices] == [False, True]
+    assert [part.counts for part in after.slices] == [False, True]
 
 
 def test_waiting_for_a_processor_is_overload_too() -> None:
@@ -212,8 +216,8 @@ def an_episode(beside: str = NOTHING, state: str = "interference", counts: bool 
 def test_rates_are_of_node_time_that_counts_with_and_without_disturbances() -> None:
     began = [an_episode(), an_episode("deploy"), an_episode(counts=False), an_episode("deploy", "all_slow")]
     found = [a_minute(number, *(began if number == 0 else [])) for number in range(96)]
-    rates = {one["what"]: one for one in summary.rates(found)}
-    assert {what: (one["node_days"], one["episodes"]) for what, one in rates.items()} == {
+    rates = {rate["what"]: rate for rate in summary.rates(found)}
+    assert {what: (rate["node_days"], rate["episodes"]) for what, rate in rates.items()} == {
         "all": (4.0, 2),
         "nothing was done": (3.0, 1),
         "beside a disturbance": (1.0, 1),
@@ -247,7 +251,7 @@ def test_the_same_command_goes_on_and_another_state_of_the_code_begins_anew(tmp_
     assert data.left(found, a_minute(9, decision_commit="code2").series, 2) == [1]
     assert data.left(found, a_minute(9, seed=8).series, 2) == [0, 1]
     assert data.left(found, a_minute(9).series, 2) == []
-    assert [one.decision_commit for one in summary.of_one_state(found)] == ["code2"]
+    assert [minute.decision_commit for minute in summary.of_one_state(found)] == ["code2"]
 
 
 def test_a_minute_has_all_fields_of_its_measurement() -> None:

@@ -17,21 +17,23 @@ from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
 def recording(seconds: float = 40.0) -> Recording:
     """A calm cluster's Samples as a recording."""
     cluster = Cluster(seed=3)
-    samples = [one for _, tick in cluster.run(seconds, swing(cluster, 0.2, 0.6, 20.0)) for one in tick]
-    return Recording(samples, [], "", "", sorted({one.node for one in samples}), [one.time_unix_s for one in samples])
+    samples = [sample for _, tick in cluster.run(seconds, swing(cluster, 0.2, 0.6, 20.0)) for sample in tick]
+    return Recording(
+        samples, [], "", "", sorted({sample.node for sample in samples}), [sample.time_unix_s for sample in samples]
+    )
 
 
-def state(of: Recording, truth_rps: float, taken: float = 0.0, calm_rps: float = CAPACITY_RPS) -> State:
-    begin, end = of.received_unix_s[0], of.received_unix_s[-1]
-    return State(of.nodes[0], 0.4, taken, taken, taken, begin, end, truth_rps, 1.0, calm_rps)
+def state(recording: Recording, truth_rps: float, taken: float = 0.0, calm_rps: float = CAPACITY_RPS) -> State:
+    begin, end = recording.received_unix_s[0], recording.received_unix_s[-1]
+    return State(recording.nodes[0], 0.4, taken, taken, taken, begin, end, truth_rps, 1.0, calm_rps)
 
 
 def test_samples_that_saw_any_part_of_a_closed_loop_are_left_out() -> None:
     of = recording(2.0)
-    at = [one.time_unix_s for one in of.samples if one.node == of.nodes[0]]
+    at = [sample.time_unix_s for sample in of.samples if sample.node == of.nodes[0]]
     middle = at[4]
     kept, received = without(of.samples, of.received_unix_s, [(middle - 0.001, middle + 0.001)])
-    left = [one.time_unix_s for one in kept if one.node == of.nodes[0]]
+    left = [sample.time_unix_s for sample in kept if sample.node == of.nodes[0]]
     assert set(at) - set(left) == {middle, at[5]}, "the loop ran at the end of one period and at the start of the next"
     assert len(kept) == len(received)
 

@@ -67,17 +67,19 @@ def test_the_tables_have_what_was_asked_for_or_say_why_not() -> None:
     assert set(ELSEWHERE) == {"streaming"}
     for name, scenario in SCENARIOS.items():
         assert scenario.neighbours, name
-        assert all(0 <= one.begin_s < one.end_s <= scenario.seconds for one in scenario.neighbours), name
-        assert all(0 <= one.host < 3 for one in scenario.neighbours), name
+        assert all(0 <= neighbour.begin_s < neighbour.end_s <= scenario.seconds for neighbour in scenario.neighbours), (
+            name
+        )
+        assert all(0 <= neighbour.host < 3 for neighbour in scenario.neighbours), name
     assert len(SCENARIOS["all"].hosts) == 3
 
 
 def test_severity_is_all_that_differs() -> None:
     for name, lost in {"one": 0.5, "one-70": 0.7, "one-severe": 0.85}.items():
         scenario = SCENARIOS[name]
-        same = [replace(one, lost=0.5) for one in scenario.neighbours]
+        same = [replace(neighbour, lost=0.5) for neighbour in scenario.neighbours]
         assert replace(scenario, what="", neighbours=tuple(same)) == replace(SCENARIOS["one"], what="")
-        assert {one.lost for one in scenario.neighbours} == {lost}
+        assert {neighbour.lost for neighbour in scenario.neighbours} == {lost}
 
 
 def test_a_run_is_recorded_whole(tmp_path: Path) -> None:
@@ -117,8 +119,8 @@ def measured_rounds() -> list[Measured]:
     """Five rounds; a weight falls under `slackwater` alone."""
     silent = {"answers_s": None, "detected_s": None}
     return [
-        one if one.variant == "slackwater" else msgspec.structs.replace(one, loud=one.loud | silent)
-        for one in rows("one", {"static": 4.0, "leastconn": 2.0, "slackwater": 1.0})
+        run if run.variant == "slackwater" else msgspec.structs.replace(run, loud=run.loud | silent)
+        for run in rows("one", {"static": 4.0, "leastconn": 2.0, "slackwater": 1.0})
     ]
 
 
@@ -135,14 +137,14 @@ def test_cells_compare_round_by_round_with_intervals() -> None:
 
 
 def test_only_rounds_that_both_have_are_compared() -> None:
-    mine = [one for one in measured_rounds() if one.variant == "static" or one.round > 2]
+    mine = [run for run in measured_rounds() if run.variant == "static" or run.round > 2]
     found = {cell["policy"]: cell for cell in results.cells(mine)}
     assert found["slackwater"]["change"]["static"]["p99_ms"]["count"] == 3
 
 
 def test_a_comparison_cut_short_is_marked_so_everywhere(tmp_path: Path) -> None:
-    for one in measured_rounds()[:13]:
-        cells.append(tmp_path / "runs.jsonl", one)
+    for run in measured_rounds()[:13]:
+        cells.append(tmp_path / "runs.jsonl", run)
     shown = CliRunner().invoke(lab, ["compare", "--out", str(tmp_path), "--replay"], catch_exceptions=False)
     assert shown.output.startswith("CUT SHORT: 13 of 15 runs; what follows is of these only")
     as_json = CliRunner().invoke(lab, ["compare", "--out", str(tmp_path), "--replay", "--json", "-"])
@@ -154,13 +156,15 @@ def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Policies that were run, each at once, in a lab that is none; the third run is interrupted."""
     ran: list[str] = []
 
-    def run(_lab: Any, one: Run, _scenario: Scenario, demand: Demand, capacity_rps: float) -> Any:
+    def run(_lab: Any, asked_run: Run, _scenario: Scenario, demand: Demand, capacity_rps: float) -> Any:
         assert capacity_rps == 900.0
         assert demand == Demand(rate_rps=450.0)
-        ran.append(one.policy)
+        ran.append(asked_run.policy)
         if len(ran) == 3:
             raise KeyboardInterrupt
-        return SimpleNamespace(recorded=recorded(one), save=lambda folder: recording.write(folder, recorded(one)))
+        return SimpleNamespace(
+            recorded=recorded(asked_run), save=lambda folder: recording.write(folder, recorded(asked_run))
+        )
 
     monkeypatch.setattr(blocks, "Lab", lambda *_: nullcontext())
     monkeypatch.setattr(blocks, "one_run", run)
@@ -195,8 +199,8 @@ def test_other_hosts_are_another_comparison(tmp_path: Path, pretended_lab: list[
 
 def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None:
     looks = [
-        (at, name, weight, 0)
-        for at, weight in ((1.0, 50), (2.0, 100), (3.0, 100), (3.4, 2))
+        (at_s, name, weight, 0)
+        for at_s, weight in ((1.0, 50), (2.0, 100), (3.0, 100), (3.4, 2))
         for name, weight in (("host1", weight), ("host2", 100))
     ]
     assert latency.answer_s(looks, {"host1"}, 1.5, 2.5) == pytest.approx(0.9)
@@ -205,7 +209,9 @@ def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None
 
 def test_the_way_back_ends_when_all_weights_are_at_the_baseline_to_stay() -> None:
     def looks(*weights: tuple[float, int]) -> list[tuple[float, str, int, int]]:
-        return [(at, name, low if name == "host1" else 100, 0) for at, low in weights for name in ("host1", "host2")]
+        return [
+            (at_s, name, low if name == "host1" else 100, 0) for at_s, low in weights for name in ("host1", "host2")
+        ]
 
     fell = ((1.0, 0), (5.0, 50), (6.0, 100))
     assert latency.back_s(looks(*fell, (7.0, 20), (7.5, 100), (8.0, 100)), 4.0) == pytest.approx(3.5)
@@ -290,8 +296,8 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> 
     ]
     assert [noise.kind for noise in stage.past] == ["cpu", "dcopy"]
     # Four reads at each of four turns, from the first neighbour to the end of the last: three times four between.
-    assert {one["vm_s"] for one in share.used.values()} == {12.0}
-    assert [one["loud_s"] for one in share.used.values()] == pytest.approx([0.3, 0.3])
+    assert {use["vm_s"] for use in share.used.values()} == {12.0}
+    assert [use["loud_s"] for use in share.used.values()] == pytest.approx([0.3, 0.3])
     events.clear()
     stage = runner.Neighbours(pretended, scenario.neighbours, lambda: 0.5)
     stage.start(1.0, lambda _: None)

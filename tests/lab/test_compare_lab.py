@@ -39,7 +39,7 @@ POLICIES = (*ORACLES, *SILENT, *WATCHED, *OBSERVED, *MOVED)
 def runners(names: Iterable[str]) -> set[object]:
     """What runs these policies, whatever their settings."""
     found = [TABLE[name].runner for name in names]
-    return {one.func if isinstance(one, partial) else one for one in found}
+    return {kind.func if isinstance(kind, partial) else kind for kind in found}
 
 
 def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
         assert cells[name]["answered"] == 1, name
     for name in (*SILENT, *OBSERVED):
         assert cells[name]["answered"] == 0, name
-    of_policy = {one.variant: one for one in measured.read(out / "runs.jsonl")}
+    of_policy = {run.variant: run for run in measured.read(out / "runs.jsonl")}
     folder = out / "cgroup-one-1"
     for number in range(1, len(POLICIES) + 1):
         about = json.loads(pq.read_table(recording.path_of(folder, number)).schema.metadata[recording.KEY])
@@ -71,9 +71,9 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
         assert recording.path_of(folder, number, "verdicts").exists() == judging
         if judging:
             assert of_policy[policy].loud["detected_s"] == pytest.approx(2.0, abs=2.0), policy
-        assert [one["host"] for one in facts["neighbours"]] == ["host1"]
+        assert [neighbour["host"] for neighbour in facts["neighbours"]] == ["host1"]
         if policy == "wsengine-only":
-            turned = {(one["node"], one["what"]) for one in facts["turned"]}
+            turned = {(change["node"], change["what"]) for change in facts["turned"]}
             assert {("host1", name) for name in KNOBS} <= turned
         weights = pq.read_table(recording.path_of(folder, number, "weights"))
         assert set(weights["server"].to_pylist()) == {"host1", "host2", "host3"}

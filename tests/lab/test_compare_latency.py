@@ -12,7 +12,7 @@ from tests.support.comparison_files import recorded
 
 def looks(*weights: int) -> list[tuple[float, str, int, int]]:
     """host1's weights, one a second from 0 s on."""
-    return [(float(at), "host1", weight, 0) for at, weight in enumerate(weights)]
+    return [(float(at_s), "host1", weight, 0) for at_s, weight in enumerate(weights)]
 
 
 def test_a_weight_that_falls_no_further_than_in_calm_is_no_answer() -> None:
@@ -37,7 +37,7 @@ def test_a_fall_after_the_neighbours_have_gone_is_no_answer() -> None:
 
 
 def test_each_neighbour_has_its_own_detection() -> None:
-    bursts = [{"host": "host1", "on_s": at, "off_s": at + 2.0} for at in (10.0, 17.0, 24.0)]
+    bursts = [{"host": "host1", "on_s": on_s, "off_s": on_s + 2.0} for on_s in (10.0, 17.0, 24.0)]
     other = {"host": "host2", "on_s": 10.0, "off_s": 20.0}
     verdicts = [
         (9.8, "host1", "calm"),

@@ -32,7 +32,7 @@ DECIDERS: dict[str, Callable[[], Decider]] = {
     "oracle-lc": lambda: Oracle("leastconn"),
 }
 NOISY = [look.servers[0].noisy for look in looks()]
-JUDGED = [one.verdict is not None and one.verdict.state == "interference" for one in (x.servers[0] for x in looks())]
+JUDGED = [look.verdict is not None and look.verdict.state == "interference" for look in (x.servers[0] for x in looks())]
 
 
 def answers(name: str, load: float = 0.5) -> list[Answer]:
@@ -40,7 +40,7 @@ def answers(name: str, load: float = 0.5) -> list[Answer]:
     found = []
     weights = dict(BASE)
     for look in looks(load):
-        servers = [replace(one, weight=weights[one.server]) for one in look.servers]
+        servers = [replace(seen, weight=weights[seen.server]) for seen in look.servers]
         found.append(decide(replace(look, servers=servers)))
         weights = found[-1].weights
     return found
@@ -67,7 +67,7 @@ def test_the_oracle_that_may_keep_any_split_drains_nobody_whom_the_load_needs() 
     keeps, drains = (Oracle(drains=drains)(Look(0.0, servers, load=0.5)).weights for drains in (False, True))
     assert drains["host1"] == 0
     best = optimal([50.0, 100.0, 120.0], 150.0)
-    assert keeps == {server: round(100 * one / max(best)) for server, one in zip(keeps, best, strict=True)}
+    assert keeps == {server: round(100 * weight / max(best)) for server, weight in zip(keeps, best, strict=True)}
     calm = [Seen("host1", capacity=50.0), Seen("host2", capacity=100.0)]
     assert Oracle(drains=False)(Look(0.0, calm, load=0.5)).weights["host1"] < 50, "uneven hosts, also in calm"
 
@@ -89,7 +89,9 @@ def test_agents_set_the_share_of_the_weight_that_is_idle() -> None:
     assert found[0].weights == {"host1": 49, "host2": 48, "host3": 49}
     # The guest does not see who takes its CPU: beside the neighbour it looks as idle as the others, or more so.
     loud = [answer.weights for answer, noisy in zip(found, NOISY, strict=True) if noisy]
-    assert statistics.fmean(one["host1"] for one in loud) > statistics.fmean(one["host2"] for one in loud)
+    assert statistics.fmean(weights["host1"] for weights in loud) > statistics.fmean(
+        weights["host2"] for weights in loud
+    )
 
 
 def test_agents_never_leave_no_server_at_all() -> None:
@@ -176,7 +178,7 @@ def test_web_server_only_turns_knobs_and_no_weights() -> None:
     found = answers("wsengine-only")
     assert all(answer.weights == BASE for answer in found)
     # Kept for five looks after the last sign, whatever the Verdicts say between.
-    kept = [any(JUDGED[max(0, at - 4) : at + 1]) for at in range(len(JUDGED))]
+    kept = [any(JUDGED[max(0, tick - 4) : tick + 1]) for tick in range(len(JUDGED))]
     assert [bool(answer.knobs) for answer in found] == kept
     assert found[10].knobs == {"host1": {name: values[1] for name, values in KNOBS.items()}}
     assert KNOBS["apache.max_request_workers"][1] < KNOBS["apache.max_request_workers"][0]
@@ -187,6 +189,8 @@ def test_web_server_only_turns_knobs_and_no_weights() -> None:
 def test_knobs_are_not_turned_to_and_fro_by_a_verdict_between_two_others() -> None:
     decide = DECIDERS["wsengine-only"]()
     sign = next(look for look, judged in zip(looks(), JUDGED, strict=True) if judged)
-    none = replace(sign, servers=[replace(one, verdict=None) for one in sign.servers])
-    turned = [bool(decide(replace(look, now_s=at)).knobs) for at, look in enumerate([sign, none, sign, *[none] * 6])]
+    none = replace(sign, servers=[replace(seen, verdict=None) for seen in sign.servers])
+    turned = [
+        bool(decide(replace(look, now_s=second)).knobs) for second, look in enumerate([sign, none, sign, *[none] * 6])
+    ]
     assert turned == [True] * 7 + [False] * 2

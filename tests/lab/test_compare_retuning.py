@@ -30,13 +30,13 @@ def test_orders_are_given_once_renewed_within_their_lease_and_taken_back() -> No
     orders = Orders("wsengine-only")
     wanted = {"web1": {"php_fpm.max_children": 16}}
     first = orders.due(wanted, 100.0)
-    assert [(one.node, one.knob, one.value, one.lease_s) for one in first] == [
+    assert [(order.node, order.knob, order.value, order.lease_s) for order in first] == [
         ("web1", "php_fpm.max_children", 16, LEASE_S)
     ]
     assert orders.due(wanted, 101.0) == []
     assert len(orders.due(wanted, 100.0 + LEASE_S / 3)) == 1, "again, long before the lease ends"
-    assert [one.value for one in orders.due({"web1": {"php_fpm.max_children": 8}}, 112.0)] == [8]
-    assert [one.value for one in orders.due({}, 113.0)] == ["baseline"]
+    assert [order.value for order in orders.due({"web1": {"php_fpm.max_children": 8}}, 112.0)] == [8]
+    assert [order.value for order in orders.due({}, 113.0)] == ["baseline"]
     assert orders.due({}, 114.0) == []
 
 
@@ -58,7 +58,7 @@ def test_it_turns_all_three_knobs_of_real_servers_and_turns_them_back(
         decide, orders = WebServerOnly(), Orders("wsengine-only")
         control.controller.send_together(orders.due(decide(look(100.0, "interference")).knobs, 100.0))
         wait_for(lambda: len(control.controller.changes) == len(KNOBS), "a Change of each knob")
-        changed = {one.what: (one.before, one.after, one.applied) for one in control.controller.changes}
+        changed = {change.what: (change.before, change.after, change.applied) for change in control.controller.changes}
         assert changed == {name: (*values, True) for name, values in KNOBS.items()}
         wait_for(lambda: fpm.children() == KNOBS["php_fpm.max_children"][1], "as many children")
         assert apache.number("ParentServerMPMGeneration") == 1, "one graceful restart for both of Apache's"

@@ -116,7 +116,7 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
             before = site.monitors[host.name]
             with Turn(site, Disturbance(1, kind, 2.0, 0.0, 0.0), host, time.monotonic()) as turn:
                 eventually(f"the end of {kind}", lambda turn=turn: turn.over, 60.0)
-            eventually(f"all serve after {kind}", lambda: all(site.serves(one) for one in lab.hosts), 60.0)
+            eventually(f"all serve after {kind}", lambda: all(site.serves(host) for host in lab.hosts), 60.0)
             lab.check()
             assert (site.monitors[host.name] is not before) == (kind == "start")
         assert lab.balancer.snapshot().weight == {"host1": 100, "host2": 100}

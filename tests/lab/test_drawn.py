@@ -33,11 +33,11 @@ def test_a_drawn_scenario_is_the_same_for_the_same_seed_and_can_be_run(seed: int
     scenario = in_lab.drawn(seed, number)
     assert scenario == in_lab.named(f"random-{seed}-{number}")
     assert scenario.neighbours
-    for one in scenario.neighbours:
-        assert 0.0 <= one.begin_s < one.end_s <= scenario.seconds
-        assert one.lost in in_lab.TAKEN[one.kind]
+    for neighbour in scenario.neighbours:
+        assert 0.0 <= neighbour.begin_s < neighbour.end_s <= scenario.seconds
+        assert neighbour.lost in in_lab.TAKEN[neighbour.kind]
     for host in scenario.hosts:
-        mine = [one for one in scenario.neighbours if one.host == host]
+        mine = [neighbour for neighbour in scenario.neighbours if neighbour.host == host]
         assert all(a.end_s <= b.begin_s for a, b in itertools.pairwise(mine)), "one at a time beside a host"
 
 
@@ -59,7 +59,7 @@ def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
     flooded = in_lab.named("two+flood@30")
     assert flooded is not None
     assert flooded.load == 0.3
-    assert {(one.kind, one.lost) for one in flooded.neighbours} == {("flood", None)}
+    assert {(neighbour.kind, neighbour.lost) for neighbour in flooded.neighbours} == {("flood", None)}
     assert flooded.hosts == usual.hosts
     for unknown in ("two@", "two@0", "two@100", "nothing@30", "two+nothing", "nothing+cpu"):
         assert in_lab.named(unknown) is None
@@ -67,11 +67,11 @@ def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
 
 def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) -> None:
     first = drawn.run(tmp_path, 3, 2, PLAYERS, shipped(), print)
-    assert [one.number for one in first] == [0, 1]
+    assert [scenario.number for scenario in first] == [0, 1]
     with (tmp_path / drawn.DATA).open("a") as file:
         file.write('{"number": 2, "cut')
     again = drawn.run(tmp_path, 3, 3, PLAYERS, shipped(), print)
-    assert [one.number for one in again] == [0, 1, 2]
+    assert [scenario.number for scenario in again] == [0, 1, 2]
     assert again[:2] == first
     assert drawn.read(tmp_path, 4, 3, PLAYERS) == [], "of another seed"
     assert drawn.read(tmp_path, 3, 3, (*PLAYERS, "knapsack")) == [], "by others"
@@ -83,7 +83,7 @@ def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) ->
     assert (found["asked"], found["played"], found["seed"]) == (5, 3, 3)
     assert found["players"]["leastconn"]["p95_ms"]["median"] == 1.0
     assert found["players"]["leastconn"]["p95_ms"]["worse"] == 0
-    ratios = [one["ratio"]["second_means_median_ms"] for one in found["worst"]["static"]]
+    ratios = [row["ratio"]["second_means_median_ms"] for row in found["worst"]["static"]]
     assert ratios == sorted(ratios, reverse=True)
     assert len(drawn.tables(found, ("static",))) == 2
 

@@ -29,9 +29,11 @@ from slackwater_lab.experiment.scenarios import SCENARIOS
 from tests.support.comparison_files import FACTS, HERE, recorded, row, rows
 
 
-def left(found: Sequence[Measured], scenarios: Sequence[str], here: Block, variants: Sequence[str] = ()) -> list[Piece]:
+def left(
+    measured: Sequence[Measured], scenarios: Sequence[str], here: Block, variants: Sequence[str] = ()
+) -> list[Piece]:
     """What is left of the evaluation."""
-    return blocks.left(found, question(), here, question().only(scenarios, variants))
+    return blocks.left(measured, question(), here, question().only(scenarios, variants))
 
 
 def test_every_scenario_and_policy_is_in_it() -> None:
@@ -153,7 +155,7 @@ def test_a_stop_in_the_middle_loses_nothing(tmp_path: Path, bench: Bench) -> Non
     with pytest.raises(Stopped):
         measure(tmp_path, *run)
     data = tmp_path / "data.jsonl"
-    assert [one.variant for one in measured.read(data)] == [variant for _, variant, _ in bench.ran[:2]]
+    assert [run.variant for run in measured.read(data)] == [variant for _, variant, _ in bench.ran[:2]]
     assert "2 of 5 rounds" not in (tmp_path / "page.md").read_text()
     with data.open("a") as file:  # the machine stopped while it wrote a line
         file.write('{"v":1,"begun":"20')
@@ -161,8 +163,8 @@ def test_a_stop_in_the_middle_loses_nothing(tmp_path: Path, bench: Bench) -> Non
     assert "everything is measured" in measure(tmp_path, *run)
     found = measured.read(data)
     assert len(found) == 8
-    assert {(one.round, one.variant) for one in found} == set(itertools.product((1, 2), VARIANTS["all"]))
-    rates = [{one.rate_rps for one in found if one.round == number} for number in (1, 2)]
+    assert {(run.round, run.variant) for run in found} == set(itertools.product((1, 2), VARIANTS["all"]))
+    rates = [{run.rate_rps for run in found if run.round == number} for number in (1, 2)]
     assert rates == [{550.0}, {250.0}], "a block that goes on keeps its load, the next one has today's"
     assert set(bench.folders) == {tmp_path / "out" / f"cgroup-all-{number}" for number in (1, 2)}
     ran = len(bench.ran)
@@ -252,7 +254,7 @@ BEST = "each scenario against its best peer: mean, p95, p99"
 
 def everything(ours: float) -> list[Measured]:
     times = {"leastconn": 2.0, "slackwater-lc": ours, "outlier": 1.5}
-    return [one for name in SCENARIOS for one in rows(name, times)]
+    return [run for name in SCENARIOS for run in rows(name, times)]
 
 
 def test_a_clear_win_is_reached() -> None:
@@ -270,20 +272,20 @@ def test_as_good_as_stock_is_no_better_and_worse_than_the_best_peer() -> None:
 
 
 def test_one_clear_loss_is_enough() -> None:
-    found = [one for one in everything(1.0) if one.scenario != "long"]
+    found = [run for run in everything(1.0) if run.scenario != "long"]
     found += rows("long", {"leastconn": 1.0, "slackwater-lc": 1.5})
     assert states(found)[STOCK] == "NOT reached"
     assert states(found)[BETTER] == "reached", "it is none of those"
 
 
 def test_too_little_data_decides_nothing_and_a_wide_interval_is_not_sure() -> None:
-    found = [one for one in everything(1.0) if (one.scenario, one.round) != ("two", 5)]
+    found = [run for run in everything(1.0) if (run.scenario, run.round) != ("two", 5)]
     assert (states(found)[STOCK], states(found)[BETTER]) == ("not measured yet",) * 2
     line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.what == STOCK)
     assert line.found == "sure: 54 of 54 figures; of 5 rounds: `two` 4"
     wide = rows("all", {"leastconn": 1.0})
     wide += [row("all", "slackwater-lc", number, times) for number, times in enumerate((1, 1, 1, 1, 3), start=1)]
-    found = [one for one in everything(1.0) if one.scenario != "all"] + wide
+    found = [run for run in everything(1.0) if run.scenario != "all"] + wide
     line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.what == STOCK)
     assert line.word == "NOT reached"
     assert line.found.startswith("not sure: `all` mean ")
@@ -297,12 +299,12 @@ def test_runs_of_different_blocks_are_not_compared() -> None:
 
 def test_near_the_oracle_counts_the_better_one_by_balance() -> None:
     times = {"slackwater": 1.2, "slackwater-lc": 1.08, "oracle-split": 1.0, "oracle-split-lc": 1.0}
-    found = [one for name in ("one", "two", "two-dokuwiki") for one in rows(name, times | {"oracle-lc": 0.9})]
+    found = [run for name in ("one", "two", "two-dokuwiki") for run in rows(name, times | {"oracle-lc": 0.9})]
     words = states(found)
     assert words["`two`, roundrobin, against the oracle: mean, p95"] == "NOT reached"
     assert words["`two`, leastconn, against the oracle: mean, p95"] == "NOT reached", "1.2 times the one that drains"
     assert words["`one`, roundrobin, against the oracle: p99"] == "reached"
-    found = [one for one in found if one.variant != "oracle-lc"]
+    found = [run for run in found if run.variant != "oracle-lc"]
     words = states(found)
     assert words["`two-dokuwiki`, leastconn, against the oracle: mean, p95"] == "reached"
     assert words["`one`, leastconn, against the oracle: p99"] == "reached"

@@ -16,8 +16,8 @@ OPTIONS = [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
 """Capacity, which is the cost too."""
 
 
-def of_capacity(one: float, loads: Floats) -> Floats:
-    return np.full(loads.shape, one)
+def of_capacity(load: float, loads: Floats) -> Floats:
+    return np.full(loads.shape, load)
 
 
 def test_a_load_that_is_known_costs_the_cheapest_option_of_each_second() -> None:

@@ -25,7 +25,7 @@ def test_static_meets_the_target_at_the_knee_and_the_slowest_configuration_does_
 
 def test_our_policy_saves_and_keeps_the_target_in_a_short_trace() -> None:
     load = heimdall.trace(2)
-    static, ours = (heimdall.run(one, OF, 1, load) for one in (Static(OF), Slackwater(OF, heimdall.TARGET_MS)))
+    static, ours = (heimdall.run(policy, OF, 1, load) for policy in (Static(OF), Slackwater(OF, heimdall.TARGET_MS)))
     assert ours.watts.mean() < static.watts.mean()
     assert ours.guarantee_percent >= 80.0
     assert heimdall.bound_w(OF, load) < ours.watts.mean()
@@ -34,7 +34,7 @@ def test_our_policy_saves_and_keeps_the_target_in_a_short_trace() -> None:
 def test_the_table_has_a_row_for_each_policy() -> None:
     rows = {name: heimdall_table.ROWS[name] for name in ("static", "heracles", "slackwater")}
     figures = heimdall_table.compare([1], "a72", step_s=1, rows=rows)
-    assert {one.policy for one in figures if one.case == "alone"} == {"bound", *rows}
+    assert {figure.policy for figure in figures if figure.case == "alone"} == {"bound", *rows}
 
 
 def made() -> Rows:

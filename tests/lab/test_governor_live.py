@@ -60,8 +60,8 @@ def test_in_an_open_loop_requests_are_due_while_none_is_answered() -> None:
         assert load.lost == 0
         assert load.oldest_s() == 0.0
     assert len(load.answers) == waiting
-    assert [one.due_s for one in load.answers] == sorted(one.due_s for one in load.answers)
-    assert all(one.good for one in load.answers)
+    assert [answer.due_s for answer in load.answers] == sorted(answer.due_s for answer in load.answers)
+    assert all(answer.good for answer in load.answers)
 
 
 def test_in_a_closed_loop_a_connection_waits_for_its_answer() -> None:
@@ -75,7 +75,7 @@ def test_in_a_closed_loop_a_connection_waits_for_its_answer() -> None:
         assert load.lost == 1
         server.may.put(False)
         load.finish(WITHIN_S)
-        assert [one.good for one in load.answers] == [False], "a lost connection is an error"
+        assert [answer.good for answer in load.answers] == [False], "a lost connection is an error"
 
 
 class Prompt(Client):
@@ -131,14 +131,14 @@ def events(tmp_path: Path) -> Iterator[tuple[HotEvents, Path]]:
     assert not place.exists()
 
 
-def next_events(found: HotEvents, count: int) -> list[HotEvent]:
+def next_events(events: HotEvents, count: int) -> list[HotEvent]:
     """Waits until so many came."""
     seen: list[HotEvent] = []
     done = threading.Event()
     timer = threading.Timer(WITHIN_S, done.set)
     timer.start()
     while len(seen) < count and not done.is_set():
-        seen += found.drain()
+        seen += events.drain()
         done.wait(0.01)
     timer.cancel()
     return seen
@@ -150,7 +150,7 @@ def test_a_core_is_in_the_hot_function_until_its_last_request_leaves(events: tup
     with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
         first.connect(str(place))
         first.sendall(b"begin search\n")
-        assert [(one.core, one.entered) for one in next_events(found, 1)] == [(core, True)]
+        assert [(event.core, event.entered) for event in next_events(found, 1)] == [(core, True)]
         second.connect(str(place))
         second.sendall(b"begin search\nend search\n")
         second.sendall(b"begin search\nbegin rank\n")

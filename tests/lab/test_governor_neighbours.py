@@ -25,20 +25,20 @@ def test_a_policy_without_the_verdict_has_the_same_neighbour() -> None:
 
 
 def test_seconds_beside_the_neighbour() -> None:
-    assert [second for second, there in enumerate(ONE.beside(30)) if there] == list(range(10, 21))
+    assert [second for second, is_there in enumerate(ONE.beside(30)) if is_there] == list(range(10, 21))
 
 
 def test_episodes_are_those_of_the_seed_and_do_not_overlap() -> None:
     found = neighbour(1, 600.0).episodes
     assert found == neighbour(1, 600.0).episodes
     assert found != neighbour(2, 600.0).episodes
-    assert all(one.end_s + PAUSE_S[0] <= other.begin_s for one, other in pairwise(found))
-    assert all(STAY_S[0] <= one.end_s - one.begin_s <= STAY_S[1] for one in found)
+    assert all(episode.end_s + PAUSE_S[0] <= other.begin_s for episode, other in pairwise(found))
+    assert all(STAY_S[0] <= episode.end_s - episode.begin_s <= STAY_S[1] for episode in found)
 
 
 def test_the_table_has_a_row_for_each_policy() -> None:
     names = ("static", "heracles", "slackwater", BLIND)
     figures = neighbours.compare([1], "a72", step_s=4, rows={name: neighbours.ROWS[name] for name in names})
-    assert {one.policy for one in figures} == {*names, "bound"}
-    claims = [one for one in figures if one.reached() is not None]
-    assert [(one.policy, one.measure, one.least) for one in claims] == [("slackwater", "guarantee %", 97.0)]
+    assert {figure.policy for figure in figures} == {*names, "bound"}
+    claims = [figure for figure in figures if figure.reached() is not None]
+    assert [(claim.policy, claim.measure, claim.least) for claim in claims] == [("slackwater", "guarantee %", 97.0)]

@@ -46,7 +46,7 @@ def test_each_policy_makes_a_plan(policy: str) -> None:
 def test_the_command_writes_the_steps() -> None:
     done = CliRunner().invoke(governor, [*WORDS, "--load", "10,100", "--step-s", "3", "--json", "-"])
     assert done.exit_code == 0, done.output
-    assert [one["rps"] for one in json.loads(done.output)["steps"]] == [10.0, 100.0]
+    assert [step["rps"] for step in json.loads(done.output)["steps"]] == [10.0, 100.0]
 
 
 @pytest.mark.parametrize(

@@ -74,5 +74,5 @@ def test_erlang_c_has_its_textbook_values() -> None:
 
 def test_the_quantiles_of_mmc_belong_to_its_mean() -> None:
     quantiles = (np.arange(100_000) + 0.5) / 100_000
-    waits = [mmc_wait_quantile_s(3, 2.4, 1.0, float(one)) for one in quantiles]
+    waits = [mmc_wait_quantile_s(3, 2.4, 1.0, float(quantile)) for quantile in quantiles]
     assert np.mean(waits) == pytest.approx(mmc_wait_s(3, 2.4, 1.0), rel=1e-3)

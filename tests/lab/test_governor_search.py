@@ -41,8 +41,8 @@ def test_a_request_is_answered_with_its_last_task_and_each_task_has_its_events()
     done = server.run(1.5, (1.0, 1.0, 0.5))
     assert sum(done.busy_s) == pytest.approx(2.0 + done.busy_s[2] / 2), "at half the clock, twice the time"
     assert len(done.answered_s) == 2
-    assert [one.entered for one in done.events].count(True) == 10
-    assert [one.entered for one in done.events].count(False) == 10
+    assert [event.entered for event in done.events].count(True) == 10
+    assert [event.entered for event in done.events].count(False) == 10
     assert done.oldest_s == 0.0
 
 
@@ -50,7 +50,7 @@ def test_a_task_keeps_its_work_over_intervals_and_clocks() -> None:
     server = once(cores=2, clients=1, shards=1, work_s=1.0)
     first = server.run(0.5, (1.0, 1.0))
     assert first.oldest_s == pytest.approx(0.4)
-    assert [one.entered for one in first.events] == [True]
+    assert [event.entered for event in first.events] == [True]
     second = server.run(3.0, (0.25, 0.25))
     assert second.answered_s == [pytest.approx(0.4 + 0.6 / 0.25)]
     assert second.awake_s == pytest.approx(0.6 / 0.25)
@@ -85,7 +85,7 @@ def test_hurry_up_speeds_a_long_task_up() -> None:
     server = SearchServer(12, 1, 1, lambda _, now_s: (NEVER if now_s else 0.12, 1.0))
     action, clocks = policy.start(), []
     for number in range(1, 27):
-        done = server.run(0.05, [one / OF.max_mhz for one in action.clocks_mhz])
+        done = server.run(0.05, [clock_mhz / OF.max_mhz for clock_mhz in action.clocks_mhz])
         action = policy.decide(seen(number * 0.05, done, 0.0, 0.05))
         clocks.append(action.clocks_mhz[0])
     assert clocks == [1000.0] * 2 + [2000.0] * 9 + [2600.0] * 13 + [1000.0] * 2, "0.45 s after 0.12 s; done at 1.24 s"
@@ -99,6 +99,10 @@ def test_requests_are_the_same_for_all_policies() -> None:
 
 def test_the_table_has_a_row_for_each_policy_and_case() -> None:
     figures = hurry_up.compare([1], "a72", seconds=30.0)
-    assert {one.policy for one in figures} == set(hurry_up.POLICIES)
-    assert len({one.case for one in figures}) == 6
-    assert {one.policy for one in figures if one.case == "3x, low"} == {"linux ondemand", "hurry-up", "slackwater"}
+    assert {figure.policy for figure in figures} == set(hurry_up.POLICIES)
+    assert len({figure.case for figure in figures}) == 6
+    assert {figure.policy for figure in figures if figure.case == "3x, low"} == {
+        "linux ondemand",
+        "hurry-up",
+        "slackwater",
+    }

@@ -92,7 +92,7 @@ def test_two_polls_are_never_less_than_two_periods_apart() -> None:
     policy = Fixed(Configuration(8, 2400.0))
     table = pareto.Table("a72")
     table.run(policy, pareto.loads(1)["step"])
-    assert all(later - one >= 0.2 for one, later in zip(policy.times_s, policy.times_s[2:], strict=False))
+    assert all(later - earlier >= 0.2 for earlier, later in zip(policy.times_s, policy.times_s[2:], strict=False))
 
 
 @pytest.mark.parametrize("curve", list(CURVES))
@@ -126,8 +126,8 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, monkeypatch: pytest.M
     assert done.exit_code == 0, done.output
     found = json.loads(file.read_text())
     assert found["table"] == "pareto"
-    assert {one["policy"] for one in found["figures"]} == {"static", "bound", "pareto", "slackwater"}
-    claimed = [one for one in found["figures"] if one["reached"] is not None]
+    assert {figure["policy"] for figure in found["figures"]} == {"static", "bound", "pareto", "slackwater"}
+    claimed = [figure for figure in found["figures"] if figure["reached"] is not None]
     assert f"of {len(claimed)} claims reached" in done.output
 
 
@@ -144,5 +144,5 @@ def test_each_run_is_told_before_it_begins(name: str, monkeypatch: pytest.Monkey
 
     with pytest.raises(KeyboardInterrupt):
         TABLES[name]((1, 2), "a72", stop_at_the_second)
-    assert [one.removeprefix(told[0].removesuffix("run 1 of 2")) for one in told] == ["run 1 of 2", "run 2 of 2"]
+    assert [line.removeprefix(told[0].removesuffix("run 1 of 2")) for line in told] == ["run 1 of 2", "run 2 of 2"]
     assert told[0].startswith(f"{name}: ")

@@ -51,7 +51,7 @@ def test_without_an_answer_there_are_no_times() -> None:
 def history(*rows: tuple[float, int, int, int]) -> list[Snapshot]:
     """Rows of (time, weight of a, requests of a, requests of b)."""
     up = {"a": "UP", "b": "UP"}
-    return [Snapshot(at, {"a": weight, "b": 100}, {"a": a, "b": b}, up) for at, weight, a, b in rows]
+    return [Snapshot(at_s, {"a": weight, "b": 100}, {"a": a, "b": b}, up) for at_s, weight, a, b in rows]
 
 
 def test_the_first_reduction_after_an_instant_is_found_whatever_came_before() -> None:

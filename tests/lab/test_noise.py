@@ -117,7 +117,7 @@ def test_several_wait_for_each_other_and_begin_at_the_same_moment(maker: str) ->
     waiting = [
         prepare(maker, name, "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[]) for name in ("host1", "host2", "host3")
     ]
-    assert all(is_alive(one.process.pid) for one in waiting)
+    assert all(is_alive(prepared.process.pid) for prepared in waiting)
     noises = begin(waiting)
     try:
         assert [noise.host for noise in noises] == ["host1", "host2", "host3"]
@@ -139,4 +139,4 @@ def test_when_one_of_several_cannot_begin_none_goes_on(maker: str) -> None:
     waiting.append(prepare(maker, "b", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=["/no/such"]))
     with pytest.raises(LabError, match="did not begin in b"):
         begin(waiting)
-    assert not any(is_alive(one.process.pid) for one in waiting)
+    assert not any(is_alive(prepared.process.pid) for prepared in waiting)

@@ -58,7 +58,7 @@ def test_the_command_measures_hosts_with_and_without_monitors(tmp_path: Path) ->
     assert "round 1 of 1, without" in done.stderr
     result = json.loads(file.read_text())
     assert [row["variant"] for row in result["rows"]] == [WITHOUT, WITH, CAPTURE]
-    assert all(one["requests"] > 0 and one["request_cpu_ms"] > 0 for one in result["runs"])
+    assert all(run["requests"] > 0 and run["request_cpu_ms"] > 0 for run in result["runs"])
     assert 0 < result["rows"][1]["monitor_share"] < 1
     assert "of the hosts' CPU" in done.stderr
     assert 0 < result["rows"][0]["cpu_share"] <= 1.05

@@ -35,9 +35,9 @@ def test_noises_never_overlap_and_end_within_the_recording(seed: int) -> None:
     noises = a_plan(seed).noises
     assert noises[0].begin_s >= 12.0
     assert noises[-1].end_s <= 300.0
-    for one, following in itertools.pairwise(noises):
-        assert 3.0 <= one.end_s - one.begin_s <= 5.01
-        assert following.begin_s - one.end_s >= 4.49
+    for noise, following in itertools.pairwise(noises):
+        assert 3.0 <= noise.end_s - noise.begin_s <= 5.01
+        assert following.begin_s - noise.end_s >= 4.49
 
 
 @pytest.mark.parametrize("overload", [False, True])
@@ -52,7 +52,7 @@ def test_the_load_lasts_as_long_as_the_recording(seed: int, overload: bool) -> N
 @pytest.mark.parametrize("seed", range(20))
 def test_the_pool_is_overloaded_exactly_while_the_plan_says_so(seed: int) -> None:
     script = a_plan(seed, overload=True)
-    overloads = [(one.begin_s, one.end_s) for one in script.disturbances]
+    overloads = [(disturbance.begin_s, disturbance.end_s) for disturbance in script.disturbances]
     assert overloads
     at = 0.0
     for level in script.levels:
@@ -61,7 +61,7 @@ def test_the_pool_is_overloaded_exactly_while_the_plan_says_so(seed: int) -> Non
         assert (level.share > 1.0) == meant
         at += level.seconds
     for first, last in overloads:
-        assert not any(one.begin_s < last and first < one.end_s for one in script.noises)
+        assert not any(noise.begin_s < last and first < noise.end_s for noise in script.noises)
 
 
 def test_without_kinds_it_is_calm() -> None:
@@ -69,7 +69,7 @@ def test_without_kinds_it_is_calm() -> None:
 
 
 def test_kinds_come_equally_often() -> None:
-    counts = Counter(one.kind for one in a_plan(kinds=("llcprobe", "cpu", "disk")).noises)
+    counts = Counter(noise.kind for noise in a_plan(kinds=("llcprobe", "cpu", "disk")).noises)
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
@@ -78,11 +78,12 @@ def test_kinds_come_equally_often() -> None:
 def test_disturbances_take_turns_and_never_overlap(seed: int, kinds: tuple[str, ...]) -> None:
     script = a_plan(seed, kinds=kinds, disturbances=DISTURBANCES)
     assert bool(script.noises) == bool(kinds)
-    assert {one.kind for one in script.disturbances} <= set(DISTURBANCES)
-    for one in script.disturbances:
-        assert (one.host is not None) == (one.kind in OF_ONE_NODE), "a node, or the whole pool"
+    assert {disturbance.kind for disturbance in script.disturbances} <= set(DISTURBANCES)
+    for disturbance in script.disturbances:
+        assert (disturbance.host is not None) == (disturbance.kind in OF_ONE_NODE), "a node, or the whole pool"
     turns = sorted(
-        [(one.begin_s, one.end_s) for one in script.noises] + [(one.begin_s, one.end_s) for one in script.disturbances]
+        [(noise.begin_s, noise.end_s) for noise in script.noises]
+        + [(disturbance.begin_s, disturbance.end_s) for disturbance in script.disturbances]
     )
     for (_, end_s), (begin_s, _) in itertools.pairwise(turns):
         assert begin_s - end_s >= 4.49
@@ -96,8 +97,8 @@ def test_a_flash_crowd_is_a_load_that_the_pool_can_carry() -> None:
 
 
 def test_weights_move_only_when_asked_for() -> None:
-    assert {one.server_weight for one in a_plan().noises} == {100}
-    moved = {one.server_weight for seed in range(5) for one in a_plan(seed, drain=True).noises}
+    assert {noise.server_weight for noise in a_plan().noises} == {100}
+    moved = {noise.server_weight for seed in range(5) for noise in a_plan(seed, drain=True).noises}
     assert moved == set(DRAIN_WEIGHTS)
 
 

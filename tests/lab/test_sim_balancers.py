@@ -20,20 +20,22 @@ from slackwater_lab.sim.balancers.table import BALANCERS
 from slackwater_lab.sim.balancers.traefik_least_time import TraefikLeastTime
 
 ALL = pytest.mark.parametrize("name", BALANCERS)
-FEEL_TIME = pytest.mark.parametrize("name", [name for name, one in BALANCERS.items() if not one.takes_weights])
+FEEL_TIME = pytest.mark.parametrize(
+    "name", [name for name, algorithm in BALANCERS.items() if not algorithm.takes_weights]
+)
 
 
 def made(name: str, *weights: int, seed: int = 1) -> Balancer:
     return BALANCERS[name](len(weights), np.array(weights), np.random.default_rng(seed))
 
 
-def picked(one: Balancer, count: int) -> list[int]:
+def picked(balancer: Balancer, count: int) -> list[int]:
     """Requests without an answer meanwhile."""
-    first = sum(one.requests)
-    return [one.pick(first + number, 0.0) for number in range(count)]
+    first = sum(balancer.requests)
+    return [balancer.pick(first + number, 0.0) for number in range(count)]
 
 
-def served(one: Balancer, took_s: list[float], requests: int, gap_s: float, seed: int = 1) -> list[int]:
+def served(balancer: Balancer, took_s: list[float], requests: int, gap_s: float, seed: int = 1) -> list[int]:
     """How many requests each server got, coming at random, when a server takes so long for one on average."""
     dice = np.random.default_rng(seed)
     flying: list[tuple[float, int]] = []
@@ -42,10 +44,10 @@ def served(one: Balancer, took_s: list[float], requests: int, gap_s: float, seed
         now_s += float(dice.exponential(gap_s))
         while flying and flying[0][0] <= now_s:
             ended_s, done = heapq.heappop(flying)
-            one.answered(done, ended_s)
-        mean_s = took_s[one.pick(request, now_s)]
+            balancer.answered(done, ended_s)
+        mean_s = took_s[balancer.pick(request, now_s)]
         heapq.heappush(flying, (now_s + float(dice.gamma(4.0, mean_s / 4.0)), request))
-    return one.requests
+    return balancer.requests
 
 
 @pytest.mark.parametrize("name", [name for name in BALANCERS if name != "knapsack"])
@@ -132,9 +134,9 @@ def test_leastconn_takes_an_idle_server_first_whatever_its_weight_but_not_at_wei
     assert one.choose(0.0) == 0
 
 
-def share_of(one: Balancer, in_flight: list[int], server: int) -> float:
-    one.in_flight = in_flight
-    return [one.choose(0.0) for _ in range(400)].count(server) / 400
+def share_of(balancer: Balancer, in_flight: list[int], server: int) -> float:
+    balancer.in_flight = in_flight
+    return [balancer.choose(0.0) for _ in range(400)].count(server) / 400
 
 
 def test_random2_draws_by_weight_and_takes_the_less_loaded_of_the_two() -> None:

@@ -19,9 +19,9 @@ def back_s(
 ) -> list[float]:
     """`moves`: when, which balancer, and the weight that it gives the first server."""
     score = Score(SETUP, episodes)
-    for at, balancer, weight in moves:
-        score.advance(at)
-        score.moved(balancer, 0, weight, at)
+    for at_s, balancer, weight in moves:
+        score.advance(at_s)
+        score.moved(balancer, 0, weight, at_s)
     score.advance(SETUP.end_s)
     return score.back_s(SETUP.end_s)
 

@@ -27,7 +27,9 @@ def test_mm1_ps_has_the_mean_and_the_variance_of_theory() -> None:
     run = Simulation(replace(ONE, seconds=1500.0), "static", None)
     felt = run.run().felt
     assert felt["mean_ms"] == pytest.approx(1e3 / (100.0 - 70.0), rel=0.05)
-    took = np.array([end - run._began[one] for one, end in run._ended.items() if run._began[one] > WARM_UP_S])
+    took = np.array(
+        [end - run._began[request] for request, end in run._ended.items() if run._began[request] > WARM_UP_S]
+    )
     # Variance over squared mean of the sojourn time in M/M/1-PS: (2 + u)/(2 - u), Coffman, Muntz and Trotter 1970.
     assert took.var() / took.mean() ** 2 == pytest.approx((2 + 0.7) / (2 - 0.7), rel=0.15)
 
@@ -57,9 +59,9 @@ def test_a_request_takes_its_work_over_the_idle_share(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(run.servers[0], "add", noted)
     run.run()
-    done = [one for one in run._ended if run._began[one] > WARM_UP_S]
-    costs = np.array([work[one] for one in done])
-    took = np.array([run._ended[one] - run._began[one] for one in done])
+    done = [request for request in run._ended if run._began[request] > WARM_UP_S]
+    costs = np.array([work[request] for request in done])
+    took = np.array([run._ended[request] - run._began[request] for request in done])
     for low, high in ((0.0, 0.5), (0.5, 1.5), (1.5, 8.0)):
         some = (costs > low / 100.0) & (costs <= high / 100.0)
         assert took[some].mean() == pytest.approx(costs[some].mean() / 0.5, rel=0.08)
@@ -173,8 +175,8 @@ def test_who_comes_to_a_processor_that_a_neighbour_has_waits_for_a_slice_and_nob
     still = simulate(replace(waiting, noisy=0.0), "static", None).felt
     assert still["p50_ms"] == pytest.approx(4.0), "the work of one request"
 
-    def mean_of(one: Setup) -> float:
-        found = simulate(one, "oracle", None).felt["mean_ms"]
+    def mean_of(changed: Setup) -> float:
+        found = simulate(changed, "oracle", None).felt["mean_ms"]
         assert found is not None
         return found
 

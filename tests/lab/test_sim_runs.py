@@ -66,10 +66,10 @@ def have_the_first_node_lie(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def tick(self: control.Detecting, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
         verdicts = judges(self, now_s, samples)
-        for one in verdicts:
-            if one.node == "s0" and now_s > WARM_UP_S:
+        for verdict in verdicts:
+            if verdict.node == "s0" and now_s > WARM_UP_S:
                 claim = {"severity": 0.8, "capacity_rps": 50.0, "capacity_stderr_rps": 7.0, "probability": 0.99}
-                self.latest.put(msgspec.structs.replace(one, state="interference", **claim), now_s)
+                self.latest.put(msgspec.structs.replace(verdict, state="interference", **claim), now_s)
         return verdicts
 
     monkeypatch.setattr(control.Detecting, "tick", tick)
@@ -106,7 +106,9 @@ def have_the_second_node_claim_to_be_slow(monkeypatch: pytest.MonkeyPatch) -> No
         )
 
     def tick(self: control.Detecting, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
-        return judges(self, now_s, [slow(one) if one.node == "s1" and now_s > WARM_UP_S else one for one in samples])
+        return judges(
+            self, now_s, [slow(sample) if sample.node == "s1" and now_s > WARM_UP_S else sample for sample in samples]
+        )
 
     monkeypatch.setattr(control.Detecting, "tick", tick)
 
@@ -212,7 +214,7 @@ def test_only_weights_of_haproxys_algorithms_are_driven() -> None:
         requests.simulate(replace(SMALL, balance="peak-ewma"), "slackwater", shipped())
 
 
-@pytest.mark.parametrize("balance", sorted(name for name, one in BALANCERS.items() if one.takes_weights))
+@pytest.mark.parametrize("balance", sorted(name for name, algorithm in BALANCERS.items() if algorithm.takes_weights))
 def test_what_haproxy_calls_an_algorithm_is_known(balance: str) -> None:
     assert weights_mean(BALANCERS[balance].shown_as) in ("share", "draws", "concurrency")
 
@@ -243,10 +245,10 @@ def test_a_setting_out_of_range_is_refused_by_name(name: str, value: object) -> 
 
 def test_episodes_take_the_share_of_time_that_was_asked_for() -> None:
     found = coming_and_going(np.random.default_rng(1), 400, 0.0, 1000.0, 0.2, 20.0, 0.8)
-    assert sum(one.end_s - one.begin_s for one in found) / (400 * 1000.0) == pytest.approx(0.2, rel=0.05)
-    assert np.mean([one.end_s - one.begin_s for one in found if one.begin_s > 0 and one.end_s < 1000]) == pytest.approx(
-        20.0, rel=0.1
-    )
+    assert sum(episode.end_s - episode.begin_s for episode in found) / (400 * 1000.0) == pytest.approx(0.2, rel=0.05)
+    assert np.mean(
+        [episode.end_s - episode.begin_s for episode in found if episode.begin_s > 0 and episode.end_s < 1000]
+    ) == pytest.approx(20.0, rel=0.1)
 
 
 def test_a_timeline_shows_who_changed_on_the_way() -> None:
@@ -265,8 +267,8 @@ def test_the_score_counts_answers_misses_false_alarms_and_turns_apart() -> None:
     score.moved(0, 0, 0, 40.5)
     score.advance(41.0)
     score.moved(0, 2, 50, 42.0)
-    for weight, at in ((2, 46.0), (0, 46.5), (10, 47.0)):
-        score.moved(0, 0, weight, at)
+    for weight, at_s in ((2, 46.0), (0, 46.5), (10, 47.0)):
+        score.moved(0, 0, weight, at_s)
     score.advance(50.0)
     found = score.outcome(setup, "x", requests.simulate(SMALL, "static", shipped()).felt)
     assert found.detection_s == [pytest.approx(0.5)]

@@ -70,7 +70,9 @@ def measure(scenario: Scenario, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     noisy = named(f"one+{scenario.noise}@{scenario.load:.0%}".removesuffix("%"))
     assert noisy is not None
-    noisy = replace(noisy, seconds=SECONDS, neighbours=tuple(replace(one, end_s=SECONDS) for one in noisy.neighbours))
+    noisy = replace(
+        noisy, seconds=SECONDS, neighbours=tuple(replace(neighbour, end_s=SECONDS) for neighbour in noisy.neighbours)
+    )
     for policy in ("static", "slackwater"):
         with Lab(LabSettings(app=scenario.app), print) as lab:
             found.setdefault("rate_rps", round(scenario.load * capacity_rps(lab), 1))
@@ -94,7 +96,7 @@ def estimated(scenario: Scenario, folder: Path) -> tuple[float | None, str]:
     settings = load_settings(folder / f"{scenario.name}.toml")
     pool = settings.the_pool(POOL)
     with Journal.open(folder / f"{scenario.name}.sqlite", read_only=True) as journal:
-        found = [one for one in episodes(journal, POOL, 0.0) if one.node == NOISY]
+        found = [episode for episode in episodes(journal, POOL, 0.0) if episode.node == NOISY]
         if not found:
             return None, "no episode was found"
         story = with_changes(journal, found[0], pool.servers)

@@ -46,9 +46,13 @@ def test_a_neighbour_takes_the_weight_and_its_end_gives_it_back(stage: Stage) ->
     stage.back()
     assert stage.controller.journal is not None
     made = stage.controller.journal.changes(POOL, 1000, begin_unix_s)
-    moves = [int(one.after or 0) for one in made if (one.what, one.target, one.applied) == ("weight", stage.name, True)]
+    moves = [
+        int(change.after or 0)
+        for change in made
+        if (change.what, change.target, change.applied) == ("weight", stage.name, True)
+    ]
     assert min(moves) < REDUCED, "the reduction is in the journal"
-    assert all(one.why and one.by for one in made)
+    assert all(change.why and change.by for change in made)
     assert moves[0] == BASE_WEIGHT, "newest first: the way back ends at the baseline"
 
 

@@ -50,7 +50,7 @@ def test_a_stream_begins_its_next_run_when_the_last_ones_time_is_over() -> None:
         assert third.wait(60.0)
         stream.check()
         found = stream.finish()
-    assert found.due_mono_s.tolist() == [one.begin_mono_s for one in begun]
+    assert found.due_mono_s.tolist() == [load.begin_mono_s for load in begun]
     assert all(step >= 0.02 for step in np.diff(found.due_mono_s))
 
 

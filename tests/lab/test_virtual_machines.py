@@ -42,6 +42,8 @@ def test_a_neighbour_of_a_virtual_machine_is_found_and_its_server_relieved_until
             stage.load.stop()
         assert stage.load.failed == []
         assert stage.controller.journal is not None
-        (sample,) = (one for node, one in stage.controller.journal.latest_samples(POOL).items() if node == stage.name)
+        (sample,) = (
+            sample for node, sample in stage.controller.journal.latest_samples(POOL).items() if node == stage.name
+        )
         assert sample.cpu is not None
         assert sample.cpu.scope == "system", "the monitor measures the machine that it is in"

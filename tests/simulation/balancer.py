@@ -54,7 +54,7 @@ class Connection(Balancer):
         shown = Snapshot(
             balance="roundrobin",
             weights_mean="share",
-            servers=[Server(name=name, weight=at, configured=BASELINE) for name, at in haproxy.weights.items()],
+            servers=[Server(name=name, weight=weight, configured=BASELINE) for name, weight in haproxy.weights.items()],
             pid=haproxy.pid,
             uptime_s=int(haproxy.world.now_s - haproxy.started_s),
         )

@@ -146,7 +146,7 @@ class Machine:
         return machine.Process("lb", space, pid, lambda pid: pid not in self.running)
 
     def end(self, process: Process) -> None:
-        for pid in [pid for pid, one in self.running.items() if one is process]:
+        for pid in [pid for pid, running_process in self.running.items() if running_process is process]:
             del self.running[pid]
 
 

@@ -77,10 +77,10 @@ class Broker:
 
     def publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
         """To everybody who listens."""
-        self.subscriptions = [one for one in self.subscriptions if one.process.is_alive]
-        for one in self.subscriptions:
-            if subject.startswith(one.prefix):
-                self.deliver(one, subject, payload, headers)
+        self.subscriptions = [subscription for subscription in self.subscriptions if subscription.process.is_alive]
+        for subscription in self.subscriptions:
+            if subject.startswith(subscription.prefix):
+                self.deliver(subscription, subject, payload, headers)
 
     def deliver(self, to: Subscription, subject: str, payload: bytes, headers: dict[str, str]) -> None:
         self.pass_on(to.link, False, lambda: to.receive(subject, payload, headers), to.process)
@@ -216,9 +216,9 @@ class SimulatedBus(Bus):
                 future.set_result(json.loads(answer))
 
         def at_broker() -> None:
-            for one in broker.served.get(subject, ()):
-                if one.process.is_alive:
-                    broker.deliver(one, inbox, payload, {})
+            for served in broker.served.get(subject, ()):
+                if served.process.is_alive:
+                    broker.deliver(served, inbox, payload, {})
 
         listening = Subscription(self._process, self._link, inbox, answered)
         broker.subscriptions.append(listening)
@@ -245,4 +245,6 @@ class SimulatedBus(Bus):
 
     async def close(self) -> None:
         broker = self._broker
-        broker.subscriptions = [one for one in broker.subscriptions if one.process is not self._process]
+        broker.subscriptions = [
+            subscription for subscription in broker.subscriptions if subscription.process is not self._process
+        ]

@@ -67,7 +67,7 @@ def search(
     began_s = time.monotonic()
     broken: list[Outcome] = []
     done = 0
-    parts = [(at, min(A_PROCESS, seed + schedules - at)) for at in range(seed, seed + schedules, A_PROCESS)]
+    parts = [(first, min(A_PROCESS, seed + schedules - first)) for first in range(seed, seed + schedules, A_PROCESS)]
     context = multiprocessing.get_context("fork")
     free = context.SimpleQueue()
     ours = sorted(os.sched_getaffinity(0))

@@ -72,8 +72,8 @@ class Takeover:
         world.at(0.0, self._publish_verdicts)
         world.at(0.6, self._set_state, "interference")
         world.at(CALM_S, self._set_state, "calm")
-        for one in self._started:
-            world.at(world.random.random() * 0.8, one.start)
+        for started in self._started:
+            world.at(world.random.random() * 0.8, started.start)
         self._plan_faults()
         world.at(HEALED_S, self._heal)
         while world.now_s < END_S and not self.broken and world.now_s - self._well_since_s < WELL_FOR_S:
@@ -148,7 +148,11 @@ class Takeover:
     def _fault(self) -> None:
         """Something happens to a controller, often to the one that leads, or to all."""
         random = self.world.random
-        leading = [one for one in self.controllers if one.process is not None and one.process is self.holder]
+        leading = [
+            controller
+            for controller in self.controllers
+            if controller.process is not None and controller.process is self.holder
+        ]
         hit = random.choice(leading if leading and random.random() < 0.6 else self.controllers)
         for_s = random.choice((0.3, 1.0, 2.0, 4.0)) * (0.5 + random.random())
         faults: list[tuple[int, Callable[[], None]]] = [
@@ -250,12 +254,12 @@ class Takeover:
     def _heal(self) -> None:
         self.world.tell("world", "all faults are over")
         linked: list[Controller | Node] = [*self.controllers, *self.nodes]
-        for at in linked:
-            self._set_link(at, Link())
-        for one in self._started:
-            if one.process is not None:
-                one.process.at_step = NO_FAULT
-            one.start()
+        for link in linked:
+            self._set_link(link, Link())
+        for started in self._started:
+            if started.process is not None:
+                started.process.at_step = NO_FAULT
+            started.start()
 
     # --- invariants
 
@@ -269,8 +273,10 @@ class Takeover:
         if holder is not self.holder:
             self.world.tell(by.name, "has the lease" if holder else "gives the lease back")
         self.holder, self.renewed_s = holder, self.world.now_s
-        self._led_s.update({one.name: self.world.now_s for one in self.controllers if one.process is by})
-        wrong = {name: one.weight for name, one in (record.baseline or {}).items() if one.weight != BASELINE}
+        self._led_s.update(
+            {controller.name: self.world.now_s for controller in self.controllers if controller.process is by}
+        )
+        wrong = {name: weight.weight for name, weight in (record.baseline or {}).items() if weight.weight != BASELINE}
         if wrong:
             self._break(f"{by.name} takes lowered weights for the baseline: {wrong}")
 
@@ -284,8 +290,8 @@ class Takeover:
 
     def _order_sent(self, by: Process, order: Order) -> None:
         """Only by a second stage whose lbengine leads, or led when its last Cycle came; recorded before."""
-        second = next(one for one in self.second_stages if one.process is by)
-        controller = next(one for one in self.controllers if one.name == second.name)
+        second = next(controller for controller in self.second_stages if controller.process is by)
+        controller = next(controller for controller in self.controllers if controller.name == second.name)
         self.world.tell(by.name, f"orders {order.knob} {order.value} of {order.node}")
         if order.id not in second.records.ids:
             self._break(f"{by.name} sends an Order that it has not recorded")
@@ -301,14 +307,14 @@ class Takeover:
 
     def _was_held_up(self, process: Process) -> bool:
         """It may not know that somebody else leads: then it may still raise weights, as if nobody did."""
-        controller = next(one for one in self.controllers if one.process is process)
+        controller = next(controller for controller in self.controllers if controller.process is process)
         return self.world.now_s - controller.held_up_s < TAKEN_OVER_WITHIN_S
 
     def _look(self) -> None:
         now_s = self.world.now_s
-        for one in self._started:
-            if one.process is not None and one.process.failures:
-                self._break(f"{one.process.name} failed: {one.process.failures[0]!r}")
+        for started in self._started:
+            if started.process is not None and started.process.failures:
+                self._break(f"{started.process.name} failed: {started.process.failures[0]!r}")
         for controller in self.controllers:
             process = controller.process
             if process is not None and process is self.holder:
@@ -328,7 +334,7 @@ class Takeover:
     def _look_for_owner(self) -> None:
         """The lease is renewed, or taken over, while somebody could."""
         now_s = self.world.now_s
-        able = [one for one in self.controllers if now_s - one.well_since_s > TAKEN_OVER_WITHIN_S]
+        able = [controller for controller in self.controllers if now_s - controller.well_since_s > TAKEN_OVER_WITHIN_S]
         if able and now_s - self.renewed_s > TAKEN_OVER_WITHIN_S:
             self._break(f"nobody has renewed the lease for {now_s - self.renewed_s:.1f} s, and {able[0].name} could")
 
@@ -348,7 +354,9 @@ class Takeover:
                 self._without_verdicts_since_s.pop(controller.name, None)
                 continue
             since_s = self._without_verdicts_since_s.setdefault(controller.name, now_s)
-            if now_s - since_s > NOBODY_DECIDES_S and any(at != BASELINE for at in self.haproxy.weights.values()):
+            if now_s - since_s > NOBODY_DECIDES_S and any(
+                weight != BASELINE for weight in self.haproxy.weights.values()
+            ):
                 self._break(f"{process.name} hears nothing for {now_s - since_s:.1f} s, weights {self.haproxy.weights}")
 
     def _look_at_end(self) -> None:
@@ -357,7 +365,7 @@ class Takeover:
 
     def _not_well(self) -> Iterator[str]:
         """What must not be at the end."""
-        leading = [one.name for one in self.controllers if one.owner == "ours"]
+        leading = [controller.name for controller in self.controllers if controller.owner == "ours"]
         if len(leading) != 1:
             yield f"at the end these lead: {', '.join(leading) or 'nobody'}"
         if any(weight != BASELINE for weight in self.haproxy.weights.values()):

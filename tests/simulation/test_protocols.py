@@ -46,7 +46,7 @@ def test_a_seed_gives_the_same_story_in_every_process() -> None:
     outcome = run_one(3)
     done = subprocess.run([*COMMAND, "--seed", "3", "--story", "--json"], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)["story"]
-    told = [(one["time_s"], one["who"], one["what"]) for one in told if not one["what"].startswith("logs: ")]
+    told = [(entry["time_s"], entry["who"], entry["what"]) for entry in told if not entry["what"].startswith("logs: ")]
     assert told == [(round(time_s, 6), who, what) for time_s, who, what in outcome.story]
     assert len(told) > 5
     assert run_one(4).story != outcome.story

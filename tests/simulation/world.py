@@ -263,7 +263,7 @@ class Process(asyncio.AbstractEventLoop):
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks.append(task)
         if len(self._tasks) > 64:
-            self._tasks = [one for one in self._tasks if not one.done()]
+            self._tasks = [task for task in self._tasks if not task.done()]
         return task
 
     def run_in_executor(  # type: ignore[override]
