@@ -15,6 +15,7 @@ from slackwater.lbengine.decision.loads import Load, capacities
 from slackwater.lbengine.decision.room import Room
 from slackwater.lbengine.decision.split import LAWS, split, step_of
 from slackwater.lbengine.laws.grain import grain
+from tests.support.coarse_weights import a_step_more_is_no_better
 from tests.support.examples import examples
 from tests.support.pool_shown import snapshot
 
@@ -200,11 +201,8 @@ def test_after_no_law_the_others_are_over_the_threshold(
     most = max(u_threshold, total / math.fsum(capacity), filled(weights, slow)) + room.OVER + 1e-9
     if filled(weights, [not reduce for reduce in slow]) > most:
         step = 1 if balance != "wrr" else grain([load.baseline for load in loads])
-        a_step_more = [
-            min(weight + step, load.baseline) if load.reduce else weight
-            for weight, load in zip(weights, loads, strict=True)
-        ]
-        assert filled(a_step_more, every) >= filled(weights, every) - 1e-9, "the weights are coarse"
+        baselines = [load.baseline for load in loads]
+        assert a_step_more_is_no_better(weights, baselines, slow, step, lambda trial: filled(trial, every))
 
 
 def test_with_coarse_weights_the_slow_server_keeps_too_much_rather_than_too_little() -> None:
