@@ -47,7 +47,7 @@ class Remembering(click.Command):
 
 @click.command(
     cls=Remembering,
-    epilog="Example: slackwater lab simulate --servers 10 --servers 100 --noisy 0.1 --noisy 0.3 --json out.json",
+    epilog="Example: slackwater lab simulate --servers 10 --servers 20 --noisy 0.1 --noisy 0.3 --json out.json",
 )
 @click.option(
     "--servers", multiple=True, type=click.IntRange(2, 200), help="Number of servers; repeatable.  [default: 10]"
@@ -72,19 +72,8 @@ class Remembering(click.Command):
     "--episode", "episode_s", type=float, default=30.0, show_default=True, help="Mean length in s; 0: for ever."
 )
 @click.option("--seconds", type=float, default=120.0, show_default=True, help="Measured time, after 30 s of warm-up.")
-@click.option("--period", "period_s", type=float, default=0.2, show_default=True, help="Seconds between Samples.")
-@click.option("--delay", "delays", multiple=True, type=float, help="Of Samples, in s; repeatable.  [default: 0.02]")
-@click.option("--loss", "losses", multiple=True, type=float, help="Share of lost Samples; repeatable.  [default: 0]")
 @click.option(
     "--capacity", "capacity_rps", type=float, default=250.0, show_default=True, help="Requests/s of a server."
-)
-@click.option("--spread", type=float, default=0.0, show_default=True, help="Of capacities: deviation over mean.")
-@click.option("--cost-cv2", type=float, default=1.0, show_default=True, help="Of requests' cost: variance over mean².")
-@click.option(
-    "--clients", type=click.IntRange(0), default=0, show_default=True, help="Clients of a closed loop; 0: open loop."
-)
-@click.option(
-    "--quota", "quota_cores", type=float, default=0.0, show_default=True, help="Cores of each server's cgroup; 0: none."
 )
 @click.option("--random", "drawn", type=click.IntRange(1), help="Number of scenarios drawn from --seed.")
 @click.option(
@@ -104,8 +93,6 @@ def simulate(
     balancers: tuple[int, ...],
     loads: tuple[float, ...],
     noisy: tuple[float, ...],
-    delays: tuple[float, ...],
-    losses: tuple[float, ...],
     json_file: str | None,
     drawn: int | None,
     players: tuple[str, ...],
@@ -133,15 +120,17 @@ def simulate(
         return
     if players or folder is not None or minutes is not None:
         raise click.UsageError("--player, --out and --minutes are of drawn scenarios: expected --random with them")
-    runs = list(
-        itertools.product(
-            servers or (10,), balancers or (1,), loads or (0.5,), noisy or (0.1,), delays or (0.02,), losses or (0.0,)
-        )
+    combined = itertools.product(
+        servers or (10,),
+        balancers or (1,),
+        loads or (0.5,),
+        noisy or (0.1,),
+        policies or ("static", "slackwater", "oracle"),
     )
-    plans = []
-    for count, lbs, load, share, delay_s, loss in runs:
-        setup = Setup(servers=count, balancers=lbs, load=load, noisy=share, delay_s=delay_s, loss=loss, **given)
-        plans += [(setup, policy) for policy in policies or ("static", "slackwater", "oracle")]
+    plans = [
+        (Setup(servers=count, balancers=count_of_balancers, load=load, noisy=share, **given), policy)
+        for count, count_of_balancers, load, share, policy in combined
+    ]
     outcomes = []
     began = time.monotonic()
     for number, (setup, policy) in enumerate(plans, start=1):
