@@ -130,8 +130,8 @@ def test_cells_compare_round_by_round_with_intervals() -> None:
     ours = found["slackwater"]
     assert ours["rounds"] == 5
     assert ours["p99_ms"]["low"] < ours["p99_ms"]["value"] < ours["p99_ms"]["high"]
-    assert ours["change"]["static"]["p99_ms"]["value"] == pytest.approx(-0.75, abs=0.01)
-    assert ours["change"]["leastconn"]["second_means_median_ms"]["value"] == pytest.approx(-0.5, abs=0.02)
+    assert ours["ratio"]["static"]["p99_ms"]["value"] == pytest.approx(0.25, abs=0.01)
+    assert ours["ratio"]["leastconn"]["second_means_median_ms"]["value"] == pytest.approx(0.5, abs=0.02)
     assert (ours["answers_s"]["value"], ours["answered"]) == (0.4, 5)
     assert (found["static"]["answers_s"], found["static"]["answered"]) == (None, 0)
 
@@ -139,7 +139,7 @@ def test_cells_compare_round_by_round_with_intervals() -> None:
 def test_only_rounds_that_both_have_are_compared() -> None:
     mine = [run for run in measured_rounds() if run.variant == "static" or run.round > 2]
     found = {cell["policy"]: cell for cell in results.cells(mine)}
-    assert found["slackwater"]["change"]["static"]["p99_ms"]["count"] == 3
+    assert found["slackwater"]["ratio"]["static"]["p99_ms"]["count"] == 3
 
 
 def test_a_comparison_cut_short_is_marked_so_everywhere(tmp_path: Path) -> None:

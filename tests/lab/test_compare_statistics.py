@@ -50,25 +50,22 @@ def test_values_that_are_all_alike_have_an_interval_of_no_width() -> None:
     assert statistics.median([2.0] * 6) == statistics.Estimate(2.0, 2.0, 2.0, 6)
 
 
-def test_a_change_is_found_in_pairs_although_the_rounds_differ_more() -> None:
+def test_a_ratio_is_found_in_pairs_although_the_rounds_differ_more() -> None:
     dice = np.random.default_rng(3)
     theirs = dice.lognormal(3.0, 1.0, 60)
     ours = theirs * 0.5 * dice.normal(1.0, 0.02, 60)
-    found = statistics.change(ours.tolist(), theirs.tolist())
+    found = statistics.ratio(zip(ours.tolist(), theirs.tolist(), strict=True))
     assert found is not None
-    assert found.value == pytest.approx(-0.5, abs=0.05)
+    assert found.value == pytest.approx(0.5, abs=0.05)
     assert found.low is not None
     assert found.high is not None
     assert found.high - found.low < 0.2, "the rounds' own spread, a factor of e, is taken out by the pairs"
 
 
-def test_a_change_needs_pairs_and_something_to_compare_with() -> None:
-    with pytest.raises(ValueError, match="pairs of rounds: got 1 and 2"):
-        statistics.change([1.0], [1.0, 2.0])
-    assert statistics.change([], []) is None
-    assert statistics.change([1.0], [0.0]) is None
-    one = statistics.change([1.0, math.nan], [4.0, 9.0])
-    assert one == statistics.Estimate(-0.75, None, None, 1)
+def test_a_ratio_needs_pairs_of_positive_values() -> None:
+    assert statistics.ratio([]) is None
+    assert statistics.ratio([(1.0, 0.0), (None, 2.0)]) is None
+    assert statistics.ratio([(1.0, 4.0), (math.nan, 9.0)]) == statistics.Estimate(pytest.approx(0.25), None, None, 1)
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:

@@ -120,12 +120,11 @@ def test_the_command_refuses_what_is_drawn_and_what_is_missing(tmp_path: Path) -
 
 
 def test_the_worst_of_a_comparison_are_shown_first() -> None:
-    def cell(scenario: str, change: float) -> dict[str, object]:
-        estimate = {"value": change}
-        change_of = {"leastconn": {"second_means_median_ms": estimate}}
-        return {"scenario": scenario, "policy": "slackwater", "change": change_of}
+    def cell(scenario: str, ratio: float) -> dict[str, object]:
+        ratios = {"leastconn": {"second_means_median_ms": {"value": ratio}}}
+        return {"scenario": scenario, "policy": "slackwater", "ratio": ratios}
 
-    table = worst([cell("a", -0.1), cell("b", 0.4), {**cell("c", 9.0), "policy": "other"}], "slackwater")
+    table = worst([cell("a", 0.9), cell("b", 1.4), {**cell("c", 9.0), "policy": "other"}], "slackwater")
     assert list(table.columns[0].cells) == ["b", "a"]
     assert list(table.columns[1].cells) == ["+40%", "-10%"]
     assert table.title == "slackwater, 2 scenarios: 1 worse and 0 better by more than 10%"

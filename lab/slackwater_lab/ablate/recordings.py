@@ -176,7 +176,6 @@ def _row(name: str, played: Sequence[Judged], whole: Sequence[Judged]) -> Row:
     mechanism = DETECTOR.get(name)
     delays = [delay for judgement in played for delay in judgement.delays_s]
     pairs = list(zip(delays, (delay for judgement in whole for delay in judgement.delays_s), strict=True))
-    both = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     known = [delay for delay in delays if delay is not None]
     false, verdicts = (
         sum(judgement.false_episodes for judgement in played),
@@ -191,7 +190,7 @@ def _row(name: str, played: Sequence[Judged], whole: Sequence[Judged]) -> Row:
         missed_interval=scores.share_interval(len(delays) - len(known), len(delays)),
         delay_median_s=_quantile(known, 0.5),
         delay_p95_s=_quantile(known, 0.95),
-        delay=ratio([ours for ours, _ in both], [theirs for _, theirs in both]) if both else None,
+        delay=ratio(pairs),
         unfelt_found=sum(judgement.unfelt_found for judgement in played),
         again=sum(judgement.again for judgement in played),
         false_episodes=false,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slackwater_lab.compare import statistics
-from slackwater_lab.compare.results import of
+from slackwater_lab.compare.results import of, versus
 from slackwater_lab.compare.statistics import Estimate
 from slackwater_lab.experiment.scenarios import SCENARIOS
 
@@ -124,7 +124,7 @@ def of_lab(runs: Runs) -> list[Goal]:
 
 def against(runs: Runs, scenario: str, ours: str, others: Iterable[str], measure: str) -> Against:
     """A figure of ours against the best other: among those measured most often, that with the highest ratio."""
-    ratios = {other: _versus(runs, scenario, ours, other, measure) for other in others}
+    ratios = {other: versus(runs, scenario, ours, other, measure) for other in others}
     known = {other: ratio for other, ratio in ratios.items() if ratio is not None}
     if not known:
         return Against(scenario, MEASURES[measure], "-", None)
@@ -133,24 +133,10 @@ def against(runs: Runs, scenario: str, ours: str, others: Iterable[str], measure
     return Against(scenario, MEASURES[measure], best, known[best])
 
 
-def _versus(runs: Runs, scenario: str, ours: str, other: str, measure: str) -> Estimate | None:
-    """A figure of ours as a multiple of another's, over the rounds that have both."""
-    our_runs, other_runs = of(runs, scenario, ours), of(runs, scenario, other)
-    return _ratio(
-        (our_runs[number]["loud"][measure], other_runs[number]["loud"][measure])
-        for number in our_runs.keys() & other_runs
-    )
-
-
-def _ratio(pairs: Iterable[tuple[float | None, float | None]]) -> Estimate | None:
-    complete = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return statistics.ratio([a for a, _ in complete], [b for _, b in complete])
-
-
 def _against_calm(runs: Runs, variant: str) -> Estimate | None:
     """The p99 beside the neighbour as a multiple of the p99 before it."""
     own_runs = of(runs, "one", variant).values()
-    return _ratio((run["loud"]["p99_ms"], run["calm"]["p99_ms"]) for run in own_runs)
+    return statistics.ratio((run["loud"]["p99_ms"], run["calm"]["p99_ms"]) for run in own_runs)
 
 
 def _each_figure(runs: Runs, scenario: str, others: Iterable[str]) -> list[Against]:

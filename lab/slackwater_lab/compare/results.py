@@ -10,7 +10,7 @@ from typing import Any
 
 from slackwater_lab.cluster.hosts import hosts
 from slackwater_lab.compare.measured import Measured, as_runs
-from slackwater_lab.compare.statistics import Estimate, change, median
+from slackwater_lab.compare.statistics import Estimate, median, ratio
 from slackwater_lab.experiment import latency
 from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import TIMES, figures
@@ -51,7 +51,7 @@ def answers(recorded: Recorded) -> dict[str, Any]:
 
 
 def cells(measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Scenario x policy, for JSON: medians over rounds with intervals, and changes against every other policy."""
+    """Scenario x policy, for JSON: medians over rounds with intervals, and ratios to every other policy."""
     runs = as_runs(measured)
     scenarios, policies = (list(dict.fromkeys(run[key] for run in runs)) for key in ("scenario", "policy"))
     result = []
@@ -66,7 +66,7 @@ def cells(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in own.values())
         calm = [run["calm"]["p95_ms"] for run in own.values() if run["calm"]["p95_ms"] is not None]
         cell["calm_p95_ms"] = _as_json(median(calm))
-        cell["change"] = {
+        cell["ratio"] = {
             other: {name: _as_json(versus(runs, scenario, policy, other, name)) for name in TIMES}
             for other in policies
             if other != policy and own.keys() & of(runs, scenario, other).keys()
@@ -81,15 +81,10 @@ def of(runs: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, 
 
 
 def versus(runs: Sequence[dict[str, Any]], scenario: str, policy: str, other: str, measure: str) -> Estimate | None:
-    """The relative difference of two policies in a measure, over the rounds that both have."""
+    """A measure of one policy as a multiple of another's, over the rounds that have both."""
     ours, theirs = of(runs, scenario, policy), of(runs, scenario, other)
-    rounds = [
-        number
-        for number in sorted(ours.keys() & theirs.keys())
-        if ours[number]["loud"][measure] is not None and theirs[number]["loud"][measure] is not None
-    ]
-    mine, others = ([float(side[number]["loud"][measure]) for number in rounds] for side in (ours, theirs))
-    return change(mine, others)
+    rounds = sorted(ours.keys() & theirs.keys())
+    return ratio((ours[number]["loud"][measure], theirs[number]["loud"][measure]) for number in rounds)
 
 
 def _as_json(estimate: Estimate | None) -> dict[str, Any] | None:

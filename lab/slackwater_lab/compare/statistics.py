@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
+
+from slackwater.detector.features.columns import Floats
 
 CONFIDENCE = 0.95
 RESAMPLES = 4999
@@ -38,39 +40,15 @@ def median(values: Sequence[float], seed: int = 1) -> Estimate | None:
     finite = np.asarray([value for value in values if np.isfinite(value)])
     if not len(finite):
         return None
-    low, high = _interval((finite,), lambda sample, axis: np.median(sample, axis=axis), seed, paired=False)
+    low, high = _interval(finite, lambda sample, axis: np.median(sample, axis=axis), seed)
     return Estimate(float(np.median(finite)), low, high, len(finite))
 
 
-def change(ours: Sequence[float], theirs: Sequence[float], seed: int = 1) -> Estimate | None:
-    """The relative difference of the median of `ours` from that of `theirs` (-0.4: 40% less), round by round in pairs.
-
-    Pairs are resampled together, since the same cause makes a round slow for both. None without pairs, or where the
-    median of `theirs` is 0. Raises ValueError when the numbers of rounds differ.
-    """
-    if len(ours) != len(theirs):
-        raise ValueError(f"pairs of rounds: got {len(ours)} and {len(theirs)}")
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if np.isfinite(a) and np.isfinite(b)]
-    if not pairs:
-        return None
-    our_values, their_values = (np.asarray(values) for values in zip(*pairs, strict=True))
-    if np.median(their_values) <= 0.0:
-        return None
-
-    def ratio(a: Any, b: Any, axis: int) -> Any:
-        return np.median(a, axis=axis) / np.median(b, axis=axis) - 1.0
-
-    low, high = _interval((our_values, their_values), ratio, seed, paired=True)
-    return Estimate(float(ratio(our_values, their_values, 0)), low, high, len(our_values))
-
-
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate | None:
-    """How many times `theirs` is `ours`, block by block in pairs: the geometric mean, with Student's interval of the
-    logarithms. Five blocks are enough for it, if what makes them differ multiplies. None without pairs of positive
-    values. Raises ValueError when there are not as many."""
-    if len(ours) != len(theirs):
-        raise ValueError(f"pairs of rounds: got {len(ours)} and {len(theirs)}")
-    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True) if a > 0.0 and b > 0.0]
+def ratio(pairs: Iterable[tuple[float | None, float | None]]) -> Estimate | None:
+    """The ratio of the first value to the second over pairs, such as two variants in each block: its geometric mean,
+    with Student's interval of the logarithms. Five pairs are enough if the causes of their differences multiply. Pairs
+    without two positive values are left out; None where there is no other."""
+    logs = [math.log(a / b) for a, b in pairs if a is not None and b is not None and a > 0.0 and b > 0.0]
     if not logs:
         return None
     middle, low, high = statistics.fmean(logs), None, None
@@ -87,22 +65,21 @@ def geometric_mean(values: Sequence[float], seed: int = 1) -> Estimate | None:
     logs = np.log([value for value in values if value > 0.0])
     if not len(logs):
         return None
-    low, high = _interval((logs,), lambda sample, axis: np.mean(sample, axis=axis), seed, paired=False)
+    low, high = _interval(logs, lambda sample, axis: np.mean(sample, axis=axis), seed)
     middle = math.exp(float(logs.mean()))
     if low is None or high is None:
         return Estimate(middle, None, None, len(logs))
     return Estimate(middle, math.exp(low), math.exp(high), len(logs))
 
 
-def _interval(data: tuple[Any, ...], statistic: Any, seed: int, *, paired: bool) -> tuple[float | None, float | None]:
-    if len(data[0]) < LEAST:
+def _interval(data: Floats, statistic: Any, seed: int) -> tuple[float | None, float | None]:
+    if len(data) < LEAST:
         return None, None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         interval = stats.bootstrap(
-            data,
+            (data,),
             statistic,
-            paired=paired,
             vectorized=True,
             n_resamples=RESAMPLES,
             confidence_level=CONFIDENCE,

@@ -40,16 +40,16 @@ def worst(cells: Sequence[dict[str, Any]], policy: str) -> Table:
     The title counts in how many of all it is much worse, and much better.
     """
     against = {
-        cell["scenario"]: cell["change"][REFERENCE]
+        cell["scenario"]: cell["ratio"][REFERENCE]
         for cell in cells
-        if cell["policy"] == policy and cell["change"].get(REFERENCE, {}).get(DECIDES) is not None
+        if cell["policy"] == policy and cell["ratio"].get(REFERENCE, {}).get(DECIDES) is not None
     }
-    decides = {name: float(change[DECIDES]["value"]) for name, change in against.items()}
+    decides = {name: ratios[DECIDES]["value"] - 1.0 for name, ratios in against.items()}
     order = sorted(decides, key=lambda name: decides[name], reverse=True)
     worse, better = (sum(sign * change > WORSE for change in decides.values()) for sign in (1, -1))
     title = f"{policy}, {len(order)} scenarios: {worse} worse and {better} better by more than {WORSE:.0%}"
     table = Table("scenario", "means/s", "p95", "p99", title=title, box=None)
     for name in order[:WORST]:
-        changes = [against[name].get(key) for key in (DECIDES, "p95_ms", "p99_ms")]
-        table.add_row(name, *("-" if change is None else f"{change['value']:+.0%}" for change in changes))
+        ratios = [against[name].get(key) for key in (DECIDES, "p95_ms", "p99_ms")]
+        table.add_row(name, *("-" if ratio is None else f"{ratio['value'] - 1.0:+.0%}" for ratio in ratios))
     return table

@@ -160,7 +160,7 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     without = by_variant[WITHOUT]
 
     def times(measured: Sequence[dict[str, Any]], key: str) -> dict[str, float | None] | None:
-        estimate = rounds.ratio([run[key] for run in measured], [run[key] for run in without])
+        estimate = rounds.ratio((run[key], alone[key]) for run, alone in zip(measured, without, strict=True))
         return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
     table = []
