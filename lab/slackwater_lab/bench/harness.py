@@ -28,6 +28,7 @@ from slackwater_lab.cluster.paths import LabError, program
 from slackwater_lab.cluster.signal_handlers import handlers
 from slackwater_lab.cluster.spawn import Program
 
+STOP_WITHIN_S = 30.0
 Option = tuple[type, Any, str]
 """Type, default, help text; of type bool: a flag."""
 
@@ -131,12 +132,12 @@ def scratch() -> Iterator[Path]:
 @contextmanager
 def background(folder: Path, name: str, *command: str, env: Mapping[str, str] | None = None) -> Iterator[int]:
     """A program that runs meanwhile; gives its pid. Ends it with SIGTERM; raises LabError when it ended by itself."""
-    program = Program.start(name, command, folder / f"{name}.log", env)
+    running = Program.start(name, command, folder / f"{name}.log", env)
     try:
-        yield program.process.pid
-        program.check()
+        yield running.process.pid
+        running.check()
     finally:
-        program.stop()
+        running.stop(STOP_WITHIN_S)
 
 
 @contextmanager
