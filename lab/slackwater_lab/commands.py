@@ -20,14 +20,13 @@ from slackwater_lab.calm.commands import calm
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.noise import NOISES
 from slackwater_lab.cluster.stress import STRESSORS
-from slackwater_lab.cluster.terminal import console
+from slackwater_lab.cluster.terminal import console, shown
 from slackwater_lab.cluster.traces import down, is_up, state, traces
 from slackwater_lab.compare.balance_commands import balance
 from slackwater_lab.compare.commands import compare
 from slackwater_lab.compare.evaluate_commands import evaluate
 from slackwater_lab.compare.simulate_commands import simulate
 from slackwater_lab.disturb.timetable import DISTURBANCES, timetable
-from slackwater_lab.experiment.steady import shown
 from slackwater_lab.governor.live.commands import governor_policies
 from slackwater_lab.options import cluster_options, json_option, progress, write_json
 from slackwater_lab.stories import second_stage

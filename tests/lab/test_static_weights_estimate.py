@@ -26,11 +26,12 @@ from slackwater_lab.cluster.commit import commit
 from slackwater_lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.load import Demand
+from slackwater_lab.cluster.terminal import shown
 from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import figures
 from slackwater_lab.experiment.recording import Run
 from slackwater_lab.experiment.run import one_run
-from slackwater_lab.experiment.steady import capacity_rps, shown
+from slackwater_lab.experiment.steady import capacity_rps
 from tests.support.real_lab import needs_lab
 
 pytestmark = [

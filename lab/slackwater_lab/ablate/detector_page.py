@@ -8,19 +8,20 @@ from collections.abc import Sequence
 
 from slackwater_lab.ablate.page import TEMPLATES, shown
 from slackwater_lab.ablate.recordings import Judged, Row, rows
+from slackwater_lab.cluster.terminal import shown as figure
 
 
 def cells(row: Row) -> list[str]:
     """A row's figures as text."""
     return [
         f"{row.missed} of {row.felt}",
-        _text(row.delay_median_s),
-        _text(row.delay_p95_s),
+        figure(row.delay_median_s, "g"),
+        figure(row.delay_p95_s, "g"),
         "-" if row.delay is None else shown(row.delay),
         str(row.again),
         str(row.false_episodes),
-        _text(row.back_median_s),
-        _text(row.brier),
+        figure(row.back_median_s, "g"),
+        figure(row.brier, "g"),
         str(row.lines or "-"),
     ]
 
@@ -40,7 +41,3 @@ def page(judgements: Sequence[Judged], places: Sequence[str], data: str, place: 
         rows=rows(judgements),
         cells=cells,
     )
-
-
-def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from slackwater_lab.bench.harness import options, table
+from slackwater_lab.cluster.terminal import shown
 
 OVERHEAD_S = 60.0
 """What each recording takes beside its own length: laying out the lab, starting virtual machines, measuring its
@@ -141,10 +142,6 @@ def train_and_score(folder: Path) -> None:
         call(["slackwater", "detector", "tail", *recordings, "--json"], folder / f"tail-{app}.json")
 
 
-def shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"
-
-
 def per_day_at_most(episodes: int, hours: float) -> float:
     """Upper end of the one-sided 95% confidence interval of a rate per day, for events that are counted (Poisson)."""
     from scipy.stats import chi2
@@ -184,7 +181,7 @@ def kinds(name: str, score: dict[str, Any]) -> list[str]:
 
 
 def delays(noises: dict[str, Any]) -> tuple[str, str]:
-    return shown(noises["detection_delay_median_s"]), shown(noises["detection_delay_p95_s"])
+    return shown(noises["detection_delay_median_s"], "g"), shown(noises["detection_delay_p95_s"], "g")
 
 
 def disturbances(scores: dict[str, Any]) -> list[str]:

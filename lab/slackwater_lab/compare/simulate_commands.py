@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from rich.table import Table
 
 from slackwater_lab.cells import until
-from slackwater_lab.cluster.terminal import console
+from slackwater_lab.cluster.terminal import console, shown
 from slackwater_lab.options import json_option, minutes_option, out_option, progress, write_json
 
 if TYPE_CHECKING:
@@ -198,14 +198,10 @@ def tables(runs: list[dict[str, Any]]) -> list[Table]:
     for number, run in enumerate(runs, start=1):
         setup, users = run["setup"], run["felt"]
         about = [number, run["policy"], *(setup[key] for key in RUN[2:])]
-        times = [_shown(users[key]) for key in ("mean_ms", "p50_ms", "p95_ms", "p99_ms")]
+        times = [shown(users[key]) for key in ("mean_ms", "p50_ms", "p95_ms", "p99_ms")]
         felt.add_row(*map(str, about), *times, f"{users['failed_share']:.2%}")
-        calls = [_shown(run["detection_s"]["p50"], ".2f"), _shown(run["back_s"]["p50"], ".2f")]
+        calls = [shown(run["detection_s"]["p50"], ".2f"), shown(run["back_s"]["p50"], ".2f")]
         calls += [run["missed"], run["false_reductions"]]
         calls += [f"{run['turns_per_server_hour']:.1f}"]
         decided.add_row(str(number), run["policy"], *map(str, calls))
     return [felt, decided]
-
-
-def _shown(value: float | None, form: str = ".1f") -> str:
-    return "-" if value is None else format(value, form)

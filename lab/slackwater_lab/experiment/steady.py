@@ -103,8 +103,3 @@ def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
     for program in matching:
         program.stop(wait_s)
         lab.programs.remove(program)
-
-
-def shown(value: float | None, form: str = ".1f") -> str:
-    """`-` where there is none."""
-    return "-" if value is None else format(value, form)

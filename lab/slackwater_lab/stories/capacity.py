@@ -139,7 +139,7 @@ def run(
                 states.append(state)
                 labels += [] if loud is None else [_label(host, loud)]
                 progress(
-                    f"load {load:.0%}, neighbour {share:.0%} (really {state.taken_in_state:.0%}, {state.taken:.0%}): "
+                    f"load {load:.0%}, neighbour {share:.0%} (measured {state.taken_in_state:.0%}, {state.taken:.0%}): "
                     f"{state.truth_rps:.0f} ± {state.truth_stderr_rps:.0f} requests/s, {state.lost:.0%} lost"
                 )
                 listener.check()

@@ -16,7 +16,7 @@ from slackwater_lab.cluster.controller import Controller
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand, Load
 from slackwater_lab.cluster.noise import Noise
-from slackwater_lab.cluster.terminal import console
+from slackwater_lab.cluster.terminal import console, shown
 from slackwater_lab.experiment.balancer_watch import BalancerWatch, first_at, first_reduction, share
 from slackwater_lab.experiment.measures import Figures, figures
 from slackwater_lab.experiment.steady import (
@@ -25,7 +25,6 @@ from slackwater_lab.experiment.steady import (
     at_baseline,
     capacity_rps,
     default_demand,
-    shown,
     stay,
     wait_for,
 )

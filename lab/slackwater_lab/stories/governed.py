@@ -206,7 +206,11 @@ class GovernorStory:
         """Gives the JSON of the run. Raises LabError."""
         facts = machine.describe(self._lab)
         capacity = capacity_rps(self._lab)
-        self._progress(f"capacity without the governor: {capacity:.0f} requests/s; each host has {self._own[0]}")
+        own = self._own[0]
+        self._progress(
+            f"capacity without the governor: {capacity:.0f} requests/s; each host has {own.cores} cores and a quota of"
+            f" {own.quota_cores:g} cores"
+        )
         make_keys()
         warm = self._lab.load(Demand(rate_rps=PHASES[0][1] * capacity), WARM_UP_S)
         self._controller.start()

@@ -23,9 +23,10 @@ from slackwater_lab.cluster.load import Demand, Stream
 from slackwater_lab.cluster.noise import Noise
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.cluster.retunable import make_keys, start_wsengines
+from slackwater_lab.cluster.terminal import shown
 from slackwater_lab.experiment.measures import Figures, figures
 from slackwater_lab.experiment.retuning import RetuningController
-from slackwater_lab.experiment.steady import WARM_UP_S, at_baseline, shown, stay, wait_for
+from slackwater_lab.experiment.steady import WARM_UP_S, at_baseline, stay, wait_for
 
 CALM_CHILDREN = 2
 CHILDREN = "php_fpm.max_children"

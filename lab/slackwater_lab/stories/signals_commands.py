@@ -10,8 +10,7 @@ from rich.table import Table
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.noise import NOISES
 from slackwater_lab.cluster.stress import STRESSORS
-from slackwater_lab.cluster.terminal import console
-from slackwater_lab.experiment.steady import shown
+from slackwater_lab.cluster.terminal import console, shown
 from slackwater_lab.options import cluster_options, json_option, progress, write_json
 from slackwater_lab.stories import signals as story
 
