@@ -37,7 +37,7 @@ PREPARED_S = 15.0
 POLL_S = 0.02
 
 
-class _What(NamedTuple):
+class _Common(NamedTuple):
     """The common settings of neighbours that come together."""
 
     begin_s: float
@@ -64,8 +64,8 @@ class Neighbours:
         self._lab, self._clock = lab, clock
         self._weights = weights or {}
         self._at_s = math.inf
-        alike = itertools.groupby(sorted(neighbours, key=lambda neighbour: neighbour.begin_s), self._what)
-        self._left = [(what, list(together)) for what, together in alike][::-1]
+        alike = itertools.groupby(sorted(neighbours, key=lambda neighbour: neighbour.begin_s), self._common)
+        self._left = [(common, list(together)) for common, together in alike][::-1]
         self._waiting: deque[tuple[list[Neighbour], PreparedNoise]] = deque()
         self._now: list[tuple[Neighbour, Noise]] = []
         self.past: list[Noise] = []
@@ -76,9 +76,9 @@ class Neighbours:
         """Their times count from then on. `changed` gets the share that is lost now, by host."""
         self._at_s, self._changed = at_mono_s, changed
 
-    def _what(self, neighbour: Neighbour) -> _What:
+    def _common(self, neighbour: Neighbour) -> _Common:
         weight = self._weights.get(neighbour, NEIGHBOUR_WEIGHT)
-        return _What(
+        return _Common(
             neighbour.begin_s,
             neighbour.kind,
             neighbour.intensity,
@@ -108,9 +108,9 @@ class Neighbours:
         while (
             self._left and now_s >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1])
         ):
-            what, together = self._left.pop()
+            common, together = self._left.pop()
             hosts = [self._lab.hosts[neighbour.host] for neighbour in together]
-            prepared = self._lab.prepare_noise(hosts, what.kind, what.intensity, what.seconds, what.weight)
+            prepared = self._lab.prepare_noise(hosts, common.kind, common.intensity, common.seconds, common.weight)
             self._waiting.append((together, prepared))
 
     def _waits_beside(self, together: Sequence[Neighbour]) -> bool:

@@ -66,7 +66,7 @@ class GovernorTest:
 
 
 @dataclass(frozen=True)
-class Has:
+class CpuLimits:
     """A host's cores and quota, as the kernel shows them."""
 
     cores: int
@@ -98,11 +98,11 @@ class GovernedController(Controller):
         self._governor = governor
         self.restart("act")
 
-    def said(self) -> list[Governed]:
+    def reports(self) -> list[Governed]:
         """The governor's last report of each host."""
         if self.journal is None or self._governor == "off":
             return []
-        return [said for said, _ in self.journal.latest_governed(POOL).values()]
+        return [report for report, _ in self.journal.latest_governed(POOL).values()]
 
     def changes(self, since_unix_s: float) -> list[Change]:
         """Changes by the governor and by wsengines since then, the oldest first."""
@@ -123,14 +123,14 @@ class GovernedController(Controller):
 class Watch(Background):
     """Reads the hosts' cores and quotas and the governor's reports ten times a second."""
 
-    def __init__(self, look: Callable[[], list[Has]], controller: GovernedController) -> None:
+    def __init__(self, look: Callable[[], list[CpuLimits]], controller: GovernedController) -> None:
         super().__init__("watch")
         self._look, self._controller = look, controller
-        self.seen: list[tuple[float, list[Has], list[Governed]]] = []
+        self.seen: list[tuple[float, list[CpuLimits], list[Governed]]] = []
 
     def _run(self) -> None:
         while not self._end.wait(LOOK_S):
-            self.seen.append((time.monotonic(), self._look(), self._controller.said()))
+            self.seen.append((time.monotonic(), self._look(), self._controller.reports()))
 
 
 class GovernorStory:
@@ -141,25 +141,25 @@ class GovernorStory:
     ) -> None:
         self._lab, self._test, self._cpusets, self._progress = lab, test, cpusets, progress
         self._controller = GovernedController(lab, test)
-        self._own = self.has()
+        self._own = self.limits()
 
-    def has(self) -> list[Has]:
+    def limits(self) -> list[CpuLimits]:
         """Each host, from the kernel's files."""
-        return [self._has(host, cpuset) for host, cpuset in zip(self._lab.hosts, self._cpusets, strict=True)]
+        return [self._limits_of(host, cpuset) for host, cpuset in zip(self._lab.hosts, self._cpusets, strict=True)]
 
-    def _has(self, host: Host, cpuset: Cpuset) -> Has:
+    def _limits_of(self, host: Host, cpuset: Cpuset) -> CpuLimits:
         cpu = self._lab.cgroups.roots[0] / host.vm
         if self._lab.cgroups.version == 2:
             quota, period = (cpu / "cpu.max").read_text().split()
         else:
             quota, period = ((cpu / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
         cores = count(cpuset.file.read_text())
-        return Has(cores, float(cores) if quota in ("max", "-1") else min(float(cores), int(quota) / int(period)))
+        return CpuLimits(cores, float(cores) if quota in ("max", "-1") else min(float(cores), int(quota) / int(period)))
 
     def _phases(self, capacity: float) -> list[dict[str, Any]]:
         rows = []
         for name, share in PHASES:
-            with Watch(self.has, self._controller) as watch:
+            with Watch(self.limits, self._controller) as watch:
                 load = self._lab.load(Demand(rate_rps=share * capacity), self._test.seconds)
                 self._lab.check()
                 requests = load.finish()
@@ -174,9 +174,9 @@ class GovernorStory:
         settled = figures(requests, requests.due_mono_s, begin_s + SETTLE_S, end_s)
         whole = figures(requests, requests.due_mono_s, begin_s, end_s, requests.lost_count)
         seconds = second_p95s_ms(requests, begin_s, end_s)
-        inside = [(has, said) for at_s, has, said in watch.seen if begin_s + SETTLE_S <= at_s < end_s]
-        had = [host for has, _ in inside for host in has]
-        said = [report for _, several in inside for report in several]
+        inside = [(limits, reports) for at_s, limits, reports in watch.seen if begin_s + SETTLE_S <= at_s < end_s]
+        all_limits = [host for limits, _ in inside for host in limits]
+        all_reports = [report for _, reports in inside for report in reports]
         return {
             "p95_ms": settled["p95_ms"],
             "seconds_within_target": float(np.mean(seconds[:, 1] <= self._test.target_p95_ms))
@@ -185,10 +185,12 @@ class GovernorStory:
             "late": [[int(at_s), round(float(ms), 1)] for at_s, ms in seconds if ms > self._test.target_p95_ms],
             "errors": whole["errors"],
             "requests": whole["requests"],
-            "cores_mean": float(np.mean([host.cores for host in had])),
-            "cpu_cores_mean": float(np.mean([host.quota_cores for host in had])),
+            "cores_mean": float(np.mean([host.cores for host in all_limits])),
+            "cpu_cores_mean": float(np.mean([host.quota_cores for host in all_limits])),
             "last": [asdict(host) for host in inside[-1][0]],
-            "interference_share": float(np.mean([report.interference for report in said])) if said else None,
+            "interference_share": float(np.mean([report.interference for report in all_reports]))
+            if all_reports
+            else None,
         }
 
     def _wait(self, happened: Callable[[], bool], what: str) -> float:
@@ -223,10 +225,10 @@ class GovernorStory:
         changes = [asdict_of(change) for change in self._controller.changes(since_unix_s)]
 
         def is_lowered() -> bool:
-            return all(has != own for has, own in zip(self.has(), self._own, strict=True))
+            return all(limits != own for limits, own in zip(self.limits(), self._own, strict=True))
 
         def is_back() -> bool:
-            return self.has() == self._own
+            return self.limits() == self._own
 
         def killed() -> float:
             self._wait(is_lowered, "less at low load, before the kill")
