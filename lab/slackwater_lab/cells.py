@@ -39,8 +39,8 @@ def _whole_lines(data: bytes) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def read(path: Path, kind: type[L], form: int, what: str) -> list[L]:
-    """A data file's lines, oldest first; none where there is no file. `what` is a line in words.
+def read(path: Path, kind: type[L], form: int, line_name: str) -> list[L]:
+    """A data file's lines, oldest first; none where there is no file. `line_name` is a line in words.
 
     Raises ExperimentError, OSError.
     """
@@ -51,7 +51,7 @@ def read(path: Path, kind: type[L], form: int, what: str) -> list[L]:
         try:
             cell = msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
-            raise ExperimentError(f"{path}, line {number}: not {what}: {error}") from None
+            raise ExperimentError(f"{path}, line {number}: not {line_name}: {error}") from None
         if cell.v != form:
             raise ExperimentError(f"{path}, line {number}: format {cell.v}; this program reads format {form}")
         decoded.append(cell)

@@ -78,7 +78,7 @@ def test_severity_is_all_that_differs() -> None:
     for name, lost in {"one": 0.5, "one-70": 0.7, "one-severe": 0.85}.items():
         scenario = SCENARIOS[name]
         same = [replace(neighbour, lost=0.5) for neighbour in scenario.neighbours]
-        assert replace(scenario, what="", neighbours=tuple(same)) == replace(SCENARIOS["one"], what="")
+        assert replace(scenario, description="", neighbours=tuple(same)) == replace(SCENARIOS["one"], description="")
         assert {neighbour.lost for neighbour in scenario.neighbours} == {lost}
 
 

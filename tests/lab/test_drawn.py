@@ -55,7 +55,7 @@ def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
     assert usual is not None
     assert other is not None
     assert (usual.load, other.load, other.neighbours) == (0.5, 0.3, usual.neighbours)
-    assert other.what == f"{usual.what}, at 30% load"
+    assert other.description == f"{usual.description}, at 30% load"
     flooded = in_lab.named("two+flood@30")
     assert flooded is not None
     assert flooded.load == 0.3

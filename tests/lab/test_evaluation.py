@@ -244,7 +244,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def states(found: list[Measured]) -> dict[str, str]:
-    return {goal.what: goal.word for goal in goals.of_lab(measured.as_runs(found))}
+    return {goal.question: goal.word for goal in goals.of_lab(measured.as_runs(found))}
 
 
 STOCK = "each scenario against stock `leastconn`: mean, p95, p99"
@@ -266,7 +266,7 @@ def test_a_clear_win_is_reached() -> None:
 def test_as_good_as_stock_is_no_better_and_worse_than_the_best_peer() -> None:
     found = states(everything(2.0))
     assert (found[STOCK], found[BETTER], found[BEST]) == ("reached", "NOT reached", "NOT reached")
-    line = next(goal for goal in goals.of_lab(measured.as_runs(everything(2.0))) if goal.what == BEST)
+    line = next(goal for goal in goals.of_lab(measured.as_runs(everything(2.0))) if goal.question == BEST)
     assert "surely not: `one` mean 1.3" in line.found
     assert "`outlier`'s" in line.found
 
@@ -281,12 +281,12 @@ def test_one_clear_loss_is_enough() -> None:
 def test_too_little_data_decides_nothing_and_a_wide_interval_is_not_sure() -> None:
     found = [run for run in everything(1.0) if (run.scenario, run.round) != ("two", 5)]
     assert (states(found)[STOCK], states(found)[BETTER]) == ("not measured yet",) * 2
-    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.what == STOCK)
+    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.question == STOCK)
     assert line.found == "sure: 54 of 54 figures; of 5 rounds: `two` 4"
     wide = rows("all", {"leastconn": 1.0})
     wide += [row("all", "slackwater-lc", number, times) for number, times in enumerate((1, 1, 1, 1, 3), start=1)]
     found = [run for run in everything(1.0) if run.scenario != "all"] + wide
-    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.what == STOCK)
+    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.question == STOCK)
     assert line.word == "NOT reached"
     assert line.found.startswith("not sure: `all` mean ")
 
@@ -314,6 +314,6 @@ def test_near_the_oracle_counts_the_better_one_by_balance() -> None:
 
 def test_what_the_oracle_reaches_against_calm_stands_beside_ours_and_decides_nothing() -> None:
     found = rows("one", {"slackwater-lc": 0.6, "oracle-lc": 2.0})
-    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if "against calm" in goal.what)
+    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if "against calm" in goal.question)
     assert line.word == "reached"
     assert "; `oracle-lc`: p99 " in line.found

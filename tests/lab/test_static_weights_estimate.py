@@ -77,7 +77,7 @@ def measure(scenario: Scenario, folder: Path) -> dict[str, Any]:
     for policy in ("static", "slackwater"):
         with Lab(LabSettings(app=scenario.app), print) as lab:
             found.setdefault("rate_rps", round(scenario.load * capacity_rps(lab), 1))
-            outcome = one_run(lab, Run(1, 1, noisy.what, policy), noisy, Demand(rate_rps=found["rate_rps"]))
+            outcome = one_run(lab, Run(1, 1, noisy.description, policy), noisy, Demand(rate_rps=found["rate_rps"]))
             if policy == "slackwater":
                 keep_journal(folder / f"{scenario.name}.sqlite")
                 (folder / f"{scenario.name}.toml").write_text(CONTROLLER_FILE.read_text())

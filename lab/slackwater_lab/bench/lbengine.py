@@ -251,10 +251,10 @@ def batches(folder: Path, changes: int, rounds: int) -> list[float]:
     return taken_ms
 
 
-def row(what: str, taken_ms: Sequence[float]) -> tuple[str, ...]:
+def row(title: str, taken_ms: Sequence[float]) -> tuple[str, ...]:
     ordered = sorted(taken_ms)
     p99 = f"{ordered[int(0.99 * len(ordered))]:.1f}" if len(ordered) >= ENOUGH else "-"
-    return what, f"{statistics.median(ordered):.1f}", p99, f"{ordered[-1]:.1f}", str(len(ordered))
+    return title, f"{statistics.median(ordered):.1f}", p99, f"{ordered[-1]:.1f}", str(len(ordered))
 
 
 OPTIONS = {

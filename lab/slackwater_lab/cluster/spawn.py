@@ -126,7 +126,7 @@ class Program(Running):
 
 
 def wait_until(
-    happened: Callable[[], bool], what: str, wait_s: float, *, watch: Sequence[Running] = (), poll_s: float = 0.05
+    happened: Callable[[], bool], awaited: str, wait_s: float, *, watch: Sequence[Running] = (), poll_s: float = 0.05
 ) -> float:
     """Waits for an event and gives the seconds it took; raises LabError after `wait_s` or when a program ended."""
     begin = time.monotonic()
@@ -135,6 +135,6 @@ def wait_until(
             watched.check()
         if time.monotonic() - begin > wait_s:
             logs = "".join(f"\n{watched.name} logged:\n  {watched.log_end()}" for watched in watch)
-            raise LabError(f"waited {wait_s:g} s in vain for: {what}{logs}")
+            raise LabError(f"waited {wait_s:g} s in vain for: {awaited}{logs}")
         time.sleep(poll_s)
     return time.monotonic() - begin

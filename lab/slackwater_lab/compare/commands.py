@@ -112,7 +112,7 @@ def _show_tables() -> None:
 
     table = Table("scenario", "what", box=None)
     for name, scenario in SCENARIOS.items():
-        table.add_row(name, scenario.what)
+        table.add_row(name, scenario.description)
     for name, why in ELSEWHERE.items():
         table.add_row(name, f"not run: {why}")
     console().print(table)

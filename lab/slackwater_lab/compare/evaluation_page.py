@@ -80,7 +80,7 @@ def _scenario(name: str, runs: Sequence[Measured]) -> dict[str, Any]:
             rows.append((variant, measured[0].balance, len(measured), cells))
     return {
         "name": name,
-        "what": SCENARIOS[name].what,
+        "description": SCENARIOS[name].description,
         "rows": rows,
         "machines": dict.fromkeys(machine_of(run.machine) for run in runs),
         "commits": dict.fromkeys(run.commit or "not recorded" for run in runs),

@@ -50,7 +50,7 @@ Runs = Sequence[dict[str, Any]]
 class Goal:
     """One line: `reached` is None where it was not measured, or in too few rounds or scenarios."""
 
-    what: str
+    question: str
     goal: str
     found: str
     reached: bool | None
@@ -143,7 +143,7 @@ def _each_figure(runs: Runs, scenario: str, others: Iterable[str]) -> list[Again
     return [against(runs, scenario, OURS, others, measure) for measure in MEASURES]
 
 
-def _none_above(what: str, goal: str, limit: float, figures: Mapping[str, Sequence[Against]]) -> Goal:
+def _none_above(question: str, goal: str, limit: float, figures: Mapping[str, Sequence[Against]]) -> Goal:
     """Reached where the whole interval of each figure in each scenario is at or below the limit."""
     rounds = {name: min(figure.rounds for figure in several) for name, several in figures.items()}
     short = {name: count for name, count in rounds.items() if count < ROUNDS}
@@ -163,10 +163,10 @@ def _none_above(what: str, goal: str, limit: float, figures: Mapping[str, Sequen
         parts.append(f"of {ROUNDS} rounds: {', '.join(counts)}")
     # One figure is enough for a no; a yes takes all of them.
     reached = False if above or unsure else None if short else True
-    return Goal(what, f"{goal}, with {statistics.CONFIDENCE:.0%} confidence", "; ".join(parts), reached)
+    return Goal(question, f"{goal}, with {statistics.CONFIDENCE:.0%} confidence", "; ".join(parts), reached)
 
 
-def _within(what: str, limit: float, figures: Sequence[Against], beside: Sequence[Against] = ()) -> Goal:
+def _within(question: str, limit: float, figures: Sequence[Against], beside: Sequence[Against] = ()) -> Goal:
     """Reached where each figure is at or below the limit; its interval need not be. Figures `beside` are only shown."""
     rounds = min(figure.rounds for figure in figures)
     parts = [str(figure) for figure in (*figures, *beside) if figure.ratio is not None]
@@ -174,4 +174,4 @@ def _within(what: str, limit: float, figures: Sequence[Against], beside: Sequenc
     reached = (
         None if rounds < ROUNDS else all(figure.ratio is not None and figure.ratio.value <= limit for figure in figures)
     )
-    return Goal(what, f"within {limit:g} times", "; ".join(parts), reached)
+    return Goal(question, f"within {limit:g} times", "; ".join(parts), reached)

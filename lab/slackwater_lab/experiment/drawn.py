@@ -32,10 +32,14 @@ def named(name: str) -> Scenario | None:
         return drawn(int(match[1]), int(match[2]))
     if match := AT_LOAD.fullmatch(name):
         usual = named(match[1])
-        return usual and replace(usual, what=f"{usual.what}, at {match[2]}% load", load=int(match[2]) / 100)
+        return usual and replace(
+            usual, description=f"{usual.description}, at {match[2]}% load", load=int(match[2]) / 100
+        )
     if (match := OF_KIND.fullmatch(name)) and (kind := match[2]) in (*NOISES, *STRESSORS):
         usual = named(match[1])
-        return usual and replace(usual, what=f"{usual.what}, by {kind}", neighbours=_by(kind, usual.neighbours))
+        return usual and replace(
+            usual, description=f"{usual.description}, by {kind}", neighbours=_by(kind, usual.neighbours)
+        )
     return SCENARIOS.get(name)
 
 
@@ -53,9 +57,9 @@ def drawn(seed: int, number: int) -> Scenario:
     ]
     load = round(dice.uniform(0.2, 0.8), 2)
     beside = {neighbour.host for neighbour in neighbours}
-    what = f"drawn: {len(neighbours)} episodes beside {len(beside)} of {HOSTS}, {load:.0%} load"
+    description = f"drawn: {len(neighbours)} episodes beside {len(beside)} of {HOSTS}, {load:.0%} load"
     return Scenario(
-        what, tuple(sorted(neighbours, key=lambda neighbour: neighbour.begin_s)), seconds=SECONDS, load=load
+        description, tuple(sorted(neighbours, key=lambda neighbour: neighbour.begin_s)), seconds=SECONDS, load=load
     )
 
 

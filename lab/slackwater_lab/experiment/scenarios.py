@@ -53,7 +53,7 @@ class Surge:
 class Scenario:
     """One line of the table, for a pool of three hosts."""
 
-    what: str
+    description: str
     neighbours: tuple[Neighbour, ...]
     seconds: float = 20.0
     load: float = 0.5

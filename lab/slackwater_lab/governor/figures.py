@@ -9,10 +9,10 @@ from typing import Any
 from slackwater_lab.compare.statistics import median
 
 
-def one_by_one(seeds: Sequence[int], what: str, progress: Callable[[str], None]) -> Iterator[int]:
+def one_by_one(seeds: Sequence[int], title: str, progress: Callable[[str], None]) -> Iterator[int]:
     """The seeds, with a line of progress before each one's run."""
     for number, seed in enumerate(seeds, 1):
-        progress(f"{what}: run {number} of {len(seeds)}")
+        progress(f"{title}: run {number} of {len(seeds)}")
         yield seed
 
 

@@ -193,8 +193,8 @@ class GovernorStory:
             else None,
         }
 
-    def _wait(self, happened: Callable[[], bool], what: str) -> float:
-        return wait_until(happened, what, WITHIN_S, watch=self._lab.programs)
+    def _wait(self, happened: Callable[[], bool], awaited: str) -> float:
+        return wait_until(happened, awaited, WITHIN_S, watch=self._lab.programs)
 
     def _under_load(self, capacity: float, act: Callable[[], float]) -> float:
         """`act` while low load runs."""

@@ -86,10 +86,10 @@ class Round:
         changes = self._controller.knob_changes(self._since_unix_s)
         return all(change.cause in PUT_BACK for change in changes.values())
 
-    def _wait(self, happened: Callable[[], bool], what: str, within_s: float, load: Stream) -> float:
+    def _wait(self, happened: Callable[[], bool], awaited: str, within_s: float, load: Stream) -> float:
         begin_s = time.monotonic()
         if not wait_for(self._lab, happened, within_s, load):
-            raise LabError(f"waited {within_s:g} s in vain for: {what}")
+            raise LabError(f"waited {within_s:g} s in vain for: {awaited}")
         return time.monotonic() - begin_s
 
     def _phase(self, load: Stream) -> tuple[float, float]:

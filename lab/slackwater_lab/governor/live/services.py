@@ -17,7 +17,7 @@ SEARCHES = (1, 1, 2, 2, 4, 8, 16, 48)
 class Service:
     """A service, its requests and its target."""
 
-    what: str
+    description: str
     """Description for people."""
     kind: Literal["memcached", "web"]
     app: str

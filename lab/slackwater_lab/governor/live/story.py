@@ -171,7 +171,7 @@ def run(lab: Lab, test: LiveTest, progress: Callable[[str], None]) -> dict[str, 
         )
         rounds = Rounds(lab, test, place)
         capacity = rounds.capacity_rps()
-        progress(f"{asked.what}: capacity {capacity:.0f} requests/s beside the batch job")
+        progress(f"{asked.description}: capacity {capacity:.0f} requests/s beside the batch job")
         rows = []
         for number in range(1, test.rounds + 1):
             # Each round begins with another policy, so that none is always the first.
@@ -190,7 +190,7 @@ def run(lab: Lab, test: LiveTest, progress: Callable[[str], None]) -> dict[str, 
     return {
         "machine": facts,
         "commit": commit(),
-        "service": asked.what,
+        "service": asked.description,
         "settings": described(test),
         "rounds": rows,
         "summary": [summary(policy, rows) for policy in test.policies],
