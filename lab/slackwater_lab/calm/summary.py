@@ -98,7 +98,7 @@ def reached(whole: Rate) -> str:
 
 
 def summary(minutes: Sequence[Minute]) -> dict[str, Any]:
-    """All of it, for JSON."""
+    """The summary, for JSON."""
     return {
         "decision_commit": minutes[-1].decision_commit if minutes else None,
         "minutes": len(minutes),

@@ -95,7 +95,7 @@ class TwoStageRunner(PolicyRunner):
 
 
 class Orders:
-    """A policy's Orders: each is given, repeated after a third of its lease, and taken back."""
+    """Gives a policy's Orders, repeats each after a third of its lease, and takes them back."""
 
     def __init__(self, by: str) -> None:
         self._by = by

@@ -97,7 +97,7 @@ class PinnedQueues:
         return self._now_s + np.sort(self._random.random(count)) * seconds
 
     def _with_waiting(self, number: int, times_s: Floats) -> tuple[Floats, Floats]:
-        """Those that wait already, and the new ones: when they were sent, and their work."""
+        """Waiting and new requests together: when they were sent, and their work."""
         count = len(times_s)
         if self._cv2 == 1.0:
             work_s = self._random.standard_exponential(count) * self._work_s

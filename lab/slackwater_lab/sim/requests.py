@@ -252,8 +252,8 @@ class Simulation:
         return ended_s, took_s, len(asked) - len(done)
 
     def waited(self) -> tuple[Floats, Floats, int]:
-        """As `answered`, with those that had no answer by the end: they ended then. So a server that answers nothing
-        any more counts as slow, and not as absent."""
+        """As `answered`, with the requests that had no answer by the end, as if they ended then. So a server that
+        answers nothing any more counts as slow."""
         began_s = np.array(self._began)
         asked = np.flatnonzero(began_s >= self.setup.warm_up_s)
         ended_s = np.array([self._ended.get(number, self.setup.end_s) for number in asked.tolist()])

@@ -52,8 +52,8 @@ class Setup:
     machine_cores: int = 0
     """Processors that the servers are spread over in turn; 0: each has its own. With a quota only."""
     slice_ms: float = 0.0
-    """Who comes to a processor and has to wait there waits up to so long: until the scheduler takes it from who has it.
-    With `machine_cores` only."""
+    """Longest wait for a busy processor: the scheduler takes it from its user after this time. Only with
+    `machine_cores`."""
     behind_share: float = 1.0
     """Share of the requests that wait when a neighbour has the processor. The others go first."""
     noisy: float = 0.1

@@ -26,7 +26,7 @@ CALM_SPREAD = 0.02
 LATE_SHARE = 0.7
 """Share of a noisy server's Samples in which the probe waits for a core before it begins."""
 LATEST_MS = (2.0, 30.0)
-"""Its wait then, log-uniform."""
+"""Range of the probe's wait in such a Sample, log-uniform."""
 CALM_LATE_MS = 0.1
 """In calm its delay is exponential with this mean."""
 

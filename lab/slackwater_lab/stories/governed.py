@@ -58,7 +58,7 @@ def knobs(policy: str) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class GovernorTest:
-    """The test; `seconds` is the length of each phase."""
+    """The settings of a test; `seconds` is the length of each phase."""
 
     target_p95_ms: float
     seconds: float
@@ -134,7 +134,7 @@ class Watch(Background):
 
 
 class GovernorStory:
-    """One lab."""
+    """Runs the loads and the two ends in one lab."""
 
     def __init__(
         self, lab: Lab, test: GovernorTest, cpusets: Sequence[Cpuset], progress: Callable[[str], None]
@@ -197,7 +197,7 @@ class GovernorStory:
         return wait_until(happened, awaited, WITHIN_S, watch=self._lab.programs)
 
     def _under_load(self, capacity: float, act: Callable[[], float]) -> float:
-        """`act` while low load runs."""
+        """Runs `act` under low load; gives what it returns, in seconds."""
         load = self._lab.load(Demand(rate_rps=PHASES[0][1] * capacity), 3 * WITHIN_S)
         try:
             return act()
@@ -261,7 +261,7 @@ class GovernorStory:
 
 
 def run(lab: Lab, test: GovernorTest, progress: Callable[[str], None]) -> dict[str, Any]:
-    """All of it. Raises LabError."""
+    """Makes the hosts' cgroups and cpusets, and runs the story; gives its JSON. Raises LabError."""
     with contextlib.ExitStack() as stack:
         cpusets = []
         for host in lab.hosts:
@@ -296,7 +296,7 @@ def second_p95s_ms(requests: Requests, begin_s: float, end_s: float) -> Floats:
 
 
 def sentence(row: dict[str, Any]) -> str:
-    """A phase in a line."""
+    """A phase's figures, for the terminal."""
     within = row["seconds_within_target"]
     return (
         f"{row['phase']}, load {row['load']:.0%}: p95 {row['p95_ms']:.1f} ms, {within:.1%} of the seconds within the"

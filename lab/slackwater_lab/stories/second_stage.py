@@ -195,7 +195,7 @@ def median_ratio(rounds: Sequence[dict[str, Any]]) -> float | None:
 
 
 def sentence(result: dict[str, Any]) -> str:
-    """A round in a few lines."""
+    """A round's figures, for the terminal."""
     p95 = ", ".join(f"{name} {shown(result['phases'][name]['p95_ms'])}" for name in PHASES)
     values = "".join(f"\n  {name}: {value}" for name, value in sorted(result["values"].items()))
     return (

@@ -101,7 +101,7 @@ def serving(lab: Lab, host: Host, kind: str) -> tuple[int, ...]:
 
 
 class Rounds:
-    """A lab whose service and batch job are there."""
+    """The rounds of a lab whose service and batch job run."""
 
     def __init__(self, lab: Lab, test: LiveTest, place: Place) -> None:
         self._lab, self._test, self._place = lab, test, place
@@ -116,7 +116,7 @@ class Rounds:
         return seen.rps
 
     def measured(self, policy: str, capacity_rps: float, seed: int) -> Seen:
-        """A policy through the load. Raises LabError."""
+        """Runs a policy through the load. Raises LabError."""
         return self._phase(policy, tuple(share * capacity_rps for share in LOADS), self._test.step_s, seed)
 
     def _phase(self, policy: str, rates_rps: tuple[float, ...] | None, step_s: float, seed: int) -> Seen:
@@ -226,7 +226,7 @@ def summary(policy: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sentence(row: dict[str, Any]) -> str:
-    """A policy's round in a line."""
+    """The figures of a policy's round, for the terminal."""
     p95, within = (f"{row[name]:.1f}" if row[name] is not None else "-" for name in MEASURES[:3:2])
     return (
         f"round {row['round']}, {row['policy']}: p95 {p95} ms, {within}% of the seconds within the target,"

@@ -128,7 +128,7 @@ class Knapsack(RoundRobin):
             self._solve()
 
     def _solve(self) -> None:
-        """With less lost everywhere, where the servers cannot take all together otherwise."""
+        """Solves for the shares; assumes less lost everywhere where the servers cannot take all requests together."""
         less = 1.0
         while True:
             curves = [
