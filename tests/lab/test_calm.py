@@ -216,7 +216,7 @@ def an_episode(beside: str = NOTHING, state: str = "interference", counts: bool 
 def test_rates_are_of_node_time_that_counts_with_and_without_disturbances() -> None:
     began = [an_episode(), an_episode("deploy"), an_episode(counts=False), an_episode("deploy", "all_slow")]
     found = [a_minute(number, *(began if number == 0 else [])) for number in range(96)]
-    rates = {rate["what"]: rate for rate in summary.rates(found)}
+    rates = {rate["beside"]: rate for rate in summary.rates(found)}
     assert {what: (rate["node_days"], rate["episodes"]) for what, rate in rates.items()} == {
         "all": (4.0, 2),
         "nothing was done": (3.0, 1),

@@ -267,8 +267,8 @@ def test_as_good_as_stock_is_no_better_and_worse_than_the_best_peer() -> None:
     found = states(everything(2.0))
     assert (found[STOCK], found[BETTER], found[BEST]) == ("reached", "NOT reached", "NOT reached")
     line = next(goal for goal in goals.of_lab(measured.as_runs(everything(2.0))) if goal.question == BEST)
-    assert "surely not: `one` mean 1.3" in line.found
-    assert "`outlier`'s" in line.found
+    assert "surely not: `one` mean 1.3" in line.measured
+    assert "`outlier`'s" in line.measured
 
 
 def test_one_clear_loss_is_enough() -> None:
@@ -282,13 +282,13 @@ def test_too_little_data_decides_nothing_and_a_wide_interval_is_not_sure() -> No
     found = [run for run in everything(1.0) if (run.scenario, run.round) != ("two", 5)]
     assert (states(found)[STOCK], states(found)[BETTER]) == ("not measured yet",) * 2
     line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.question == STOCK)
-    assert line.found == "sure: 54 of 54 figures; of 5 rounds: `two` 4"
+    assert line.measured == "sure: 54 of 54 figures; of 5 rounds: `two` 4"
     wide = rows("all", {"leastconn": 1.0})
     wide += [row("all", "slackwater-lc", number, times) for number, times in enumerate((1, 1, 1, 1, 3), start=1)]
     found = [run for run in everything(1.0) if run.scenario != "all"] + wide
     line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.question == STOCK)
     assert line.word == "NOT reached"
-    assert line.found.startswith("not sure: `all` mean ")
+    assert line.measured.startswith("not sure: `all` mean ")
 
 
 def test_runs_of_different_blocks_are_not_compared() -> None:
@@ -316,4 +316,4 @@ def test_what_the_oracle_reaches_against_calm_stands_beside_ours_and_decides_not
     found = rows("one", {"slackwater-lc": 0.6, "oracle-lc": 2.0})
     line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if "against calm" in goal.question)
     assert line.word == "reached"
-    assert "; `oracle-lc`: p99 " in line.found
+    assert "; `oracle-lc`: p99 " in line.measured

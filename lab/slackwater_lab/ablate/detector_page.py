@@ -32,7 +32,7 @@ def page(judgements: Sequence[Judged], places: Sequence[str], data: str, place: 
     words = ["slackwater", "lab", "ablate-detector", *places, "--data", data, "--page", place]
     return TEMPLATES.get_template("ablation-detector.md.jinja").render(
         command=shlex.join(words),
-        found=current,
+        judgements=current,
         others=len(judgements) - len(current),
         recordings=sorted({judgement.recording for judgement in current}),
         commits=Counter(judgement.commit or "not recorded" for judgement in current),

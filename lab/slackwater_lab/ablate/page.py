@@ -32,7 +32,7 @@ def page(lines: Sequence[Line], data: str, place: str) -> str:
             for seed, count in seeds.items()
         ],
         replay=shlex.join(["slackwater", "lab", "ablate", *files, "--replay"]),
-        found=current,
+        lines=current,
         others=len(lines) - len(current),
         commits=Counter(line.commit or "not recorded" for line in current),
         machines=Counter(line.machine for line in current),

@@ -139,7 +139,7 @@ def _show(minutes: Sequence[Minute]) -> None:
         low_high = "-" if row["interval"] is None else "{:g} to {:g}".format(*row["interval"])
         rate = "-" if row["per_node_day"] is None else f"{row['per_node_day']:g}"
         table.add_row(
-            row["what"], str(row["times"] or "-"), f"{row['node_days']:.3f}", str(row["episodes"]), rate, low_high
+            row["beside"], str(row["times"] or "-"), f"{row['node_days']:.3f}", str(row["episodes"]), rate, low_high
         )
     console().print(table)
     click.echo(

@@ -28,7 +28,7 @@ def page(minutes: Sequence[Minute], data: str, place: str) -> str:
         commands=Counter(_command(minute, files) for minute in current),
         example=_example(files),
         replay=shlex.join(["slackwater", "lab", "calm", *files, "--replay"]),
-        found=current,
+        minutes=current,
         others=len(minutes) - len(current),
         total=summary.summary(current),
         word=summary.reached(summary.rates(current)[0]),

@@ -19,7 +19,7 @@ SHARED = ("all_slow", "overload")
 class Rate(TypedDict):
     """Episodes in some node-time, per node-day; `interval` is the exact one of 95%."""
 
-    what: str
+    beside: str
     times: int
     node_days: float
     episodes: int
@@ -56,19 +56,19 @@ def rates(minutes: Sequence[Minute]) -> list[Rate]:
     rows += [(kind, [kind]) for kind in kinds]
     return [
         _rate(
-            what,
+            beside,
             sum(times[kind] for kind in members),
             sum(node_s[kind] for kind in members),
             sum(false[kind] for kind in members),
         )
-        for what, members in rows
+        for beside, members in rows
     ]
 
 
-def _rate(what: str, times: int, node_s: float, count: int) -> Rate:
+def _rate(beside: str, times: int, node_s: float, count: int) -> Rate:
     days = node_s / DAY_S
     return Rate(
-        what=what,
+        beside=beside,
         times=times,
         node_days=round(days, 4),
         episodes=count,

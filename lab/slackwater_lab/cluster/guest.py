@@ -175,10 +175,10 @@ class Guest:
         self._read = bytearray(after)
         return before
 
-    def _failure(self, what: str) -> str:
+    def _failure(self, event: str) -> str:
         """An error text with the end of the guest's output and log."""
         log = qemu.last_lines(self.log.read_text(errors="replace"))
-        return f"the guest {what}, but {bytes(self._read[-2000:])!r}; the end of its log:\n{log}"
+        return f"the guest {event}, but {bytes(self._read[-2000:])!r}; the end of its log:\n{log}"
 
 
 def _serve_files(listener: socket.socket, log: int, wrap: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -196,7 +196,7 @@ class Lab:
 
     def _write_state(self) -> None:
         owner = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
-        what = {
+        state = {
             "owner": owner,
             "settings": asdict(self.settings),
             "url": self.balancer.url,
@@ -205,7 +205,7 @@ class Lab:
             "hosts": {host.name: host.address for host in self.hosts},
         }
         draft = STATE_FILE.with_suffix(".new")
-        draft.write_text(json.dumps(what, indent=2) + "\n")
+        draft.write_text(json.dumps(state, indent=2) + "\n")
         draft.rename(STATE_FILE)
 
     def wait_for_page(self, url: str) -> None:

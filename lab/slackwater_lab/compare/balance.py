@@ -64,7 +64,11 @@ def _ratio(felt: Sequence[Felt], ours: str, theirs: str, key: str) -> Ratio:
 
 def page(measurement: Measurement) -> str:
     """The page of these figures, in Markdown."""
-    return templates("slackwater_lab.compare").get_template("balance.md.jinja").render(found=measurement, shown=_shown)
+    return (
+        templates("slackwater_lab.compare")
+        .get_template("balance.md.jinja")
+        .render(measurement=measurement, shown=_shown)
+    )
 
 
 def _shown(ratio: Ratio) -> str:

@@ -54,12 +54,12 @@ class Question:
 
     def __post_init__(self) -> None:
         policies = dict.fromkeys(chain.from_iterable(self.variants.values()))
-        for names, table, what in ((self.variants, SCENARIOS, "scenario"), (policies, POLICIES, "policy")):
-            known = named if what == "scenario" else POLICIES.get
+        for names, table, kind in ((self.variants, SCENARIOS, "scenario"), (policies, POLICIES, "policy")):
+            known = named if kind == "scenario" else POLICIES.get
             if unknown := [name for name in names if known(name) is None]:
-                raise ExperimentError(f"no {what} `{unknown[0]}`; there are: {', '.join(table)}")
+                raise ExperimentError(f"no {kind} `{unknown[0]}`; there are: {', '.join(table)}")
             if not names:
-                raise ExperimentError(f"expected one {what} at least, got none")
+                raise ExperimentError(f"expected one {kind} at least, got none")
         for chosen in self.variants.values():
             if len(set(chosen)) < len(chosen):
                 raise ExperimentError(f"expected each policy once, got: {', '.join(chosen)}")

@@ -35,7 +35,7 @@ def page(runs: Sequence[Measured], data: str, place: str) -> str:
         .render(
             command=shlex.join(command),
             replay=shlex.join([*command[:3], *command[5:], "--replay"]),
-            found=runs,
+            runs=runs,
             rounds=goals.ROUNDS,
             begun=sorted(run.begun[:10] for run in runs),
             machines=Counter(_machine(run) for run in runs),

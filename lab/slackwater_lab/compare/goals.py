@@ -52,7 +52,7 @@ class Goal:
 
     question: str
     goal: str
-    found: str
+    measured: str
     reached: bool | None
 
     @property

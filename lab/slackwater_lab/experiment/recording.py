@@ -73,9 +73,9 @@ LOOKS = ("at_s", "server", "weight", "requests")
 JUDGED = ("at_s", "server", "state")
 
 
-def path_of(folder: Path, number: int, what: str = "") -> Path:
+def path_of(folder: Path, number: int, table: str = "") -> Path:
     """The file of a run's requests, or of its `weights`, `verdicts` or `samples`."""
-    return folder / RUNS / (f"{number:04d}-{what}.parquet" if what else f"{number:04d}.parquet")
+    return folder / RUNS / (f"{number:04d}-{table}.parquet" if table else f"{number:04d}.parquet")
 
 
 def write(folder: Path, recorded: Recorded) -> None:

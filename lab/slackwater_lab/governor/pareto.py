@@ -236,9 +236,9 @@ def compare(seeds: Sequence[int], curve: str, progress: Callable[[str], None] = 
             energy, batch = (
                 [
                     table.run(make(name, table.hardware), loads(seed)[load])
-                    for seed in one_by_one(seeds, f"pareto: {load}, {name}, {what}", progress)
+                    for seed in one_by_one(seeds, f"pareto: {load}, {name}, {measure}", progress)
                 ]
-                for what, make in (("energy", _energy), ("batch", _batch))
+                for measure, make in (("energy", _energy), ("batch", _batch))
             )
             share = [100.0 * bound[0] / run.watts for run, bound in zip(energy, bounds, strict=True)]
             of_batch = [100.0 * run.batch_percent / bound[1] for run, bound in zip(batch, bounds, strict=True)]

@@ -143,8 +143,8 @@ class Rounds:
         except subprocess.TimeoutExpired:
             raise LabError(f"{policy} on {self._test.service} did not end within {within_s:g} s") from None
         if done.returncode:
-            said = done.stderr.decode(errors="replace")[-800:]
-            raise LabError(f"{policy} on {self._test.service} ended with status {done.returncode}: {said}")
+            log_end = done.stderr.decode(errors="replace")[-800:]
+            raise LabError(f"{policy} on {self._test.service} ended with status {done.returncode}: {log_end}")
         return msgspec.json.decode(done.stdout, type=Seen)
 
 
