@@ -80,11 +80,11 @@ def hang(site: Site, injection: Injection) -> Undo:
 
 
 def _pidfds(pids: list[int]) -> dict[int, int]:
-    found = {}
+    pidfds = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            found[pid] = os.pidfd_open(pid)
-    return found
+            pidfds[pid] = os.pidfd_open(pid)
+    return pidfds
 
 
 def restart_loop(site: Site, injection: Injection) -> Undo:

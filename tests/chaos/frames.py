@@ -55,8 +55,8 @@ class Disorder:
         before, self._held = self._held, None
         if self._random.random() >= self._share:
             return frame + (before or b"")
-        what = self._random.choice(("lose", "double", "swap"))
-        if what == "swap" and before is None:
+        disorder = self._random.choice(("lose", "double", "swap"))
+        if disorder == "swap" and before is None:
             self._held = frame
             return b""
-        return {"lose": b"", "double": frame + frame, "swap": frame}[what] + (before or b"")
+        return {"lose": b"", "double": frame + frame, "swap": frame}[disorder] + (before or b"")

@@ -22,12 +22,12 @@ YEAR_S = 365 * 86_400.0
 
 
 class Hostile:
-    """Publishes through a node's link, as its monitor and its wsengine, until it is stopped. `what`: a key of PER_S."""
+    """Publishes through a node's link as its monitor and wsengine until it is stopped; `attack` is a key of PER_S."""
 
-    def __init__(self, monitor: BusSettings, wsengine: BusSettings, node: str, what: str, seed: int) -> None:
+    def __init__(self, monitor: BusSettings, wsengine: BusSettings, node: str, attack: str, seed: int) -> None:
         self._parts = monitor, wsengine
         self._node = node
-        self._what = what
+        self._attack = attack
         self._random = Random(seed)
         self._over = threading.Event()
         self._seq = 0
@@ -49,7 +49,7 @@ class Hostile:
             for settings in self._parts:
                 parts.append(await Bus.connect(settings, f"hostile {self._node}"))
             while not self._over.is_set():
-                for _ in range(max(1, round(PER_S[self._what] * BURST_S))):
+                for _ in range(max(1, round(PER_S[self._attack] * BURST_S))):
                     message = self.message()
                     await parts[0 if isinstance(message, Sample) else 1].publish(message)
                 await asyncio.sleep(BURST_S)
@@ -61,7 +61,7 @@ class Hostile:
 
     def message(self) -> Message:
         """The next one: a lie about this node, one about others, or one of many."""
-        if self._what == "forgery":
+        if self._attack == "forgery":
             return self._random.choice((self._forged_change, self._forged_verdict, self._forged_knobs))()
         return self._lie()
 
@@ -70,7 +70,7 @@ class Hostile:
         ahead_s = self._random.choice((0.0, 0.0, 0.0, 86_400.0, YEAR_S, -YEAR_S))
         lie = {
             "v": VERSION,
-            "node": self._node if self._what == "lies" else f"{self._node}-{self._seq % 500}",
+            "node": self._node if self._attack == "lies" else f"{self._node}-{self._seq % 500}",
             "pool": POOL,
             "time_unix_s": max(0.0, time.time() + ahead_s),
             "boot_id": "another",

@@ -171,9 +171,9 @@ class UsageBounded(Invariant):
     def judge(self, look: Look) -> str | None:
         for name, used in look.usage.items():
             most = MOST[next((part for part in MOST if part in name), "controller")]
-            for what in ("rss_bytes", "descriptors", "threads"):
-                if getattr(used, what) > getattr(most, what):
-                    return f"{name}: {what} {getattr(used, what)}, most {getattr(most, what)}"
+            for resource in ("rss_bytes", "descriptors", "threads"):
+                if getattr(used, resource) > getattr(most, resource):
+                    return f"{name}: {resource} {getattr(used, resource)}, most {getattr(most, resource)}"
         if look.journal_bytes > self._journal_most_bytes:
             return f"the journal has {look.journal_bytes} bytes, most {self._journal_most_bytes}"
         return None

@@ -49,16 +49,16 @@ class Carrier:
     def step(self, now_s: float) -> list[Injection]:
         """Begins and ends what is due; gives what began."""
         while self._undo and self._undo[0][0] <= now_s:
-            _, _, one, undo = heapq.heappop(self._undo)
-            self._try(one, undo)
+            _, _, injection, undo = heapq.heappop(self._undo)
+            self._try(injection, undo)
         began = []
         while self._plan and self._plan[0].at_s <= now_s:
-            one = self._plan.pop(0)
-            self.done.append(one)
-            undo = self._try(one, partial(self._faults[one.kind].inject, self._site, one))
-            began.append(one)
+            injection = self._plan.pop(0)
+            self.done.append(injection)
+            undo = self._try(injection, partial(self._faults[injection.kind].inject, self._site, injection))
+            began.append(injection)
             if undo is not None:
-                heapq.heappush(self._undo, (one.end_s, next(self._number), one, undo))
+                heapq.heappush(self._undo, (injection.end_s, next(self._number), injection, undo))
         return began
 
     def _try(self, injection: Injection, act: Callable[[], Any]) -> Any:
@@ -75,8 +75,8 @@ class Carrier:
     def end(self) -> None:
         """Undoes all that is still at work."""
         while self._undo:
-            _, _, one, undo = heapq.heappop(self._undo)
-            self._try(one, undo)
+            _, _, injection, undo = heapq.heappop(self._undo)
+            self._try(injection, undo)
 
 
 class Judge:
@@ -89,15 +89,15 @@ class Judge:
 
     def judge(self, look: Look) -> list[Broken]:
         """What is newly broken."""
-        found = []
+        broken = []
         for rule in self._rules:
-            what = rule.judge(look)
-            if what is None or look.at_s - self._said_s.get(rule.name, -QUIET_S) < QUIET_S:
+            violation = rule.judge(look)
+            if violation is None or look.at_s - self._said_s.get(rule.name, -QUIET_S) < QUIET_S:
                 continue
             self._said_s[rule.name] = look.at_s
-            found.append(Broken(look.at_s, rule.name, what))
-        self.broken += found
-        return found
+            broken.append(Broken(look.at_s, rule.name, violation))
+        self.broken += broken
+        return broken
 
 
 def run(lab: Lab, seconds: float, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:

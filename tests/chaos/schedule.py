@@ -55,7 +55,7 @@ def schedule(seed: int, length_s: float, kinds: Mapping[str, Kind]) -> list[Inje
     random = Random(seed)
     names = sorted(kinds)
     weights = [kinds[name].weight for name in names]
-    found: list[Injection] = []
+    injections: list[Injection] = []
     at_s = FIRST_S
     while True:
         into_s = at_s % (CALM_EVERY_S + CALM_S)
@@ -67,12 +67,12 @@ def schedule(seed: int, length_s: float, kinds: Mapping[str, Kind]) -> list[Inje
         value = random.choice(list(kind.values)) if kind.values else None
         begin_s = round(at_s, 1)
         if begin_s + seconds > length_s:
-            return found
+            return injections
         # It is over when the calm begins: a calm with a fault in it shows nothing.
         left_s = CALM_EVERY_S - begin_s % (CALM_EVERY_S + CALM_S)
-        one = Injection(begin_s, kind.name, target, min(seconds, round(left_s, 1)), value)
-        if not any(clash(one, kind, before, kinds[before.kind]) for before in found):
-            found.append(one)
+        injection = Injection(begin_s, kind.name, target, min(seconds, round(left_s, 1)), value)
+        if not any(clash(injection, kind, before, kinds[before.kind]) for before in injections):
+            injections.append(injection)
         at_s += random.uniform(*GAP_S)
 
 

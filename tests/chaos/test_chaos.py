@@ -51,10 +51,10 @@ BASE = dict.fromkeys(HOSTS, 100)
 LOWERED = BASE | {"host1": 10}
 
 
-def eventually(what: str, happened: Callable[[], bool], within_s: float = 20.0) -> None:
+def eventually(description: str, happened: Callable[[], bool], within_s: float = 20.0) -> None:
     end_s = time.monotonic() + within_s
     while not happened():
-        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {description}"
         time.sleep(0.02)
 
 
@@ -97,9 +97,9 @@ def judge() -> Judge:
     return Judge(rules)
 
 
-def at(at_s: float, **what: object) -> Look:
+def at(at_s: float, **fields: object) -> Look:
     look = Look(at_s, weights=BASE, cycle_s=at_s, verdict_s=at_s, judged=frozenset(HOSTS))
-    return dataclasses.replace(look, **what)  # type: ignore[arg-type]
+    return dataclasses.replace(look, **fields)  # type: ignore[arg-type]
 
 
 def fault(kind: str, target: str = "host1", at_s: float = 0.0, seconds: float = 1000.0) -> Injection:
@@ -247,12 +247,12 @@ OTHERS = [b"PING\r\n", b"SUB slackwater.order.> 1\r\n", b"PUB $KV.lease.web 2\r\
 @given(st.lists(st.sampled_from([PUB, HPUB, MSG, *OTHERS])), st.data())
 def test_frames_are_whole_however_the_stream_is_cut(sent: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(sent)
-    frames, found, begin = Frames(), [], 0
+    frames, received, begin = Frames(), [], 0
     while begin < len(stream):
         size = data.draw(st.integers(1, len(stream) - begin))
-        found += list(frames.feed(stream[begin : begin + size]))
+        received += list(frames.feed(stream[begin : begin + size]))
         begin += size
-    assert found == sent
+    assert received == sent
 
 
 @given(st.lists(st.sampled_from([PUB, *OTHERS]), min_size=1), st.integers())
@@ -276,23 +276,23 @@ def test_disorder_loses_doubles_and_swaps() -> None:
 def link() -> Iterator[tuple[Link, socket.socket, socket.socket]]:
     """A link, a client's connection to it and what the bus has at the other end."""
     with socket.create_server(("127.0.0.1", 0)) as bus:
-        one = Link("host1", ("127.0.0.1", free_port(0)), ("127.0.0.1", bus.getsockname()[1]), seed=1)
-        one.start()
+        between = Link("host1", ("127.0.0.1", free_port(0)), ("127.0.0.1", bus.getsockname()[1]), seed=1)
+        between.start()
         try:
-            with socket.create_connection(one.listen, 20.0) as client:
+            with socket.create_connection(between.listen, 20.0) as client:
                 accepted, _ = bus.accept()
                 with accepted:
                     accepted.settimeout(20.0)
-                    yield one, client, accepted
+                    yield between, client, accepted
         finally:
-            one.close()
+            between.close()
 
 
 def test_a_partition_holds_one_direction_until_it_is_over(link: tuple[Link, socket.socket, socket.socket]) -> None:
-    one, client, bus = link
+    between, client, bus = link
     client.sendall(b"PING\r\n")
     assert bus.recv(100) == b"PING\r\n"
-    one.state["to_bus"] = State(stalled=True)
+    between.state["to_bus"] = State(stalled=True)
     client.sendall(b"PONG\r\n")
     bus.sendall(b"+OK\r\n")
     assert client.recv(100) == b"+OK\r\n"
@@ -300,13 +300,13 @@ def test_a_partition_holds_one_direction_until_it_is_over(link: tuple[Link, sock
     with pytest.raises(TimeoutError):
         bus.recv(100)
     bus.settimeout(20.0)
-    one.restore()
+    between.restore()
     assert bus.recv(100) == b"PONG\r\n"
 
 
 def test_a_cut_ends_both_connections(link: tuple[Link, socket.socket, socket.socket]) -> None:
-    one, client, bus = link
-    one.cut()
+    between, client, bus = link
+    between.cut()
     for end in (client, bus):
         with contextlib.suppress(ConnectionResetError):
             assert end.recv(100) == b""
@@ -317,20 +317,20 @@ def test_a_cut_ends_both_connections(link: tuple[Link, socket.socket, socket.soc
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Iterator[Unit]:
-    one = Unit("part", ["sleep", "1000"], tmp_path, after=["touch", str(tmp_path / "after")])
+    started = Unit("part", ["sleep", "1000"], tmp_path, after=["touch", str(tmp_path / "after")])
     over = threading.Event()
 
     def tend() -> None:
         while not over.wait(0.02):
-            one.tend()
+            started.tend()
 
     thread = threading.Thread(target=tend, daemon=True)
     thread.start()
-    eventually("the unit runs", lambda: one.pid is not None)
-    yield one
+    eventually("the unit runs", lambda: started.pid is not None)
+    yield started
     over.set()
     thread.join()
-    one.close()
+    started.close()
 
 
 def test_a_unit_that_ends_is_cleaned_up_after_and_started_again(unit: Unit, tmp_path: Path) -> None:
@@ -418,10 +418,10 @@ def test_a_clock_steps_for_running_programs_and_for_nobody_else(tmp_path: Path) 
         process.stdin.close()
 
 
-@pytest.mark.parametrize("what", list(PER_S))
-def test_what_a_hostile_node_says_is_valid(what: str) -> None:
+@pytest.mark.parametrize("attack", list(PER_S))
+def test_what_a_hostile_node_says_is_valid(attack: str) -> None:
     nowhere = BusSettings("nats://nowhere:1")
-    hostile = Hostile(nowhere, nowhere, "host1", what, seed=1)
+    hostile = Hostile(nowhere, nowhere, "host1", attack, seed=1)
     for _ in range(50):
         message = hostile.message()
         kind = type(message).__name__.lower()

@@ -23,12 +23,12 @@ def test_a_link_stands_for_a_server_with_tls(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.start()
     host, port = server.listen.split(":")
-    one = Link("host1", ("127.0.0.1", free_port(0)), (host, int(port)), seed=1, tls=tls)
-    one.start()
+    link = Link("host1", ("127.0.0.1", free_port(0)), (host, int(port)), seed=1, tls=tls)
+    link.start()
 
     async def story() -> None:
         near = await Bus.connect(server.url, "near")
-        far = await Bus.connect(BusSettings(one.url, tls_ca=f"{tmp_path}/ca.pem"), "far")
+        far = await Bus.connect(BusSettings(link.url, tls_ca=f"{tmp_path}/ca.pem"), "far")
         got: list[str] = []
         await far.subscribe("verdict", lambda verdict: got.append(verdict.node))
         await far.flush()
@@ -40,5 +40,5 @@ def test_a_link_stands_for_a_server_with_tls(tmp_path: Path) -> None:
     try:
         asyncio.run(story())
     finally:
-        one.close()
+        link.close()
         server.stop()

@@ -30,9 +30,9 @@ def outcome(minutes: float, seed: int, file: Path) -> tuple[str, dict[str, list[
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_nothing_breaks_in_twenty_minutes(tmp_path: Path) -> None:
-    text, found = outcome(20.0, 20, tmp_path / "chaos.json")
-    assert found["not_injected"] == []
-    assert found["broken"] == [], text
+    text, result = outcome(20.0, 20, tmp_path / "chaos.json")
+    assert result["not_injected"] == []
+    assert result["broken"] == [], text
 
 
 @pytest.mark.slow

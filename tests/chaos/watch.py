@@ -104,13 +104,13 @@ class ChangeReader:
                 ).fetchall()
         except sqlite3.Error:
             return []
-        found = []
+        changes = []
         for rowid, text in rows:
             self._after = max(self._after, rowid)
             change = json.loads(text)
             if change["applied"]:
-                found.append((change["target"], change["after"], change["by"]))
-        return found
+                changes.append((change["target"], change["after"], change["by"]))
+        return changes
 
 
 class Watch:
@@ -175,14 +175,14 @@ class Watch:
             return None
 
     def _used(self) -> dict[str, Usage]:
-        found: dict[str, Usage] = {}
+        used: dict[str, Usage] = {}
         for name, unit in self._site.units.items():
             if unit.pid is None:
                 continue
-            found[name] = usage_of(unit.pid)
+            used[name] = usage_of(unit.pid)
             for child in children_of(unit.pid):
-                found[f"{name}: {part_of(child)}"] = usage_of(child)
-        return found
+                used[f"{name}: {part_of(child)}"] = usage_of(child)
+        return used
 
 
 def usage_of(pid: int) -> Usage:
@@ -238,8 +238,8 @@ class FailedRequests:
     def take(self) -> list[Failed]:
         """What has failed since it was asked last."""
         with self._lock:
-            found, self._found = self._found, []
-        return found
+            failed, self._found = self._found, []
+        return failed
 
     def _run(self) -> None:
         while not self._over.is_set():

@@ -148,16 +148,16 @@ def line_of(number: int, times: float, **given: Any) -> data.Line:
 
 def test_what_is_left_is_what_was_not_played_with_this_code() -> None:
     keys = [data.Key(7, number, "random") for number in range(3)]
-    found = [line_of(0, 1.0, balance="random"), line_of(1, 1.0, balance="random", code="before")]
-    assert data.left(found, "now", keys, ("settle", "caution", "watched", "in-flight")) == [
+    lines = [line_of(0, 1.0, balance="random"), line_of(1, 1.0, balance="random", code="before")]
+    assert data.left(lines, "now", keys, ("settle", "caution", "watched", "in-flight")) == [
         (keys[0], ("watched",)),
         (keys[1], ("settle", "watched", "caution")),
         (keys[2], ("settle", "watched", "caution")),
     ]
-    assert data.left(found, "now", keys[:1], ("settle",)) == []
+    assert data.left(lines, "now", keys[:1], ("settle",)) == []
     everything = data.left((), "now", keys[:1], ())
     assert everything == [(keys[0], tuple(mechanism.name for mechanism in named((), "random")))]
-    assert data.of_one_state(found) == found[1:]
+    assert data.of_one_state(lines) == lines[1:]
 
 
 def test_a_digest_of_the_code_changes_with_it(tmp_path: Path) -> None:
@@ -186,15 +186,15 @@ def test_a_mechanism_that_brings_surely_less_than_two_percent_is_told(ratios: li
     few = summary.rows([line_of(number, times) for number, times in enumerate(ratios)], "leastconn")
     assert {row.brings for row in few} == {"", summary.UNSURE}, "too few to tell"
     ratios = ratios * 25
-    found = [line_of(number, times) for number, times in enumerate(ratios)]
-    rows = {row.name: row for row in summary.rows(found, "leastconn")}
+    lines = [line_of(number, times) for number, times in enumerate(ratios)]
+    rows = {row.name: row for row in summary.rows(lines, "leastconn")}
     assert rows.keys() == {EVERYTHING, "settle", "caution"}
     assert rows["settle"].brings == word
     assert rows["settle"].differs == len(ratios)
     assert rows["settle"].worst_mean == pytest.approx(max(ratios) / 2)
     assert (rows["caution"].mean.value, rows["caution"].brings) == (1.0, summary.LITTLE)
     assert rows[EVERYTHING].alone_mean.value == pytest.approx(0.5)
-    text = page.page(found, "data.jsonl", "page.md")
+    text = page.page(lines, "data.jsonl", "page.md")
     assert f"| {word} | {rows['settle'].lines} |" in text
     assert "slackwater lab ablate --data data.jsonl --page page.md --replay" in text
 
@@ -204,12 +204,12 @@ def test_a_page_without_data_says_how_to_get_some() -> None:
 
 
 def test_a_half_and_a_double_are_as_if_nothing_had_changed() -> None:
-    found = geometric_mean([0.5, 2.0, 0.5, 2.0])
-    assert found is not None
-    assert found.value == pytest.approx(1.0)
-    assert found.low is not None
-    assert found.high is not None
-    assert 0.5 <= found.low < 1.0 < found.high <= 2.0
+    mean = geometric_mean([0.5, 2.0, 0.5, 2.0])
+    assert mean is not None
+    assert mean.value == pytest.approx(1.0)
+    assert mean.low is not None
+    assert mean.high is not None
+    assert 0.5 <= mean.low < 1.0 < mean.high <= 2.0
     assert geometric_mean([]) is None
 
 

@@ -38,12 +38,12 @@ def test_the_median_leaves_rounds_without_a_ratio_out() -> None:
 
 
 def test_a_round_is_described_in_a_few_lines() -> None:
-    found = {"phases": phases(92.04, 213.0, None), "values": {"host2": "8", "host1": "16"}, "failed": 3, "ratio": None}
-    assert sentence(found | {"retuned_s": 11.6}) == (
+    result = {"phases": phases(92.04, 213.0, None), "values": {"host2": "8", "host1": "16"}, "failed": 3, "ratio": None}
+    assert sentence(result | {"retuned_s": 11.6}) == (
         "p95 ms calm 92.0, without 213.0, with -; with/without -; failed 3; retuned within 12 s"
         "\n  host1: 16\n  host2: 8"
     )
-    assert "with/without 0.66;" in sentence(found | {"retuned_s": 1.0, "ratio": 0.657})
+    assert "with/without 0.66;" in sentence(result | {"retuned_s": 1.0, "ratio": 0.657})
 
 
 def test_the_hosts_may_turn_the_knobs_that_were_asked_for_and_no_others() -> None:

@@ -44,9 +44,9 @@ def found(count: int = 30) -> Measurement:
 
 def test_the_best_has_the_least_means_and_the_others_are_held_against_it() -> None:
     assert found().best == "leastconn"
-    one = found().balances["roundrobin"]
-    assert (one.to_best.mean.median, one.to_alone.mean.median) == pytest.approx((1.5, 1 / 3))
-    assert one.worse_than_alone == 0
+    ratios = found().balances["roundrobin"]
+    assert (ratios.to_best.mean.median, ratios.to_alone.mean.median) == pytest.approx((1.5, 1 / 3))
+    assert ratios.worse_than_alone == 0
     assert found().balances["leastconn"].to_best.p99.median == 1.0
     assert found().balances["random"].to_best_worst == pytest.approx(1.25)
     with pytest.raises(ExperimentError, match="no scenario is played yet"):

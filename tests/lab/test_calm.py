@@ -55,8 +55,8 @@ def test_hosts_are_in_pools_of_nearly_the_same_size() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_an_hour_has_each_kind_as_often_as_asked_for(seed: int) -> None:
     plan = CalmPlan(seed, DISTURBANCES, per_hour=6)
-    found = Counter(disturbance.kind for minute in range(60) for disturbance in plan.disturbances(minute, FLEET))
-    assert found == dict.fromkeys(DISTURBANCES, 6)
+    counts = Counter(disturbance.kind for minute in range(60) for disturbance in plan.disturbances(minute, FLEET))
+    assert counts == dict.fromkeys(DISTURBANCES, 6)
 
 
 def test_a_minute_is_the_same_whatever_was_measured_before_it() -> None:
@@ -158,10 +158,10 @@ def test_an_overloaded_slice_and_the_one_after_it_do_not_count() -> None:
     assert [part.counts for part in tally.slices] == [True, False, False, True]
     assert tally.node_s() == {"deploy": 20.0, NOTHING: 20.0}
     assert (tally.overloaded_node_s(), tally.unjudged_node_s) == (40.0, 40.0)
-    found = tally.began(
+    states = tally.began(
         [Change(at_s, verdict("n1", "interference")) for at_s in (5.0, 25.0, 99.0)], 0.0, lambda *_: "x"
     )
-    assert [(state.after_s, state.counts, state.beside) for state in found] == [(5.0, True, "x"), (25.0, False, "x")]
+    assert [(state.after_s, state.counts, state.beside) for state in states] == [(5.0, True, "x"), (25.0, False, "x")]
 
 
 def test_an_overload_at_the_end_of_a_minute_reaches_into_the_next() -> None:
@@ -215,9 +215,9 @@ def an_episode(beside: str = NOTHING, state: str = "interference", counts: bool 
 
 def test_rates_are_of_node_time_that_counts_with_and_without_disturbances() -> None:
     began = [an_episode(), an_episode("deploy"), an_episode(counts=False), an_episode("deploy", "all_slow")]
-    found = [a_minute(number, *(began if number == 0 else [])) for number in range(96)]
-    rates = {rate["beside"]: rate for rate in summary.rates(found)}
-    assert {what: (rate["node_days"], rate["episodes"]) for what, rate in rates.items()} == {
+    minutes = [a_minute(number, *(began if number == 0 else [])) for number in range(96)]
+    rates = {rate["beside"]: rate for rate in summary.rates(minutes)}
+    assert {beside: (rate["node_days"], rate["episodes"]) for beside, rate in rates.items()} == {
         "all": (4.0, 2),
         "nothing was done": (3.0, 1),
         "beside a disturbance": (1.0, 1),
@@ -227,16 +227,16 @@ def test_rates_are_of_node_time_that_counts_with_and_without_disturbances() -> N
     assert rates["deploy"]["times"] == 96
     low, high = rates["all"]["interval"] or [0.0, 0.0]
     assert low < 0.5 < 1.0 < high
-    assert summary.shared(found)["all_slow"] == {"deploy": 1}
-    assert summary.summary(found)["episodes_while_overloaded"] == 1
+    assert summary.shared(minutes)["all_slow"] == {"deploy": 1}
+    assert summary.summary(minutes)["episodes_while_overloaded"] == 1
 
 
 @pytest.mark.parametrize(
     ("hours", "episodes", "word"), [(96, 0, "yes"), (96, 1, "not shown"), (96, 20, "no"), (48, 0, "not shown")]
 )
 def test_the_goal_needs_the_whole_interval_and_enough_time(hours: int, episodes: int, word: str) -> None:
-    found = [a_minute(number, *([an_episode()] if number < episodes else [])) for number in range(hours)]
-    assert summary.reached(summary.rates(found)[0]) == word
+    minutes = [a_minute(number, *([an_episode()] if number < episodes else [])) for number in range(hours)]
+    assert summary.reached(summary.rates(minutes)[0]) == word
 
 
 def test_the_same_command_goes_on_and_another_state_of_the_code_begins_anew(tmp_path: Path) -> None:
@@ -246,17 +246,17 @@ def test_the_same_command_goes_on_and_another_state_of_the_code_begins_anew(tmp_
     append(file, a_minute(0, decision_commit="code2"))
     with file.open("ab") as cut:
         cut.write(b'{"v":1,"begun')
-    found = data.read(file)
-    assert data.left(found, a_minute(9).series, 5) == [2, 4]
-    assert data.left(found, a_minute(9, decision_commit="code2").series, 2) == [1]
-    assert data.left(found, a_minute(9, seed=8).series, 2) == [0, 1]
-    assert data.left(found, a_minute(9).series, 2) == []
-    assert [minute.decision_commit for minute in summary.of_one_state(found)] == ["code2"]
+    minutes = data.read(file)
+    assert data.left(minutes, a_minute(9).series, 5) == [2, 4]
+    assert data.left(minutes, a_minute(9, decision_commit="code2").series, 2) == [1]
+    assert data.left(minutes, a_minute(9, seed=8).series, 2) == [0, 1]
+    assert data.left(minutes, a_minute(9).series, 2) == []
+    assert [minute.decision_commit for minute in summary.of_one_state(minutes)] == ["code2"]
 
 
 def test_a_minute_has_all_fields_of_its_measurement() -> None:
-    one = a_minute(0)
-    assert a_minute(0, **data.described(one.series)) == one
+    minute = a_minute(0)
+    assert a_minute(0, **data.described(minute.series)) == minute
 
 
 def test_a_line_that_is_no_minute_is_named(tmp_path: Path) -> None:
@@ -315,19 +315,19 @@ def test_a_page_needs_a_data_file() -> None:
 @needs_lab
 @pytest.mark.timeout(600)
 def test_a_real_fleet_is_measured_for_a_minute_and_is_gone_afterwards(tmp_path: Path) -> None:
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
+    if left_behind := traces():
+        pytest.skip(f"a lab is up or was left behind: {left_behind}")
     file, place = tmp_path / "calm.jsonl", tmp_path / "calm.md"
     words = ["calm", "--hosts", "4", "--pools", "2", "--minutes", "1", "--data", str(file), "--page", str(place)]
     words += ["--disturbance", "start", "--disturbance", "own_backup", "--per-hour", "60"]
     done = run_lab(*words, timeout_s=500.0)
     assert done.returncode in (0, 1), done.stderr
-    (one,) = data.read(file)
-    assert one.disturbances == {"start": 1, "own_backup": 1}
-    node_s = sum(one.node_s.values()) + one.overloaded_node_s
+    (minute,) = data.read(file)
+    assert minute.disturbances == {"start": 1, "own_backup": 1}
+    node_s = sum(minute.node_s.values()) + minute.overloaded_node_s
     assert 0 < node_s <= 4 * MINUTE_S
-    assert node_s + one.unjudged_node_s == pytest.approx(4 * MINUTE_S)
-    assert one.requests > 0
+    assert node_s + minute.unjudged_node_s == pytest.approx(4 * MINUTE_S)
+    assert minute.requests > 0
     assert traces() == []
     again = run_lab(*words)
     assert len(data.read(file)) == 1, "it is measured"

@@ -23,13 +23,13 @@ def v2(root: Path, controllers: str) -> Path:
 
 def test_v1_with_cpu_and_cpuacct_mounted_apart(tmp_path: Path) -> None:
     mounts = f"cgroup {tmp_path}/cpu cgroup rw,cpu 0 0\ncgroup {tmp_path}/cpuacct cgroup rw,cpuacct 0 0\n"
-    found = detect(mounts)
-    assert (found.version, found.roots) == (1, (tmp_path / "cpu", tmp_path / "cpuacct"))
+    cgroups = detect(mounts)
+    assert (cgroups.version, cgroups.roots) == (1, (tmp_path / "cpu", tmp_path / "cpuacct"))
 
 
 def test_v1_with_cpu_and_cpuacct_in_one_mount(tmp_path: Path) -> None:
-    found = detect(f"cgroup {tmp_path}/both cgroup rw,nosuid,cpu,cpuacct 0 0\n")
-    assert (found.version, found.roots) == (1, (tmp_path / "both",))
+    cgroups = detect(f"cgroup {tmp_path}/both cgroup rw,nosuid,cpu,cpuacct 0 0\n")
+    assert (cgroups.version, cgroups.roots) == (1, (tmp_path / "both",))
 
 
 def test_a_v2_mount_without_the_cpu_controller_leaves_v1_in_charge(tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_a_v2_mount_without_the_cpu_controller_leaves_v1_in_charge(tmp_path: Pat
 
 def test_v2_with_the_cpu_controller(tmp_path: Path) -> None:
     root = v2(tmp_path / "cgroup", "cpuset cpu io memory")
-    found = detect(f"proc /proc proc rw 0 0\ncgroup2 {root} cgroup2 rw 0 0\n")
-    assert (found.version, found.roots) == (2, (root,))
+    cgroups = detect(f"proc /proc proc rw 0 0\ncgroup2 {root} cgroup2 rw 0 0\n")
+    assert (cgroups.version, cgroups.roots) == (2, (root,))
 
 
 def test_cpuset_alone_is_no_cpu_controller(tmp_path: Path) -> None:

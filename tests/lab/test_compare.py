@@ -83,36 +83,36 @@ def test_severity_is_all_that_differs() -> None:
 
 
 def test_a_run_is_recorded_whole(tmp_path: Path) -> None:
-    one = recorded(Run(7, 2, "one", "static"), answers_s=0.5, detected_s=0.4)
-    recording.write(tmp_path, one)
+    run = recorded(Run(7, 2, "one", "static"), answers_s=0.5, detected_s=0.4)
+    recording.write(tmp_path, run)
     table = pq.read_table(recording.path_of(tmp_path, 7))
-    assert np.array_equal(table["seconds"], one.seconds)
+    assert np.array_equal(table["seconds"], run.seconds)
     about = json.loads(table.schema.metadata[recording.KEY])
     assert about["run"] == {"number": 7, "round": 2, "scenario": "one", "policy": "static"}
-    assert (about["lost"], about["facts"]) == (one.lost, one.facts)
-    for what, written in (("weights", one.weights), ("verdicts", one.verdicts)):
-        found = pq.read_table(recording.path_of(tmp_path, 7, what)).to_pylist()
-        assert [tuple(row.values()) for row in found] == written
+    assert (about["lost"], about["facts"]) == (run.lost, run.facts)
+    for name, written in (("weights", run.weights), ("verdicts", run.verdicts)):
+        rows = pq.read_table(recording.path_of(tmp_path, 7, name)).to_pylist()
+        assert [tuple(row.values()) for row in rows] == written
 
 
 def test_the_figures_of_a_run_are_those_of_its_requests() -> None:
-    found = results.of_run(recorded(Run(1, 1, "one", "static"), None))
-    level = found["loud"]["p50_ms"]
+    figures = results.of_run(recorded(Run(1, 1, "one", "static"), None))
+    level = figures["loud"]["p50_ms"]
     assert level == pytest.approx(60.0, rel=0.03)
-    assert found["loud"]["second_means_median_ms"] == pytest.approx(level)
-    assert found["loud"]["requests"] == 1502
-    assert found["loud"]["errors_share"] == pytest.approx(3 / 1502), "one refused, two without any response"
-    assert found["calm"]["p95_ms"] == pytest.approx(3.0)
-    assert found["calm"]["errors_share"] == pytest.approx(1 / 600)
-    assert found["loud"]["rps"] == pytest.approx(1499 / 15)
+    assert figures["loud"]["second_means_median_ms"] == pytest.approx(level)
+    assert figures["loud"]["requests"] == 1502
+    assert figures["loud"]["errors_share"] == pytest.approx(3 / 1502), "one refused, two without any response"
+    assert figures["calm"]["p95_ms"] == pytest.approx(3.0)
+    assert figures["calm"]["errors_share"] == pytest.approx(1 / 600)
+    assert figures["loud"]["rps"] == pytest.approx(1499 / 15)
 
 
 def test_the_median_over_seconds_is_of_means_and_not_of_requests() -> None:
     run = recorded(Run(1, 1, "one", "static"))
     run.seconds = np.where(np.arange(len(run.due_s)) % 10 == 0, 1.0, 0.001)
-    found = results.of_run(run)["loud"]
-    assert found["p50_ms"] == pytest.approx(1.0)
-    assert found["second_means_median_ms"] == pytest.approx(100.9, rel=0.02)
+    figures = results.of_run(run)["loud"]
+    assert figures["p50_ms"] == pytest.approx(1.0)
+    assert figures["second_means_median_ms"] == pytest.approx(100.9, rel=0.02)
 
 
 def measured_rounds() -> list[Measured]:
@@ -125,21 +125,21 @@ def measured_rounds() -> list[Measured]:
 
 
 def test_cells_compare_round_by_round_with_intervals() -> None:
-    found = {cell["policy"]: cell for cell in results.cells(measured_rounds())}
-    assert list(found) == ["static", "leastconn", "slackwater"]
-    ours = found["slackwater"]
+    cells = {cell["policy"]: cell for cell in results.cells(measured_rounds())}
+    assert list(cells) == ["static", "leastconn", "slackwater"]
+    ours = cells["slackwater"]
     assert ours["rounds"] == 5
     assert ours["p99_ms"]["low"] < ours["p99_ms"]["value"] < ours["p99_ms"]["high"]
     assert ours["ratio"]["static"]["p99_ms"]["value"] == pytest.approx(0.25, abs=0.01)
     assert ours["ratio"]["leastconn"]["second_means_median_ms"]["value"] == pytest.approx(0.5, abs=0.02)
     assert (ours["answers_s"]["value"], ours["answered"]) == (0.4, 5)
-    assert (found["static"]["answers_s"], found["static"]["answered"]) == (None, 0)
+    assert (cells["static"]["answers_s"], cells["static"]["answered"]) == (None, 0)
 
 
 def test_only_rounds_that_both_have_are_compared() -> None:
     mine = [run for run in measured_rounds() if run.variant == "static" or run.round > 2]
-    found = {cell["policy"]: cell for cell in results.cells(mine)}
-    assert found["slackwater"]["ratio"]["static"]["p99_ms"]["count"] == 3
+    cells = {cell["policy"]: cell for cell in results.cells(mine)}
+    assert cells["slackwater"]["ratio"]["static"]["p99_ms"]["count"] == 3
 
 
 def test_a_comparison_cut_short_is_marked_so_everywhere(tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretende
     assert len(measured.read(tmp_path / "runs.jsonl")) == 2
     done = CliRunner().invoke(lab, [*asked, "--json", "-"])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert (found["complete"], found["runs"], found["machine"]) == (True, 6, FACTS)
-    assert found["capacity_rps"] == [900.0]
+    result = json.loads(done.stdout)
+    assert (result["complete"], result["runs"], result["machine"]) == (True, 6, FACTS)
+    assert result["capacity_rps"] == [900.0]
     assert len(pretended_lab) == 7, "the one that was interrupted once more, and nothing twice"
-    assert json.loads(CliRunner().invoke(lab, [*asked, "--replay", "--json", "-"]).stdout) == found
+    assert json.loads(CliRunner().invoke(lab, [*asked, "--replay", "--json", "-"]).stdout) == result
     assert len(list(tmp_path.glob("cgroup-one-*/runs/*-weights.parquet"))) == 6
 
 
@@ -235,10 +235,10 @@ def test_a_look_is_what_one_interval_s_samples_say() -> None:
 
     samples = [sample("a", 0, 100.0, 3.0, 0.4), sample("a", 1, 300.0, 7.0, 0.6), sample("a", 2, 0.0, None, 0.5)]
     look = look_of(5.0, samples, {"a": 100, "b": 30})
-    one, other = look.servers
-    assert (one.requests, one.weight) == (80, 100)
-    assert one.rt_mean_ms == pytest.approx(6.0), "weighted by requests"
-    assert one.cpu_idle == pytest.approx(0.5)
+    server, other = look.servers
+    assert (server.requests, server.weight) == (80, 100)
+    assert server.rt_mean_ms == pytest.approx(6.0), "weighted by requests"
+    assert server.cpu_idle == pytest.approx(0.5)
     assert (other.requests, other.rt_mean_ms, other.cpu_idle, other.weight) == (0, None, None, 30)
 
 

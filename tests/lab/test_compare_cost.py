@@ -45,5 +45,5 @@ def test_only_processes_that_lived_all_the_time_count() -> None:
         "web": {},
         "bus": {"4": ProcessUse(1.0, 1.0)},
     }
-    found = cost.between(before, after, 10.0)
-    assert found == {"monitor": {"count": 2.0, "core_share": pytest.approx(0.15), "rss_mib": 7.0}}
+    costs = cost.between(before, after, 10.0)
+    assert costs == {"monitor": {"count": 2.0, "core_share": pytest.approx(0.15), "rss_mib": 7.0}}

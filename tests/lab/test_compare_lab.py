@@ -38,8 +38,8 @@ POLICIES = (*ORACLES, *SILENT, *WATCHED, *OBSERVED, *MOVED)
 
 def runners(names: Iterable[str]) -> set[object]:
     """What runs these policies, whatever their settings."""
-    found = [TABLE[name].runner for name in names]
-    return {kind.func if isinstance(kind, partial) else kind for kind in found}
+    kinds = [TABLE[name].runner for name in names]
+    return {kind.func if isinstance(kind, partial) else kind for kind in kinds}
 
 
 def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
     asked += [part for name in POLICIES for part in ("--policy", name)]
     done = run_lab(*asked, "--json", "-", timeout_s=1400.0)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["complete"]
-    assert found["capacity_rps"][0] > 0
-    cells = {cell["policy"]: cell for cell in found["cells"]}
+    result = json.loads(done.stdout)
+    assert result["complete"]
+    assert result["capacity_rps"][0] > 0
+    cells = {cell["policy"]: cell for cell in result["cells"]}
     assert cells.keys() == set(POLICIES)
     for name in (*MOVED, *ORACLES):
         assert cells[name]["answered"] == 1, name
@@ -77,4 +77,4 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
             assert {("host1", name) for name in KNOBS} <= turned
         weights = pq.read_table(recording.path_of(folder, number, "weights"))
         assert set(weights["server"].to_pylist()) == {"host1", "host2", "host3"}
-    assert json.loads(run_lab(*asked, "--json", "-").stdout) == found, "whole: nothing is run again"
+    assert json.loads(run_lab(*asked, "--json", "-").stdout) == result, "whole: nothing is run again"

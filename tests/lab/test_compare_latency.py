@@ -58,5 +58,11 @@ def test_each_neighbour_has_its_own_detection() -> None:
 
 def test_a_run_tells_when_its_neighbour_was_detected() -> None:
     run = Run(1, 1, "one", "slackwater")
-    for one, found in ((recorded(run), None), (recorded(run, detected_s=1e9), None), (recorded(run, 0.5, 0.4), 0.4)):
-        assert results.of_run(one)["loud"]["detected_s"] == (None if found is None else pytest.approx(found))
+    for result, expected_s in (
+        (recorded(run), None),
+        (recorded(run, detected_s=1e9), None),
+        (recorded(run, 0.5, 0.4), 0.4),
+    ):
+        assert results.of_run(result)["loud"]["detected_s"] == (
+            None if expected_s is None else pytest.approx(expected_s)
+        )

@@ -37,13 +37,13 @@ JUDGED = [look.verdict is not None and look.verdict.state == "interference" for 
 
 def answers(name: str, load: float = 0.5) -> list[Answer]:
     decide = DECIDERS[name]()
-    found = []
+    actions = []
     weights = dict(BASE)
     for look in looks(load):
         servers = [replace(seen, weight=weights[seen.server]) for seen in look.servers]
-        found.append(decide(replace(look, servers=servers)))
-        weights = found[-1].weights
-    return found
+        actions.append(decide(replace(look, servers=servers)))
+        weights = actions[-1].weights
+    return actions
 
 
 def host1(name: str, load: float = 0.5) -> list[int]:
@@ -52,8 +52,10 @@ def host1(name: str, load: float = 0.5) -> list[int]:
 
 def test_every_policy_names_its_source_and_the_balance_that_it_runs_on() -> None:
     assert all(policy.source for policy in POLICIES.values())
-    found = {name: POLICIES[name].balance for name in ("static", "leastconn", "random2", "slackwater-lc", "oracle-lc")}
-    assert found == {
+    balances = {
+        name: POLICIES[name].balance for name in ("static", "leastconn", "random2", "slackwater-lc", "oracle-lc")
+    }
+    assert balances == {
         "static": "roundrobin",
         "leastconn": "leastconn",
         "random2": "random(2)",
@@ -78,17 +80,17 @@ def test_the_calm_is_left_alone_except_by_the_agents() -> None:
 
 
 def test_an_oracle_that_does_not_know_the_load_drains_the_noisy_ones_but_never_all() -> None:
-    one = [Seen("a", noisy=True, capacity=50.0), Seen("b"), Seen("c")]
-    assert Oracle()(Look(0.0, one)).weights == {"a": 0, "b": 100, "c": 100}
+    servers = [Seen("a", noisy=True, capacity=50.0), Seen("b"), Seen("c")]
+    assert Oracle()(Look(0.0, servers)).weights == {"a": 0, "b": 100, "c": 100}
     every = [Seen(name, noisy=True, capacity=50.0) for name in "abc"]
     assert Oracle()(Look(0.0, every)).weights == {"a": 100, "b": 100, "c": 100}
 
 
 def test_agents_set_the_share_of_the_weight_that_is_idle() -> None:
-    found = answers("agent-check")
-    assert found[0].weights == {"host1": 49, "host2": 48, "host3": 49}
+    actions = answers("agent-check")
+    assert actions[0].weights == {"host1": 49, "host2": 48, "host3": 49}
     # The guest does not see who takes its CPU: beside the neighbour it looks as idle as the others, or more so.
-    loud = [answer.weights for answer, noisy in zip(found, NOISY, strict=True) if noisy]
+    loud = [answer.weights for answer, noisy in zip(actions, NOISY, strict=True) if noisy]
     assert statistics.fmean(weights["host1"] for weights in loud) > statistics.fmean(
         weights["host2"] for weights in loud
     )
@@ -175,12 +177,12 @@ def test_oracles_know_that_hosts_differ_and_that_all_may_be_noisy() -> None:
 
 
 def test_web_server_only_turns_knobs_and_no_weights() -> None:
-    found = answers("wsengine-only")
-    assert all(answer.weights == BASE for answer in found)
+    actions = answers("wsengine-only")
+    assert all(answer.weights == BASE for answer in actions)
     # Kept for five looks after the last sign, whatever the Verdicts say between.
     kept = [any(JUDGED[max(0, tick - 4) : tick + 1]) for tick in range(len(JUDGED))]
-    assert [bool(answer.knobs) for answer in found] == kept
-    assert found[10].knobs == {"host1": {name: values[1] for name, values in KNOBS.items()}}
+    assert [bool(answer.knobs) for answer in actions] == kept
+    assert actions[10].knobs == {"host1": {name: values[1] for name, values in KNOBS.items()}}
     assert KNOBS["apache.max_request_workers"][1] < KNOBS["apache.max_request_workers"][0]
     assert KNOBS["php_fpm.max_children"][1] > KNOBS["php_fpm.max_children"][0]
     assert KNOBS["apache.keepalive_timeout"][1] > KNOBS["apache.keepalive_timeout"][0]

@@ -23,20 +23,20 @@ def test_intervals_hold_the_true_median_about_as_often_as_they_say(draw, truth: 
     dice = np.random.default_rng(7)
     inside = 0
     for _ in range(200):
-        found = statistics.median(draw(dice, 40))
-        assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        assert found.low <= found.value <= found.high
-        inside += found.low <= truth <= found.high
+        estimate = statistics.median(draw(dice, 40))
+        assert estimate is not None
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert estimate.low <= estimate.value <= estimate.high
+        inside += estimate.low <= truth <= estimate.high
     assert 0.90 <= inside / 200 <= 0.99
 
 
 def test_of_five_rounds_the_interval_is_reported_as_of_five() -> None:
-    found = statistics.median([5.0, 1.0, 4.0, 2.0, 3.0])
-    assert found is not None
-    assert (found.value, found.count) == (3.0, 5)
-    assert (found.low, found.high) == (1.0, 5.0)
+    estimate = statistics.median([5.0, 1.0, 4.0, 2.0, 3.0])
+    assert estimate is not None
+    assert (estimate.value, estimate.count) == (3.0, 5)
+    assert (estimate.low, estimate.high) == (1.0, 5.0)
 
 
 def test_too_few_values_have_no_interval_and_none_have_no_median() -> None:
@@ -54,12 +54,12 @@ def test_a_ratio_is_found_in_pairs_although_the_rounds_differ_more() -> None:
     dice = np.random.default_rng(3)
     theirs = dice.lognormal(3.0, 1.0, 60)
     ours = theirs * 0.5 * dice.normal(1.0, 0.02, 60)
-    found = statistics.ratio(zip(ours.tolist(), theirs.tolist(), strict=True))
-    assert found is not None
-    assert found.value == pytest.approx(0.5, abs=0.05)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.high - found.low < 0.2, "the rounds' own spread, a factor of e, is taken out by the pairs"
+    estimate = statistics.ratio(zip(ours.tolist(), theirs.tolist(), strict=True))
+    assert estimate is not None
+    assert estimate.value == pytest.approx(0.5, abs=0.05)
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert estimate.high - estimate.low < 0.2, "the rounds' own spread, a factor of e, is taken out by the pairs"
 
 
 def test_a_ratio_needs_pairs_of_positive_values() -> None:

@@ -57,18 +57,18 @@ def serving(port: int) -> Iterator[int]:
 
 
 def test_each_frame_is_due_a_period_after_the_one_before_and_delay_is_from_the_request() -> None:
-    found: dict[str, Any] = {}
+    watched: dict[str, Any] = {}
 
     def has_fifty() -> bool:
-        found.update(frames.watch("127.0.0.1", port, 2, 2.5))
-        return len(found["frames"]) >= 50
+        watched.update(frames.watch("127.0.0.1", port, 2, 2.5))
+        return len(watched["frames"]) >= 50
 
     port = free_port()
     with serving(port):
         eventually("fifty frames for two viewers in 2.5 s", has_fifty, 60.0)
-    figures = np.array([(due_s, late_ms) for due_s, late_ms, _ in found["frames"]])
-    assert found["broken"] == 0
-    assert {name for _, _, name in found["frames"]} == {"here"}
+    figures = np.array([(due_s, late_ms) for due_s, late_ms, _ in watched["frames"]])
+    assert watched["broken"] == 0
+    assert {name for _, _, name in watched["frames"]} == {"here"}
     assert figures[:, 1].min() > -5.0, "no frame is early"
 
 
@@ -87,16 +87,16 @@ def test_a_server_that_stands_still_sends_its_frames_late_and_loses_none(monkeyp
             watching = pool.submit(frames.watch, "127.0.0.1", port, 1, 1.5, 20)
             assert asked.wait(60.0)
             time.sleep(0.2)  # the stall itself
-        found: dict[str, Any] = watching.result(60.0)
-    late = [late_ms for _, late_ms, _ in found["frames"]]
-    assert found["broken"] == 0
+        watched: dict[str, Any] = watching.result(60.0)
+    late = [late_ms for _, late_ms, _ in watched["frames"]]
+    assert watched["broken"] == 0
     assert len(late) >= 20
     assert late[0] > 100.0
 
 
-def figures(found: dict[str, object]) -> dict[str, float]:
+def figures(watched: dict[str, object]) -> dict[str, float]:
     """Frames due after the weights had settled."""
-    rows = [row for row in found["frames"] if row[0] >= SETTLED_S]  # type: ignore[attr-defined]
+    rows = [row for row in watched["frames"] if row[0] >= SETTLED_S]  # type: ignore[attr-defined]
     late = np.array([late_ms for _, late_ms, _ in rows])
     p50, p95, p99 = np.percentile(late, [50, 95, 99]).tolist()
     return {
@@ -168,8 +168,8 @@ def test_frames_come_late_from_a_stalling_server_and_lbengine_sends_fewer_viewer
             engine.stop(time.monotonic(), "the test ends")
     finally:
         streaming.clean()
-    found = {"static, wrr": static, "lbengine's": ours}
-    for policy, row in found.items():
+    results = {"static, wrr": static, "lbengine's": ours}
+    for policy, row in results.items():
         words = ", ".join(f"{key} {value:.3g}" for key, value in row.items())
         print(f"\n{policy}: {words}", end="")
     assert static["noisy_share"] > 0.2

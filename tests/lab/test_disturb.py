@@ -104,8 +104,8 @@ def test_a_deploy_adds_work_to_each_request() -> None:
 @pytest.mark.lab
 @needs_lab
 def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
+    if left_behind := traces():
+        pytest.skip(f"a lab is up or was left behind: {left_behind}")
     with Lab(LabSettings(hosts=2)) as lab:
         site = DisturbableCluster(lab)
         start_bus(lab)
@@ -126,13 +126,13 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
 @pytest.mark.lab
 @needs_lab
 def test_a_restart_that_fails_is_reported() -> None:
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
+    if left_behind := traces():
+        pytest.skip(f"a lab is up or was left behind: {left_behind}")
     with Lab(LabSettings(hosts=2)) as lab:
         site = DisturbableCluster(lab)
-        one = Disturbance(1, "start", 1.0, 0.0, 0.0)
+        disturbance = Disturbance(1, "start", 1.0, 0.0, 0.0)
         with (
             pytest.raises(LabError, match="start on host2 cannot go on: 'host2'"),  # its monitor was never started
-            Turn(site, one, lab.hosts[1], time.monotonic()) as turn,
+            Turn(site, disturbance, lab.hosts[1], time.monotonic()) as turn,
         ):
             eventually("the restart fails", lambda turn=turn: turn.over, 60.0)

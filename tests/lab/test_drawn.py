@@ -79,20 +79,20 @@ def test_what_was_played_is_kept_and_the_rest_is_played_later(tmp_path: Path) ->
     with pytest.raises(ExperimentError, match="expected leastconn among them"):
         drawn.run(tmp_path, 3, 1, ("static",), shipped(), print)
 
-    found = drawn.summary(again, 5, PLAYERS)
-    assert (found["asked"], found["played"], found["seed"]) == (5, 3, 3)
-    assert found["players"]["leastconn"]["p95_ms"]["median"] == 1.0
-    assert found["players"]["leastconn"]["p95_ms"]["worse"] == 0
-    ratios = [row["ratio"]["second_means_median_ms"] for row in found["worst"]["static"]]
+    summary = drawn.summary(again, 5, PLAYERS)
+    assert (summary["asked"], summary["played"], summary["seed"]) == (5, 3, 3)
+    assert summary["players"]["leastconn"]["p95_ms"]["median"] == 1.0
+    assert summary["players"]["leastconn"]["p95_ms"]["worse"] == 0
+    ratios = [row["ratio"]["second_means_median_ms"] for row in summary["worst"]["static"]]
     assert ratios == sorted(ratios, reverse=True)
-    assert len(drawn.tables(found, ("static",))) == 2
+    assert len(drawn.tables(summary, ("static",))) == 2
 
 
 def test_requests_without_an_answer_count_as_long_as_they_waited() -> None:
     setup = Setup(servers=2, load=0.9, noisy=0.5, taken=0.9, episode_s=0.0, seconds=10.0, warm_up_s=2.0)
-    found = simulated.play(setup, ("static",), shipped())["players"]["static"]
-    assert found["unanswered_share"] > 0.1
-    assert found["p99_ms"] > 5000.0
+    felt = simulated.play(setup, ("static",), shipped())["players"]["static"]
+    assert felt["unanswered_share"] > 0.1
+    assert felt["p99_ms"] > 5000.0
 
 
 def test_those_that_are_asked_for_play_beside_leastconn(tmp_path: Path) -> None:

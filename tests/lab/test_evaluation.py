@@ -58,14 +58,14 @@ def test_a_block_has_all_variants_in_an_order_that_only_its_round_decides() -> N
 
 
 def test_what_is_measured_is_not_left() -> None:
-    found = [row("two", variant, number) for number in (1, 2) for variant in VARIANTS["two"]]
-    found.append(row("two", "leastconn", 3, capacity_rps=800.0))
-    pieces = left(found, ("two",), HERE)
+    runs = [row("two", variant, number) for number in (1, 2) for variant in VARIANTS["two"]]
+    runs.append(row("two", "leastconn", 3, capacity_rps=800.0))
+    pieces = left(runs, ("two",), HERE)
     assert [piece.block.round for piece in pieces] == [3, 4, 5]
     assert {run.policy for run in pieces[0].left} == set(VARIANTS["two"]) - {"leastconn"}
     assert pieces[0].capacity_rps == 800.0, "one load for the whole block"
     assert pieces[1].capacity_rps is None
-    vm = left(found, ("two",), HERE._replace(hosts="vm"))
+    vm = left(runs, ("two",), HERE._replace(hosts="vm"))
     assert len(vm) == 5
     with pytest.raises(ExperimentError, match="no scenario `three`; there are: two, "):
         left([], ("three",), HERE)
@@ -73,13 +73,13 @@ def test_what_is_measured_is_not_left() -> None:
 
 def test_some_variants_are_measured_first_and_the_others_go_on_in_their_blocks() -> None:
     some = ("leastconn", "slackwater-lc")
-    found = [row("two", variant, 1) for variant in VARIANTS["two"]] + [row("two", "leastconn", 2, capacity_rps=800.0)]
-    pieces = left(found, ("two",), HERE, some)
+    runs = [row("two", variant, 1) for variant in VARIANTS["two"]] + [row("two", "leastconn", 2, capacity_rps=800.0)]
+    pieces = left(runs, ("two",), HERE, some)
     assert [piece.block.round for piece in pieces] == [2, 3, 4, 5]
     assert [{run.policy for run in piece.left} for piece in pieces] == [{"slackwater-lc"}, *[set(some)] * 3]
-    found += [row("two", run.policy, piece.block.round, seed=piece.seed) for piece in pieces for run in piece.left]
-    assert left(found, ("two",), HERE, some) == []
-    rest = left(found, ("two",), HERE)
+    runs += [row("two", run.policy, piece.block.round, seed=piece.seed) for piece in pieces for run in piece.left]
+    assert left(runs, ("two",), HERE, some) == []
+    rest = left(runs, ("two",), HERE)
     assert [piece.block.round for piece in rest] == [2, 3, 4, 5]
     assert all({run.policy for run in piece.left} == set(VARIANTS["two"]) - set(some) for piece in rest)
     assert [piece.seed for piece in rest[1:]] == [piece.seed for piece in pieces[1:]], "the order of the block is kept"
@@ -92,8 +92,8 @@ def test_a_scenario_without_the_variants_has_nothing_left() -> None:
 
 
 def test_each_scenario_has_a_round_before_any_has_its_next() -> None:
-    found = [row("all", variant, 1) for variant in VARIANTS["all"]]
-    pieces = left(found, ("all", "two", "bursts"), HERE)
+    runs = [row("all", variant, 1) for variant in VARIANTS["all"]]
+    pieces = left(runs, ("all", "two", "bursts"), HERE)
     assert [(piece.block.scenario, piece.block.round) for piece in pieces][:5] == [
         *(("two", 1), ("bursts", 1)),
         *(("all", 2), ("two", 2), ("bursts", 2)),
@@ -103,8 +103,8 @@ def test_each_scenario_has_a_round_before_any_has_its_next() -> None:
 @pytest.mark.parametrize("changed", [{"machine": "another machine"}, {"decision_commit": "code2"}])
 def test_a_block_that_was_begun_elsewhere_does_not_go_on_here(changed: dict[str, Any]) -> None:
     """Its runs would not be compared with one another; what it has still counts."""
-    found = [row("two", variant, 1) for variant in VARIANTS["two"]] + [row("two", "leastconn", 2)]
-    pieces = left(found, ("two",), HERE._replace(**changed))
+    runs = [row("two", variant, 1) for variant in VARIANTS["two"]] + [row("two", "leastconn", 2)]
+    pieces = left(runs, ("two",), HERE._replace(**changed))
     assert [piece.block.round for piece in pieces] == [3, 4, 5, 6]
     assert all(len(piece.left) == len(VARIANTS["two"]) for piece in pieces)
 
@@ -161,10 +161,10 @@ def test_a_stop_in_the_middle_loses_nothing(tmp_path: Path, bench: Bench) -> Non
         file.write('{"v":1,"begun":"20')
     bench.capacities = itertools.repeat(500.0)
     assert "everything is measured" in measure(tmp_path, *run)
-    found = measured.read(data)
-    assert len(found) == 8
-    assert {(run.round, run.variant) for run in found} == set(itertools.product((1, 2), VARIANTS["all"]))
-    rates = [{run.rate_rps for run in found if run.round == number} for number in (1, 2)]
+    runs = measured.read(data)
+    assert len(runs) == 8
+    assert {(run.round, run.variant) for run in runs} == set(itertools.product((1, 2), VARIANTS["all"]))
+    rates = [{run.rate_rps for run in runs if run.round == number} for number in (1, 2)]
     assert rates == [{550.0}, {250.0}], "a block that goes on keeps its load, the next one has today's"
     assert set(bench.folders) == {tmp_path / "out" / f"cgroup-all-{number}" for number in (1, 2)}
     ran = len(bench.ran)
@@ -220,8 +220,8 @@ def test_replay_makes_the_same_page_from_the_data_alone(tmp_path: Path) -> None:
 
 
 def test_the_page_says_which_states_of_the_decision_code_were_mixed() -> None:
-    found = [row("all", "leastconn", 1), row("all", "leastconn", 2, decision_commit="code2")]
-    page = evaluation_page.page(found, "data", "page")
+    runs = [row("all", "leastconn", 1), row("all", "leastconn", 2, decision_commit="code2")]
+    page = evaluation_page.page(runs, "data", "page")
     assert "was in 2 states, and the figures mix them:** its last commits were code1 (1 runs), code2 (1 runs)." in page
 
 
@@ -243,8 +243,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         measured.read(data)
 
 
-def states(found: list[Measured]) -> dict[str, str]:
-    return {goal.question: goal.word for goal in goals.of_lab(measured.as_runs(found))}
+def states(runs: list[Measured]) -> dict[str, str]:
+    return {goal.question: goal.word for goal in goals.of_lab(measured.as_runs(runs))}
 
 
 STOCK = "each scenario against stock `leastconn`: mean, p95, p99"
@@ -259,34 +259,34 @@ def everything(ours: float) -> list[Measured]:
 
 def test_a_clear_win_is_reached() -> None:
     """Rounds differ by half; variants of a round do not."""
-    found = states(everything(1.0))
-    assert (found[STOCK], found[BETTER], found[BEST]) == ("reached",) * 3
+    words = states(everything(1.0))
+    assert (words[STOCK], words[BETTER], words[BEST]) == ("reached",) * 3
 
 
 def test_as_good_as_stock_is_no_better_and_worse_than_the_best_peer() -> None:
-    found = states(everything(2.0))
-    assert (found[STOCK], found[BETTER], found[BEST]) == ("reached", "NOT reached", "NOT reached")
+    words = states(everything(2.0))
+    assert (words[STOCK], words[BETTER], words[BEST]) == ("reached", "NOT reached", "NOT reached")
     line = next(goal for goal in goals.of_lab(measured.as_runs(everything(2.0))) if goal.question == BEST)
     assert "surely not: `one` mean 1.3" in line.measured
     assert "`outlier`'s" in line.measured
 
 
 def test_one_clear_loss_is_enough() -> None:
-    found = [run for run in everything(1.0) if run.scenario != "long"]
-    found += rows("long", {"leastconn": 1.0, "slackwater-lc": 1.5})
-    assert states(found)[STOCK] == "NOT reached"
-    assert states(found)[BETTER] == "reached", "it is none of those"
+    runs = [run for run in everything(1.0) if run.scenario != "long"]
+    runs += rows("long", {"leastconn": 1.0, "slackwater-lc": 1.5})
+    assert states(runs)[STOCK] == "NOT reached"
+    assert states(runs)[BETTER] == "reached", "it is none of those"
 
 
 def test_too_little_data_decides_nothing_and_a_wide_interval_is_not_sure() -> None:
-    found = [run for run in everything(1.0) if (run.scenario, run.round) != ("two", 5)]
-    assert (states(found)[STOCK], states(found)[BETTER]) == ("not measured yet",) * 2
-    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.question == STOCK)
+    runs = [run for run in everything(1.0) if (run.scenario, run.round) != ("two", 5)]
+    assert (states(runs)[STOCK], states(runs)[BETTER]) == ("not measured yet",) * 2
+    line = next(goal for goal in goals.of_lab(measured.as_runs(runs)) if goal.question == STOCK)
     assert line.measured == "sure: 54 of 54 figures; of 5 rounds: `two` 4"
     wide = rows("all", {"leastconn": 1.0})
     wide += [row("all", "slackwater-lc", number, times) for number, times in enumerate((1, 1, 1, 1, 3), start=1)]
-    found = [run for run in everything(1.0) if run.scenario != "all"] + wide
-    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if goal.question == STOCK)
+    runs = [run for run in everything(1.0) if run.scenario != "all"] + wide
+    line = next(goal for goal in goals.of_lab(measured.as_runs(runs)) if goal.question == STOCK)
     assert line.word == "NOT reached"
     assert line.measured.startswith("not sure: `all` mean ")
 
@@ -299,13 +299,13 @@ def test_runs_of_different_blocks_are_not_compared() -> None:
 
 def test_near_the_oracle_counts_the_better_one_by_balance() -> None:
     times = {"slackwater": 1.2, "slackwater-lc": 1.08, "oracle-split": 1.0, "oracle-split-lc": 1.0}
-    found = [run for name in ("one", "two", "two-dokuwiki") for run in rows(name, times | {"oracle-lc": 0.9})]
-    words = states(found)
+    runs = [run for name in ("one", "two", "two-dokuwiki") for run in rows(name, times | {"oracle-lc": 0.9})]
+    words = states(runs)
     assert words["`two`, roundrobin, against the oracle: mean, p95"] == "NOT reached"
     assert words["`two`, leastconn, against the oracle: mean, p95"] == "NOT reached", "1.2 times the one that drains"
     assert words["`one`, roundrobin, against the oracle: p99"] == "reached"
-    found = [run for run in found if run.variant != "oracle-lc"]
-    words = states(found)
+    runs = [run for run in runs if run.variant != "oracle-lc"]
+    words = states(runs)
     assert words["`two-dokuwiki`, leastconn, against the oracle: mean, p95"] == "reached"
     assert words["`one`, leastconn, against the oracle: p99"] == "reached"
     assert words["`one`, leastconn, against calm: p99"] == "NOT reached", "each round is slower than the one before"
@@ -313,7 +313,7 @@ def test_near_the_oracle_counts_the_better_one_by_balance() -> None:
 
 
 def test_what_the_oracle_reaches_against_calm_stands_beside_ours_and_decides_nothing() -> None:
-    found = rows("one", {"slackwater-lc": 0.6, "oracle-lc": 2.0})
-    line = next(goal for goal in goals.of_lab(measured.as_runs(found)) if "against calm" in goal.question)
+    runs = rows("one", {"slackwater-lc": 0.6, "oracle-lc": 2.0})
+    line = next(goal for goal in goals.of_lab(measured.as_runs(runs)) if "against calm" in goal.question)
     assert line.word == "reached"
     assert "; `oracle-lc`: p99 " in line.measured

@@ -24,9 +24,9 @@ def test_a_list_of_cores_is_counted(cores: str, number: int) -> None:
 def test_each_second_has_its_p95() -> None:
     due_s = np.array([10.1, 10.2, 11.5, 13.0, 20.0])
     requests = Requests(due_s, np.array([0.01, 0.03, 0.05, 0.07, 9.0]), np.full(5, 200), {})
-    found = second_p95s_ms(requests, 10.0, 14.0)
-    assert found[:, 0].tolist() == [0.0, 1.0, 3.0], "empty seconds are none"
-    assert found[:, 1].tolist() == pytest.approx([29.0, 50.0, 70.0])
+    seconds = second_p95s_ms(requests, 10.0, 14.0)
+    assert seconds[:, 0].tolist() == [0.0, 1.0, 3.0], "empty seconds are none"
+    assert seconds[:, 1].tolist() == pytest.approx([29.0, 50.0, 70.0])
 
 
 def test_a_cpuset_of_version_1_has_all_cores_of_the_one_above(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_without_the_controller_there_is_no_cpuset(tmp_path: Path) -> None:
 def test_it_takes_at_low_load_gives_at_high_and_puts_everything_back() -> None:
     done = run_lab("governor", "--seconds", "20", "--json", "-", timeout_s=900)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    without, governed = found["phases"]["without"], found["phases"]["with"]
-    own = found["without_governor"]
+    result = json.loads(done.stdout)
+    without, governed = result["phases"]["without"], result["phases"]["with"]
+    own = result["without_governor"]
     assert all(phase["last"] == own for phase in without)
     low, high, again = governed
     assert all(host["quota_cores"] < own[0]["quota_cores"] for host in low["last"])
     assert high["cpu_cores_mean"] > again["cpu_cores_mean"]
-    assert {change["cause"] for change in found["changes"] if change["by"] == "governor"} == {"governor"}
+    assert {change["cause"] for change in result["changes"] if change["by"] == "governor"} == {"governor"}
     assert sum(phase["errors"] for phase in governed) == 0

@@ -24,8 +24,8 @@ def test_a_load_that_is_known_costs_the_cheapest_option_of_each_second() -> None
     loads = noisy(np.array([0.5, 1.5, 2.5]), 0.0, 0.0, 3.0)
     assert loads.shape == (3, LEVELS)
     for unseen_share in (0.0, 0.1, 1.0):
-        found = least_cost(loads, OPTIONS, of_capacity, late_share=0.0, unseen_share=unseen_share)
-        assert found == pytest.approx(2.0, rel=1e-3)
+        cost = least_cost(loads, OPTIONS, of_capacity, late_share=0.0, unseen_share=unseen_share)
+        assert cost == pytest.approx(2.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("unseen_share", [0.1, 1.0])

@@ -126,8 +126,8 @@ def test_a_memcached_is_filled_and_asked_for_all_keys() -> None:
 @pytest.fixture
 def events(tmp_path: Path) -> Iterator[tuple[HotEvents, Path]]:
     place = tmp_path / "socket"
-    with HotEvents(place) as found:
-        yield found, place
+    with HotEvents(place) as hot_events:
+        yield hot_events, place
     assert not place.exists()
 
 
@@ -145,12 +145,12 @@ def next_events(events: HotEvents, count: int) -> list[HotEvent]:
 
 
 def test_a_core_is_in_the_hot_function_until_its_last_request_leaves(events: tuple[HotEvents, Path]) -> None:
-    found, place = events
+    hot_events, place = events
     core = min(os.sched_getaffinity(0))
     with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
         first.connect(str(place))
         first.sendall(b"begin search\n")
-        assert [(event.core, event.entered) for event in next_events(found, 1)] == [(core, True)]
+        assert [(event.core, event.entered) for event in next_events(hot_events, 1)] == [(core, True)]
         second.connect(str(place))
         second.sendall(b"begin search\nend search\n")
         second.sendall(b"begin search\nbegin rank\n")
@@ -159,7 +159,7 @@ def test_a_core_is_in_the_hot_function_until_its_last_request_leaves(events: tup
         for connection in (first, second):
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b""
-    seen = found.drain()
+    seen = hot_events.drain()
     assert (seen[-1].core, seen[-1].entered) == (core, False)
 
 
@@ -270,10 +270,10 @@ def row(number: int, policy: str, p95_ms: float) -> dict[str, object]:
 
 def test_rounds_are_summed_up_by_median_and_range() -> None:
     rows = [row(1, "static", 4.0), row(2, "static", 9.0), row(3, "static", 5.0), row(1, "pareto", 70.0)]
-    found = summary("static", rows)
-    assert found["p95_ms"] == [5.0, 4.0, 9.0]
-    assert found["p99_ms"] is None
-    assert (found["errors"], found["requests"]) == (3, 30)
+    figures = summary("static", rows)
+    assert figures["p95_ms"] == [5.0, 4.0, 9.0]
+    assert figures["p99_ms"] is None
+    assert (figures["errors"], figures["requests"]) == (3, 30)
 
 
 def test_hurry_up_needs_a_service_that_tells_of_its_hot_function() -> None:
@@ -292,11 +292,11 @@ def test_a_policy_runs_on_a_service_of_the_lab(service: str, policy: str) -> Non
     options = ("--service", service, "--policy", policy, "--rounds", "1", "--step-seconds", "3", "--json", "-")
     done = run_lab("governor-policies", *options, timeout_s=400)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    (one,) = found["rounds"]
-    assert one["policy"] == policy
-    assert one["requests"] > one["errors"]
-    assert one["batch_cores"] > 0.0
-    assert one["used_cores"] > 0.0
+    result = json.loads(done.stdout)
+    (played,) = result["rounds"]
+    assert played["policy"] == policy
+    assert played["requests"] > played["errors"]
+    assert played["batch_cores"] > 0.0
+    assert played["used_cores"] > 0.0
     if policy == "hurry-up":
-        assert len(one["states"]) > 1, "events of the search came"
+        assert len(played["states"]) > 1, "events of the search came"

@@ -29,11 +29,11 @@ def test_seconds_beside_the_neighbour() -> None:
 
 
 def test_episodes_are_those_of_the_seed_and_do_not_overlap() -> None:
-    found = neighbour(1, 600.0).episodes
-    assert found == neighbour(1, 600.0).episodes
-    assert found != neighbour(2, 600.0).episodes
-    assert all(episode.end_s + PAUSE_S[0] <= other.begin_s for episode, other in pairwise(found))
-    assert all(STAY_S[0] <= episode.end_s - episode.begin_s <= STAY_S[1] for episode in found)
+    episodes = neighbour(1, 600.0).episodes
+    assert episodes == neighbour(1, 600.0).episodes
+    assert episodes != neighbour(2, 600.0).episodes
+    assert all(episode.end_s + PAUSE_S[0] <= other.begin_s for episode, other in pairwise(episodes))
+    assert all(STAY_S[0] <= episode.end_s - episode.begin_s <= STAY_S[1] for episode in episodes)
 
 
 def test_the_table_has_a_row_for_each_policy() -> None:

@@ -35,15 +35,15 @@ def test_the_flat_curve_saves_nothing_per_unit_of_work() -> None:
 
 
 def test_a_fluid_server_works_off_what_piled_up() -> None:
-    one = hardware("a72", 2, (1000.0, 2000.0), busy_w=1.0, base_w=0.0, idle_w=0.0)
-    server = FluidServer(one, 1000.0, 0.0)
-    late = server.run(1.0, 2400.0, one.highest)
+    processor = hardware("a72", 2, (1000.0, 2000.0), busy_w=1.0, base_w=0.0, idle_w=0.0)
+    server = FluidServer(processor, 1000.0, 0.0)
+    late = server.run(1.0, 2400.0, processor.highest)
     assert late.queue_delay_ms > 200.0
     assert late.busy_share == 1.0
-    assert server.run(1.0, 1000.0, one.highest).answered == pytest.approx(1400.0)
+    assert server.run(1.0, 1000.0, processor.highest).answered == pytest.approx(1400.0)
     assert late.share_above(100.0) == 1.0
-    calm = server.run(1.0, 1000.0, one.highest)
-    assert calm.p99_ms == pytest.approx(server.at_rest_ms(one.highest, 1000.0, 0.99))
+    calm = server.run(1.0, 1000.0, processor.highest)
+    assert calm.p99_ms == pytest.approx(server.at_rest_ms(processor.highest, 1000.0, 0.99))
     assert calm.share_above(calm.p99_ms) == pytest.approx(0.01)
     assert calm.share_above(calm.p95_ms) == pytest.approx(0.05)
     assert server.capacity_rps(Configuration(1, 1000.0)) == 500.0
@@ -124,10 +124,10 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, monkeypatch: pytest.M
     file = tmp_path / "pareto.json"
     done = CliRunner().invoke(governor, ["compare", "--table", "pareto", "--seeds", "1", "--json", str(file)])
     assert done.exit_code == 0, done.output
-    found = json.loads(file.read_text())
-    assert found["table"] == "pareto"
-    assert {figure["policy"] for figure in found["figures"]} == {"static", "bound", "pareto", "slackwater"}
-    claimed = [figure for figure in found["figures"] if figure["reached"] is not None]
+    result = json.loads(file.read_text())
+    assert result["table"] == "pareto"
+    assert {figure["policy"] for figure in result["figures"]} == {"static", "bound", "pareto", "slackwater"}
+    claimed = [figure for figure in result["figures"] if figure["reached"] is not None]
     assert f"of {len(claimed)} claims reached" in done.output
 
 
@@ -135,14 +135,14 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, monkeypatch: pytest.M
 def test_each_run_is_told_before_it_begins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (estimators, heimdall_table):  # what the estimators learn from takes minutes
         monkeypatch.setattr(module, "profile", lambda _: profile(1))
-    told: list[str] = []
+    lines: list[str] = []
 
     def stop_at_the_second(text: str) -> None:
-        told.append(text)
-        if len(told) == 2:
+        lines.append(text)
+        if len(lines) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         TABLES[name]((1, 2), "a72", stop_at_the_second)
-    assert [line.removeprefix(told[0].removesuffix("run 1 of 2")) for line in told] == ["run 1 of 2", "run 2 of 2"]
-    assert told[0].startswith(f"{name}: ")
+    assert [line.removeprefix(lines[0].removesuffix("run 1 of 2")) for line in lines] == ["run 1 of 2", "run 2 of 2"]
+    assert lines[0].startswith(f"{name}: ")

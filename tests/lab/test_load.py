@@ -35,7 +35,7 @@ class Asked:
 
 
 @contextmanager
-def server(every: int = 0, what: str = "", stall_s: float = 0.0, once: bool = False) -> Iterator[Asked]:
+def server(every: int = 0, fault: str = "", stall_s: float = 0.0, once: bool = False) -> Iterator[Asked]:
     """A server that treats each `every`th request, or only the first of these, specially: `fail` with 500, `drop` it,
     or `stall`."""
     count = itertools.count(1)
@@ -59,13 +59,13 @@ def server(every: int = 0, what: str = "", stall_s: float = 0.0, once: bool = Fa
                     asked.now -= 1
 
         def answer(self, special: bool) -> None:
-            if special and what == "drop":
+            if special and fault == "drop":
                 self.close_connection = True
                 self.connection.close()
                 return
-            if special and what == "stall":
+            if special and fault == "stall":
                 time.sleep(stall_s)
-            self.send_response(500 if special and what == "fail" else 200)
+            self.send_response(500 if special and fault == "fail" else 200)
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"ok")
@@ -94,35 +94,35 @@ def load(url: str, folder: Path, demand: Demand, seconds: float) -> Load:
 def test_an_open_loop_asks_at_its_rate_and_says_when_each_request_was_due(tmp_path: Path) -> None:
     with server() as asked:
         running = load(asked.url, tmp_path, Demand(rate_rps=50), 2.0)
-        found = running.finish()
-    assert len(found.seconds) == pytest.approx(asked.requests, abs=3)
-    assert found.lost == {}
-    due = found.due_mono_s - running.begin_mono_s
+        requests = running.finish()
+    assert len(requests.seconds) == pytest.approx(asked.requests, abs=3)
+    assert requests.lost == {}
+    due = requests.due_mono_s - running.begin_mono_s
     assert (due[1:] >= due[:-1]).all()
     assert -0.1 < due[0] < 2.5, "counted from its start"
-    assert len(found.seconds) <= 103
-    assert len(found.seconds) == pytest.approx(1 + 50 * (due[-1] - due[0]), abs=10), "50 a second"
+    assert len(requests.seconds) <= 103
+    assert len(requests.seconds) == pytest.approx(1 + 50 * (due[-1] - due[0]), abs=10), "50 a second"
 
 
 def test_what_was_answered_with_an_error_is_there_with_its_status(tmp_path: Path) -> None:
-    with server(every=5, what="fail") as asked:
-        found = load(asked.url, tmp_path, Demand(rate_rps=50), 1.0).finish()
-    assert int((found.status == 500).sum()) == pytest.approx(asked.special, abs=1)
-    assert int((found.status == 200).sum()) == pytest.approx(asked.requests - asked.special, abs=3)
+    with server(every=5, fault="fail") as asked:
+        requests = load(asked.url, tmp_path, Demand(rate_rps=50), 1.0).finish()
+    assert int((requests.status == 500).sum()) == pytest.approx(asked.special, abs=1)
+    assert int((requests.status == 200).sum()) == pytest.approx(asked.requests - asked.special, abs=3)
 
 
 def test_what_was_never_answered_is_counted_as_lost(tmp_path: Path) -> None:
-    with server(every=10, what="drop") as asked:
-        found = load(asked.url, tmp_path, Demand(rate_rps=50), 1.0).finish()
-    assert found.lost_count >= asked.special - 2
-    assert found.lost_count + len(found.seconds) == pytest.approx(asked.requests, abs=3)
+    with server(every=10, fault="drop") as asked:
+        requests = load(asked.url, tmp_path, Demand(rate_rps=50), 1.0).finish()
+    assert requests.lost_count >= asked.special - 2
+    assert requests.lost_count + len(requests.seconds) == pytest.approx(asked.requests, abs=3)
 
 
 def test_a_stall_is_charged_to_all_requests_that_were_due_in_it(tmp_path: Path) -> None:
     """One client only, and a server that stalls once for 0.5 s: without correction one request would be slow."""
-    with server(every=5, what="stall", stall_s=0.5, once=True) as asked:
-        found = Load([str(BIN / "oha")], tmp_path, [asked.url], OneConnection(rate_rps=39), 1.0).finish()
-    assert int((found.seconds > 0.1).sum()) >= 5
+    with server(every=5, fault="stall", stall_s=0.5, once=True) as asked:
+        requests = Load([str(BIN / "oha")], tmp_path, [asked.url], OneConnection(rate_rps=39), 1.0).finish()
+    assert int((requests.seconds > 0.1).sum()) >= 5
 
 
 class OneConnection(Demand):
@@ -132,11 +132,11 @@ class OneConnection(Demand):
 
 
 def test_a_closed_loop_keeps_its_clients_busy(tmp_path: Path) -> None:
-    with server(every=1, what="stall", stall_s=0.05) as asked:
-        found = load(asked.url, tmp_path, Demand(clients=4), 1.0).finish()
+    with server(every=1, fault="stall", stall_s=0.05) as asked:
+        requests = load(asked.url, tmp_path, Demand(clients=4), 1.0).finish()
     assert asked.most == 4
-    assert len(found.seconds) <= 88, "at most 4 clients x 20 a second, and those under way at the end"
-    assert len(found.seconds) == pytest.approx(asked.requests, abs=4)
+    assert len(requests.seconds) <= 88, "at most 4 clients x 20 a second, and those under way at the end"
+    assert len(requests.seconds) == pytest.approx(asked.requests, abs=4)
 
 
 def test_a_generator_that_cannot_start_is_reported(tmp_path: Path) -> None:

@@ -18,34 +18,35 @@ def requests(*rows: tuple[float, float, int], lost: dict[str, int] | None = None
 
 def test_a_request_belongs_to_the_phase_in_which_it_was_due() -> None:
     seen = requests((9.99, 5.0, 200), (10.0, 0.002, 200), (19.99, 0.004, 200), (20.0, 7.0, 200))
-    found = figures(seen, seen.due_mono_s, 10.0, 20.0, noisy_share=0.25)
-    assert (found["requests"], found["errors"], found["rps"]) == (2, 0, 0.2)
-    assert found["mean_ms"] == pytest.approx(3.0)
-    assert found["p50_ms"] == pytest.approx(3.0)
-    assert found["noisy_share"] == 0.25
+    measured = figures(seen, seen.due_mono_s, 10.0, 20.0, noisy_share=0.25)
+    assert (measured["requests"], measured["errors"], measured["rps"]) == (2, 0, 0.2)
+    assert measured["mean_ms"] == pytest.approx(3.0)
+    assert measured["p50_ms"] == pytest.approx(3.0)
+    assert measured["noisy_share"] == 0.25
 
 
 def test_percentiles_are_those_of_the_answered_requests() -> None:
     seen = requests(*[(float(n), n / 1000.0, 200) for n in range(1, 101)])
-    found = figures(seen, seen.due_mono_s, 0.0, 200.0)
-    assert found["p95_ms"] == pytest.approx(95.05)
-    assert found["p99_ms"] == pytest.approx(99.01)
+    measured = figures(seen, seen.due_mono_s, 0.0, 200.0)
+    assert measured["p95_ms"] == pytest.approx(95.05)
+    assert measured["p99_ms"] == pytest.approx(99.01)
 
 
 def test_a_status_of_400_and_above_is_an_error_and_has_no_say_in_the_times() -> None:
-    found = figures((seen := requests((1.0, 0.001, 200), (2.0, 9.0, 503), (3.0, 9.0, 404))), seen.due_mono_s, 0.0, 10.0)
-    assert (found["requests"], found["errors"]) == (3, 2)
-    assert found["mean_ms"] == pytest.approx(1.0)
+    seen = requests((1.0, 0.001, 200), (2.0, 9.0, 503), (3.0, 9.0, 404))
+    measured = figures(seen, seen.due_mono_s, 0.0, 10.0)
+    assert (measured["requests"], measured["errors"]) == (3, 2)
+    assert measured["mean_ms"] == pytest.approx(1.0)
 
 
 def test_lost_requests_count_as_requests_and_as_errors() -> None:
-    found = figures((seen := requests((1.0, 0.001, 200))), seen.due_mono_s, 0.0, 10.0, lost=3)
-    assert (found["requests"], found["errors"]) == (4, 3)
+    measured = figures((seen := requests((1.0, 0.001, 200))), seen.due_mono_s, 0.0, 10.0, lost=3)
+    assert (measured["requests"], measured["errors"]) == (4, 3)
 
 
 def test_without_an_answer_there_are_no_times() -> None:
-    found = figures((seen := requests()), seen.due_mono_s, 0.0, 10.0)
-    assert (found["requests"], found["mean_ms"], found["p99_ms"]) == (0, None, None)
+    measured = figures((seen := requests()), seen.due_mono_s, 0.0, 10.0)
+    assert (measured["requests"], measured["mean_ms"], measured["p99_ms"]) == (0, None, None)
 
 
 def history(*rows: tuple[float, int, int, int]) -> list[Snapshot]:

@@ -28,9 +28,9 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> str:
     return compiled("noise", tmp_path_factory.mktemp("noise"))
 
 
-def start(*what: Any, **place: Any) -> Noise:
+def start(*arguments: Any, **place: Any) -> Noise:
     """One alone."""
-    return begin([prepare(*what, **place)])[0]
+    return begin([prepare(*arguments, **place)])[0]
 
 
 @pytest.mark.parametrize("kind", NOISES)

@@ -25,12 +25,12 @@ def test_a_round_has_the_hosts_alone_monitors_those_that_lack_a_collector_and_ca
 
 
 def test_rounds_are_compared_in_pairs_so_a_slow_one_counts_no_more() -> None:
-    found = [
+    runs = [
         *(run(2, WITH, 2.04, 0.014), run(2, WITHOUT, 2.0)),
         *(run(1, WITHOUT, 1.0), run(1, WITH, 1.02, 0.013)),
         *(run(3, WITHOUT, 1.5), run(3, WITH, 1.53, 0.015)),
     ]
-    without, with_monitors = rows(found)
+    without, with_monitors = rows(runs)
     assert (without["variant"], without["rounds"], without["request_cpu_ms"]) == (WITHOUT, 3, 1.5)
     times = with_monitors["request_cpu_ms_times"]
     assert times == {key: pytest.approx(1.02) for key in ("value", "low", "high")}

@@ -50,13 +50,13 @@ def server(name: str, takes_s: float) -> Iterator[str]:
 
 def asked(port: int, count: int) -> Counter[str]:
     """Who answered so many requests, one after the other."""
-    found: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     for _ in range(count):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         connection.request("GET", "/")
-        found[connection.getresponse().read().decode()] += 1
+        answers[connection.getresponse().read().decode()] += 1
         connection.close()
-    return found
+    return answers
 
 
 def answers(port: int) -> bool:
@@ -74,16 +74,16 @@ def test_every_peer_is_tried_here() -> None:
 def test_the_real_program_avoids_a_slow_server(name: str, tmp_path: Path) -> None:
     if not (BIN / PROGRAMS[name]).exists():
         pytest.skip(f"{PROGRAMS[name]} is not in .build/bin: `make setup` brings it where it can")
-    with server("slow", SLOW_S) as slow, server("one", 0.0) as one, server("other", 0.0) as other:
+    with server("slow", SLOW_S) as slow, server("one", 0.0) as quick, server("other", 0.0) as other:
         port = free_port(18090)
-        program = Program.start(name, PEERS[name].command(tmp_path, [slow, one, other], port), tmp_path / "log")
+        program = Program.start(name, PEERS[name].command(tmp_path, [slow, quick, other], port), tmp_path / "log")
         try:
             wait_until(lambda: answers(port), f"{name} on port {port}", 30.0, watch=[program])
             asked(port, 10)  # it learns
-            found = asked(port, 60)
+            counts = asked(port, 60)
         finally:
             program.stop()
-    assert found["slow"] <= 6
+    assert counts["slow"] <= 6
 
 
 def test_nginx_is_told_the_mode_that_is_to_its_favour(tmp_path: Path) -> None:

@@ -56,11 +56,11 @@ def test_a_sample_gets_the_steal_since_the_one_before(tmp_path: Path, monkeypatc
     now_s = 10.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     shim = StealShim({"host1": 7})
-    one = sample(cpu={"scope": "system", "utilisation": 0.9}, absent={"cpu.steal": "hidden", "disk": "none"})
-    assert shim.with_steal(one) == one, "the first: nothing to compare with"
+    first = sample(cpu={"scope": "system", "utilisation": 0.9}, absent={"cpu.steal": "hidden", "disk": "none"})
+    assert shim.with_steal(first) == first, "the first: nothing to compare with"
     now_s = 10.5
     make_thread(tmp_path, "CPU 0/KVM", 1_200_000_000)
-    after = shim.with_steal(one)
+    after = shim.with_steal(first)
     assert after.cpu is not None
     assert after.cpu.steal == pytest.approx(0.4)
     assert (after.cpu.utilisation, after.absent) == (0.9, {"disk": "none"})

@@ -87,17 +87,17 @@ def test_knapsack_gives_equal_weights_to_servers_with_the_same_curve(
 def test_what_is_in_flight_is_what_was_picked_and_not_answered(
     name: str, answers: list[bool], servers: int, step_s: float, seed: int
 ) -> None:
-    one = made(name, *[100] * servers, seed=seed)
+    balancer = made(name, *[100] * servers, seed=seed)
     flying: dict[int, int] = {}
     for number, ends in enumerate(answers):
         now_s = number * step_s
         if ends and flying:
             request = next(iter(flying))
             del flying[request]
-            one.answered(request, now_s)
+            balancer.answered(request, now_s)
         else:
-            flying[number] = one.pick(number, now_s)
-        assert one.in_flight == [list(flying.values()).count(server) for server in range(servers)]
+            flying[number] = balancer.pick(number, now_s)
+        assert balancer.in_flight == [list(flying.values()).count(server) for server in range(servers)]
 
 
 @FEEL_TIME
@@ -109,29 +109,29 @@ def test_a_server_ten_times_as_slow_gets_less(name: str) -> None:
 
 
 def test_roundrobin_serves_by_weight_and_as_evenly_as_it_can() -> None:
-    one = made("roundrobin", 200, 100, 100)
-    assert picked(one, 8) == [0, 1, 2, 0] * 2
-    one.set_weights(np.array([0, 100, 100]))
-    assert set(picked(one, 6)) == {1, 2}
-    assert one.requests == [4, 5, 5]
+    balancer = made("roundrobin", 200, 100, 100)
+    assert picked(balancer, 8) == [0, 1, 2, 0] * 2
+    balancer.set_weights(np.array([0, 100, 100]))
+    assert set(picked(balancer, 6)) == {1, 2}
+    assert balancer.requests == [4, 5, 5]
 
 
 def test_leastconn_takes_who_has_least_in_flight_for_its_weight_and_equals_in_turn() -> None:
-    one = made("leastconn", 100, 100, 100)
-    assert picked(one, 6) == [0, 1, 2, 0, 1, 2]
-    one.in_flight = [3, 1, 2]
-    assert one.choose(0.0) == 1
-    one.in_flight = [3, 3, 0]
-    assert one.choose(0.0) == 2, "an idle server first"
+    balancer = made("leastconn", 100, 100, 100)
+    assert picked(balancer, 6) == [0, 1, 2, 0, 1, 2]
+    balancer.in_flight = [3, 1, 2]
+    assert balancer.choose(0.0) == 1
+    balancer.in_flight = [3, 3, 0]
+    assert balancer.choose(0.0) == 2, "an idle server first"
 
 
 def test_leastconn_takes_an_idle_server_first_whatever_its_weight_but_not_at_weight_zero() -> None:
-    one = made("leastconn", 100, 1, 0)
-    one.in_flight = [1, 0, 0]
-    assert one.choose(0.0) == 1
+    balancer = made("leastconn", 100, 1, 0)
+    balancer.in_flight = [1, 0, 0]
+    assert balancer.choose(0.0) == 1
     # 2 in flight of weight 1 are more than 50 of weight 100.
-    one.in_flight = [50, 1, 0]
-    assert one.choose(0.0) == 0
+    balancer.in_flight = [50, 1, 0]
+    assert balancer.choose(0.0) == 0
 
 
 def share_of(balancer: Balancer, in_flight: list[int], server: int) -> float:
@@ -140,10 +140,10 @@ def share_of(balancer: Balancer, in_flight: list[int], server: int) -> float:
 
 
 def test_random2_draws_by_weight_and_takes_the_less_loaded_of_the_two() -> None:
-    one = made("random2", 100, 100, 0)
+    balancer = made("random2", 100, 100, 0)
     # The loaded one is only taken when both draws are of it: a quarter of the time.
-    assert share_of(one, [10, 0, 0], 0) == pytest.approx(0.25, abs=0.06)
-    assert share_of(one, [10, 0, 0], 2) == 0
+    assert share_of(balancer, [10, 0, 0], 0) == pytest.approx(0.25, abs=0.06)
+    assert share_of(balancer, [10, 0, 0], 2) == 0
 
 
 def test_random2_counts_load_for_its_weight() -> None:
@@ -153,104 +153,104 @@ def test_random2_counts_load_for_its_weight() -> None:
 
 @given(in_flight=st.lists(st.integers(0, 30), min_size=2, max_size=6), seed=st.integers(0, 99))
 def test_bounded_random_leaves_no_server_above_its_bound(in_flight: list[int], seed: int) -> None:
-    one = made("bounded-random", *[100] * len(in_flight), seed=seed)
-    one.in_flight = list(in_flight)
-    chosen = one.choose(0.0)
+    balancer = made("bounded-random", *[100] * len(in_flight), seed=seed)
+    balancer.in_flight = list(in_flight)
+    chosen = balancer.choose(0.0)
     bound = math.ceil((sum(in_flight) + 1) * BoundedRandom.FACTOR / 100 / len(in_flight))
     assert in_flight[chosen] < max(1, bound)
 
 
 def test_peak_ewma_follows_a_slow_answer_at_once_and_forgets_it_in_seconds() -> None:
-    one = made("peak-ewma", 100, 100)
-    assert isinstance(one, PeakEwma)
+    balancer = made("peak-ewma", 100, 100)
+    assert isinstance(balancer, PeakEwma)
     for server in (0, 1):
-        one.learn(server, 0.0, 0.01)
-    one.learn(0, 0.1, 1.0)
-    assert one.choose(0.1) == 1
-    one.in_flight = [0, 1]
-    assert one.choose(0.2) == 1, "twice 10 ms are less than a second"
-    one.learn(1, 9.0, 0.01)
-    assert one.choose(9.0) == 0
+        balancer.learn(server, 0.0, 0.01)
+    balancer.learn(0, 0.1, 1.0)
+    assert balancer.choose(0.1) == 1
+    balancer.in_flight = [0, 1]
+    assert balancer.choose(0.2) == 1, "twice 10 ms are less than a second"
+    balancer.learn(1, 9.0, 0.01)
+    assert balancer.choose(9.0) == 0
 
 
 def test_nginx_expects_the_mean_in_steps_of_20_ms_times_those_in_flight() -> None:
     assert [averaged(0, 40), averaged(40, 0), averaged(100, 200)] == [40, 38, 105]
-    one = made("nginx-least-time", 100, 100)
-    assert isinstance(one, NginxLeastTime)
+    balancer = made("nginx-least-time", 100, 100)
+    assert isinstance(balancer, NginxLeastTime)
     for server, took_s in ((0, 0.001), (1, 0.019)):
-        one.pick(server, 0.0)
-        one.learn(server, took_s, took_s)
-    one.in_flight = [0, 0]
-    assert {one.choose(1.0), one.choose(1.0)} == {0, 1}, "both are below 20 ms"
-    one.learn(1, 2.0, 0.5)
-    assert [one.choose(2.0) for _ in range(3)] == [0, 0, 0]
-    assert one.choose(60.0) == 1, "half as much for each 11 s in which it was not asked, and then equal"
+        balancer.pick(server, 0.0)
+        balancer.learn(server, took_s, took_s)
+    balancer.in_flight = [0, 0]
+    assert {balancer.choose(1.0), balancer.choose(1.0)} == {0, 1}, "both are below 20 ms"
+    balancer.learn(1, 2.0, 0.5)
+    assert [balancer.choose(2.0) for _ in range(3)] == [0, 0, 0]
+    assert balancer.choose(60.0) == 1, "half as much for each 11 s in which it was not asked, and then equal"
 
 
 def test_nginx_sees_a_server_that_does_not_answer() -> None:
-    one = made("nginx-least-time", 100, 100)
-    one.pick(0, 0.0)
-    one.pick(1, 0.0)
-    one.answered(1, 0.001)
-    assert {one.pick(2 + number, 3.0 + 0.001 * number) for number in range(5)} == {1}
+    balancer = made("nginx-least-time", 100, 100)
+    balancer.pick(0, 0.0)
+    balancer.pick(1, 0.0)
+    balancer.answered(1, 0.001)
+    assert {balancer.pick(2 + number, 3.0 + 0.001 * number) for number in range(5)} == {1}
 
 
 def test_traefik_multiplies_the_mean_of_the_last_100_by_one_more_than_in_flight() -> None:
-    one = made("traefik-least-time", 100, 100)
-    assert isinstance(one, TraefikLeastTime)
-    assert picked(one, 4) == [0, 0, 1, 0], "earliest deadline first"
+    balancer = made("traefik-least-time", 100, 100)
+    assert isinstance(balancer, TraefikLeastTime)
+    assert picked(balancer, 4) == [0, 0, 1, 0], "earliest deadline first"
     for _ in range(100):
-        one.learn(0, 0.0, 0.010)
-        one.learn(1, 0.0, 0.025)
-    one.in_flight = [1, 0]
-    assert one.choose(0.0) == 0, "2 x 10 ms are less than 25"
-    one.in_flight = [2, 0]
-    assert one.choose(0.0) == 1, "3 x 10 ms are more than 25"
+        balancer.learn(0, 0.0, 0.010)
+        balancer.learn(1, 0.0, 0.025)
+    balancer.in_flight = [1, 0]
+    assert balancer.choose(0.0) == 0, "2 x 10 ms are less than 25"
+    balancer.in_flight = [2, 0]
+    assert balancer.choose(0.0) == 1, "3 x 10 ms are more than 25"
     for _ in range(100):
-        one.learn(1, 0.0, 0.0005)
-    one.in_flight = [0, 9]
-    assert one.choose(0.0) == 1, "answers below a millisecond count nothing"
+        balancer.learn(1, 0.0, 0.0005)
+    balancer.in_flight = [0, 9]
+    assert balancer.choose(0.0) == 1, "answers below a millisecond count nothing"
 
 
 @pytest.mark.parametrize("kind", [Prequal, Prequal60])
 def test_prequal_takes_the_quickest_cold_server_and_else_the_emptiest(kind: type[Prequal]) -> None:
-    one = kind(3, np.array([100, 100, 100]), np.random.default_rng(1))
-    one._rifs.extend([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
-    one._probe(0.0, 0)
-    said = ((20, 0.001), (2, 0.03), (3, 0.02))
-    for probe in one._pool:
-        probe.in_flight, probe.expected_s = said[probe.server]
-    assert [probe.server for probe in one._ranked()] == [2, 1, 0], "the hot one last, though it is quick"
-    for probe in one._pool:
+    balancer = kind(3, np.array([100, 100, 100]), np.random.default_rng(1))
+    balancer._rifs.extend([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    balancer._probe(0.0, 0)
+    reported = ((20, 0.001), (2, 0.03), (3, 0.02))
+    for probe in balancer._pool:
+        probe.in_flight, probe.expected_s = reported[probe.server]
+    assert [probe.server for probe in balancer._ranked()] == [2, 1, 0], "the hot one last, though it is quick"
+    for probe in balancer._pool:
         probe.in_flight += 100
-    assert [probe.server for probe in one._ranked()] == [1, 2, 0]
+    assert [probe.server for probe in balancer._ranked()] == [1, 2, 0]
 
 
 def test_prequal_expects_what_was_met_with_as_many_in_flight() -> None:
-    one = made("prequal-84", 100, 100)
-    assert isinstance(one, Prequal)
-    one._met[0].extend([(0, 0.01), (0, 0.012), (0, 0.5), (4, 0.2)])
-    assert [one._expected_s(0, held) for held in (0, 1, 9)] == [0.012, 0.012, 0.2]
-    assert one._expected_s(1, 0) == 0.0
+    balancer = made("prequal-84", 100, 100)
+    assert isinstance(balancer, Prequal)
+    balancer._met[0].extend([(0, 0.01), (0, 0.012), (0, 0.5), (4, 0.2)])
+    assert [balancer._expected_s(0, held) for held in (0, 1, 9)] == [0.012, 0.012, 0.2]
+    assert balancer._expected_s(1, 0) == 0.0
 
 
 @given(levels=st.lists(st.tuples(st.floats(0.001, 0.1), st.floats(0.0, 1.0)), min_size=2, max_size=5))
 def test_knapsack_finds_no_worse_weights_than_any_step_beside_them(levels: list[tuple[float, float]]) -> None:
     curves = [knapsack.curve((flat, 0.0, bend), highest=1.0, lost=1.0) for flat, bend in levels]
-    found = knapsack.split(curves)
-    assert sum(found) == knapsack.STEPS
-    assert min(found) >= 1
+    shares = knapsack.split(curves)
+    assert sum(shares) == knapsack.STEPS
+    assert min(shares) >= 1
 
     def cost(weights: list[int]) -> float:
         return float(sum(weight * curve[weight] for weight, curve in zip(weights, curves, strict=True)))
 
-    for giver in range(len(found)):
-        for taker in range(len(found)):
-            if giver != taker and found[giver] > 1:
-                other = list(found)
+    for giver in range(len(shares)):
+        for taker in range(len(shares)):
+            if giver != taker and shares[giver] > 1:
+                other = list(shares)
                 other[giver] -= 1
                 other[taker] += 1
-                assert cost(found) <= cost(other) + 1e-12
+                assert cost(shares) <= cost(other) + 1e-12
 
 
 def test_a_curve_is_compressed_where_weights_count_more() -> None:
@@ -266,11 +266,11 @@ def test_a_curve_is_compressed_where_weights_count_more() -> None:
 
 
 def test_knapsack_takes_weight_from_a_server_that_becomes_slower() -> None:
-    one = made("knapsack", 100, 100, 100)
-    served(one, [0.02, 0.02, 0.02], 2400, gap_s=0.01)
+    balancer = made("knapsack", 100, 100, 100)
+    served(balancer, [0.02, 0.02, 0.02], 2400, gap_s=0.01)
     for server, time_s in enumerate((0.5, 0.02, 0.02)):
         for _ in range(20):
-            one.learn(server, 30.0, time_s)
-    before = one.weights[0] / sum(one.weights)
-    one.choose(1e6)
-    assert one.weights[0] / sum(one.weights) < 0.6 * before
+            balancer.learn(server, 30.0, time_s)
+    before = balancer.weights[0] / sum(balancer.weights)
+    balancer.choose(1e6)
+    assert balancer.weights[0] / sum(balancer.weights) < 0.6 * before

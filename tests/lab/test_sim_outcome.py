@@ -39,10 +39,10 @@ def test_a_server_that_was_back_before_its_neighbour_left_needs_no_time() -> Non
     assert back_s((11.0, 0, 0), (15.0, 0, BASE_WEIGHT)) == [0.0]
 
 
-@pytest.mark.parametrize(("begin_s", "found"), [(24.0, []), (60.0, [2.0])])
-def test_what_the_next_episode_cuts_short_is_not_counted(begin_s: float, found: list[float]) -> None:
+@pytest.mark.parametrize(("begin_s", "expected_s"), [(24.0, []), (60.0, [2.0])])
+def test_what_the_next_episode_cuts_short_is_not_counted(begin_s: float, expected_s: list[float]) -> None:
     two = (Episode(0, 10.0, 20.0, 0.8), Episode(0, begin_s, 99.0, 0.8))
-    assert back_s((11.0, 0, 0), (22.0, 0, BASE_WEIGHT), episodes=two) == found
+    assert back_s((11.0, 0, 0), (22.0, 0, BASE_WEIGHT), episodes=two) == expected_s
 
 
 def test_an_episode_without_an_answer_has_no_way_back() -> None:

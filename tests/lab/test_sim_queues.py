@@ -84,11 +84,11 @@ def test_more_requests_than_children_wait_in_order() -> None:
     server = Server(children=1)
     for request in (1, 2, 3):
         server.add(request, 0.01)
-    found = []
+    finished = []
     while server.next_s() < 1.0:
         server.advance(server.next_s())
-        found += [(request, round(server.at_s, 6)) for request in server.finished()]
-    assert found == [(1, 0.01), (2, 0.02), (3, 0.03)]
+        finished += [(request, round(server.at_s, 6)) for request in server.finished()]
+    assert finished == [(1, 0.01), (2, 0.02), (3, 0.03)]
     assert server.runnable_s == pytest.approx(0.03), "who waits outside does not want the CPU yet"
 
 
@@ -176,9 +176,9 @@ def test_who_comes_to_a_processor_that_a_neighbour_has_waits_for_a_slice_and_nob
     assert still["p50_ms"] == pytest.approx(4.0), "the work of one request"
 
     def mean_of(changed: Setup) -> float:
-        found = simulate(changed, "oracle", None).felt["mean_ms"]
-        assert found is not None
-        return found
+        mean_ms = simulate(changed, "oracle", None).felt["mean_ms"]
+        assert mean_ms is not None
+        return mean_ms
 
     # The neighbour spends its host's 20 ms of 50: two fifths of the other host's requests come then, and wait 10 ms on
     # average. Some begin when the neighbour has gone, and so save what sharing with it would have cost.

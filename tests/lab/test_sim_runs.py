@@ -31,9 +31,9 @@ SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
 
 
 def p99(outcome: Outcome) -> float:
-    found = outcome.felt["p99_ms"]
-    assert found is not None
-    return found
+    p99_ms = outcome.felt["p99_ms"]
+    assert p99_ms is not None
+    return p99_ms
 
 
 def test_the_simulation_runs_the_product_itself() -> None:
@@ -244,10 +244,10 @@ def test_a_setting_out_of_range_is_refused_by_name(name: str, value: object) -> 
 
 
 def test_episodes_take_the_share_of_time_that_was_asked_for() -> None:
-    found = coming_and_going(np.random.default_rng(1), 400, 0.0, 1000.0, 0.2, 20.0, 0.8)
-    assert sum(episode.end_s - episode.begin_s for episode in found) / (400 * 1000.0) == pytest.approx(0.2, rel=0.05)
+    episodes = coming_and_going(np.random.default_rng(1), 400, 0.0, 1000.0, 0.2, 20.0, 0.8)
+    assert sum(episode.end_s - episode.begin_s for episode in episodes) / (400 * 1000.0) == pytest.approx(0.2, rel=0.05)
     assert np.mean(
-        [episode.end_s - episode.begin_s for episode in found if episode.begin_s > 0 and episode.end_s < 1000]
+        [episode.end_s - episode.begin_s for episode in episodes if episode.begin_s > 0 and episode.end_s < 1000]
     ) == pytest.approx(20.0, rel=0.1)
 
 
@@ -270,19 +270,19 @@ def test_the_score_counts_answers_misses_false_alarms_and_turns_apart() -> None:
     for weight, at_s in ((2, 46.0), (0, 46.5), (10, 47.0)):
         score.moved(0, 0, weight, at_s)
     score.advance(50.0)
-    found = score.outcome(setup, "x", requests.simulate(SMALL, "static", shipped()).felt)
-    assert found.detection_s == [pytest.approx(0.5)]
-    assert found.missed == 1
-    assert found.false_reductions == 1
-    assert found.turns == 3
-    assert found.moves == 5
+    counted = score.outcome(setup, "x", requests.simulate(SMALL, "static", shipped()).felt)
+    assert counted.detection_s == [pytest.approx(0.5)]
+    assert counted.missed == 1
+    assert counted.false_reductions == 1
+    assert counted.turns == 3
+    assert counted.moves == 5
 
 
 def test_the_command_prints_json() -> None:
     arguments = ["simulate", "--servers", "3", "--servers", "4", "--policy", "static", "--seconds", "5", "--json", "-"]
     done = CliRunner().invoke(lab, arguments, catch_exceptions=False)
-    found = json.loads(done.stdout)
-    runs = found["runs"]
-    assert found["command"] == f"slackwater lab {' '.join(arguments)}"
+    result = json.loads(done.stdout)
+    runs = result["runs"]
+    assert result["command"] == f"slackwater lab {' '.join(arguments)}"
     assert [run["setup"]["servers"] for run in runs] == [3, 4]
     assert runs[0]["felt"]["requests"] == pytest.approx(5 * 3 * 250 * 0.5, rel=0.2)

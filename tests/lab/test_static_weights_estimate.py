@@ -68,7 +68,7 @@ SCENARIOS = (
 def measure(scenario: Scenario, folder: Path) -> dict[str, Any]:
     """Figures beside the neighbour of both runs. Leaves NAME.sqlite (the journal) and NAME.toml (the controller's file)
     in the folder."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     noisy = named(f"one+{scenario.noise}@{scenario.load:.0%}".removesuffix("%"))
     assert noisy is not None
     noisy = replace(
@@ -76,14 +76,14 @@ def measure(scenario: Scenario, folder: Path) -> dict[str, Any]:
     )
     for policy in ("static", "slackwater"):
         with Lab(LabSettings(app=scenario.app), print) as lab:
-            found.setdefault("rate_rps", round(scenario.load * capacity_rps(lab), 1))
-            outcome = one_run(lab, Run(1, 1, noisy.description, policy), noisy, Demand(rate_rps=found["rate_rps"]))
+            result.setdefault("rate_rps", round(scenario.load * capacity_rps(lab), 1))
+            outcome = one_run(lab, Run(1, 1, noisy.description, policy), noisy, Demand(rate_rps=result["rate_rps"]))
             if policy == "slackwater":
                 keep_journal(folder / f"{scenario.name}.sqlite")
                 (folder / f"{scenario.name}.toml").write_text(CONTROLLER_FILE.read_text())
-        one, marks = outcome.recorded, outcome.recorded.marks
-        found[policy] = figures(one, one.due_s, marks.on_s, marks.off_s, one.lost)
-    return found
+        recorded, marks = outcome.recorded, outcome.recorded.marks
+        result[policy] = figures(recorded, recorded.due_s, marks.on_s, marks.off_s, recorded.lost)
+    return result
 
 
 def keep_journal(place: Path) -> None:
@@ -97,11 +97,11 @@ def estimated(scenario: Scenario, folder: Path) -> tuple[float | None, str]:
     settings = load_settings(folder / f"{scenario.name}.toml")
     pool = settings.the_pool(POOL)
     with Journal.open(folder / f"{scenario.name}.sqlite", read_only=True) as journal:
-        found = [episode for episode in episodes(journal, POOL, 0.0) if episode.node == NOISY]
-        if not found:
+        seen = [episode for episode in episodes(journal, POOL, 0.0) if episode.node == NOISY]
+        if not seen:
             return None, "no episode was found"
-        story = with_changes(journal, found[0], pool.servers)
-        page = pages.page(journal, settings, pool, story, found[0].since_unix_s + 60.0)
+        story = with_changes(journal, seen[0], pool.servers)
+        page = pages.page(journal, settings, pool, story, seen[0].since_unix_s + 60.0)
         return page.static_ms, page.static_note
 
 

@@ -27,8 +27,8 @@ RATE_RPS = 200.0
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
+    if left_behind := traces():
+        pytest.skip(f"a lab is up or was left behind: {left_behind}")
     with Lab(LabSettings()) as lab:
         on = Stage(lab, RATE_RPS)
         on.load.start()
@@ -123,9 +123,9 @@ def test_no_request_failed_in_all_of_this(stage: Stage) -> None:
 
 
 def pid_of(stage: Stage, child: str) -> int:
-    found = stage.controller.child_pid(child)
-    assert found is not None
-    return found
+    pid = stage.controller.child_pid(child)
+    assert pid is not None
+    return pid
 
 
 def another(stage: Stage, child: str, than: int) -> bool:

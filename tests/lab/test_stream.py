@@ -17,10 +17,10 @@ def requests(*due: float, lost: dict[str, int] | None = None) -> Requests:
 
 
 def test_requests_of_several_runs_are_put_together() -> None:
-    found = joined([requests(1.0, 2.0, lost={"timeout": 1}), requests(3.0, lost={"timeout": 2, "reset": 1})])
-    assert found.due_mono_s.tolist() == [1.0, 2.0, 3.0]
-    assert found.status.tolist() == [200, 200, 200]
-    assert found.lost == {"timeout": 3, "reset": 1}
+    together = joined([requests(1.0, 2.0, lost={"timeout": 1}), requests(3.0, lost={"timeout": 2, "reset": 1})])
+    assert together.due_mono_s.tolist() == [1.0, 2.0, 3.0]
+    assert together.status.tolist() == [200, 200, 200]
+    assert together.lost == {"timeout": 3, "reset": 1}
 
 
 class Piece:
@@ -49,9 +49,9 @@ def test_a_stream_begins_its_next_run_when_the_last_ones_time_is_over() -> None:
     with Stream(start, 0.02) as stream:
         assert third.wait(60.0)
         stream.check()
-        found = stream.finish()
-    assert found.due_mono_s.tolist() == [load.begin_mono_s for load in begun]
-    assert all(step >= 0.02 for step in np.diff(found.due_mono_s))
+        received = stream.finish()
+    assert received.due_mono_s.tolist() == [load.begin_mono_s for load in begun]
+    assert all(step >= 0.02 for step in np.diff(received.due_mono_s))
 
 
 def test_a_stream_that_cannot_go_on_says_so() -> None:

@@ -52,9 +52,9 @@ def test_each_host_serves_the_application_and_the_balancer_shares_it_out(app: st
             written = re.findall(r"\*\*(.+?)\*\*", wiki_page(1))
             assert len(written) == 30
             assert all(sentence in text for sentence in written for text in pages)
-        found = lab.load(Demand(rate_rps=20), 3.0).finish()
-        assert found.lost == {}
-        assert set(found.status.tolist()) == {200}
+        requests = lab.load(Demand(rate_rps=20), 3.0).finish()
+        assert requests.lost == {}
+        assert set(requests.status.tolist()) == {200}
         counts = lab.balancer.snapshot().requests.values()
         assert min(counts) > sum(counts) / 4, "roundrobin gives each host a third"
         for host in lab.hosts:
@@ -65,12 +65,12 @@ def test_each_host_serves_the_application_and_the_balancer_shares_it_out(app: st
 
 def programs(pids: list[int]) -> set[tuple[str, int]]:
     """Name and network namespace of those that are still there."""
-    found = set()
+    running = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             process = Path(f"/proc/{pid}")
-            found.add(((process / "comm").read_text().strip(), (process / "ns/net").stat().st_ino))
-    return found
+            running.add(((process / "comm").read_text().strip(), (process / "ns/net").stat().st_ino))
+    return running
 
 
 def test_a_neighbour_shares_the_hosts_quota_and_processor_but_not_its_guest() -> None:

@@ -32,8 +32,8 @@ def protocols(schedules: int, seed: int, processes: int | None, story: bool, as_
     per_s = result.schedules / result.took_s
     if as_json:
         broken = [{"seed": outcome.seed, "broken": outcome.broken} for outcome in result.broken]
-        found = {"seed": seed, "schedules": result.schedules, "took_s": round(result.took_s, 1), "broken": broken}
-        click.echo(json.dumps(found, indent=2))
+        result_json = {"seed": seed, "schedules": result.schedules, "took_s": round(result.took_s, 1), "broken": broken}
+        click.echo(json.dumps(result_json, indent=2))
     else:
         click.echo(f"{result.schedules} schedules in {result.took_s:.1f} s ({per_s:.0f} a second)")
         for outcome in result.broken:
@@ -51,11 +51,11 @@ def protocols(schedules: int, seed: int, processes: int | None, story: bool, as_
 
 def _show(outcome: Outcome, as_json: bool) -> None:
     if as_json:
-        story = [{"time_s": round(time_s, 6), "who": who, "what": what} for time_s, who, what in outcome.story]
+        story = [{"time_s": round(time_s, 6), "who": who, "what": event} for time_s, who, event in outcome.story]
         click.echo(json.dumps({"seed": outcome.seed, "broken": outcome.broken, "story": story}, indent=2))
         return
-    for time_s, who, what in outcome.story:
-        click.echo(f"{time_s:8.3f} s  {who:<9} {what}")
+    for time_s, who, event in outcome.story:
+        click.echo(f"{time_s:8.3f} s  {who:<9} {event}")
     if not outcome.broken:
         click.echo(f"seed {outcome.seed}: every invariant held")
 

@@ -123,8 +123,8 @@ class SimulatedBucket:
         self._broker, self._process, self._link = broker, process, link
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
-        found: tuple[bytes, int] | None = await self._ask(lambda: self._broker.get(key))
-        return found
+        entry: tuple[bytes, int] | None = await self._ask(lambda: self._broker.get(key))
+        return entry
 
     async def put(self, key: str, value: bytes, revision: int) -> int | None:
         written: int | None = await self._ask(lambda: self._broker.put(self._process, key, value, revision))

@@ -88,22 +88,22 @@ class Takeover:
 
     def _controllers(self, disk: Path) -> list[Controller]:
         random = self.world.random
-        one, two = Machine("A", "machine A"), Machine("B", "machine B")
+        first, second = Machine("A", "machine A"), Machine("B", "machine B")
         if self.world.seed % CLONES_EVERY == 0:
-            two = Machine("B", "machine A", boot=one.boot + 1000)
+            second = Machine("B", "machine A", boot=first.boot + 1000)
             for name in "AB":
                 (disk / name).mkdir(parents=True)
                 (disk / name / "id").write_text(f"{self.world.seed:032x}\n")
         match random.choices(["machines", "containers", "processes", "one"], [60, 15, 10, 15])[0]:
             case "containers":
-                two = Machine("B", "machine A", pid_namespace=2)
+                second = Machine("B", "machine A", pid_namespace=2)
             case "processes":
-                two = one
+                second = first
             case "one":
-                return [Controller(self.world, "A", one, disk / "A", self.broker, self.haproxy, self._clock())]
+                return [Controller(self.world, "A", first, disk / "A", self.broker, self.haproxy, self._clock())]
         return [
             Controller(self.world, name, on, disk / name, self.broker, self.haproxy, self._clock())
-            for name, on in (("A", one), ("B", two))
+            for name, on in (("A", first), ("B", second))
         ]
 
     @property
@@ -210,7 +210,7 @@ class Takeover:
 
     def _change_link(self, hit: Sequence[Controller | Node], for_s: float) -> None:
         random = self.world.random
-        changed, what = random.choices(
+        changed, words = random.choices(
             [
                 (Link(sends=False, receives=False), "is cut off"),
                 (Link(sends=False), "is not heard"),
@@ -221,7 +221,7 @@ class Takeover:
             [3, 2, 2, 1, 2],
         )[0]
         for controller in hit:
-            self.world.tell(controller.name, f"{what} for {for_s:.2f} s")
+            self.world.tell(controller.name, f"{words} for {for_s:.2f} s")
             self._set_link(controller, changed)
             self.world.at(min(self.world.now_s + for_s, HEALED_S), self._set_link, controller, Link())
 
@@ -263,9 +263,9 @@ class Takeover:
 
     # --- invariants
 
-    def _break(self, what: str) -> None:
-        self.world.tell("BROKEN", what)
-        self.broken.append(what)
+    def _break(self, breach: str) -> None:
+        self.world.tell("BROKEN", breach)
+        self.broken.append(breach)
 
     def _record_written(self, by: Process, value: bytes) -> None:
         record = msgspec.json.decode(value, type=Record)
@@ -360,8 +360,8 @@ class Takeover:
                 self._break(f"{process.name} hears nothing for {now_s - since_s:.1f} s, weights {self.haproxy.weights}")
 
     def _look_at_end(self) -> None:
-        for what in self._not_well():
-            self._break(what)
+        for breach in self._not_well():
+            self._break(breach)
 
     def _not_well(self) -> Iterator[str]:
         """What must not be at the end."""

@@ -45,10 +45,12 @@ def test_every_invariant_holds_in_a_hundred_thousand_schedules() -> None:
 def test_a_seed_gives_the_same_story_in_every_process() -> None:
     outcome = run_one(3)
     done = subprocess.run([*COMMAND, "--seed", "3", "--story", "--json"], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)["story"]
-    told = [(entry["time_s"], entry["who"], entry["what"]) for entry in told if not entry["what"].startswith("logs: ")]
-    assert told == [(round(time_s, 6), who, what) for time_s, who, what in outcome.story]
-    assert len(told) > 5
+    printed = json.loads(done.stdout)["story"]
+    printed = [
+        (entry["time_s"], entry["who"], entry["what"]) for entry in printed if not entry["what"].startswith("logs: ")
+    ]
+    assert printed == [(round(time_s, 6), who, event) for time_s, who, event in outcome.story]
+    assert len(printed) > 5
     assert run_one(4).story != outcome.story
 
 
@@ -120,7 +122,7 @@ def an_order_is_sent_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("defect", "schedules", "found"),
+    ("defect", "schedules", "message"),
     [
         (told_apart_by_host_name, 100, "two act|at the end these lead: A, B"),
         (the_revision_does_not_count, 500, "two act|at the end these lead: A, B|.* lowered weights for the baseline"),
@@ -135,13 +137,13 @@ def an_order_is_sent_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_a_defect_that_is_put_back_is_found(
-    defect: object, schedules: int, found: str, monkeypatch: pytest.MonkeyPatch
+    defect: object, schedules: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(defect)
     defect(monkeypatch)
     result = search(1, schedules, processes=1, stop_at=1)
     (first, *_) = result.broken
-    assert re.match(found, first.broken)
+    assert re.match(message, first.broken)
     assert run_one(first.seed).broken == first.broken, "its seed shows it again"
 
 

@@ -58,7 +58,7 @@ class World:
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.story: list[tuple[float, str, str]] = []
-        """When, who, what."""
+        """(seconds, process, event)"""
         self.running: Process | None = None
         self.strand: Strand | None = None
         """The thread that runs now, if one does."""
@@ -67,9 +67,9 @@ class World:
         self._numbers = itertools.count()
         self._outside = Process(self, "world")  # type: ignore[abstract]  # it has what asyncio's own code uses
 
-    def tell(self, who: str, what: str) -> None:
-        """Adds to the story."""
-        self.story.append((self.now_s, who, what))
+    def tell(self, who: str, event: str) -> None:
+        """Adds an event of a process to the story."""
+        self.story.append((self.now_s, who, event))
 
     def at(
         self, when_s: float, callback: Callable[..., Any], *arguments: Any, process: Process | None = None
