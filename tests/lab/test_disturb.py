@@ -101,6 +101,11 @@ def test_a_deploy_adds_work_to_each_request() -> None:
     assert "$i < 1234;" in prelude("web", 1234)
 
 
+def until_over(turn: Turn) -> None:
+    """Waits for the disturbance's end. Raises LabError when it could not be done."""
+    eventually(f"the end of {turn.disturbance.kind}", lambda: turn.over, 60.0)
+
+
 @pytest.mark.lab
 @needs_lab
 def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
@@ -115,7 +120,7 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
         for kind in DISTURBERS:
             before = site.monitors[host.name]
             with Turn(site, Disturbance(1, kind, 2.0, 0.0, 0.0), host, time.monotonic()) as turn:
-                eventually(f"the end of {kind}", lambda turn=turn: turn.over, 60.0)
+                until_over(turn)
             eventually(f"all serve after {kind}", lambda: all(site.serves(host) for host in lab.hosts), 60.0)
             lab.check()
             assert (site.monitors[host.name] is not before) == (kind == "start")
@@ -135,4 +140,4 @@ def test_a_restart_that_fails_is_reported() -> None:
             pytest.raises(LabError, match="start on host2 cannot go on: 'host2'"),  # its monitor was never started
             Turn(site, disturbance, lab.hosts[1], time.monotonic()) as turn,
         ):
-            eventually("the restart fails", lambda turn=turn: turn.over, 60.0)
+            until_over(turn)

@@ -33,7 +33,7 @@ def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable
     start_bus(lab)
     if site is not None:
         site.cpu_s = lab.settings.quota_cores * len(lab.hosts) / capacity
-    with monitored(lab, start=site and site.start_monitors) as listener:
+    with monitored(lab, start=None if site is None else site.start_monitors) as listener:
         begin_unix_s, begin_s = time.time(), time.monotonic()
         neighbours = Neighbours(lab, script.noises)
         neighbours.start(begin_s, lambda _: None)
