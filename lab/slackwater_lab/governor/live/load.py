@@ -194,7 +194,7 @@ class LiveLoad:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        for thread in self._threads:
+        for _thread in self._threads:
             self._due.put(None)
         for thread in self._threads:
             thread.join(TIMEOUT_S)
