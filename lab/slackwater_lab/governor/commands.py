@@ -80,8 +80,8 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     " --load 20,200,400"
 )
 @click.option("--policy", type=click.Choice(list(PLANNED)), default="slackwater", show_default=True)
-@click.option("--cores", type=click.IntRange(1, 512), required=True, help="That may serve.")
-@click.option("--clocks-mhz", type=Numbers(), required=True, help="That they can have, ascending.")
+@click.option("--cores", type=click.IntRange(1, 512), required=True, help="Cores that may serve.")
+@click.option("--clocks-mhz", type=Numbers(), required=True, help="Clocks that the cores can have, ascending.")
 @click.option(
     "--work-ms",
     type=click.FloatRange(0, min_open=True),

@@ -14,7 +14,7 @@ from slackwater.detector.tail.table import TabularLearner
 from slackwater.governor.policies.table import POLICIES, Conditions
 from slackwater.governor.types import Hardware, Policy
 from slackwater_lab.governor.figures import Figure, one_by_one
-from slackwater_lab.governor.heimdall import MOST_RPS, STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
+from slackwater_lab.governor.heimdall import MOST_RPS, STEP_S, TARGET_MS, PolicyTrace, bound_w, machine, run, trace
 from slackwater_lab.governor.policies.heimdall import Heimdall
 from slackwater_lab.governor.policies.heimdall_rl import LEAST_MS, HeimdallRl
 from slackwater_lab.governor.policies.heracles import Heracles
@@ -64,10 +64,10 @@ def _rl(of: Hardware, seed: int) -> Policy:
 
 def _of_the_table(name: str) -> Callable[[Hardware, int], Policy]:
     """Makes a policy of the governor's own table."""
-    return lambda of, seed: POLICIES[name](Conditions(of, TARGET_MS, seed=seed))
+    return lambda processor, seed: POLICIES[name](Conditions(processor, TARGET_MS, seed=seed))
 
 
-def with_clocks(of: Hardware, rows: Rows) -> Rows:
+def with_clocks(processor: Hardware, rows: Rows) -> Rows:
     """The same rows with the clock in MHz, which the reinforcement learner's states are made of."""
     changed = rows.inputs.copy()
     changed[:, 2] = np.array(processor.clocks_mhz)[changed[:, 2].astype(int)]

@@ -26,7 +26,7 @@ from slackwater.governor.power import hardware
 from slackwater.governor.types import Configuration, Hardware, Policy
 from slackwater_lab.governor.figures import Figure, one_by_one
 from slackwater_lab.governor.policies.hurry_up import FIRST_PERIOD_S, FIRST_THRESHOLD_S, HurryUp
-from slackwater_lab.governor.search import Request, Run, SearchServer, run
+from slackwater_lab.governor.search import Request, SearchResult, SearchServer, run
 
 TARGET_S = 1.0
 CORES, SHARDS, CLIENTS = 12, 5, 4

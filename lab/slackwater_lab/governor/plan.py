@@ -58,11 +58,11 @@ class Step(msgspec.Struct):
 def plan(
     policy: str, processor: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int = 1
 ) -> list[Step]:
-    """The policy through the steps of the load, each `step_s` long."""
-    given = Conditions(of, service.target_ms, seed=seed, most_rps=max(load_rps))
-    ours = _run(PLANNED[policy](given), of, service, load_rps, step_s, seed)
-    static = _run(Static(of), of, service, load_rps, step_s, seed)
-    return [msgspec.structs.replace(one, static_watts=other.watts) for one, other in zip(ours, static, strict=True)]
+    """Runs the policy through the steps of the load, each of `step_s` seconds."""
+    given = Conditions(processor, service.target_ms, seed=seed, most_rps=max(load_rps))
+    ours = _run(PLANNED[policy](given), processor, service, load_rps, step_s, seed)
+    static = _run(Static(processor), processor, service, load_rps, step_s, seed)
+    return [msgspec.structs.replace(step, static_watts=other.watts) for step, other in zip(ours, static, strict=True)]
 
 
 def _run(

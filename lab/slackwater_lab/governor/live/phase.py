@@ -166,8 +166,8 @@ def run(task: Task, cgroups: Cgroups) -> Seen:
     closed = asked.closed or task.rates_rps is None
     with contextlib.ExitStack() as stack:
         events = stack.enter_context(HotEvents(Path(task.events_socket))) if task.events_socket else None
-        load = stack.enter_context(Load(make, asked.connections, closed, task.seed))
-        policy = policy_of(task.policy, of, asked.target_ms)
+        load = stack.enter_context(LiveLoad(make, asked.connections, closed, task.seed))
+        policy = policy_of(task.policy, processor, asked.target_ms)
         service_s, batch_s, begin_s = host.service_cpu_s(), host.batch_cpu_s(), time.monotonic()
         with Governing(policy, processor, host, load, task.waiting, events) as governing:
             for rate_rps in task.rates_rps or (float("inf"),):

@@ -23,14 +23,14 @@ def machine() -> Hardware:
     return hardware(DEFAULT, CORES, [NOMINAL_MHZ * share for share in SHARES], busy_w=3.61, base_w=0.0, idle_w=0.65)
 
 
-def policy_of(name: str, of: Hardware, target_ms: float) -> Policy:
+def policy_of(name: str, processor: Hardware, target_ms: float) -> Policy:
     """Raises KeyError for another name than those of `LIVE`."""
-    return LIVE[name](Conditions(of, target_ms, period_s=SLACKWATER_S))
+    return LIVE[name](Conditions(processor, target_ms, period_s=SLACKWATER_S))
 
 
-def three_states(of: Hardware) -> HurryUp:
-    low, _, mid, high = of.clocks_mhz
-    return HurryUp(of, low, mid, high)
+def three_states(processor: Hardware) -> HurryUp:
+    low, _, mid, high = processor.clocks_mhz
+    return HurryUp(processor, low, mid, high)
 
 
 LIVE: dict[str, Make] = {
