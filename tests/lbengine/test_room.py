@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slackwater.lbengine.decision import room
 from slackwater.lbengine.decision.loads import Load
+from tests.support.coarse_weights import a_step_more_is_no_better
 
 pools = st.lists(
     st.tuples(st.integers(0, 256), st.sampled_from([20.0, 60.0, 300.0]) | st.floats(1.0, 1000.0), st.booleans()),
@@ -100,13 +101,11 @@ def test_enough_is_given_back_or_all_and_nothing_is_taken(
         raised, every = [not keeps for keeps in kept], [True] * len(kept)
         most = max(limit, room.fullest(found, capacity, raised, total, by_concurrency))
         if room.fullest(found, capacity, kept, total, by_concurrency) > most:
-            a_step_more = [
-                weight if keeps else min(weight + step, 255) for weight, keeps in zip(found, kept, strict=True)
-            ]
-            filled, more = (
-                room.fullest(trial, capacity, every, total, by_concurrency) for trial in (found, a_step_more)
-            )
-            assert more >= filled - 1e-9, "the weights are coarse"
+
+            def filled(trial: Sequence[int]) -> float:
+                return room.fullest(trial, capacity, every, total, by_concurrency)
+
+            assert a_step_more_is_no_better(found, baselines, raised, step, filled)
     if room.fullest(weights, capacity, kept, total, by_concurrency) <= limit:
         assert found == weights
 

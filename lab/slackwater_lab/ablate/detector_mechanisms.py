@@ -49,8 +49,8 @@ def _no_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
 
 
 def _no_moments(frame: Frame, table: Table, excused: Bools) -> Signs:
-    found = _signs(frame, table, excused)
-    return replace(found, moments=np.zeros_like(found.moments), waited=np.zeros_like(found.waited))
+    signs = _signs(frame, table, excused)
+    return replace(signs, moments=np.zeros_like(signs.moments), waited=np.zeros_like(signs.waited))
 
 
 def _at_once(self: CalmSums, false_episodes_per_day: float) -> float:

@@ -11,7 +11,7 @@ from slackwater_lab.balancer_view import measure
 from slackwater_lab.balancer_view.front import SHAPES
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.paths import BIN
-from slackwater_lab.experiment.steady import shown
+from slackwater_lab.cluster.terminal import shown
 from slackwater_lab.options import app_option, hosts_options, json_option, progress, write_json
 
 

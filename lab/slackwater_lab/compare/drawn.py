@@ -74,8 +74,8 @@ def run(
     work = partial(_play, model, seed, players, commit())
     # For a single scenario other processes, which import the whole lab, cost more than they save.
     alone = len(left) == 1 and until_mono_s == float("inf")
-    found = map(work, left) if alone else cells.side_by_side(work, left, count, "scenarios", progress, until_mono_s)
-    for played in found:
+    results = map(work, left) if alone else cells.side_by_side(work, left, count, "scenarios", progress, until_mono_s)
+    for played in results:
         cells.append(folder / DATA, played)
     return read(folder, seed, count, players)
 

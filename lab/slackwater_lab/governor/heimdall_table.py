@@ -56,10 +56,10 @@ def _svm(processor: Hardware, seed: int) -> Policy:
     return Heimdall("heimdall-svm", processor, TARGET_MS, svm)
 
 
-def _rl(of: Hardware, seed: int) -> Policy:
+def _rl(processor: Hardware, seed: int) -> Policy:
     table = TabularLearner(LEAST_MS, TARGET_MS, seed)
-    table.fit(with_clocks(of, profile(PROFILE_STEP_S)))
-    return HeimdallRl(of, TARGET_MS, table)
+    table.fit(with_clocks(processor, profile(PROFILE_STEP_S)))
+    return HeimdallRl(processor, TARGET_MS, table)
 
 
 def _of_the_table(name: str) -> Callable[[Hardware, int], Policy]:
