@@ -16,6 +16,27 @@ SPIKE = 120
 SPIKE_P95_MS, SPIKE_CPI = 97_000.0, 100_000.0
 
 
+def crowded_story(pool: str, servers: int, slow: int) -> Iterator[Message]:
+    """A pool's last minute: this many servers, the first `slow` of them beside a neighbour since half a minute."""
+    names = [f"web{n + 1:02}" for n in range(servers)]
+    why = "interference: its programs wait 18 times as long for a CPU as usual, the other servers do not; it gets less"
+    for ago in range(60, -1, -1):
+        for name in names:
+            traffic = Traffic(rps=80.0, rt_p50_ms=2.0, rt_p95_ms=4.0, rt_p99_ms=9.0)
+            yield Sample(1, name, pool, T0 - ago, "boot", 60 - ago, 1.0, cpu=Cpu("cgroup", 0.4), traffic=traffic)
+    for n, name in enumerate(names):
+        if n >= slow:
+            yield Verdict(1, name, pool, T0, "calm", T0 - 60, 0.0, [], "start")
+            continue
+        yield Verdict(1, name, pool, T0, "interference", T0 - 30, 0.6, ["its programs wait for a CPU"], "start")
+        yield Change(1, f"{pool}-{name}", pool, T0 - 30, "weight", name, 100, 10, why, "lbengine", True)
+    states = [
+        ServerState(name, "up", 10 if n < slow else 100, 100, 10 if n < slow else 100, why=why if n < slow else "")
+        for n, name in enumerate(names)
+    ]
+    yield Cycle(1, pool, T0, "act", False, "leastconn", "optimal", f"{pool}: {slow} lowered", states, "concurrency")
+
+
 def plotted_story() -> Iterator[Message]:
     """Of pool `web`: a Sample a second of web1, web2 and web3, calm now.
 
