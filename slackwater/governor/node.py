@@ -75,8 +75,8 @@ class GovernedNode(OrderedNode):
 
     # --- messages
 
-    def see_knobs(self, knobs: Knobs, now_s: float, has_sent: Callable[[str], bool]) -> None:
-        super().see_knobs(knobs, now_s, has_sent)
+    def see_knobs(self, knobs: Knobs, now_s: float, sent_s: Callable[[str], float | None]) -> None:
+        super().see_knobs(knobs, now_s, sent_s)
         self._values = {knob.name: knob.value for knob in knobs.knobs if knob.order and knob.value is not None}
 
     def see_change(self, change: Change, now_s: float) -> bool:
@@ -206,7 +206,7 @@ class GovernedNode(OrderedNode):
         """The same for the same decision."""
         return f"{self.wanted} {self.levers is None}"
 
-    def reason(self) -> str:
+    def reason(self, knob: str, value: Value) -> str:  # noqa: ARG002
         """The policy's reason, and the figures that it was decided by."""
         seen = self._shown
         p95 = "no p95" if seen.p95_ms is None else f"p95 {seen.p95_ms:.3g} ms"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from slackwater.core.config import NODE_POLICIES, GovernorSettings, PoolSettings
-from slackwater.core.messages import GOVERNOR, Mode
+from slackwater.core.messages import GOVERNOR
 from slackwater.governor.batch import turn
 from slackwater.governor.lines import as_line
 from slackwater.governor.node import GovernedNode
@@ -39,7 +39,6 @@ class GovernedPool(OrderedPool[GovernedNode]):
         super().__init__(pool, settings, access, clock)
         self._settings, self._wall, self._tell = settings, wall, tell
         self._target_ms = pool.target_p95_ms if target_ms is None else target_ms
-        self._mode: Mode = "act" if self.acts else "observe"
         self._published_s = -math.inf
         self._told: dict[str, str] = {}
         """Node -> the decision that `tell` had last."""
@@ -54,13 +53,13 @@ class GovernedPool(OrderedPool[GovernedNode]):
             values = self.due(node, now_s)
             if self.may_order:
                 await self.renew(node, now_s, values.keys())
-                await self.give(node, in_turn(node, values), self.reason(node))
+                await self.give(node, in_turn(node, values))
         is_time = now_s - self._published_s >= PUBLISH_EVERY_S
         if is_time:
             self._published_s = now_s
         for node in list(self.nodes.values()):
             tell = self._tell if self._told.get(node.name) != node.decision else None
-            message = node.message(self._mode, self._wall(), now_s) if is_time or tell is not None else None
+            message = node.message(self.mode, self._wall(), now_s) if is_time or tell is not None else None
             if message is not None and is_time:
                 await self._access.publish(message)
             if message is not None and tell is not None:

@@ -71,8 +71,10 @@ class BusAccess:
         self._records_renewals, self._clock, self._wall = records_renewals, clock, wall
         self._led_s = -math.inf
         """When a Cycle of our own lbengine came last."""
-        self._only_observes = False
-        """Our own lbengine sets nothing, so another controller that acts takes nothing from it."""
+        self._other_led_s = -math.inf
+        """When a Cycle of another controller that acts came last."""
+        self._observes = False
+        """The mode of our own lbengine is observe."""
         self._stands_by = False
         self.pool: Receiver | None = None
         self._news = asyncio.Event()
@@ -104,12 +106,21 @@ class BusAccess:
         self._news.set()
 
     def _see_leader(self, cycle: Cycle) -> None:
+        now_s = self._clock()
         if cycle.controller == self._controller:
-            self._led_s, self._only_observes, self._stands_by = self._clock(), cycle.mode == "observe", False
-        elif cycle.mode == "act" and not (self._only_observes and self._leads) and not self._stands_by:
+            self._led_s, self._observes = now_s, cycle.mode == "observe"
+            # Who only observes leads nobody, so it stands by for as long as another controller acts.
+            self._stands_by = self._stands_by and self._observes and now_s - self._other_led_s < SILENT_S
+            return
+        if cycle.mode != "act":
+            return
+        self._other_led_s = now_s
+        only_records = self._pool.mode == "observe" and self._observes  # the other controller takes nothing from it
+        if not (only_records and self._leads) and not self._stands_by:
             log.info("%s: pool %s: standing by: another controller leads", self._by, self._pool.name)
             self._stands_by = True
             self._orders.clear()
+            self._answers.clear()
             if self.pool is not None:
                 self.pool.forget()
 
@@ -203,9 +214,10 @@ class BusAccess:
         """The number of Cycles that came so far."""
         return self._cycles
 
-    def has_sent(self, order: str) -> bool:
-        """Whether this run sent the Order; else an earlier run of ours did, or another controller."""
-        return order in self._orders
+    def sent_s(self, order: str) -> float | None:
+        """When this run sent the Order; None: an earlier run of ours did, or another controller."""
+        sent = self._orders.get(order)
+        return sent.sent_s if sent is not None else None
 
     def answer(self, order: str) -> Change | None:
         """The Change by which the node's wsengine answered an Order."""
@@ -228,7 +240,8 @@ class BusAccess:
                 return False
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), left_s)
+                async with asyncio.timeout(left_s):  # `wait_for` may lose a cancellation
+                    await self._news.wait()
             except TimeoutError:
                 continue
         return True

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 from slackwater.core.config import GovernorSettings, PoolSettings, RetuneSettings
-from slackwater.core.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, Verdict
+from slackwater.core.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, Mode, Verdict
 from slackwater.orders.access import SILENT_S, BusAccess, NotNow
-from slackwater.orders.knobs import RELEASE, RENEW_AT, Held, Value
+from slackwater.orders.knobs import RELEASE, RENEW_AT, Value
 from slackwater.orders.node import OrderedNode
 
 log = logging.getLogger("slackwater.orders")
@@ -21,7 +21,8 @@ N = TypeVar("N", bound=OrderedNode)
 class OrderedPool(ABC, Generic[N]):
     """Fed with messages by `see`; `step` is called several times a second. Not for several tasks at once.
 
-    In observe mode it decides as in act mode, and records the Orders instead of sending them.
+    Where the settings have mode observe it decides as in act mode, and records the Orders instead of sending them; a
+    search needs values in force, and is not begun. Where a person switches to observe, everything is given back.
     """
 
     by: str
@@ -41,7 +42,7 @@ class OrderedPool(ABC, Generic[N]):
         self.cycle: Cycle | None = None
         """The last Cycle."""
         self.acts = settings.mode == "act" and pool.mode == "act"
-        """By the settings; else it observes."""
+        """By the settings: whether it may send Orders at all; else it records them."""
         self._cycle_s = -math.inf
         self._pool, self._lease_s, self._access, self._clock = pool, settings.lease_s, access, clock
         self._logged: dict[str, str] = {}
@@ -72,21 +73,36 @@ class OrderedPool(ABC, Generic[N]):
             if message.by == WSENGINE and message.target in self.nodes:
                 self.nodes[message.target].see_change(message, now_s)
         elif isinstance(message, Knobs):
-            has_sent = self._access.has_sent if self.acts else lambda _: True  # only who acts takes Orders up
-            self.node(message.node).see_knobs(message, now_s, has_sent)
+            self.node(message.node).see_knobs(message, now_s, self._sent_s)
         elif isinstance(message, Verdict):
             self.node(message.node).see_verdict(message, now_s)
         else:
             self.node(message.node).see_sample(message, now_s)
+
+    def _sent_s(self, order: str) -> float | None:
+        """When an Order was sent, for `OrderedNode.see_knobs`. Who only observes takes up no Order of another
+        run: it may be another controller's."""
+        sent_s = self._access.sent_s(order) if self.acts else None
+        return -math.inf if sent_s is None and self.acts and not self._observes else sent_s
 
     def forget(self) -> None:
         """Another controller leads now: the knobs are its to renew or to put back."""
         self.nodes, self.cycle, self._cycle_s = {}, None, -math.inf
 
     @property
-    def paused(self) -> bool:
-        """A person paused the pool: everything is given back."""
-        return self.cycle is not None and self.cycle.paused
+    def _observes(self) -> bool:
+        """By the last Cycle. A person may switch a pool that acts by the settings."""
+        return self.cycle is not None and self.cycle.mode == "observe"
+
+    @property
+    def sets_nothing(self) -> bool:
+        """A person paused the pool, or switched it to observe: everything is given back."""
+        return self.cycle is not None and (self.cycle.paused or (self.acts and self._observes))
+
+    @property
+    def mode(self) -> Mode:
+        """Of the settings and the last Cycle."""
+        return "act" if self.acts and not self._observes else "observe"
 
     @property
     def may_order(self) -> bool:
@@ -95,14 +111,18 @@ class OrderedPool(ABC, Generic[N]):
 
     def target(self, node: N, now_s: float) -> dict[str, Value]:
         """Knob -> the value that it should have now."""
-        return {} if self.paused else node.target_values(now_s)
+        return {} if self.sets_nothing else node.target_values(now_s)
 
     def due(self, node: N, now_s: float) -> dict[str, Value]:
         """Knob -> the value to order now."""
         return node.due(self.target(node, now_s), now_s)
 
-    def reason(self, node: N) -> str:
-        return "the pool is paused" if self.paused else node.reason()
+    def reason(self, node: N, knob: str, value: Value) -> str:
+        if self.sets_nothing:
+            return "the pool is paused" if self.cycle is not None and self.cycle.paused else "the pool only observes"
+        if value == RELEASE and node.is_left_alone(knob, self._clock()):
+            return "the knob is left alone: an Order for it was refused, or somebody else changed it"
+        return node.reason(knob, value)
 
     async def renew(self, node: N, now_s: float, changing: Collection[str]) -> None:
         """Renews the leases. A renewal of a knob that is `changing` would overtake the Order for its new value, which
@@ -112,24 +132,20 @@ class OrderedPool(ABC, Generic[N]):
             is_due = self.acts and now_s - held.sent_s >= self._lease_s * RENEW_AT
             if is_due and knob in target and knob not in changing:
                 held.sent_s = now_s
-                why = f"renewed: {node.reason()}"
-                held.order = await self.order(node, knob, held.value, why, "renewed") or held.order
+                why = f"renewed: {node.reason(knob, held.value)}"
+                if order := await self.order(node, knob, held.value, why, "renewed"):
+                    node.hold(knob, held.value, order, now_s)
 
-    async def give(self, node: N, values: Mapping[str, Value], why: str) -> None:
-        """Orders the values, in this order."""
+    async def give(self, node: N, values: Mapping[str, Value], why: str = "") -> None:
+        """Orders the values, in this order. `why`: empty for the reason of each."""
         for knob, value in values.items():
-            if (order := await self.order(node, knob, value, why)) is not None:
-                self.hold(node, knob, value, order)
-
-    def hold(self, node: N, knob: str, value: Value, order: str) -> None:
-        """The Order was given."""
-        if value == RELEASE:
-            node.held.pop(knob, None)
-        else:
-            node.held[knob] = Held(value, order, self._clock())
+            if (order := await self.order(node, knob, value, why or self.reason(node, knob, value))) is not None:
+                node.hold(knob, value, order, self._clock())
 
     async def order(self, node: N, knob: str, value: Value, why: str, cause: ChangeCause | None = None) -> str | None:
         """Its id; None: it could not be sent now."""
+        if self.sets_nothing and value != RELEASE:
+            return None  # since this step began
         if not self.acts:
             await self._access.note(node.name, knob, node.value(knob), value, why, cause or self.cause)
             return ""

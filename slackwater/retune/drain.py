@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from slackwater.core.messages import Change, ChangeCause
@@ -14,6 +14,7 @@ ANSWER_S = 40.0
 RAMP_S = 15.0
 SHOWN_S = 3.0
 """A drain that the balancer does not show by then has been refused by the guard."""
+STOPPED = "the pool is paused, or only observes"
 
 
 @dataclass
@@ -21,6 +22,8 @@ class ApplyOutcome:
     """The wsengine's Changes by knob, and the trouble that kept values from being set, in words."""
 
     changes: dict[str, Change] = field(default_factory=dict)
+    unanswered: dict[str, str] = field(default_factory=dict)
+    """Knob -> id of its Order, without an answer."""
     trouble: str = ""
 
 
@@ -28,12 +31,21 @@ async def drain_and_apply(
     access: BusAccess,
     node: str,
     values: Mapping[str, Value],
-    why: str,
+    reasons: Mapping[str, str],
     drain_s: float,
     cause: ChangeCause = "second_stage",
+    *,
+    must_stop: Callable[[], bool] = lambda: False,
 ) -> ApplyOutcome:
-    """Sets values that need a reload, and gives the node its requests back whatever happens."""
+    """Sets values that need a reload, and gives the node its requests back whatever happens.
+
+    `reasons`: of the Orders, by knob. `must_stop`: whether nothing may be set any more; nothing is waited for then.
+    """
     outcome = ApplyOutcome()
+
+    async def wait(ready: Callable[[], bool], within_s: float) -> bool:
+        return await access.wait(lambda: must_stop() or ready(), within_s) and not must_stop()
+
     reason = ", ".join(f"{knob} = {value}" for knob, value in values.items())
     before = access.cycles()
     try:
@@ -43,33 +55,36 @@ async def drain_and_apply(
         return outcome
     try:
         # A Cycle from before the request may show a weight of 0 that is long gone.
-        if not await access.wait(lambda: access.cycles() > before and _is_drained(access, node), SHOWN_S):
-            outcome.trouble = "it cannot be drained: the guard does not allow it now"
+        if not await wait(lambda: access.cycles() > before and _is_drained(access, node), SHOWN_S):
+            outcome.trouble = STOPPED if must_stop() else "it cannot be drained: the guard does not allow it now"
             return outcome
         # The Cycle that shows the weight was counted before it was set: the next one counts. Requests that are still
         # in flight after `drain_s` are long. The graceful reload finishes them, as it does those that the other
         # servers could not carry.
         drained = access.cycles()
-        await access.wait(
-            lambda: access.cycles() > drained and (_keeps_some(access, node) or _is_idle(access, node)), drain_s
-        )
+        await wait(lambda: access.cycles() > drained and (_keeps_some(access, node) or _is_idle(access, node)), drain_s)
+        orders: dict[str, str] = {}
         try:
-            orders = {knob: await access.order(node, knob, value, why, cause) for knob, value in values.items()}
+            for knob, value in values.items():
+                if must_stop():
+                    raise NotNow(STOPPED)
+                orders[knob] = await access.order(node, knob, value, reasons[knob], cause)
         except NotNow as error:
             outcome.trouble = str(error)
-            return outcome
-        await access.wait(
-            lambda: all(access.answer(order) or access.is_lost(order) for order in orders.values()), ANSWER_S
-        )
-        outcome.changes = {knob: made for knob, order in orders.items() if (made := access.answer(order)) is not None}
-        if missing := [knob for knob in orders if knob not in outcome.changes]:
-            outcome.trouble = f"no answer to the Order for {', '.join(missing)}"
+        await wait(lambda: all(access.answer(order) or access.is_lost(order) for order in orders.values()), ANSWER_S)
+        for knob, order in orders.items():
+            if (made := access.answer(order)) is not None:
+                outcome.changes[knob] = made
+            else:
+                outcome.unanswered[knob] = order
+        if outcome.unanswered and not outcome.trouble:
+            outcome.trouble = f"no answer to the Order for {', '.join(outcome.unanswered)}"
     finally:
         try:
             await access.request("undo", node, reason, what="drain")
         except NotNow as error:
             outcome.trouble = outcome.trouble or f"its drain ends by itself: {error}"
-    await access.wait(lambda: _is_back(access, node), RAMP_S)
+    await wait(lambda: _is_back(access, node), RAMP_S)
     return outcome
 
 

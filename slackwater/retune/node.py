@@ -6,7 +6,7 @@ from collections import deque
 
 from slackwater.core.config import RetuneSettings
 from slackwater.core.messages import Change, KnobState, Sample, Verdict
-from slackwater.orders.knobs import FREQUENCY, ON_ITS_OWN, Value
+from slackwater.orders.knobs import FREQUENCY, ON_ITS_OWN, RELEASE, Value
 from slackwater.orders.node import OrderedNode
 from slackwater.retune.cpu_starvation import CpuStarvation
 from slackwater.retune.knowledge import MAXCONN, Knowledge, value_for
@@ -41,6 +41,8 @@ class RetunedNode(OrderedNode):
         """Of the last Verdicts: when each came, and its p95 response time in ms."""
         self._calm_since_s: float | None = None
         """Since when it has been calm with latency to spare."""
+        self._is_lowered = False
+        """Its frequency was lowered since the last episode, because of that."""
 
     def may_set(self, knob: str) -> bool:
         return knob not in self._settings.leave_alone
@@ -63,9 +65,9 @@ class RetunedNode(OrderedNode):
             self.stage.adopt(severities[0] if severities else 0.0, "taken over from the run before")
 
     def see_change(self, change: Change, now_s: float) -> bool:
+        was_held = super().see_change(change, now_s)
         if change.cause == "given_back":  # the answer to an Order may come after the drain for it has ended
             return self.held.pop(change.what, None) is not None
-        was_held = super().see_change(change, now_s)
         if was_held:
             self.search.settled_s = None
             if change.cause in ON_ITS_OWN:
@@ -77,6 +79,7 @@ class RetunedNode(OrderedNode):
     def entered_or_left(self) -> None:
         """An episode begins or ends: nothing counts any more that was learnt for the last one."""
         self.left_alone_s.clear()
+        self._is_lowered = False
         self.search = NodeSearch()
 
     def affected(self, now_s: float) -> Affected | None:
@@ -122,13 +125,17 @@ class RetunedNode(OrderedNode):
         frequency = settings.calm_frequency
         if not frequency or now_s - self._calm_since_s < SLACK_FOR_S or FREQUENCY not in self.usable(now_s):
             return {}
+        self._is_lowered = True
         return {FREQUENCY: int(frequency) if frequency.isdigit() else frequency}
 
-    def reason(self) -> str:
+    def reason(self, knob: str, value: Value) -> str:
         if self.stage.entered:
             search = f"; {self.search.status}" if self.search.status else ""
             return f"{self.stage.why}; severity {self.stage.severity:.0%}{search}"
-        return "the episode is over" if self._calm_since_s is None else "calm, with latency to spare"
+        if value != RELEASE:
+            return "calm, with latency to spare"
+        is_lowered = knob == FREQUENCY and self._is_lowered
+        return "no longer calm with latency to spare" if is_lowered else "the episode is over"
 
     # --- for a search
 

@@ -64,7 +64,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
     async def step(self) -> None:
         now_s = self._clock()
         room = self._step_stages(now_s)
-        may_set = self.acts and self.may_order and not self.paused
+        may_set = self.acts and self.may_order and not self.sets_nothing
         if may_set:
             await self._limit_servers(now_s)
         for node in list(self.nodes.values()) if self.may_order else ():
@@ -86,7 +86,8 @@ class RetunedPool(OrderedPool[RetunedNode]):
         well = [node for name, node in self.nodes.items() if name not in affected]
         rates = [server.rps for server in self.cycle.servers] if self.cycle is not None else []
         total_rps = None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
-        capacities_rps = [node.verdict.capacity_rps if node.verdict is not None else None for node in well]
+        verdicts = [node.fresh_verdict(now_s) for node in well]
+        capacities_rps = [verdict.capacity_rps for verdict in verdicts if verdict is not None]
         room = has_room(total_rps, capacities_rps, self._pool.u_threshold)
         for name, node in self.nodes.items():
             if not node.stage.step(now_s, affected.get(name), room):
@@ -118,7 +119,8 @@ class RetunedPool(OrderedPool[RetunedNode]):
             most = value_for(rule, KnobState(MAXCONN, own, own, 1, own), node.stage.severity)
             if isinstance(most, int):
                 self._limits[node.name] = (own, now_s)
-                await self._request("limit", node.name, node.reason(), for_s=LIMIT_FOR_S, maxconn=most)
+                why = node.reason(MAXCONN, most)
+                await self._request("limit", node.name, why, for_s=LIMIT_FOR_S, maxconn=most)
 
     # --- Orders
 
@@ -132,16 +134,14 @@ class RetunedPool(OrderedPool[RetunedNode]):
 
     async def _give_directly(self, node: RetunedNode, now_s: float) -> None:
         """The values that need no reload. In a pause all are given back so: lbengine would refuse the drain, and the
-        reload itself cuts nothing."""
-        if self.paused and self._is_applying(node):
-            return
+        reload itself cuts nothing. What is being applied then is given back as soon as that has stopped."""
         values = self.due(node, now_s)
-        if self.acts and not self.paused:
+        if self.acts and (not self.sets_nothing or self._is_applying(node)):
             values = {knob: value for knob, value in values.items() if not reloads(node.knobs, knob)}
         if values:
-            await self.give(node, values, self.reason(node))
+            await self.give(node, values)
             node.search.settled_s = now_s
-        if values and self.paused:
+        if values and self.sets_nothing:
             node.next_reload_s = now_s + self._settings.reload_min_interval_s
 
     def _is_applying(self, node: RetunedNode) -> bool:
@@ -163,14 +163,26 @@ class RetunedPool(OrderedPool[RetunedNode]):
 
     async def _apply(self, node: RetunedNode, values: Mapping[str, Value]) -> None:
         cause: ChangeCause = "search_over" if node.search.announces_end else self.cause
-        outcome = await drain_and_apply(self._access, node.name, values, node.reason(), self._settings.drain_s, cause)
+        reasons = {knob: self.reason(node, knob, value) for knob, value in values.items()}
+        outcome = await drain_and_apply(
+            self._access,
+            node.name,
+            values,
+            reasons,
+            self._settings.drain_s,
+            cause,
+            must_stop=lambda: self.sets_nothing,
+        )
         now_s = self._clock()
         node.next_reload_s = now_s + self._settings.reload_min_interval_s
         for knob, change in outcome.changes.items():
             if change.applied or values[knob] == RELEASE:
-                self.hold(node, knob, values[knob], change.follows)
+                node.hold(knob, values[knob], change.follows, now_s)
             else:
                 node.leave_alone(knob, change.why, now_s)
+        for knob, order in outcome.unanswered.items() if self.sets_nothing else ():
+            if values[knob] != RELEASE:  # it may yet be carried out, so the next step gives it back
+                node.hold(knob, values[knob], order, now_s)
         if outcome.trouble:
             self.log_once(node.name, outcome.trouble)
         else:

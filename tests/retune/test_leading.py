@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from slackwater.core.config import RetuneSettings
-from slackwater.core.messages import Cycle, Knobs, KnobState, Mode, State, Verdict
+from slackwater.core.messages import WSENGINE, Change, Cycle, Knobs, KnobState, Mode, State, Verdict
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import REACHES_S, SILENT_S, BusAccess, NotNow
 from slackwater.orders.signing import Signer
@@ -28,13 +29,14 @@ SETTINGS = RetuneSettings(mode="act", order_key="k", long_after_s=1.0)
 class Controller:
     """The second stage of the controller "a"; web1 has a neighbour, as everybody can see."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pool_mode: Mode = "act") -> None:
+        pool = msgspec.structs.replace(POOL, mode=pool_mode)
         self.now_s = 1000.0
         self.bus = PlayedBus()
         self.nodes = PlayedCluster()
         signer = Signer(Ed25519PrivateKey.generate())
         self.access = BusAccess(
-            POOL,
+            pool,
             SETTINGS.lease_s,
             self.bus,  # type: ignore[arg-type]
             PlayedJournal(),  # type: ignore[arg-type]
@@ -43,7 +45,7 @@ class Controller:
             by=BY,
             clock=lambda: self.now_s,
         )
-        self.pool = RetunedPool(POOL, SETTINGS, knowledge.load(), BestValues(folder), self.access, lambda: self.now_s)
+        self.pool = RetunedPool(pool, SETTINGS, knowledge.load(), BestValues(folder), self.access, lambda: self.now_s)
         self.access.pool = self.pool
 
     async def run(self, seconds: float, *led_by: str, mode: Mode = "act") -> list[str]:
@@ -152,10 +154,49 @@ def test_without_cycles_nothing_is_ordered(tmp_path: Path) -> None:
 
 def test_who_only_observes_does_not_stand_by(tmp_path: Path) -> None:
     async def script() -> None:
-        controller = Controller(tmp_path)
+        controller = Controller(tmp_path, "observe")
         await controller.run(2.0, "a", "b", mode="observe")
         controller.access.take(cycle("b"))
         assert set(controller.pool.nodes) == set(NODES)
+
+    play(script())
+
+
+def test_a_pool_that_is_switched_to_observe_leaves_the_knobs_to_the_controller_that_leads(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        assert f"{FREQUENCY} performance" in await controller.run(2.0, "a")
+        controller.access.take(cycle("a", "observe"))
+        await controller.nodes.order("web1", FREQUENCY, "performance", "by the other one", "second_stage")
+        before = len(controller.bus.orders)
+        for _ in range(20):
+            controller.access.take(cycle("b"))
+            await controller.run(0.5, "a", mode="observe")
+        assert controller.bus.orders[before:] == []
+
+    play(script())
+
+
+def test_a_pool_that_is_switched_to_observe_gives_everything_back(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        assert f"{FREQUENCY} performance" in await controller.run(2.0, "a")
+        assert await controller.run(60.0, "a", mode="observe") == [f"{FREQUENCY} baseline"]
+
+    play(script())
+
+
+def test_who_stands_by_keeps_no_answers(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        await controller.run(2.0, "a")
+        order = controller.bus.orders[-1]
+        answer = Change(1, "c", "web", 0.0, order.knob, order.node, None, order.value, "words", WSENGINE, True)
+        answer.cause, answer.follows = "ordered", order.id
+        controller.access.take(answer)
+        assert controller.access.answer(order.id) is not None
+        controller.access.take(cycle("b"))
+        assert controller.access.answer(order.id) is None
 
     play(script())
 

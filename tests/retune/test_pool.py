@@ -172,7 +172,7 @@ def test_a_node_is_not_reloaded_because_a_cycle_from_before_the_drain_shows_it_w
     async def script() -> None:
         site = PlayedCluster()
         site.is_silent = True
-        outcome = await drain_and_apply(site, "web1", {CHILDREN: 16}, "a test", 10.0)  # type: ignore[arg-type]
+        outcome = await drain_and_apply(site, "web1", {CHILDREN: 16}, {CHILDREN: "a test"}, 10.0)  # type: ignore[arg-type]
         assert site.log == ["drain web1", "undo web1"]
         assert "cannot be drained" in outcome.trouble
 

@@ -193,7 +193,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
             held = story.held[host.name]
             wanted = values(number // len(lab.hosts))
             wanted = {knob: value for knob, value in wanted.items() if value != "baseline" or knob in held}
-            outcome = await drain_and_apply(site, host.name, wanted, "a test", 10.0)
+            outcome = await drain_and_apply(site, host.name, wanted, dict.fromkeys(wanted, "a test"), 10.0)
             assert not outcome.trouble, f"turn {number} of {host.name}: {outcome.trouble}"
             for knob, change in outcome.changes.items():
                 assert change.applied, f"turn {number}: {change.why}"

@@ -127,13 +127,16 @@ class Played:
         self.paused = self.silent = self.blind = False
         """`silent`: no Cycles. `blind`: no Samples."""
         self.refusal = ""
-        self._ids: set[str] = set()
+        self._sent: dict[str, float] = {}
+        """Id of each Order of this run, and when it was sent."""
+        self.mode: Mode = "act"
+        """Of the Cycles."""
         self.begin(mode)
 
     def begin(self, mode: Mode = "act") -> None:
         """A governor that knows nothing, as after a start."""
         of = HAProxyPool(name="web", backend="web", socket="/s", mode=mode, target_p95_ms=TARGET_MS)
-        self._ids = set()
+        self._sent = {}
         clocks = (lambda: self.now_s), (lambda: 1e9 + self.now_s)
         self.pool = GovernedPool(of, self.settings, self, *clocks)  # type: ignore[arg-type]
 
@@ -144,7 +147,7 @@ class Played:
             raise NotNow(self.refusal)
         assert node == self.node.name
         id_ = f"o{len(self.orders)}"
-        self._ids.add(id_)
+        self._sent[id_] = self.now_s
         self.orders.append((self.now_s, knob, value))
         self.causes.append(cause)
         self.reasons.append(why)
@@ -174,8 +177,8 @@ class Played:
         assert isinstance(message, Governed)
         self.published.append(message)
 
-    def has_sent(self, order: str) -> bool:
-        return order in self._ids
+    def sent_s(self, order: str) -> float | None:
+        return self._sent.get(order)
 
     # --- what happens
 
@@ -206,7 +209,7 @@ class Played:
                 self._later = []
                 continue
             if not self.silent:
-                self.pool.see(Cycle(1, "web", 1e9, "act", self.paused, "roundrobin", "optimal", "nothing", []))
+                self.pool.see(Cycle(1, "web", 1e9, self.mode, self.paused, "roundrobin", "optimal", "nothing", []))
             later, self._later = getattr(self, "_later", []), []
             for change in later:
                 self.pool.see(change)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from slackwater.core.config import RetuneSettings
-from slackwater.core.messages import Change, ChangeCause, Cycle, Knobs, KnobState, ServerState, State, Verdict
+from slackwater.core.messages import Change, ChangeCause, Cycle, Knobs, KnobState, Mode, ServerState, State, Verdict
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.knobs import RELEASE, Value
 from slackwater.retune import knowledge
@@ -39,8 +39,8 @@ class PlayedCluster:
         self.values: dict[tuple[str, str], Value] = {}
         self.orders: dict[tuple[str, str], str] = {}
         self.answers: dict[str, Change] = {}
-        self.sent_ids: set[str] = set()
-        """Of the Orders since the controller's last start."""
+        self.sent: dict[str, float] = {}
+        """Id of each Order since the controller's last start, and when it was sent."""
         self.refuses = ""
         self.guard_refuses = False
         self.loses_orders = False
@@ -79,7 +79,7 @@ class PlayedCluster:
         self.causes.append((node, knob, cause))
         self._write(f"order {node} {knob} {value}" + (" renewed" if why.startswith("renewed") else ""))
         id_ = f"o{len(self.log)}"
-        self.sent_ids.add(id_)
+        self.sent[id_] = self.now_s
         if self.loses_orders:
             return id_
         before = self.own(node, knob)
@@ -126,8 +126,8 @@ class PlayedCluster:
         self._cycles += not self.is_silent
         return self._cycles
 
-    def has_sent(self, order: str) -> bool:
-        return order in self.sent_ids
+    def sent_s(self, order: str) -> float | None:
+        return self.sent.get(order)
 
     def answer(self, order: str) -> Change | None:
         return self.answers.get(order)
@@ -156,9 +156,9 @@ class PlayedCluster:
             states.append(KnobState(name, value, own, order=held, by=self.by if held else "", **more))
         return Knobs(1, node, "web", 0.0, "any", states)
 
-    def cycle(self, paused: bool = False) -> Cycle:
+    def cycle(self, paused: bool = False, mode: Mode = "act") -> Cycle:
         servers = [server for node in NODES if (server := self.server(node)) is not None]
-        return Cycle(1, "web", 0.0, "act", paused, "roundrobin", "optimal", "", servers)
+        return Cycle(1, "web", 0.0, mode, paused, "roundrobin", "optimal", "", servers)
 
 
 class Story:
@@ -168,6 +168,8 @@ class Story:
         self.folder = folder
         self.settings = msgspec.convert(given, RetuneSettings)
         self.paused = False
+        self.mode: Mode = "act"
+        """Of the Cycles."""
         self.states: dict[str, tuple[State, float]] = {}
         self.p95_ms: Callable[[str], float] = lambda _: 20.0
         self.capacity_rps = 300.0
@@ -186,7 +188,7 @@ class Story:
             self.site,  # type: ignore[arg-type]
             lambda: self.site.now_s,
         )
-        self.site.sent_ids.clear()
+        self.site.sent.clear()
         return self.pool
 
     async def run(self, seconds: float) -> list[str]:
@@ -195,7 +197,7 @@ class Story:
         until_s = self.site.now_s + seconds
         while self.site.now_s < until_s:
             self.site.now_s += 0.5
-            self.pool.see(self.site.cycle(self.paused))
+            self.pool.see(self.site.cycle(self.paused, self.mode))
             changes, self.site.on_its_way = self.site.on_its_way, []
             for change in changes:
                 self.pool.see(change)
