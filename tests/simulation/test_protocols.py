@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
 
 import pytest
 
-from slackwater.core.messages import Cycle, Message
+from slackwater.core.messages import Cycle, Knobs, Message
 from slackwater.lbengine.leadership.lease import Lease, Owner, Record
 from slackwater.lbengine.leadership.leases import Leases
 from slackwater.orders.access import BusAccess
+from slackwater.orders.node import OrderedNode
 from tests.simulation.network import Broker
 from tests.simulation.node import Node
 from tests.simulation.search import run_one, search
@@ -114,7 +116,13 @@ def the_second_stage_follows_any_lbengine(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def a_message_that_was_on_its_way_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BusAccess, "sent_s", lambda *_: None)
+    see_knobs = OrderedNode.see_knobs
+
+    def take_all_up(self: OrderedNode, knobs: Knobs, now_s: float, _: object) -> None:
+        self._over_s.clear()
+        see_knobs(self, knobs, now_s, lambda _: -math.inf)
+
+    monkeypatch.setattr(OrderedNode, "see_knobs", take_all_up)
 
 
 def an_order_is_sent_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
