@@ -55,7 +55,7 @@ mod unknown;
 mod waiting;
 
 pub use answers::ForeignPort;
-pub use buckets::{BUCKET_BOUNDS_S, Buckets};
+pub use buckets::{BUCKET_BOUNDS_S, BUCKETS_OF_CLASS, Buckets};
 pub use budget::{CpuBudget, LEAST_CONNECTIONS};
 pub use capture::{CaptureError, Live, LiveSettings, read_file, read_stream};
 pub use figures::{Counts, Details, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};

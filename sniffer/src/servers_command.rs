@@ -35,6 +35,11 @@ struct ServerLine {
     rt_p99_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rt_max_ms: Option<f64>,
+    /// Sum of the response times.
+    rt_sum_ms: f64,
+    /// Number and count of each bucket of response times that is not empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rt_buckets: Vec<(usize, u64)>,
     unmatched: u64,
     holes: u64,
     /// Its answers are of another protocol: there are no figures of its requests.
@@ -75,6 +80,8 @@ impl ServerLine {
             rt_p95_ms: period.rt_p95_ms,
             rt_p99_ms: period.rt_p99_ms,
             rt_max_ms: period.rt_max_ms,
+            rt_sum_ms: period.buckets.sum_ns as f64 / 1e6,
+            rt_buckets: period.buckets.filled(),
             unmatched: period.counts.unmatched_requests,
             holes: period.counts.holes,
             is_foreign: !period.foreign_ports.is_empty(),

@@ -69,9 +69,9 @@ fn at_each_share_the_figures_are_unbiased_and_the_error_is_told() {
         let spread = mean_and_error(&sums).1 * (sums.len() as f64).sqrt();
         let estimate = periods.iter().map(|period| period.exchanges_error).sum::<f64>() / periods.len() as f64;
         assert!((estimate / spread - 1.0).abs() < 0.3, "1/{weight}: the error is {spread}, not {estimate}");
-        for (bucket, expected) in all.buckets.counts.iter().enumerate() {
-            let values: Vec<f64> = periods.iter().map(|period| period.buckets.counts[bucket] as f64).collect();
-            assert_unbiased(&values, *expected as f64, &format!("times in bucket {bucket} at 1/{weight}"));
+        for (class, expected) in all.buckets.classes().iter().enumerate() {
+            let values: Vec<f64> = periods.iter().map(|period| period.buckets.classes()[class] as f64).collect();
+            assert_unbiased(&values, *expected as f64, &format!("times in class {class} at 1/{weight}"));
         }
         let p95s: Vec<f64> = periods.iter().map(|period| period.rt_p95_ms.expect("exchanges")).collect();
         let (p95, error) = mean_and_error(&p95s);

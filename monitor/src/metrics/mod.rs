@@ -198,7 +198,7 @@ fn encode_runs(encoder: &mut DescriptorEncoder<'_>, runs: &[(&str, CollectorRun)
 
 fn encode_times(encoder: &mut DescriptorEncoder<'_>, times: &Buckets) -> fmt::Result {
     let bounds = BUCKET_BOUNDS_S.iter().copied().chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(times.counts).collect();
+    let buckets: Vec<(f64, u64)> = bounds.zip(times.classes()).collect();
     let help = "Last request byte to last response byte, as seen on the wire.";
     encoder
         .encode_descriptor("response_time_seconds", help, None, MetricType::Histogram)?
@@ -215,6 +215,7 @@ mod tests {
     use crate::config::Settings;
     use slackwater_messages::{Cpu, Traffic};
     use slackwater_node::fixture::Fixture;
+    use slackwater_sniffer::BUCKETS_OF_CLASS;
 
     fn sample(rps: Option<f64>) -> Sample {
         Sample {
@@ -304,7 +305,7 @@ mod tests {
     fn response_times_are_a_histogram_of_cumulative_buckets() {
         let metrics = Metrics::new("n1", "web");
         let mut times = Buckets { sum_ns: 1_500_000_000, ..Buckets::default() };
-        (times.counts[0], times.counts[2], times.counts[15]) = (4, 2, 1);
+        (times.counts[0], times.counts[2 * BUCKETS_OF_CLASS], times.counts[15 * BUCKETS_OF_CLASS]) = (4, 2, 1);
         metrics.take(&sample(None), &[], Some(times));
         let page = metrics.page().expect("text");
         for line in [
