@@ -27,6 +27,7 @@ from slackwater.controller.cli.main import cli
 from slackwater.core import config
 from slackwater.core.messages import KINDS
 from slackwater.web.blueprints.api import described as described_api
+from slackwater.web.metric_histograms import SERVER_RESPONSE
 from slackwater.web.metric_values import METRICS
 from tools.role_docs import role_page
 
@@ -55,6 +56,8 @@ def type_of(schema: Json) -> str:
         return " or ".join(type_of(part) for part in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(f"`{word}`" for word in schema["enum"])
+    if "prefixItems" in schema:
+        return f"[{'; '.join(type_of(part) for part in schema['prefixItems'])}]"
     if schema.get("type") == "array":
         return f"list of {type_of(schema.get('items', {}))}"
     if schema.get("type") == "object":
@@ -160,7 +163,7 @@ def messages() -> str:
 
 def controller_metrics() -> list[tuple[str, ...]]:
     """Name, labels and help of each metric."""
-    return [(f"`{name}`", ", ".join(labels), text) for name, labels, text in sorted(METRICS)]
+    return [(f"`{name}`", ", ".join(labels), text) for name, labels, text in sorted([*METRICS, SERVER_RESPONSE])]
 
 
 def monitor_metrics() -> list[tuple[str, ...]]:
@@ -191,6 +194,7 @@ def metrics() -> str:
             "`http://127.0.0.1:8099/metrics` (`web.listen`). It is computed from the journal at each request, so a\n"
             "dead part shows as a high age, not as its last value. With `otlp.endpoint` the same metrics go to an\n"
             "OpenTelemetry collector ([observability](../operations/observability.md#opentelemetry)).\n",
+            f"`{SERVER_RESPONSE[0]}` is a histogram.\n",
             table(head, controller_metrics()),
             "## The monitor\n",
             "`http://127.0.0.1:9465/metrics` (`metrics.listen`), in the format of OpenMetrics. A value that the last\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slackwater.core.messages import VERSION, RouteTraffic, Sample, Traffic
+from slackwater.core.messages import VERSION, ResponseTimes, RouteTraffic, Sample, Traffic
 from slackwater.lbengine.view.counters import Counted
 from slackwater.lbengine.view.packets import Line, RouteTimes
 
@@ -26,18 +26,20 @@ class Origin:
 def sample_of(
     origin: Origin,
     node: str,
+    server: str,
     seq: int,
     time_unix_s: float,
     counted: Counted,
     times: tuple[Line, Line] | None,
     why_not: str,
 ) -> Sample:
-    """A server's Sample. `times`: its packets, and the line that ended their look; `why_not`: why there are none."""
+    """A server's Sample. `server`: the balancer's name of it; `times`: its packets, and the line that ended their look;
+    `why_not`: why there are none."""
     absent = dict.fromkeys(SECTIONS, NO_MONITOR)
     if times is not None and times[0].is_foreign:
         times, why_not = None, OTHER_PROTOCOL
     if times is None and why_not:
-        absent["traffic.rt_p95_ms"] = why_not
+        absent |= dict.fromkeys(("traffic.rt_p95_ms", "traffic.times"), why_not)
     return Sample(
         v=VERSION,
         node=node,
@@ -48,7 +50,7 @@ def sample_of(
         period_s=counted.period_s,
         next_within_s=origin.next_within_s,
         source="balancer",
-        traffic=_by_counters(counted, why_not) if times is None else _with_times(counted, *times),
+        traffic=_by_counters(counted, why_not) if times is None else _with_times(counted, server, *times),
         absent=absent,
     )
 
@@ -64,7 +66,7 @@ def _by_counters(counted: Counted, why_not: str) -> Traffic:
     )
 
 
-def _with_times(counted: Counted, times: Line, end: Line) -> Traffic:
+def _with_times(counted: Counted, server: str, times: Line, end: Line) -> Traffic:
     """Rates, errors and what is in flight are the balancer's, which counts all requests wherever they end."""
     return Traffic(
         rps=times.exchanges / end.period_s if counted.rps is None else counted.rps,
@@ -79,6 +81,7 @@ def _with_times(counted: Counted, times: Line, end: Line) -> Traffic:
         unmatched=times.unmatched,
         holes=times.holes,
         routes=[_route(route, end.period_s) for route in times.routes],
+        times=ResponseTimes(server, times.rt_sum_ms / 1000.0, times.rt_buckets) if times.rt_buckets else None,
     )
 
 

@@ -139,7 +139,7 @@ class PoolView:
             seq = self._seq[node] = self._seq.get(node, -1) + 1
             why_not = self._why_not(server)
             seen = None if why_not else times.get(server.name)
-            samples.append(sample_of(origin, node, seq, time_unix_s, counted, seen, why_not))
+            samples.append(sample_of(origin, node, server.name, seq, time_unix_s, counted, seen, why_not))
         return samples
 
     async def _times(self, servers: list[Server]) -> dict[str, tuple[Line, Line]]:

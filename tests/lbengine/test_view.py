@@ -187,6 +187,9 @@ def test_packets_tell_the_times_of_requests(running: RealHAProxy) -> None:
         last = watched.of("host1")[-1]
         assert "traffic.rt_p95_ms" not in last.absent, last.absent
         assert traffic_of(last).oldest_unanswered_ms is not None
+        counted = [times for sample in watched.of("third") if (times := traffic_of(sample).times) is not None]
+        assert {times.server for times in counted} == {"host3"}, "the balancer's name of it, not the node's"
+        assert all(times.sum_s > 0.0 and times.counts for times in counted)
 
     asyncio.run(play())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slackwater.core import messages
-from slackwater.core.messages import Sample
+from slackwater.core.messages import ResponseTimes, Sample
 from slackwater.lbengine.view.counters import Counted
 from slackwater.lbengine.view.packets import Line, RouteTimes, host_of
 from slackwater.lbengine.view.samples import NO_MONITOR, OTHER_PROTOCOL, Origin, sample_of
@@ -14,7 +14,7 @@ END = Line(period_s=0.25, drops=2)
 
 
 def sample(counted: Counted = COUNTED, times: tuple[Line, Line] | None = None, why_not: str = "") -> Sample:
-    return sample_of(ORIGIN, "web1", 7, 1.0, counted, times, why_not)
+    return sample_of(ORIGIN, "web1", "server1", 7, 1.0, counted, times, why_not)
 
 
 def test_rates_are_the_balancers_and_times_the_packets() -> None:
@@ -33,6 +33,14 @@ def test_rates_are_the_balancers_and_times_the_packets() -> None:
     assert messages.decode("sample", messages.encode(made)) == made
 
 
+def test_the_packets_times_are_counted_in_buckets_under_the_balancers_name_of_the_server() -> None:
+    line = Line("10.0.0.1:80", 4, rt_sum_ms=32.0, rt_buckets=[(90, 3), (240, 1)])
+    made = sample(times=(line, END))
+    assert made.traffic is not None
+    assert made.traffic.times == ResponseTimes("server1", 0.032, [(90, 3), (240, 1)])
+    assert messages.decode("sample", messages.encode(made)) == made
+
+
 def test_where_the_balancer_counts_no_requests_the_packets_give_the_rate() -> None:
     made = sample(Counted(0.2, None, None, None, None), (Line("10.0.0.1:80", 10, 1, 2), END)).traffic
     assert made is not None
@@ -43,7 +51,8 @@ def test_without_packets_the_counters_give_the_mean_and_the_reason_stands_there(
     made = sample(why_not="the sniffer ended")
     assert made.traffic is not None
     assert (made.traffic.rt_mean_ms, made.traffic.rt_p95_ms) == (60.0, None)
-    assert made.absent["traffic.rt_p95_ms"] == "the sniffer ended"
+    assert made.traffic.times is None
+    assert made.absent["traffic.rt_p95_ms"] == made.absent["traffic.times"] == "the sniffer ended"
 
 
 def test_answers_in_another_protocol_have_no_times() -> None:

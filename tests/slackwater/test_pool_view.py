@@ -17,6 +17,7 @@ from slackwater.core.messages import (
     KnobState,
     Mode,
     Resource,
+    ResponseTimes,
     Sample,
     ServerCondition,
     ServerState,
@@ -26,7 +27,12 @@ from slackwater.core.messages import (
     WeightsMean,
 )
 from slackwater.views import pool as view
+<<<<<<< HEAD
 from slackwater.views.pool import describe_change, duration, pool_status
+=======
+from slackwater.views.percentiles import NO_SAMPLE, OF_MONITOR
+from slackwater.views.pool import describe_change, duration, pool_view
+>>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
 from slackwater.views.row import clock
 
 T0 = 1_795_000_000.0
@@ -262,3 +268,29 @@ def test_what_the_second_stage_has_changed_is_shown_while_the_node_reports_it(po
     )
     (row,) = pool.view(after_s=30.0).rows
     assert row.retuned == []
+
+
+def test_a_servers_percentiles_come_from_its_histogram_or_say_why_there_are_none(pool: Pool) -> None:
+    for node, name, counts in (("host1", "web1", [(40, 1900), (90, 100)]), ("host2", "web2", [(40, 50)])):
+        traffic = Traffic(rps=80.0, times=ResponseTimes(name, 9.0, counts))
+        pool.journal.record(Sample(1, node, "web", pool.now_unix_s, "boot", 0, 0.2, source="balancer", traffic=traffic))
+    pool.sample("web3")
+    absent = {"traffic.times": "no times from packets on eth0: needs CAP_NET_RAW"}
+    pool.journal.record(Sample(1, "web4", "web", pool.now_unix_s, "boot", 0, 0.2, source="balancer", absent=absent))
+    pool.cycle(*(server(f"web{number}") for number in range(1, 6)))
+    rows = pool.view(servers={"web1": "host1", "web2": "host2"}).rows
+    first, second, third, fourth, fifth = (row.percentiles for row in rows)
+    assert first is not None
+    assert (first.requests, first.absent) == (2000, "")
+    assert first.p50_ms == pytest.approx(0.72, rel=0.03)
+    assert first.p95_ms == first.p50_ms
+    assert first.p99_ms == first.p999_ms
+    assert first.p99_ms == pytest.approx(7.9, rel=0.03)
+    assert second is not None
+    assert (second.p95_ms, second.p99_ms, second.p999_ms) == (first.p50_ms, None, None)
+    assert second.absent == "there were 50 requests in the last 5 minutes, and 100 are needed"
+    assert [None if one is None else (one.p50_ms, one.absent) for one in (third, fourth, fifth)] == [
+        (None, OF_MONITOR),
+        (None, absent["traffic.times"]),
+        (None, NO_SAMPLE),
+    ]

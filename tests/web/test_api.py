@@ -18,9 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import load_all_checks
 
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Change, Cycle, Governed, plain_text
+from slackwater.core.messages import Change, Cycle, Governed, ResponseTimes, Sample, Traffic, plain_text
 from slackwater.web import create_app
 from slackwater.web.blueprints.api import described
+from slackwater.web.metric_histograms import SERVER_RESPONSE
 from slackwater.web.metric_values import METRICS
 from slackwater.web.users import Users
 from tests.support.web_settings import settings_in
@@ -95,6 +96,27 @@ def test_metrics_show_states_weights_ages_and_changes(client: FlaskClient) -> No
     }
 
 
+def test_metrics_have_a_histogram_of_each_server_that_adds_up(tmp_path: Path) -> None:
+    clock = Clock()
+    settings = settings_in(tmp_path)
+    (pool,) = settings.pool
+    with Journal.open(journal_path(tmp_path), clock=clock) as journal:
+        for node, server in (("web1", "web1"), ("web1", "forged"), ("web2", "web1")):
+            for _ in range(2):
+                traffic = Traffic(times=ResponseTimes(server, 0.5, [(15, 3), (16, 2), (240, 1)]))
+                journal.record(Sample(1, node, pool.name, T0, "boot", 0, 0.2, source="balancer", traffic=traffic))
+                clock.now_unix_s += 10.0
+    found = metrics(create_app(settings, clock=clock).test_client())
+    buckets = found["slackwater_server_response_seconds_bucket"]
+    assert {(one.labels["pool"], one.labels["server"]) for one in buckets} == {("web", "web1")}, (
+        "a node's Samples count for its own servers alone"
+    )
+    mine = {one.labels["le"]: one.value for one in buckets}
+    assert (mine["0.00025"], mine["0.0005"], mine["10"], mine["+Inf"], len(mine)) == (6.0, 10.0, 10.0, 12.0, 16)
+    assert {one.value for one in found["slackwater_server_response_seconds_count"]} == {12.0}
+    assert {one.value for one in found["slackwater_server_response_seconds_sum"]} == {1.0}
+
+
 def test_metrics_of_the_governor_are_those_of_the_last_seconds(tmp_path: Path) -> None:
     clock = Clock()
     said = Governed(1, "web1", "web", T0, "act", "slackwater", 150.0, "enough")
@@ -134,7 +156,7 @@ def test_metrics_of_a_silent_controller_say_so(tmp_path: Path) -> None:
 
 
 def test_every_metric_that_is_documented_is_served(client: FlaskClient) -> None:
-    known = {name for name, _, _ in METRICS}
+    known = {name for name, _, _ in [*METRICS, SERVER_RESPONSE]}
     assert known >= {name for name in metrics(client) if name.startswith("slackwater_")} - {
         name.removesuffix("_total") for name in known
     }

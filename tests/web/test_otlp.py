@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slackwater.core import state_dir
 from slackwater.core.config import ControllerSettings, OtlpSettings
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Change, Verdict
+from slackwater.core.messages import Change, ResponseTimes, Sample, Traffic, Verdict
 from slackwater.core.otlp_collector import Collector, OtlpError, headers_in
 from slackwater.web import create_app
 from slackwater.web.otlp import sender
@@ -84,6 +84,22 @@ def test_the_collector_gets_the_metrics_of_the_page(tmp_path: Path, collector: R
     counters = [one for one in resource.scope_metrics[0].metrics if one.HasField("sum")]
     assert {one.name for one in counters} == {"slackwater_changes_total"}
     assert all(one.sum.is_monotonic for one in counters)
+
+
+def test_the_collector_gets_a_histogram_of_each_servers_response_times(tmp_path: Path, collector: Receiver) -> None:
+    clock = Clock()
+    traffic = Traffic(times=ResponseTimes("web1", 12.5, [(15, 3), (16, 2), (240, 1)]))
+    record(tmp_path)
+    with Journal.open(journal_path(tmp_path), clock=clock) as journal:
+        journal.record(Sample(1, "web1", "web", T0, "boot", 0, 0.2, source="balancer", traffic=traffic))
+    sending(tmp_path, collector.url, clock).send_metrics()
+    metrics = collector.metrics[-1].resource_metrics[0].scope_metrics[0].metrics
+    (metric,) = [one for one in metrics if one.HasField("histogram")]
+    (point,) = metric.histogram.data_points
+    assert (metric.name, point.count, point.sum) == ("slackwater_server_response_seconds", 6, 12.5)
+    assert list(point.bucket_counts) == [3, 2, *[0] * 13, 1]
+    assert (point.explicit_bounds[0], point.explicit_bounds[-1], point.max) == (0.00025, 10.0, 12.5)
+    assert {one.key: one.value.string_value for one in point.attributes}["server"] == "web1"
 
 
 # --- episodes

@@ -22,6 +22,7 @@ from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import (
     Sample,
 )
+from slackwater.views.percentiles import OF_MONITOR
 from slackwater.views.pool import NOTHING
 from slackwater.views.row import clock as local
 from slackwater.web import create_app
@@ -201,6 +202,9 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
         "governed": [], "why": "interference: run delay 14x", "in_flight": None, "queue": None, "errors_per_s": None,
         "failed_share": None, "peers_failed_share": None, "rt_p95_now_ms": None, "rt_p95_usual_ms": None,
         "as_in_calm": [], "decided": True, "summary": "a noisy neighbour slows it, so it gets weight 0 instead of 100",
+        "percentiles": {
+            "requests": 0, "p50_ms": None, "p95_ms": None, "p99_ms": None, "p999_ms": None, "absent": OF_MONITOR,
+        },
         "exceptions": ["is beside a noisy neighbour"],
     }  # fmt: skip
 

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from flask import Blueprint, Response
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from slackwater.core.response_times import CLASS_BOUNDS_S
 from slackwater.web.context import context
+from slackwater.web.metric_histograms import SERVER_RESPONSE, server_histograms
 from slackwater.web.metric_values import METRICS, is_counter, values
 from slackwater.web.reader import JournalReader
 
@@ -40,4 +42,11 @@ class _Collector:
             families[name] = kind(name, text, labels=labels)
         for name, label_values, value in values(self._reader):
             families[name].add_metric(label_values, value)
-        return iter(families.values())
+        yield from families.values()
+        name, labels, text = SERVER_RESPONSE
+        histograms = HistogramMetricFamily(name, text, labels=labels)
+        for label_values, histogram in server_histograms(self._reader):
+            bounds = [f"{bound:g}" for bound in CLASS_BOUNDS_S]
+            buckets = list(zip([*bounds, "+Inf"], [*histogram.cumulative(), histogram.count], strict=True))
+            histograms.add_metric(label_values, buckets, histogram.sum_s)
+        yield histograms

@@ -10,7 +10,12 @@ import msgspec
 from slackwater.core.config import PoolSettings
 from slackwater.core.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
+<<<<<<< HEAD
 from slackwater.views.pool import PoolStatus
+=======
+from slackwater.views.percentiles import WINDOW
+from slackwater.views.pool import PoolView
+>>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
 from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, duration, listed, milliseconds
 from slackwater.views.week import WeekEpisode
 from slackwater.views.why import Episode
@@ -56,6 +61,18 @@ class ShownRow(msgspec.Struct):
     """In a sentence."""
     details: str
     """With its numbers; empty where `why` is all."""
+
+
+class ShownPercentiles(msgspec.Struct):
+    """The percentiles of one server's response times."""
+
+    node: str
+    requests: str
+    p50: str
+    p95: str
+    p99: str
+    p999: str
+    absent: str
 
 
 class ShownEpisode(msgspec.Struct):
@@ -115,6 +132,10 @@ class ShownPool(msgspec.Struct):
     drawn: list[str]
     """The nodes whose series are drawn, in the table's order; empty: all."""
     rows: list[ShownRow]
+    percentiles: list[ShownPercentiles]
+    """Of the servers with a row."""
+    percentiles_over: str
+    """The time that they are of; empty where no server has any, as where all have monitors."""
     episodes: list[ShownEpisode]
     changes: list[ChangeLine]
 
@@ -173,6 +194,10 @@ def show(
         calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
         drawn=drawn(view, MOST_DRAWN if all_rows else FEW),
         rows=[_row(row, view, now_unix_s) for row in rows],
+        percentiles=[_percentiles(row) for row in rows if row.percentiles is not None],
+        percentiles_over=f"over the last {WINDOW}"
+        if any(row.percentiles is not None and row.percentiles.requests for row in view.rows)
+        else "",
         episodes=[_episode(one, view, changes, now_unix_s) for one in episodes],
         changes=change_lines(changes),
     )
@@ -218,7 +243,18 @@ def _row(row: Row, view: PoolStatus, now_unix_s: float) -> ShownRow:
     )
 
 
+<<<<<<< HEAD
 def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
+=======
+def _percentiles(row: Row) -> ShownPercentiles:
+    assert row.percentiles is not None
+    known = row.percentiles
+    values = (known.p50_ms, known.p95_ms, known.p99_ms, known.p999_ms)
+    return ShownPercentiles(row.node, f"{known.requests:,}", *map(milliseconds, values), known.absent)
+
+
+def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
+>>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
     row = next((row for row in view.rows if row.node == episode.node), None)
     names = {episode.node, row.server if row is not None else episode.node}
     since = [made for made in changes if made.target in names and made.time_unix_s >= episode.since_unix_s - 1.0]

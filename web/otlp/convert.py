@@ -9,6 +9,7 @@ import msgspec
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
+    HistogramDataPoint,
     Metric,
     MetricsData,
     NumberDataPoint,
@@ -16,6 +17,7 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
     Sum,
 )
+from opentelemetry.sdk.metrics.export import Histogram as HistogramMetric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -23,7 +25,13 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from slackwater import __version__
 from slackwater.core.messages import Change
+<<<<<<< HEAD
 from slackwater.views.why import Episode
+=======
+from slackwater.core.response_times import CLASS_BOUNDS_S, Histogram, upper_bound_s
+from slackwater.views.why import Story
+from slackwater.web.metric_histograms import SERVER_RESPONSE
+>>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
 from slackwater.web.metric_values import METRICS, Value, is_counter
 
 SCOPE = InstrumentationScope("slackwater", __version__)
@@ -38,7 +46,12 @@ def resource_of(host: str) -> Resource:
     return Resource({"service.name": "slackwater", "service.version": __version__, "host.name": host})
 
 
-def metrics_data(values: Iterable[Value], now_unix_s: float, resource: Resource) -> MetricsData:
+def metrics_data(
+    values: Iterable[Value],
+    histograms: Iterable[tuple[tuple[str, ...], Histogram]],
+    now_unix_s: float,
+    resource: Resource,
+) -> MetricsData:
     """The metrics under the names, labels and help of `/metrics`; those without a value are left out."""
     now = _ns(now_unix_s)
     points: dict[str, list[NumberDataPoint]] = {}
@@ -53,10 +66,34 @@ def metrics_data(values: Iterable[Value], now_unix_s: float, resource: Resource)
         for name, _, text in METRICS
         if name in points
     ]
+    if servers := [_histogram_point(label_values, histogram, now) for label_values, histogram in histograms]:
+        name, _, text = SERVER_RESPONSE
+        found.append(Metric(name, text, "s", HistogramMetric(servers, AggregationTemporality.CUMULATIVE)))
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(SCOPE, found, "")], "")])
 
 
+<<<<<<< HEAD
 def spans_of(episode: Episode, resource: Resource) -> Iterator[ReadableSpan]:
+=======
+def _histogram_point(label_values: tuple[str, ...], histogram: Histogram, now_ns: int) -> HistogramDataPoint:
+    up_to = [*histogram.cumulative(), histogram.count]
+    counts = [count - before for before, count in zip([0, *up_to], up_to, strict=False)]
+    shortest, longest = min(histogram.counts), max(histogram.counts)
+    return HistogramDataPoint(
+        attributes=dict(zip(SERVER_RESPONSE[1], label_values, strict=True)),
+        start_time_unix_nano=0,
+        time_unix_nano=now_ns,
+        count=histogram.count,
+        sum=histogram.sum_s,
+        bucket_counts=counts,
+        explicit_bounds=CLASS_BOUNDS_S,
+        min=upper_bound_s(shortest - 1) if shortest else 0.0,
+        max=min(upper_bound_s(longest), histogram.sum_s),
+    )
+
+
+def spans_of(episode: Story, resource: Resource) -> Iterator[ReadableSpan]:
+>>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
     """An episode that is over: one span from its beginning to its end, and below it a span for each Change.
 
     The same episode has the same ids each time, so one that is sent twice is one trace.

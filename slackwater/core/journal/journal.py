@@ -20,6 +20,7 @@ from slackwater.core.journal import schema
 from slackwater.core.journal.change_rows import Chosen, read_changes
 from slackwater.core.journal.database import Database
 from slackwater.core.journal.losses import Losses, read_losses
+from slackwater.core.journal.response_times import WHY_NONE, ServerTimes, Totals, read_response_times
 from slackwater.core.journal.schema import SAMPLE_COLUMNS, JournalError, failure
 from slackwater.core.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history, read_states
 from slackwater.core.messages import WSENGINE, Change, Cycle, Governed, Knobs, Message, Sample, Verdict, plain_json
@@ -51,8 +52,9 @@ class Journal:
         """Changes were recorded that may not be on the disk yet."""
         self._node_ids: dict[tuple[str, str], int] = {}
         self._weights: dict[tuple[str, str], tuple[int, int, float]] = {}
+        self._totals = Totals()
         self._known_of = database.connection
-        """What the two above are known of."""
+        """What the three above are known of."""
 
     @classmethod
     def open(
@@ -120,6 +122,7 @@ class Journal:
                     )
                 elif isinstance(message, Sample):
                     self._write_sample(database, message)
+                    self._totals.add(database, message, now_unix_s)
                 elif isinstance(message, Verdict):
                     self._write_state(database, message)
                 elif isinstance(message, Cycle):
@@ -263,6 +266,17 @@ class Journal:
             rows = database.execute(schema.READINGS, {"pool": pool, "last_s": last_s}).fetchall()
         return {row["node"]: Reading(*tuple(row)[1:]) for row in rows}
 
+    def response_times(self, pool: str) -> dict[tuple[str, str], ServerTimes]:
+        """Those of each node and server, of the last minutes and since the journal began."""
+        with self.reading() as database:
+            return read_response_times(database, pool, self._clock())
+
+    def why_no_response_times(self, pool: str) -> dict[str, tuple[str, str]]:
+        """The source of each node's last Sample, and why that has no response times in buckets; empty where it has."""
+        with self.reading() as database:
+            rows = database.execute(WHY_NONE, (pool,)).fetchall()
+        return {row["node"]: (row["source"], row["reason"]) for row in rows}
+
     def history(
         self,
         pool: str,
@@ -369,6 +383,7 @@ class Journal:
 
     def _forget(self) -> None:
         self._node_ids.clear()
+        self._totals.forget()
         self._weights.clear()
 
 

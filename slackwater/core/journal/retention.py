@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from slackwater.core.config import JournalSettings
-from slackwater.core.journal import age, schema
+from slackwater.core.journal import age, response_times, schema
 from slackwater.core.journal.journal import Journal
 
 log = logging.getLogger("slackwater.journal")
@@ -260,6 +260,7 @@ def _tidy(journal: Journal, raw: dict[str, float], rolled: dict[str, float]) -> 
         database.execute(schema.PRUNE_STATES, rolled)
         database.execute(schema.PRUNE_DAYS, rolled)
         database.execute(schema.PRUNE_LATEST, raw)
+        database.execute(response_times.PRUNE, rolled)
         database.execute(schema.PRUNE_NODES)
 
     journal.keeping(work, "pruned")

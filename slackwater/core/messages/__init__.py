@@ -50,6 +50,7 @@ from slackwater.core.messages.sample import (
     Memory,
     Network,
     Pressure,
+    ResponseTimes,
     RouteTraffic,
     Sample,
     Sched,

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from slackwater.core.messages.causes import AbsenceCause
 from slackwater.core.messages.fields import Count, Name, NonNegative, Share, Text, UnixTime, Version, Word
+from slackwater.core.response_times import LAST_BUCKET
 
 MOST_ROUTES = 32
 MOST_ABSENT = 256
@@ -233,6 +234,18 @@ class Counters(msgspec.Struct, omit_defaults=True):
     """`pmu` only."""
 
 
+class ResponseTimes(msgspec.Struct, omit_defaults=True):
+    """The response times of exchanges that ended in this period, counted in buckets that add up over periods."""
+
+    server: Word
+    """The balancer's name of the server."""
+    sum_s: NonNegative
+    """Sum of the response times."""
+    counts: Annotated[list[tuple[Annotated[int, Meta(ge=0, le=LAST_BUCKET)], Count]], Meta(max_length=LAST_BUCKET + 1)]
+    """Number and count of each bucket that is not empty. Every 16th bucket ends at 0.25, 0.5, 1, 2.5, 5 ms and so on to
+    10 s; those between are a geometric series, and evenly spaced below 0.25 ms; bucket 240 takes what is longer."""
+
+
 class Traffic(msgspec.Struct, omit_defaults=True):
     """What the sniffer saw end in this period. Response time is last request byte to last response byte."""
 
@@ -264,6 +277,8 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     """Share of one core that the sniffer took in this period."""
     routes: Annotated[list[RouteTraffic], Meta(max_length=MOST_ROUTES)] = []
     """By route class, where classes are configured."""
+    times: ResponseTimes | None = None
+    """From the balancer's view only."""
 
 
 class Sample(msgspec.Struct, omit_defaults=True):

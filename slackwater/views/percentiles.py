@@ -1,0 +1,61 @@
+"""The percentiles of each server's response times over the last minutes, from its histogram in the journal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.response_times import WINDOW_S
+from slackwater.core.response_times import Histogram
+
+OF_MONITOR = "its monitor's Samples have no histogram: the node's own `slackwater_response_time_seconds` is one"
+NO_SAMPLE = "nothing measures its response times: it has no monitor, and the balancer's view is off or silent"
+WINDOW = f"{WINDOW_S // 60} minutes"
+NO_REQUEST = f"no request was answered in the last {WINDOW}"
+
+
+class Percentiles(msgspec.Struct):
+    """Of a server's response times over the last 5 minutes, within 3%; a percentile that is not known is None."""
+
+    requests: int = 0
+    """Number of response times."""
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    p999_ms: float | None = None
+    """p99.9."""
+    absent: str = ""
+    """Why some or all of them are None, in words; empty where all are there."""
+
+
+def percentiles_of(recent: Histogram) -> Percentiles:
+    """Those of a histogram."""
+    count = recent.count
+    p50_ms, p95_ms, p99_ms, p999_ms = (
+        None if (value_s := recent.percentile_s(share)) is None else value_s * 1000.0
+        for share in (0.5, 0.95, 0.99, 0.999)
+    )
+    absent = NO_REQUEST
+    if count:
+        least = next((least for share, least in ((p95_ms, 20), (p99_ms, 100), (p999_ms, 1000)) if share is None), 0)
+        absent = f"there were {count} requests in the last {WINDOW}, and {least} are needed"
+        absent = absent if least else ""
+    return Percentiles(count, p50_ms, p95_ms, p99_ms, p999_ms, absent)
+
+
+class ServersPercentiles:
+    """Those of a pool's servers, now. Raises JournalError."""
+
+    def __init__(self, journal: Journal, pool: str) -> None:
+        self._times = journal.response_times(pool)
+        self._reasons = journal.why_no_response_times(pool)
+
+    def of(self, node: str, server: str) -> Percentiles:
+        """A server's; `server` is the balancer's name of it."""
+        times = self._times.get((node, server))
+        if times is not None and times.recent.count:
+            return percentiles_of(times.recent)
+        source, reason = self._reasons.get(node, ("", ""))
+        if source == "monitor":
+            reason = OF_MONITOR
+        return Percentiles(absent=reason or (NO_REQUEST if source else NO_SAMPLE))
