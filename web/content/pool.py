@@ -249,8 +249,15 @@ def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_
 def _percentiles(row: Row) -> ShownPercentiles:
     assert row.percentiles is not None
     known = row.percentiles
-    values = (known.p50_ms, known.p95_ms, known.p99_ms, known.p999_ms)
-    return ShownPercentiles(row.node, f"{known.requests:,}", *map(milliseconds, values), known.absent)
+    return ShownPercentiles(
+        node=row.node,
+        requests=f"{known.requests:,}",
+        p50=milliseconds(known.p50_ms),
+        p95=milliseconds(known.p95_ms),
+        p99=milliseconds(known.p99_ms),
+        p999=milliseconds(known.p999_ms),
+        absent=known.absent,
+    )
 
 
 def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
