@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from slackwater.core.config import PoolSettings
 from slackwater.core.journal.journal import JournalError
 from slackwater.core.response_times import Histogram
-from slackwater.web.reader import Reader
+from slackwater.web.reader import JournalReader
 
 SERVER_RESPONSE = (
     "slackwater_server_response_seconds",
@@ -17,7 +17,7 @@ SERVER_RESPONSE = (
 """Name, labels and help."""
 
 
-def server_histograms(reader: Reader) -> Iterator[tuple[tuple[str, ...], Histogram]]:
+def server_histograms(reader: JournalReader) -> Iterator[tuple[tuple[str, ...], Histogram]]:
     """The labels' values and the histogram of each server that had requests within an hour; nothing where the journal
     cannot be read."""
     try:

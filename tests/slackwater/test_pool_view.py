@@ -27,12 +27,8 @@ from slackwater.core.messages import (
     WeightsMean,
 )
 from slackwater.views import pool as view
-<<<<<<< HEAD
-from slackwater.views.pool import describe_change, duration, pool_status
-=======
 from slackwater.views.percentiles import NO_SAMPLE, OF_MONITOR
-from slackwater.views.pool import describe_change, duration, pool_view
->>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
+from slackwater.views.pool import describe_change, duration, pool_status
 from slackwater.views.row import clock
 
 T0 = 1_795_000_000.0

@@ -10,12 +10,8 @@ import msgspec
 from slackwater.core.config import PoolSettings
 from slackwater.core.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
-<<<<<<< HEAD
-from slackwater.views.pool import PoolStatus
-=======
 from slackwater.views.percentiles import WINDOW
-from slackwater.views.pool import PoolView
->>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
+from slackwater.views.pool import PoolStatus
 from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, duration, listed, milliseconds
 from slackwater.views.week import WeekEpisode
 from slackwater.views.why import Episode
@@ -243,9 +239,6 @@ def _row(row: Row, view: PoolStatus, now_unix_s: float) -> ShownRow:
     )
 
 
-<<<<<<< HEAD
-def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
-=======
 def _percentiles(row: Row) -> ShownPercentiles:
     assert row.percentiles is not None
     known = row.percentiles
@@ -260,8 +253,7 @@ def _percentiles(row: Row) -> ShownPercentiles:
     )
 
 
-def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
->>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
+def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
     row = next((row for row in view.rows if row.node == episode.node), None)
     names = {episode.node, row.server if row is not None else episode.node}
     since = [made for made in changes if made.target in names and made.time_unix_s >= episode.since_unix_s - 1.0]

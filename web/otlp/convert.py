@@ -25,13 +25,9 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from slackwater import __version__
 from slackwater.core.messages import Change
-<<<<<<< HEAD
-from slackwater.views.why import Episode
-=======
 from slackwater.core.response_times import CLASS_BOUNDS_S, Histogram, upper_bound_s
-from slackwater.views.why import Story
+from slackwater.views.why import Episode
 from slackwater.web.metric_histograms import SERVER_RESPONSE
->>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
 from slackwater.web.metric_values import METRICS, Value, is_counter
 
 SCOPE = InstrumentationScope("slackwater", __version__)
@@ -72,9 +68,6 @@ def metrics_data(
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(SCOPE, found, "")], "")])
 
 
-<<<<<<< HEAD
-def spans_of(episode: Episode, resource: Resource) -> Iterator[ReadableSpan]:
-=======
 def _histogram_point(label_values: tuple[str, ...], histogram: Histogram, now_ns: int) -> HistogramDataPoint:
     up_to = [*histogram.cumulative(), histogram.count]
     counts = [count - before for before, count in zip([0, *up_to], up_to, strict=False)]
@@ -92,8 +85,7 @@ def _histogram_point(label_values: tuple[str, ...], histogram: Histogram, now_ns
     )
 
 
-def spans_of(episode: Story, resource: Resource) -> Iterator[ReadableSpan]:
->>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
+def spans_of(episode: Episode, resource: Resource) -> Iterator[ReadableSpan]:
     """An episode that is over: one span from its beginning to its end, and below it a span for each Change.
 
     The same episode has the same ids each time, so one that is sent twice is one trace.

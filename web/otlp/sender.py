@@ -12,12 +12,8 @@ from slackwater.core.config import PoolSettings
 from slackwater.core.files import bytes_of, write_whole
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.otlp_collector import Collector
-<<<<<<< HEAD
 from slackwater.views.why import AFTER_S, Episode, episodes, with_changes
-=======
-from slackwater.views.why import AFTER_S, Story, episodes, with_changes
 from slackwater.web.metric_histograms import server_histograms
->>>>>>> 912e40d8 (A histogram of each server's response times: journal, page, status --json, Prometheus and OpenTelemetry)
 from slackwater.web.metric_values import values
 from slackwater.web.otlp.convert import metrics_data, resource_of, spans_of
 from slackwater.web.reader import JournalReader
