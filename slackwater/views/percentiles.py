@@ -14,7 +14,7 @@ WINDOW = f"{WINDOW_S // 60} minutes"
 NO_REQUEST = f"no request was answered in the last {WINDOW}"
 
 
-class Percentiles(msgspec.Struct):
+class ServerPercentiles(msgspec.Struct):
     """Of a server's response times over the last 5 minutes, within 3%; a percentile that is not known is None."""
 
     requests: int = 0
@@ -28,7 +28,7 @@ class Percentiles(msgspec.Struct):
     """Why some or all of them are None, in words; empty where all are there."""
 
 
-def percentiles_of(recent: Histogram) -> Percentiles:
+def percentiles_of(recent: Histogram) -> ServerPercentiles:
     """Those of a histogram."""
     count = recent.count
     p50_ms, p95_ms, p99_ms, p999_ms = (
@@ -40,17 +40,17 @@ def percentiles_of(recent: Histogram) -> Percentiles:
         least = next((least for share, least in ((p95_ms, 20), (p99_ms, 100), (p999_ms, 1000)) if share is None), 0)
         absent = f"there were {count} requests in the last {WINDOW}, and {least} are needed"
         absent = absent if least else ""
-    return Percentiles(count, p50_ms, p95_ms, p99_ms, p999_ms, absent)
+    return ServerPercentiles(count, p50_ms, p95_ms, p99_ms, p999_ms, absent)
 
 
-class ServersPercentiles:
+class PoolPercentiles:
     """Those of a pool's servers, now. Raises JournalError."""
 
     def __init__(self, journal: Journal, pool: str) -> None:
         self._times = journal.response_times(pool)
         self._reasons = journal.why_no_response_times(pool)
 
-    def of(self, node: str, server: str) -> Percentiles:
+    def of(self, node: str, server: str) -> ServerPercentiles:
         """A server's; `server` is the balancer's name of it."""
         times = self._times.get((node, server))
         if times is not None and times.recent.count:
@@ -58,4 +58,4 @@ class ServersPercentiles:
         source, reason = self._reasons.get(node, ("", ""))
         if source == "monitor":
             reason = OF_MONITOR
-        return Percentiles(absent=reason or (NO_REQUEST if source else NO_SAMPLE))
+        return ServerPercentiles(absent=reason or (NO_REQUEST if source else NO_SAMPLE))

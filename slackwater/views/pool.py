@@ -26,7 +26,7 @@ from slackwater.core.messages import (
 )
 from slackwater.views.headline import beside_the_verdict, exceptions, headline
 from slackwater.views.percentile import pooled_ms
-from slackwater.views.percentiles import ServersPercentiles
+from slackwater.views.percentiles import PoolPercentiles
 from slackwater.views.reasons import of_server, of_state
 from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, clock, duration, listed, milliseconds
 from slackwater.views.usual import Medians, Slow, slow, usual
@@ -107,7 +107,7 @@ def pool_status(
     judged_unix_s = journal.received("verdict", pool)
     readings = journal.readings(pool)
     knobs = journal.latest_knobs(pool)
-    percentiles = ServersPercentiles(journal, pool)
+    percentiles = PoolPercentiles(journal, pool)
     age_s = None if cycle is None else max(0.0, now_unix_s - cycle.time_unix_s)
     stale = age_s is None or age_s > STALE_AFTER_S
     silence = "" if not stale else ("nothing recorded yet" if age_s is None else f"no data for {duration(age_s)}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slackwater.core.messages import TAKES_REQUESTS, Resource, ServerCondition, State
-from slackwater.views.percentiles import Percentiles
+from slackwater.views.percentiles import ServerPercentiles
 
 NOTHING = "\N{EN DASH}"
 """Stands for a missing value."""
@@ -80,7 +80,7 @@ class Row(msgspec.Struct):
     """False: lbengine decides nothing about its weight, which is somebody else's or the pool is paused."""
     summary: str = ""
     """`why` in a sentence."""
-    percentiles: Percentiles | None = None
+    percentiles: ServerPercentiles | None = None
     """Of its response times over the last minutes; None for a node that is no server of this backend."""
     exceptions: list[str] = []
     """Why it does not count as calm: `is down in HAProxy`."""

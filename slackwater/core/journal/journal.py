@@ -20,7 +20,7 @@ from slackwater.core.journal import schema
 from slackwater.core.journal.change_rows import Chosen, read_changes
 from slackwater.core.journal.database import Database
 from slackwater.core.journal.losses import Losses, read_losses
-from slackwater.core.journal.response_times import WHY_NONE, ServerTimes, Totals, read_response_times
+from slackwater.core.journal.response_times import WHY_NONE, ServerTimes, ServerTotals, read_response_times
 from slackwater.core.journal.schema import SAMPLE_COLUMNS, JournalError, failure
 from slackwater.core.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history, read_states
 from slackwater.core.messages import WSENGINE, Change, Cycle, Governed, Knobs, Message, Sample, Verdict, plain_json
@@ -52,7 +52,7 @@ class Journal:
         """Changes were recorded that may not be on the disk yet."""
         self._node_ids: dict[tuple[str, str], int] = {}
         self._weights: dict[tuple[str, str], tuple[int, int, float]] = {}
-        self._totals = Totals()
+        self._totals = ServerTotals()
         self._known_of = database.connection
         """What the three above are known of."""
 

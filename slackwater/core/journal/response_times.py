@@ -66,7 +66,7 @@ class _Server:
     written_unix_s: float = 0.0
 
 
-class Totals:
+class ServerTotals:
     """The histograms that a writer of the journal adds up."""
 
     def __init__(self) -> None:
