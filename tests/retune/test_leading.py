@@ -169,7 +169,7 @@ def test_a_pool_that_is_switched_to_observe_leaves_the_knobs_to_the_controller_t
         controller.access.take(cycle("a", "observe"))
         await controller.nodes.order("web1", FREQUENCY, "performance", "by the other one", "second_stage")
         before = len(controller.bus.orders)
-        for _ in range(20):
+        for _ in range(60):
             controller.access.take(cycle("b"))
             await controller.run(0.5, "a", mode="observe")
         assert controller.bus.orders[before:] == []
