@@ -85,10 +85,11 @@ def episode_reason(steps: TickStates, row: int, sign_words: tuple[str, ...] = SI
     if event == TickEffect.BLIND:
         return "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
     if event == TickEffect.WAITS:
+        share = min(0.99, proof.evidence[row] / proof.needed[row])
         sign, calm, beside = sign_words[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
         return (
-            f"the episode goes on: {proof.evidence[row] / proof.needed[row]:.0%} of the proof that it is over has"
-            f" come, by the share of {sign} ({beside:.0%} in this episode, {calm:.0%} in calm)"
+            f"the episode goes on: {share:.0%} of the proof that it is over has come, by the share of {sign}"
+            f" ({beside:.0%} in this episode, {calm:.0%} in calm)"
         )
     if event == TickEffect.TIMED_OUT:
         return f"episode {episode} ended: {amount:.0f} s without requests, and only requests can tell"

@@ -33,8 +33,8 @@ from slackwater.detector.slot_arrays import SlotArrays
 log = logging.getLogger("detector.judge")
 
 LEARN_ANYWAY_S = 30.0
-"""A node that is slow for this long without a neighbour, or with its whole pool, has a new normal, which is learnt: a
-deploy has made its requests dearer."""
+"""A pool whose nodes are slow together for this long has a new normal, which is learnt: a deploy has made its requests
+dearer."""
 FALSE_EPISODES = DetectorSettings().false_episodes_per_node_day
 ROUTES = "routes"
 """The name of the routes' calm response times among a node's cells on disk."""
@@ -60,9 +60,6 @@ class Judge(SlotArrays):
     _fresh: Bools
     _in_episode: Bools
     _resource: Ints
-    _usual_s: Floats
-    """Time of the last tick in which users did not wait longer than in calm, or a neighbour or an overload in the pool
-    explained it."""
 
     def __init__(
         self,
@@ -98,7 +95,6 @@ class Judge(SlotArrays):
             _fresh=False,
             _in_episode=False,
             _resource=UNCLEAR,
-            _usual_s=0.0,
         )
 
     @classmethod
@@ -185,7 +181,6 @@ class Judge(SlotArrays):
             if self.explainer is not None:
                 self.explainer.forget(slot)
             self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=node in self.lowered)
-            self._usual_s[slot] = now_s
             if node in self._restored:
                 try:
                     cells = {**self._restored.pop(node)}
@@ -216,20 +211,15 @@ class Judge(SlotArrays):
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
         """Teaches the baselines the rows that are calm without doubt; returns which rows these are, (M,).
 
-        A row whose users wait teaches only after `LEARN_ANYWAY_S`, and none that is excused: in a full pool a neighbour
-        overloads the peers too, and the row would teach the neighbour as calm.
+        An excused row is none: in a full pool a neighbour overloads the peers too, and the row would teach it as calm.
         """
         if self.calm_by_label is not None:
             calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
         else:
-            slots, state = frame.slots, outcome.steps.state
-            shared = (state == ALL_SLOW) | (state == OVERLOAD)
-            waits = outcome.pool.waits
-            explained = outcome.excused | (state == INTERFERENCE)
-            self._usual_s[slots[~waits | explained]] = now_s
-            slow_for_s = now_s - np.where(shared, self.rules.since_s(slots), self._usual_s[slots])
-            looks_calm = (outcome.pool.looks == CALM) & (state == CALM)
-            calm = np.where(shared | (looks_calm & waits), slow_for_s >= LEARN_ANYWAY_S, looks_calm)
+            state = outcome.steps.state
+            long = now_s - self.rules.since_s(frame.slots) >= LEARN_ANYWAY_S
+            looks_calm = (outcome.pool.looks == CALM) & (state == CALM) & ~outcome.excused
+            calm = np.where((state == ALL_SLOW) | (state == OVERLOAD), long, looks_calm)
             # The first baseline decides what is normal, so no row that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & outcome.stands_out)
         fit = calm & ~np.isnan(frame.values).all(axis=1)

@@ -34,7 +34,7 @@ from slackwater.detector.slot_arrays import SlotArrays
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the last one needs twice its evidence; a later one the usual."""
 MOST_CAUTION = 4.0
-MOST_DWELL_S = 4.0
+MOST_DWELL_S = 2.4
 """The proof of calm takes up to `MOST_CAUTION` times the usual evidence in such an episode. The time that a node must
 look calm grows likewise up to `MOST_DWELL_S`; a longer one that is set does not grow."""
 ONSETS_PER_NODE_DAY, MEAN_EPISODE_S = 20.0, 60.0

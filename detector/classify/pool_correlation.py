@@ -46,8 +46,6 @@ class PoolCorrelation:
     """(M,) what the tick by itself looks like, index in `STATES`."""
     has_requests: Bools
     """(M,)."""
-    waits: Bools
-    """(M,) whether users wait longer than in the node's own calm, whatever its peers do."""
     slow: int
     """Number of the `pool` fresh nodes that users wait for."""
     pool: int
@@ -73,7 +71,7 @@ class PoolCorrelator(SlotArrays):
 
         `suspected`: (M,) whether the row by itself looks like a neighbour's; `fresh`, `in_episode`: (slots,).
         """
-        waits: Bools = np.asarray(frame.felt(frame.own_excess) >= SLOW)
+        waits = frame.felt(frame.own_excess) >= SLOW
         demand = np.where(np.isnan(frame.demand), frame.load, frame.demand) + frame.others
         with np.errstate(invalid="ignore"):
             full = demand >= FULL
@@ -96,7 +94,7 @@ class PoolCorrelator(SlotArrays):
         together = (slow & shared) | ((waits | suspected) & (alike > 0))
         by_itself = np.where(suspected, INTERFERENCE, CALM)
         looks: Ints = np.where(overload, OVERLOAD, np.where(together, ALL_SLOW, by_itself))
-        return PoolCorrelation(looks, has_requests, waits, slow_nodes, pool, alike, others)
+        return PoolCorrelation(looks, has_requests, slow_nodes, pool, alike, others)
 
     def _alike(self, slots: Ints, counts: Bools) -> tuple[Ints, Ints]:
         """(M,) the number of other nodes that count and lose alike, and the number of others that count.

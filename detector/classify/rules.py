@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +36,8 @@ class Outcome:
     stands_out: Bools
     """(M,) whether a feature deviates, so that the tick is not fit for a node's first baseline."""
     excused: Bools
-    """(M,) whether users wait, and the tick looks calm while a peer is overloaded: it may look calm only because its
-    peers wait as long. So it is no sign of calm."""
+    """(M,) whether the tick looks calm only because an overloaded peer is as slow: against the node's own calm alone it
+    looks like a neighbour. So it is no sign of calm."""
 
 
 class Rules(SlotArrays):
@@ -76,8 +77,7 @@ class Rules(SlotArrays):
         pool = self._correlator.classify(frame, answers.says > 0.0, fresh, in_episode)
         # Looks of overload, or of a pool that is slow together, are believed after two Samples.
         by_tree: Bools = (pool.looks == INTERFERENCE) | (pool.looks == CALM)
-        overloaded = (self._machines.state == OVERLOAD).any()
-        excused: Bools = pool.waits & (pool.looks == CALM) & overloaded
+        excused = self._excused(frame, pool.looks)
         threshold = self._thresholds[answers.kind]
         steps = self._machines.step(
             frame.slots,
@@ -93,6 +93,15 @@ class Rules(SlotArrays):
         )
         stands_out = np.asarray((frame.matrix >= STANDS_OUT).any(axis=1))
         return Outcome(answers, pool, steps, by_tree, stands_out, excused)
+
+    def _excused(self, frame: Frame, looks: Ints) -> Bools:
+        """`Outcome.excused`."""
+        overloaded = self._machines.state == OVERLOAD
+        beside: Bools = overloaded.sum() - overloaded[frame.slots] > 0
+        excused: Bools = beside & (looks == CALM)
+        if excused.any():
+            excused &= self.model.judge(dataclasses.replace(frame, excess=frame.own_excess)).says > 0.0
+        return excused
 
 
 def _signs(frame: Frame, table: Table, excused: Bools) -> Signs:

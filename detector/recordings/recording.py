@@ -215,13 +215,13 @@ class _Column:
 
 
 def _columns(struct: type[msgspec.Struct], section: str = "") -> list[_Column]:
-    """The columns of a struct; a section's fields stand in its place."""
+    """The columns of a struct; a section's fields stand in its place. A struct within a section is a column of JSON."""
     columns = []
     for info in msgspec.structs.fields(struct):
         inspected = msgspec.inspect.type_info(info.type)
         kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
         inner = next((kind for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
-        if inner is not None:
+        if inner is not None and not section:
             columns += _columns(inner.cls, info.name)
         elif any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds):
             columns.append(_Column(section, info.name, "int64", False))

@@ -15,7 +15,7 @@ from slackwater.core import messages
 from slackwater.core.messages import Verdict
 from slackwater.detector import judge as judges
 from slackwater.detector.baseline_checkpoint import EVERY_S, NODES_A_STEP, BaselineCheckpoint
-from slackwater.detector.judge import LEARN_ANYWAY_S, Judge
+from slackwater.detector.judge import Judge
 from slackwater.detector.sample_sorter import FORGET_AFTER_S
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
@@ -369,40 +369,26 @@ def dearest_calm_answer_ms(judge: Judge, node: str) -> float:
     return float(max(max(cell["rt_mean"]) for cell in cells.values() if isinstance(cell, dict) and "rt_mean" in cell))
 
 
-def test_slow_answers_beside_overloaded_peers_are_not_learnt_as_calm() -> None:
-    judge, cluster = new_judge(), Cluster()
-    play(judge, cluster, 10.0)
-    cluster.hosts["host1"].slow_database_ms = 60.0
-    for name in ("host2", "host3"):
-        cluster.hosts[name].rps = 1.2 * CAPACITY_RPS
-    verdicts = play(judge, cluster, 60.0)
-    assert states(verdicts, "host2")["overload"] > 200
-    assert states(verdicts, "host1")["calm"] > 200
-    assert dearest_calm_answer_ms(judge, "host1") < 30.0
-
-
-def test_a_server_that_stays_slow_among_calm_peers_has_a_new_normal_after_a_while() -> None:
-    judge, cluster = new_judge(), Cluster()
+@pytest.mark.parametrize("rps", [15.0, 83.0])
+def test_a_server_that_stays_slow_for_another_reason_has_a_new_normal_also_beside_an_overloaded_one(rps: float) -> None:
+    judge, cluster = new_judge(), Cluster(names=("host1", "host2", "host3", "host4"))
+    cluster.hosts["host1"].rps = rps
     play(judge, cluster, 20.0)
+    cluster.hosts["host4"].rps = 1.2 * CAPACITY_RPS
     cluster.hosts["host1"].slow_database_ms = 60.0
-    play(judge, cluster, LEARN_ANYWAY_S - 2.0)
-    assert dearest_calm_answer_ms(judge, "host1") < 30.0
-    play(judge, cluster, 60.0)
+    assert states(play(judge, cluster, 120.0), "host4")["overload"] > 400
     assert dearest_calm_answer_ms(judge, "host1") > 60.0
 
 
-def test_looking_calm_beside_overloaded_peers_ends_no_episode() -> None:
-    judge, cluster = new_judge(), Cluster()
-    cluster.hosts["host1"].rps = 160.0
+@pytest.mark.parametrize("overloaded", [1, 4])
+def test_an_overloaded_server_keeps_no_other_in_an_episode_that_is_over(overloaded: int) -> None:
+    judge, cluster = new_judge(), Cluster(names=tuple(f"host{number}" for number in range(1, 11)))
     play(judge, cluster, 10.0)
-    cluster.hosts["host1"].neighbour = 0.9
+    for number in range(10, 10 - overloaded, -1):
+        cluster.hosts[f"host{number}"].rps = 1.2 * CAPACITY_RPS
     play(judge, cluster, 5.0)
-    for name in ("host2", "host3"):
-        cluster.hosts[name].rps = 1.2 * CAPACITY_RPS
-    assert states(play(judge, cluster, 5.0), "host2")["overload"] > 5
+    cluster.hosts["host1"].neighbour = 0.9
+    assert seconds_until(judge, cluster, "host1", "interference") < 5.0
+    play(judge, cluster, 5.0)
     cluster.hosts["host1"].neighbour, cluster.hosts["host1"].slow_database_ms = 0.0, 60.0
-    verdicts = play(judge, cluster, 30.0)
-    assert states(verdicts, "host2")["overload"] > 100
-    assert set(states(verdicts, "host1")) == {"interference"}
-    cluster.hosts["host1"].slow_database_ms = 0.0
-    assert seconds_until(judge, cluster, "host1", "calm") < 8.0
+    assert seconds_until(judge, cluster, "host1", "calm") < 20.0

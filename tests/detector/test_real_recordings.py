@@ -95,3 +95,18 @@ def test_the_shipped_model_says_the_same_of_a_recording_each_time_and_does_not_l
     # The part may end within a tick: its last Verdicts then come at another time.
     agreed = len(once) - 3
     assert once[:agreed] == verdicts("events-other-load")[:agreed]
+
+
+def test_a_neighbour_in_a_full_pool_is_not_learnt_as_calm_and_the_next_one_is_found() -> None:
+    """Beside the first one the peers, overloaded, are as slow, so nothing is found. It must not be what is usual."""
+    recording = recorded("sites/full-pool")
+    first, second = recording.labels
+    later = [
+        verdict
+        for verdict in verdicts("sites/full-pool")
+        if verdict.node == second.node and second.start_unix_s < verdict.time_unix_s < second.end_unix_s
+    ]
+    assert first.end_unix_s < second.start_unix_s
+    found_s = [verdict.time_unix_s - second.start_unix_s for verdict in later if verdict.state == "interference"]
+    assert min(found_s, default=99.0) < 6.0
+    assert len(found_s) > 0.7 * len(later)

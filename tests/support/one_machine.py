@@ -31,6 +31,7 @@ class Shows:
     answered: bool = False
     slow: bool = False
     rps: float = 0.0
+    excused: bool = False
 
 
 NOTHING = Shows()
@@ -48,7 +49,7 @@ def signs(*ticks: Shows) -> Signs:
         known=np.array([[tick.loud is not None] for tick in ticks]),
         answered=np.array([tick.answered for tick in ticks]),
         slow=np.array([tick.slow for tick in ticks]),
-        excused=np.zeros(len(ticks), dtype=bool),
+        excused=np.array([tick.excused for tick in ticks]),
     )
 
 

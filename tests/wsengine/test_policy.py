@@ -101,7 +101,7 @@ def follows(site: Site, command: list[str]) -> None:
             application.kill()
     assert site.wsengine.end() == 0
     assert site.guest.quota_percent() is None
-    assert "2 lines taken, 0 ignored" in site.wsengine.log_text()
+    assert "2 lines were accepted, 0 ignored" in site.wsengine.log_text()
 
 
 @pytest.mark.skipif(PHP is None, reason="no PHP here")
