@@ -98,7 +98,8 @@ class Rules(SlotArrays):
         """`Outcome.excused`."""
         overloaded = self._machines.state == OVERLOAD
         beside: Bools = overloaded.sum() - overloaded[frame.slots] > 0
-        excused: Bools = beside & (looks == CALM)
+        # Only where the peers changed something can the tree say otherwise, and it seldom has to be asked.
+        excused: Bools = beside & (looks == CALM) & (frame.own_excess != frame.excess).any(axis=1)
         if excused.any():
             excused &= self.model.judge(dataclasses.replace(frame, excess=frame.own_excess)).says > 0.0
         return excused

@@ -29,18 +29,19 @@ TABLES: dict[str, Compare] = {
 """Name -> its figures for some seeds and a power model."""
 SEEDS = 5
 BUSY_HELP = "W that work adds to a core at the highest clock."
-
-
-@click.command(epilog="Example: slackwater governor compare --table pareto --seeds 5 --json pareto.json")
-@click.option("--table", "name", type=click.Choice(list(TABLES)), required=True, help="The paper whose table it is.")
-@click.option("--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="Runs of each policy.")
-@click.option(
+curve_option = click.option(
     "--curve",
     type=click.Choice(list(CURVES)),
     default=DEFAULT,
     show_default=True,
     help="Voltage curve of the power model.",
 )
+
+
+@click.command(epilog="Example: slackwater governor compare --table pareto --seeds 5 --json pareto.json")
+@click.option("--table", "name", type=click.Choice(list(TABLES)), required=True, help="The paper whose table it is.")
+@click.option("--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="Runs of each policy.")
+@curve_option
 @json_option
 def compare(name: str, seeds: int, curve: str, json_file: str | None) -> None:
     """Simulate a paper's table: medians over the seeds, beside its numbers and what they may differ by."""
@@ -96,13 +97,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 @click.option(
     "--idle-w", type=click.FloatRange(0), default=0.65, show_default=True, help="Power of a core without work, in W."
 )
-@click.option(
-    "--curve",
-    type=click.Choice(list(CURVES)),
-    default=DEFAULT,
-    show_default=True,
-    help="Voltage curve of the power model.",
-)
+@curve_option
 @click.option("--seed", type=int, default=1, show_default=True)
 @json_option
 def plan(
