@@ -155,6 +155,8 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int, system: Sy
         "#!/opt/slackwater/bin/python -I\nfrom slackwater.controller.cli.main import main\n\nmain()\n",
         0o755,
     )
+    drop_in = "balancer-view.conf"
+    install(PACKAGING / "controller" / drop_in, stage / "usr/share/slackwater-controller" / drop_in)
     help_of = manual.read(str(BUILD / "venv/bin/slackwater"))
     write_gz(stage / "usr/share/man/man1/slackwater.1.gz", manual.man_page(help_of, program_version, epoch_s).encode())
     for shell, place in {

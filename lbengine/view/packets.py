@@ -28,6 +28,8 @@ LONGEST_LINE_BYTES = 64 * 1024
 FIND_WITHIN_S = 5.0
 """For `ip`, to name the interfaces."""
 DIRECT = "its answers do not pass the balancer (direct routing or a tunnel), so their times are not seen there"
+NO_SNIFFER = "no sniffer is set"
+NO_IP = "`ip route get` cannot be asked"
 HEARD_WITHIN_LOOKS = 5
 """After so many periods without a line the program counts as silent."""
 
@@ -244,7 +246,7 @@ async def interfaces_to(servers: Collection[str]) -> tuple[dict[str, str], dict[
         asked = "".join(f"route get {host}\n" for host in questions).encode()
         answer, _ = await asyncio.wait_for(process.communicate(asked), FIND_WITHIN_S)
     except (OSError, TimeoutError) as error:
-        return {}, dict.fromkeys(hosts, f"`ip route get` cannot be asked: {error or 'no answer'}")
+        return {}, dict.fromkeys(hosts, f"{NO_IP}: {error or 'no answer'}")
     routes = _routes_in(answer.decode("utf-8", "replace").splitlines())
     found = {server: routes[host] for server, host in hosts.items() if host in routes}
     return found, {server: f"no route to {host}" for server, host in hosts.items() if server not in found}

@@ -22,7 +22,7 @@ from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 from slackwater.lbengine.view.agreement import Agreement
 from slackwater.lbengine.view.counters import Counters
-from slackwater.lbengine.view.packets import Line, Packets
+from slackwater.lbengine.view.packets import NO_SNIFFER, Line, Packets
 from slackwater.lbengine.view.samples import Origin, sample_of
 
 log = logging.getLogger("slackwater.view")
@@ -163,7 +163,7 @@ class PoolView:
     def _why_not(self, server: Server) -> str:
         """Why a server has no times from packets, in words; empty where it has."""
         if self._packets is None:
-            return "no sniffer is set"
+            return NO_SNIFFER
         why_not = self._packets.why_not(server)
         return self._agreement.doubt(server.name) if server.is_encrypted and not why_not else why_not
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slackwater.controller.cli.check_command import unseen
+from slackwater.controller.cli.check_command import CAPTURE, DROP_IN, unseen, view_lines
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import BusSettings
 from slackwater.core.messages import Sample, decode
 from slackwater.lbengine.backends.haproxy import measured
+from slackwater.lbengine.view.packets import DIRECT, NO_IP, NO_SNIFFER
+from slackwater.lbengine.view.samples import OTHER_PROTOCOL
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.served_site import HOSTS, IN_TIME_S, Site
@@ -113,6 +115,27 @@ def test_a_balancer_that_is_away_and_a_file_that_is_not_there(site: Site) -> Non
     assert str(site.balancer.socket) in line["text"]
     site.config.unlink()
     assert [(line["about"], line["remedy"]) for line in looked(site).values()] == [("configuration", "slackwater init")]
+
+
+def test_each_way_to_know_servers_without_monitors_is_counted_and_packets_have_a_remedy() -> None:
+    def sample(why_not: str = "") -> Sample:
+        absent = {"traffic.times": why_not} if why_not else {}
+        return Sample(1, "web1", "web", 1.0, "boot", 0, 0.2, source="balancer", absent=absent)
+
+    refused = "no times from packets on eth0: no right to capture on eth0: needs the capability CAP_NET_RAW, or root"
+    not_there = "no times from packets on eth0: slackwater-sniffer: No such file or directory"
+    lines = list(view_lines("web", [sample(), sample(refused), sample(refused), sample(not_there)]))
+    assert [(line.about, line.state) for line in lines] == [
+        ("balancer's view of pool web", state) for state in ("ok", "warning", "warning")
+    ]
+    assert "packets tell the response times of 1 of 4 servers" in lines[0].text
+    assert f"only counters tell of 2 of 4 servers without a monitor: {refused}" == lines[1].text
+    assert (lines[1].remedy, "slackwater-node" in lines[2].remedy) == (CAPTURE, True)
+    assert (ROOT / "packaging/controller" / DROP_IN).exists()
+    for reason in (NO_SNIFFER, OTHER_PROTOCOL, DIRECT, f"{NO_IP}: no answer"):
+        (line,) = view_lines("web", [sample(reason)])
+        assert line.remedy, reason
+    assert [line.state for line in view_lines("web", [])] == ["ok"]
 
 
 def test_a_node_whose_requests_are_not_known_is_not_all_well() -> None:

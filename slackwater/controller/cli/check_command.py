@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +24,8 @@ from slackwater.core.options import config_option, seconds_of
 from slackwater.core.state_dir import read_serve, running_serve
 from slackwater.lbengine.backends.table import advice, balancer_of, check, lacks
 from slackwater.lbengine.balancer import BalancerError, Snapshot
+from slackwater.lbengine.view.packets import DIRECT, NO_IP, NO_SNIFFER
+from slackwater.lbengine.view.samples import OTHER_PROTOCOL
 from slackwater.views.headline import fails
 
 HEARD_WITHIN_S = 5.0
@@ -29,6 +34,16 @@ SURELY_SEEN_PER_S = 2.0
 """From this rate on, in requests per second, a monitor sees requests in each of its periods."""
 SIGNS = {"ok": "✓", "warning": "!", "missing": "✕"}
 START = "systemctl enable --now slackwater-controller"
+TIMES = "traffic.times"
+MOST_REASONS = 3
+"""Of servers of which no packets tell; the rarer ones are left out."""
+DROP_IN = "balancer-view.conf"
+CAPTURE = (
+    f"install -D -m 644 /usr/share/slackwater-controller/{DROP_IN}"
+    f" /etc/systemd/system/slackwater-controller.service.d/{DROP_IN}"
+    " && systemctl daemon-reload && systemctl restart slackwater-controller"
+)
+"""Gives the service the right to capture."""
 LOG = "journalctl -u slackwater-controller"
 
 
@@ -147,6 +162,10 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
     )
     heard, samples = _heard(settings, pool) if is_running else ({}, {})
+    if is_running and settings.balancer_view.mode == "on":
+        yield from view_lines(
+            pool.name, [one for node, one in samples.items() if _has_no_monitor(one, heard.get(node, 0.0))]
+        )
     sent: dict[str, float] = {}
     cycle = _latest_cycle(settings, pool) if is_running else None
     for cycle_server in () if cycle is None else cycle.servers:
@@ -175,6 +194,34 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             yield CheckLine(about, "warning", f"its Samples come, but its requests are not known: {why}", remedy)
         else:
             yield CheckLine(about, "ok", "its Samples come")
+
+
+def view_lines(pool: str, samples: Collection[Sample]) -> Iterator[CheckLine]:
+    """Whether packets or only counters tell of the servers without a monitor, by their fresh Samples."""
+    about = f"balancer's view of pool {pool}"
+    if not samples:
+        yield CheckLine(about, "ok", "no server without a monitor is seen")
+        return
+    reasons = Counter(sample.absent[TIMES] for sample in samples if TIMES in sample.absent)
+    if by_packets := len(samples) - reasons.total():
+        text = f"packets tell the response times of {by_packets} of {len(samples)} servers without a monitor"
+        yield CheckLine(about, "ok", text)
+    for reason, count in reasons.most_common(MOST_REASONS):
+        text = f"only counters tell of {count} of {len(samples)} servers without a monitor: {reason}"
+        yield CheckLine(about, "warning", text, _remedy_for_packets(reason))
+
+
+def _remedy_for_packets(reason: str) -> str:
+    """For a Sample's reason why no packets tell its times; empty where the reason is all."""
+    if reason == NO_SNIFFER:
+        return 'set `sniffer = "slackwater-sniffer"` in [balancer_view], then slackwater reload'
+    if "CAP_NET_RAW" in reason or reason.startswith(NO_IP):
+        return CAPTURE
+    if os.strerror(errno.ENOENT) in reason:
+        return "install slackwater-node on this host: it has slackwater-sniffer, and starts nothing"
+    if reason in (DIRECT, OTHER_PROTOCOL) or "HTTP/2" in reason:
+        return "only a monitor on the server sees them: install slackwater-node there"
+    return ""
 
 
 def _has_no_monitor(sample: Sample | None, heard_unix_s: float) -> bool:
