@@ -135,6 +135,8 @@ def test_each_way_to_know_servers_without_monitors_is_counted_and_packets_have_a
     for reason in (NO_SNIFFER, OTHER_PROTOCOL, DIRECT, f"{NO_IP}: no answer"):
         (line,) = view_lines("web", [sample(reason)])
         assert line.remedy, reason
+    (line,) = view_lines("web", [sample(f"{NO_IP}: [Errno 2] No such file or directory: 'ip'")])
+    assert "iproute2" in line.remedy
     assert [line.state for line in view_lines("web", [])] == ["ok"]
 
 

@@ -215,9 +215,12 @@ def _remedy_for_packets(reason: str) -> str:
     """For a Sample's reason why no packets tell its times; empty where the reason is all."""
     if reason == NO_SNIFFER:
         return 'set `sniffer = "slackwater-sniffer"` in [balancer_view], then slackwater reload'
-    if "CAP_NET_RAW" in reason or reason.startswith(NO_IP):
+    is_there = os.strerror(errno.ENOENT) not in reason
+    if reason.startswith(NO_IP):
+        return CAPTURE if is_there else "install iproute2 on this host: it has `ip`"
+    if "CAP_NET_RAW" in reason:
         return CAPTURE
-    if os.strerror(errno.ENOENT) in reason:
+    if not is_there:
         return "install slackwater-node on this host: it has slackwater-sniffer, and starts nothing"
     if reason in (DIRECT, OTHER_PROTOCOL) or "HTTP/2" in reason:
         return "only a monitor on the server sees them: install slackwater-node there"
