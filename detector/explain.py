@@ -11,15 +11,26 @@ from functools import cache
 
 import numpy as np
 
-from slackwater.detector.classify.episodes import ALL_SLOW, CALM, OVERLOAD, SIGNS, STATES, TickEffect, TickStates
+from slackwater.detector.classify.episodes import (
+    ALL_SLOW,
+    CALM,
+    INTERFERENCE,
+    OVERLOAD,
+    SIGNS,
+    TickEffect,
+    TickStates,
+    word_of,
+)
 from slackwater.detector.classify.pool_correlation import PoolCorrelation
 from slackwater.detector.classify.rules import SIGNAL_WORDS, Outcome
 from slackwater.detector.classify.tree import FeatureLimits, Tree
+from slackwater.detector.features.calm_rate import AT_HIGHEST
 from slackwater.detector.features.columns import Ints
 from slackwater.detector.features.features import CAUSE, FEATURES, FELT, Frame
 from slackwater.detector.features.signals import SIGNALS
 
 NOTHING = "no signal is beyond what is usual"
+NOT_VISIBLE = "the cause is not visible from the balancer"
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
 SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
 SHOWN_SHARE = 0.05
@@ -59,6 +70,8 @@ class Explainer:
             path = [_own_load(frame, row)]
         elif looks == ALL_SLOW:
             path = [_describe(FELT, frame, np.array([row]))[0], _shared_cause(outcome.pool, row)]
+        elif looks == INTERFERENCE and frame.outside[row]:
+            path = [*path, NOT_VISIBLE]
         reason = episode_reason(outcome.steps, row)
         if looks == state and int(outcome.steps.event[row]) in (TickEffect.BEGAN, TickEffect.GOES_ON):
             self._last_shown[slot] = path
@@ -66,7 +79,8 @@ class Explainer:
         if state != CALM:  # the reason why it goes on comes first, since the evidence is old
             return [reason, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
         if looks != CALM:
-            return [*path, f"looks like {STATES[looks]}, but there is not enough evidence yet"]
+            word = word_of(looks, bool(frame.outside[row]))
+            return [*path, f"looks like {word}, but there is not enough evidence yet"]
         return [*path, reason] if reason else path
 
 
@@ -106,6 +120,8 @@ def _shared_cause(pool: PoolCorrelation, row: int) -> str:
 def _own_load(frame: Frame, row: int) -> str:
     """Why a row looks `overload`."""
     demand, others = float(frame.demand[row]), float(frame.others[row])
+    if frame.outside[row]:
+        return f"its own load explains it: its rate is {demand / AT_HIGHEST:.1f}x the highest rate of its calm"
     cost = f"{demand:.0%}" if math.isfinite(demand) else "an unknown share"
     beside = f", its other programs take {others:.0%}" if others >= SHOWN_SHARE else ""
     return f"its own load explains it: its requests cost {cost} of its CPU when calm{beside}"
@@ -118,7 +134,7 @@ def _paths(tree: Tree, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]
         places = np.flatnonzero(leaves[rows] == leaf)
         tested = [(limits.feature, _limits(limits)) for limits in tree.tested[leaf]]
         # The cause is named beside what users feel.
-        if FELT in dict(tested) and CAUSE not in dict(tested):
+        if FELT in dict(tested) and CAUSE not in dict(tested) and not frame.outside[rows[places[0]]]:
             tested.insert(0, (CAUSE, ""))
         lines = [_describe(feature, frame, rows[places], after) for feature, after in tested]
         for place, path in zip(places.tolist(), zip(*lines, strict=True), strict=False):

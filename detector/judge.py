@@ -15,7 +15,8 @@ import numpy as np
 
 from slackwater.core.config import DetectorSettings
 from slackwater.core.messages import VERSION, Resource, Sample, Verdict
-from slackwater.detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES
+from slackwater.detector.capacity.slowness import Slowness
+from slackwater.detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES, word_of
 from slackwater.detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from slackwater.detector.classify.rules import Outcome, Rules
 from slackwater.detector.classify.tree import Model
@@ -24,7 +25,7 @@ from slackwater.detector.explain import Explainer, silence
 from slackwater.detector.features.balancer_latency import COLUMN, BalancerLatency
 from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
 from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
-from slackwater.detector.features.features import Features, Frame
+from slackwater.detector.features.features import FELT, Features, Frame
 from slackwater.detector.features.history import SampleWindows
 from slackwater.detector.features.signals import leave_out_idle
 from slackwater.detector.sample_sorter import SampleSorter, Stale
@@ -38,6 +39,8 @@ dearer."""
 FALSE_EPISODES = DetectorSettings().false_episodes_per_node_day
 ROUTES = "routes"
 """The name of the routes' calm response times among a node's cells on disk."""
+HIGHEST_RPS = "highest_rps"
+"""The name of the highest rate of calm among the cells of a server without a monitor. Others have none."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Judge(SlotArrays):
 
     _fresh: Bools
     _in_episode: Bools
+    _outside: Bools
+    """Whether the node's Samples are the balancer's."""
     _resource: Ints
 
     def __init__(
@@ -78,6 +83,7 @@ class Judge(SlotArrays):
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
+        self.slowness = Slowness()
         self.explainer: Explainer | None = Explainer(model.trees)
         """None: nobody reads the Verdicts' reasons, and they have none."""
         self.controller: str | None = None
@@ -91,9 +97,10 @@ class Judge(SlotArrays):
         self._restored: StoredBaselines = {}
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
-            self.rules,
+            *(self.rules, self.slowness),
             _fresh=False,
             _in_episode=False,
+            _outside=False,
             _resource=UNCLEAR,
         )
 
@@ -161,6 +168,8 @@ class Judge(SlotArrays):
         for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
             if routes := self.windows.routes.export(slot):
                 cells[ROUTES] = routes
+            if highest_rps := self.windows.rates.export(slot):
+                cells[HIGHEST_RPS] = highest_rps
             if cells:
                 baselines[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
         return baselines
@@ -181,10 +190,16 @@ class Judge(SlotArrays):
             if self.explainer is not None:
                 self.explainer.forget(slot)
             self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=node in self.lowered)
+            self._outside[slot] = outside = bool(table.columns["balancer.only"][row])
             if node in self._restored:
                 try:
                     cells = {**self._restored.pop(node)}
                     cells.pop(LAST_HEARD, None)
+                    highest_rps = cells.pop(HIGHEST_RPS, None)
+                    if outside != (highest_rps is not None):
+                        continue  # it was learnt with a monitor, and there is none now, or the other way round
+                    if outside:
+                        self.windows.rates.restore(slot, highest_rps)
                     self.windows.routes.restore(slot, cells.pop(ROUTES, {}))
                     self.features.baselines.restore(slot, cells)
                 except (ValueError, TypeError) as error:
@@ -193,6 +208,7 @@ class Judge(SlotArrays):
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """Judges one Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
+        self._change_sources(slots, table)
         table.columns[COLUMN] = self.balancer_latency.column(now_s, slots, table.columns)
         leave_out_idle(table.columns)
         rows = self.windows.add(slots, table, first)
@@ -202,11 +218,21 @@ class Judge(SlotArrays):
         self._in_episode[slots] = neighbour
         calm = self._learn(now_s, frame, outcome, table)
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
+        if frame.outside.any():
+            estimates = self._of_requests(frame, table, outcome, estimates)
         self._follow_resource(frame, outcome, neighbour)
         if self.ticks is not None:
             columns = (outcome.pool.has_requests, outcome.answers.kind, outcome.by_tree)
             self.ticks += map(Tick, table.samples, frame.matrix, *(column.tolist() for column in columns))
         return self._verdicts(table, frame, outcome, estimates)
+
+    def _change_sources(self, slots: Ints, table: Table) -> None:
+        """Forgets the baselines of nodes that got a monitor, or lost it: their loads mean something else."""
+        outside = table.columns["balancer.only"] > 0.0
+        for slot in slots[outside != self._outside[slots]].tolist():
+            for part in (self.features, self.windows, self.estimator):
+                part.forget(slot)
+        self._outside[slots] = outside
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
         """Teaches the baselines the rows that are calm without doubt; returns which rows these are, (M,).
@@ -224,9 +250,29 @@ class Judge(SlotArrays):
             calm &= ~(frame.borrowed & outcome.stands_out)
         fit = calm & ~np.isnan(frame.values).all(axis=1)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
+        outside = calm & frame.outside
+        if outside.any():
+            self.windows.rates.learn(frame.slots[outside], table.columns["period_s"][outside])
         if frame.rt_by_route_ms is not None:
             self.windows.routes.learn(frame.slots, frame.rt_by_route_ms, calm)
         return calm
+
+    def _of_requests(self, frame: Frame, table: Table, outcome: Outcome, estimates: Estimates) -> Estimates:
+        """The estimates; those of servers without a monitor are by their response times. Their capacity is unknown."""
+        columns = frame.columns_of(FELT)
+        lost = self.slowness.update(
+            frame.slots,
+            frame.own[np.arange(len(columns)), columns],
+            table.columns["period_s"],
+            outcome.pool.looks == INTERFERENCE,
+            outcome.steps.state == INTERFERENCE,
+        )
+        return Estimates(
+            predicted=np.where(frame.outside, np.nan, estimates.predicted),
+            capacity=np.where(frame.outside, np.nan, estimates.capacity),
+            severity=np.where(frame.outside, lost, estimates.severity),
+            capacity_stderr=np.where(frame.outside, np.nan, estimates.capacity_stderr),
+        )
 
     def _follow_resource(self, frame: Frame, outcome: Outcome, neighbour: Bools) -> None:
         """Keeps the resource that an episode's ticks last showed clearly, since a drained server's ticks show none."""
@@ -241,7 +287,7 @@ class Judge(SlotArrays):
         """A Verdict for each row. The fields are in `Verdict`'s order, since names would cost time."""
         neighbour = np.asarray(outcome.steps.state == INTERFERENCE)
         resources: list[Resource | None] = [None] * len(table)
-        for row in np.flatnonzero(neighbour).tolist():
+        for row in np.flatnonzero(neighbour & ~frame.outside).tolist():
             resources[row] = RESOURCES[self._resource[frame.slots[row]]]
         reasons = self.explainer.reasons(frame, outcome) if self.explainer else [[] for _ in resources]
         numbers = (
@@ -260,7 +306,7 @@ class Judge(SlotArrays):
                 table.nodes,
                 repeat(self.pool),
                 table.time_unix_s.tolist(),
-                map(STATES.__getitem__, outcome.steps.state.tolist()),
+                map(word_of, outcome.steps.state.tolist(), frame.outside.tolist()),
                 np.maximum(0.0, outcome.steps.since_unix_s).tolist(),
                 estimates.severity.tolist(),
                 reasons,

@@ -37,8 +37,8 @@ however seldom the node sends Samples."""
 HEARS_OF_WEIGHTS_WITHIN_S = 1.5
 """Longest wait for lbengine's first word on which servers are lowered, which it sends at least once a second. Before it
 nothing is called calm."""
-LOWERED_FOR: frozenset[DecisionCause | None] = frozenset({"interference", "unknown", "waiting"})
-"""Causes of a lowered weight with which a server was beside a neighbour, as far as lbengine knows."""
+LOWERED_FOR: frozenset[DecisionCause | None] = frozenset({"interference", "slow", "unknown", "waiting"})
+"""Causes of a lowered weight with which a server was slow by itself, as far as lbengine knows."""
 ALIVE_EVERY_S = 5.0
 """The supervisor gets a heartbeat at least this often."""
 NET_OBJECTS = 200_000
@@ -84,6 +84,7 @@ class Detector:
         self._bus = bus
         self._path = Path(settings.state_dir) / BASELINES
         self._judges = {pool.name: Judge.of(pool.name, settings.detector, model) for pool in settings.pool}
+        self._judges_outside = model.judges_outside
         for judge in self._judges.values():
             judge.controller = controller_id(settings.state_dir)
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
@@ -144,8 +145,8 @@ class Detector:
         return min(time.monotonic() + ALIVE_EVERY_S, again_s, self._checkpoint.due_s(), *judges)
 
     def _take_sample(self, sample: Sample) -> None:
-        """Keeps a Sample for the next tick. The balancer's are not judged: the trees were trained on monitors'."""
-        if sample.source == "balancer":
+        """Keeps a Sample for the next tick. The balancer's are not judged where the model has no tree for them."""
+        if sample.source == "balancer" and not self._judges_outside:
             return
         self._arrived[sample.pool].append(row_of(sample))
         self._alarm.bring_forward(self._pause_until_s())

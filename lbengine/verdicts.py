@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from slackwater.core.messages import Verdict
+from slackwater.core.messages import SLOW_ALONE, Verdict
 
 OTHERS_AFTER_S = 2.0
 """Verdicts of another controller's detector count when our own detector has sent none of the node for this long. Two
@@ -42,7 +42,7 @@ class LatestVerdicts:
         self._newest[verdict.node] = (verdict, now_s)
         if before is None or before[0].state != verdict.state:
             return True
-        return verdict.state == "interference" and age_s(verdict) < FRESH_S
+        return verdict.state in SLOW_ALONE and age_s(verdict) < FRESH_S
 
     def fresh(self, now_s: float, lease_s: float) -> dict[str, Verdict]:
         """Verdicts by node that came within the last `lease_s`."""

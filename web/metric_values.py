@@ -226,6 +226,8 @@ def reason_of(change: Change) -> str:
     """A Change's reason as one of few words: the state it was made for, or what was done."""
     if change.cause in ("interference", "not_shown", "no_gain"):
         return "interference"
+    if change.cause == "slow":
+        return "slow"
     if change.cause in ("calm", "overload", "all_slow", "unknown", "pinned"):
         return change.cause
     if change.cause == "governor":

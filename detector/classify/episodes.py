@@ -58,6 +58,12 @@ SIGNS = (MOMENTS, LOOKS, ANSWERS)
 _LOOKS = SIGNS.index(LOOKS)
 
 
+def word_of(state: int, outside: bool) -> State:
+    """The word for a state (index in `STATES`). `outside`: of a server without a monitor, beside which no neighbour is
+    seen, only that it is slow by itself."""
+    return "slow" if outside and state == INTERFERENCE else STATES[state]
+
+
 class TickEffect(IntEnum):
     """What a tick did to its node's state."""
 

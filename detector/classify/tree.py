@@ -1,6 +1,7 @@
 """The decision trees: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
 
-There is a tree for each kind of node, since neighbours show in different signals. A cgroup's neighbours are in its
+There is a tree for each kind of node, since neighbours show in different signals. A server without a monitor shows
+nothing but its requests, as the balancer sees them. A cgroup's neighbours are in its
 kernel, and make it wait in its run queue. A machine's neighbours are outside. The cost of its requests rises, and so do
 stolen time and late wake-ups, while its own run queue tells nothing. The trees are monotonic: the higher a feature, the
 more it speaks for a neighbour.
@@ -38,9 +39,10 @@ from slackwater.detector.features.signals import INDEX
 FORMAT = 2
 MAX_DEPTH = 6
 CLASSES = ("calm", "interference")
-KINDS = ("cgroup", "machine")
-"""The kinds of nodes."""
-CGROUP, MACHINE = range(len(KINDS))
+KINDS = ("cgroup", "machine", "balancer")
+"""The kinds of nodes. `balancer`: a server without a monitor, seen from the balancer."""
+CGROUP, MACHINE, BALANCER = range(len(KINDS))
+MONITORED = KINDS[:BALANCER]
 EXPECTED = "expected one that `slackwater train` wrote"
 SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
 PLAIN = "slackwater.json"
@@ -242,10 +244,12 @@ class Model:
 
     name: str
     trees: tuple[Tree, ...]
-    """By kind of node, as `KINDS`. A tree that was trained without the other kind judges both."""
+    """By kind of node, as `KINDS`. A tree that was trained without the other kind of monitor judges both."""
     coefficients: tuple[float, ...]
     metadata: dict[str, Any]
     """`name`, `trained` (date), `versions`, `data` (recordings with their descriptions), `features`, `scores`, ..."""
+    judges_outside: bool = True
+    """Whether there is a tree for servers without a monitor. Without it they are not judged."""
 
     def judge(self, frame: Frame) -> Answers:
         """The answer to each row of the frame, by the tree of its kind of node."""
@@ -262,11 +266,16 @@ class Model:
 
 def undecided() -> Model:
     """A model that knows nothing: no Sample says anything. It is for the first replay of a training."""
+    return Model("undecided", (undecided_tree(),) * len(KINDS), START, {})
+
+
+def undecided_tree() -> Tree:
+    """A tree that knows nothing."""
     leaf: Ints = np.array([-1])
     arrays = {"classes": CLASSES, "features": len(FEATURES), "left": leaf, "right": leaf, "feature": leaf}
     values = {"threshold": [0.0], "interference": [0.5], "level": [0]}
     uncounted = {"evidence": Evidence.none(1).as_dict(), "calm": CalmSums().as_dict()}
-    return Model("undecided", (Tree.of({**arrays, **values, **uncounted}),) * len(KINDS), START, {})
+    return Tree.of({**arrays, **values, **uncounted})
 
 
 def model_of(
@@ -278,16 +287,20 @@ def model_of(
 ) -> Model:
     """The model with these trees (arrays, by kind of node). Raises as `Tree.of`, and ModelError without any tree."""
     tree_by_kind = {kind: Tree.of(trees[kind], features) for kind in KINDS if kind in trees}
-    if not tree_by_kind:
-        raise ModelError(f"holds no tree for a {' or '.join(KINDS)}")
-    only = next(iter(tree_by_kind.values()))
-    return Model(name, tuple(tree_by_kind.get(kind, only) for kind in KINDS), tuple(coefficients), dict(metadata))
+    of_monitors = [tree_by_kind[kind] for kind in MONITORED if kind in tree_by_kind]
+    if not of_monitors:
+        raise ModelError(f"holds no tree for a {' or '.join(MONITORED)}")
+    stands_in = {**dict.fromkeys(MONITORED, of_monitors[0]), KINDS[BALANCER]: undecided_tree()}
+    in_order = tuple(tree_by_kind.get(kind, stands_in[kind]) for kind in KINDS)
+    return Model(name, in_order, tuple(coefficients), dict(metadata), KINDS[BALANCER] in tree_by_kind)
 
 
 def kinds_of(frame: Frame) -> Ints:
-    """(M,) index in `KINDS`: `cgroup` where the wait in the run queue is known too, otherwise `machine`."""
+    """(M,) index in `KINDS`: `balancer` without a monitor; of the others `cgroup` where the wait in the run queue is
+    known too, otherwise `machine`."""
     waits = frame.values[:, [INDEX["run_delay_per_cpu"], INDEX["cpu_pressure"]]]
-    return np.where(in_cgroup(frame.values) & ~np.isnan(waits).all(axis=1), CGROUP, MACHINE)
+    monitored = np.where(in_cgroup(frame.values) & ~np.isnan(waits).all(axis=1), CGROUP, MACHINE)
+    return np.where(frame.outside, BALANCER, monitored)
 
 
 def save(path: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) -> Model:

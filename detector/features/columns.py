@@ -61,7 +61,7 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
 }
 """Section -> a section with all fields absent, which stands in for an absent one, and the numeric fields that the
 detector reads."""
-_WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absent")
+_WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absent", "source")
 _PLAIN = ("time_unix_s", "period_s", "next_within_s", "seq", "samples_dropped")
 _NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items() for field in fields))
 _words, _numbers = attrgetter(*_WORDS), attrgetter(*_NUMBERS)
@@ -70,7 +70,8 @@ _pack = struct.Struct(f"{len(_NUMBERS)}d").pack
 Columns = dict[str, Floats]
 """Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,).
 
-`balancer.rt_mean_ms` does not come from Samples: see `slackwater.detector.features.balancer_latency`."""
+`balancer.rt_mean_ms` does not come from Samples: see `slackwater.detector.features.balancer_latency`. `balancer.only`
+is 1 for a Sample that was made beside the balancer, of a server without a monitor, else 0."""
 Row = tuple[tuple[Any, ...], bytes]
 """A Sample's words and its numbers, packed as doubles."""
 
@@ -153,7 +154,7 @@ def reasons(absent: Mapping[str, str] | msgspec.Raw) -> Mapping[str, str]:
 
 def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> Table:
     """The rows as a table. Infinite values count as absent. Raises ValueError for a Sample of another pool."""
-    nodes, pools, boot_ids, sources, routes, absent = zip(*(words for words, _ in rows), strict=True)
+    nodes, pools, boot_ids, sources, routes, absent, makers = zip(*(words for words, _ in rows), strict=True)
     if pools.count(pool) != len(pools):
         other = next(name for name in pools if name != pool)
         raise ValueError(f"a Sample of pool {other} was handed to the detector of pool {pool}")
@@ -162,6 +163,7 @@ def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> 
     numbers[np.isinf(numbers)] = np.nan
     columns: Columns = dict(zip(_NUMBERS, numbers, strict=True))
     columns["balancer.rt_mean_ms"] = np.full(len(rows), np.nan)
+    columns["balancer.only"] = np.array([maker == "balancer" for maker in makers], dtype=np.float64)
     hardware = np.array([source == "pmu" for source in sources])
     for field in ("cpi", "cache_miss_rate"):
         values = columns[f"counters.{field}"]

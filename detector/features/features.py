@@ -82,7 +82,7 @@ class Frame(SampleRows):
     bins: Ints
     """(M,) load range of the peak load, whose baseline the tick is compared with."""
     demand: Floats
-    """(M,) CPU share that the node's requests cost in calm."""
+    """(M,) CPU share that the node's requests cost in calm; of a server without a monitor its load."""
     peers_demand: Floats
     """(M,) median of the peers' demand."""
 
@@ -103,10 +103,13 @@ class Frame(SampleRows):
     def matrix(self) -> Floats:
         """(M, len(FEATURES)) the tree's input, without gaps: higher is worse."""
         cause, second = self.causes[1][:, 0], self.causes[1][:, 1]
-        # Where nobody sees the requests it is not known whether users wait, so the cause is believed.
+        # Where nobody sees the requests it is not known whether users wait, so the cause is believed. From the balancer
+        # no cause is seen, so the wait is believed.
         unseen = np.isnan(self.rps) & np.isnan(self.values[:, RESPONSES]).all(axis=1)
         unknown = unseen & (self.load >= FEW_REQUESTS)
-        return np.column_stack([cause, second, np.where(unknown, cause, np.minimum(cause, self.felt(self.excess)))])
+        felt = self.felt(self.excess)
+        both = np.where(unknown, cause, np.minimum(cause, felt))
+        return np.column_stack([cause, second, np.where(self.outside, felt, both)])
 
     def felt(self, excess: Floats) -> Floats:
         """(M,) how remarkable the response time is, 1 at its scale, by `excess` or `own_excess`."""
@@ -165,7 +168,7 @@ class Features(SlotArrays):
         spreads = (rows.values - median) / np.maximum(spread, np.maximum(MIN_SPREAD * base, MIN_SPREAD * FLOORS))
 
         cost_ms = median[:, COST]
-        demand = rows.rps * cost_ms / 1e3 / rows.cores
+        demand = np.where(rows.outside, rows.load, rows.rps * cost_ms / 1e3 / rows.cores)
         self._recent[rows.slots, self._at[rows.slots]] = np.concatenate([own, rows.values, demand[:, None]], axis=1)
         self._at[rows.slots] = (self._at[rows.slots] + 1) % PEER_TICKS
 
@@ -233,7 +236,8 @@ def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers
         unusual = (spreads >= MIN_SPREADS) & ((usual > 1.0) | ~_CORE)
         no_own = np.isnan(own)
         # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself.
-        waits_for_itself = (rows.peak >= SELF_INFLICTED_LOAD) | rows.replaced
+        # From the balancer it is not known how full a server is: the response times of a lower load are stretched.
+        waits_for_itself = ((rows.peak >= SELF_INFLICTED_LOAD) & ~rows.outside) | rows.replaced
         self_inflicted = waits_for_itself[:, None] & QUEUES
         # A machine's stolen time is booked on the program that was running. So a full machine may still wait for a
         # neighbour, and its probe and its requests' cost count.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slackwater.detector.features.calm_rate import CalmRates
 from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, Table, filled
 from slackwater.detector.features.routes import RouteTimes
 from slackwater.detector.features.signals import INDEX, SIGNALS, WINDOW_S
@@ -52,6 +53,9 @@ class SampleRows:
     """(M,) CPU utilisation, mean of the window."""
     cores: Floats
     """(M,) CPUs that the server may use; NaN is unknown."""
+    outside: Bools
+    """(M,) whether the Sample is the balancer's, of a server without a monitor. Its load is that of
+    `features.calm_rate`, and nothing but its requests is known."""
     rt_by_route_ms: Floats | None = None
     """(M, routes) mean response times; None when no Sample has routes."""
 
@@ -69,7 +73,8 @@ class SampleWindows(SlotArrays):
 
     def __init__(self) -> None:
         self.routes = RouteTimes()
-        super().__init__(self.routes, _last=np.full((MOST, KEPT), np.nan), _at=0)
+        self.rates = CalmRates()
+        super().__init__(self.routes, self.rates, _last=np.full((MOST, KEPT), np.nan), _at=0)
 
     def add(self, slots: Ints, table: Table, first: Bools) -> SampleRows:
         """Adds one Sample of each slot, (M,); returns the rows. `first`: (M,) whether it is a monitor's first, which
@@ -111,6 +116,10 @@ class SampleWindows(SlotArrays):
         whole = cgroups | np.isnan(own)
         whole_recent = np.fmax(own_recent, recent[_UTILISATION] / recent[_PERIOD])
         peak = np.fmax.reduce(np.where(whole[:, None], whole_recent, own_recent), axis=1)
+        rps, outside = traffic / traffic_period, columns["balancer.only"] > 0.0
+        if outside.any():
+            load[outside] = self.rates.load(slots[outside], rps[outside], columns["period_s"][outside])
+            peak[outside] = load[outside]
         return SampleRows(
             slots=slots,
             values=values,
@@ -118,9 +127,10 @@ class SampleWindows(SlotArrays):
             others=np.where(cgroups, filled(np.maximum(utilisation - load, 0.0), 0.0), 0.0),
             peak=np.fmax(peak, load),
             replaced=replaced,
-            rps=traffic / traffic_period,
+            rps=rps,
             utilisation=utilisation,
             cores=cores,
+            outside=outside,
             rt_by_route_ms=by_route[1] if by_route is not None else None,
         )
 

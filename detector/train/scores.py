@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slackwater.core.messages import Verdict
+from slackwater.core.messages import SLOW_ALONE, Verdict
 from slackwater.detector.recordings.recording import Label, Recording
 from slackwater.detector.train.reliability import Reliability
 
@@ -34,7 +34,7 @@ class ScoredNoise:
     kind: str
     intensity: float
     delay_s: float | None
-    """Time from its start to the first `interference` of that node; None: it was missed."""
+    """Time from its start to the first `interference`, or `slow`, of that node; None: it was missed."""
     harm: float | None
     """p95 response time during it over that in calm; None where either is unknown."""
 
@@ -197,7 +197,7 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
         for noise in noises:
             calm_s -= noise.end_unix_s - noise.start_unix_s
             during = [tick for tick in ticks if noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s]
-            found_unix_s = next((tick.time_unix_s for tick in during if tick.state == "interference"), None)
+            found_unix_s = next((tick.time_unix_s for tick in during if tick.state in SLOW_ALONE), None)
             loud_ms = median_ms(tick.rt_p95_ms for tick in during)
             harm = loud_ms / calm_ms if loud_ms and calm_ms else None
             delay_s = None if found_unix_s is None else found_unix_s - noise.start_unix_s
@@ -211,7 +211,7 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
                 scores.disturbed_node_s[label.kind] += label.end_unix_s - label.start_unix_s
         before = "calm"
         for tick in ticks:
-            began = tick.state == "interference" and before != "interference"
+            began = tick.state in SLOW_ALONE and before not in SLOW_ALONE
             before = tick.state
             if began and any(reaches(noise, tick.time_unix_s) for noise in noises):
                 scores.true_episodes += 1
@@ -220,7 +220,8 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
                 beside = next((label.kind for label in labels if reaches(label, tick.time_unix_s)), "nothing")
                 scores.false_during[beside] += 1
             if not any(label.end_unix_s <= tick.time_unix_s < label.end_unix_s + GRACE_S for label in labels):
-                scores.confusion[recording.truth(node, tick.time_unix_s)][tick.state] += 1
+                state = "interference" if tick.state in SLOW_ALONE else tick.state
+                scores.confusion[recording.truth(node, tick.time_unix_s)][state] += 1
     return scores
 
 

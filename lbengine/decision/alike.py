@@ -30,7 +30,7 @@ LEAST_RPS = 1.0
 """Below this rate the requests in flight say nothing about a server."""
 MEMORY_LOOKS = 150.0
 """After this many looks an observation counts for 1/e."""
-SLOW_STATES = ("all_slow", "interference")
+SLOW_STATES = ("all_slow", "interference", "slow")
 LIKELY_LOSS = 0.5
 """A server that is slow by itself counts as having lost this share of its capacity, until more is known."""
 LIKELY = 0.5

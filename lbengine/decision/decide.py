@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from slackwater.core.config import LbengineSettings, PoolSettings
-from slackwater.core.messages import DecisionCause, Verdict
+from slackwater.core.messages import SLOW_ALONE, DecisionCause, Verdict
 from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.baseline import Baseline
 from slackwater.lbengine.decision import alike, belief, explain, guard, limits, position
@@ -178,7 +178,7 @@ def _load(state: PoolState, view: PoolView, servers: _Servers, server: Server, r
         return load
     return msgspec.structs.replace(
         load,
-        slow=verdict.state in ("interference", "overload"),
+        slow=verdict.state in SLOW_ALONE or verdict.state == "overload",
         capacity_rps=None if verdict.capacity_rps is None else verdict.capacity_rps * part,
         capacity_stderr_rps=(verdict.capacity_stderr_rps or 0.0) * part,
         severity=verdict.severity,
@@ -192,7 +192,7 @@ def _load(state: PoolState, view: PoolView, servers: _Servers, server: Server, r
 def _probability(verdict: Verdict) -> float:
     """Probability of a neighbour: the detector's, or where it gives none 1 or 0 by the state."""
     if verdict.probability is None:
-        return float(verdict.state == "interference" and verdict.shown)
+        return float(verdict.state in SLOW_ALONE and verdict.shown)
     return verdict.probability
 
 
@@ -232,14 +232,14 @@ def _in_episode(
     # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
     after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
     if after.is_tried(now_s):
-        return _Move(position.moved(after, baseline, now_s), Reason("tried"))
+        return _Move(position.moved(after, baseline, now_s), Reason("tried", verdict))
     if blind:
         after = position.watched(after, watched, now_s)
     after = position.settle(after, target, baseline, now_s, settings.min_change)
     if target >= baseline and before.weight >= baseline:
         return _Move(after, Reason("no_gain", verdict, share))
     follows = share is not None and share.weight == after.weight < baseline
-    return _Move(after, Reason("interference", verdict, share if follows else None))
+    return _Move(after, Reason(verdict.state, verdict, share if follows else None))
 
 
 def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int) -> int:
@@ -272,7 +272,7 @@ def _back(
         return _Move(position.tried(before, baseline, view.now_s, blind=True), Reason("unknown", verdict))
     if admission.panic:
         return _Move(there, Reason("panic", verdict, panic=admission.panic))
-    if verdict.state != "interference":
+    if verdict.state not in SLOW_ALONE:
         return _Move(there, Reason(verdict.state, verdict))
     if admission.fails:
         return _Move(there, Reason("peer_fails", verdict, fails=admission.fails))

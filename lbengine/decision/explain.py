@@ -62,17 +62,18 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
         case "drained":
             return _drained(reason, pool)
         case "peer_fails":
-            return _listed("interference", f"but {reason.fails}: no load is moved to it")
+            return _listed(_state(reason), f"but {reason.fails}: no load is moved to it")
         case "not_shown":
-            return _listed("interference", f"but nothing shows it now: {_seen(reason)}")
+            return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
-            tried = "its requests show now whether the neighbour is still there, since nothing else does"
-            return f"interference: {tried}", ("interference", tried)
+            what = "it is still slow" if _state(reason) == "slow" else "the neighbour is still there"
+            tried = f"its requests show now whether {what}, since nothing else does"
+            return f"{_state(reason)}: {tried}", (_state(reason), tried)
         case "no_gain":
             stays = _no_gain(reason.share)
-            return f"interference: {_seen(reason)}; {stays}", ("interference", stays)
-        case "interference":
-            return _interference(reason)
+            return f"{_state(reason)}: {_seen(reason)}; {stays}", (_state(reason), stays)
+        case "interference" | "slow":
+            return _slow_alone(reason)
         case "calm" | "limited":
             return _same("calm")
         case "unknown":
@@ -94,18 +95,23 @@ def _seen(reason: Reason) -> str:
     return reason.verdict.path[0] if reason.verdict is not None and reason.verdict.path else "no reason given"
 
 
-def _interference(reason: Reason) -> Words:
-    seen = _seen(reason)
+def _state(reason: Reason) -> str:
+    """The word for a server that is slow by itself."""
+    return "interference" if reason.verdict is None else reason.verdict.state
+
+
+def _slow_alone(reason: Reason) -> Words:
+    seen, state = _seen(reason), _state(reason)
     if reason.others_filled is not None:
         full = f"the fullest other server would be {reason.others_filled:.0%} full otherwise"
-        return f"interference: {seen}; it gets no less, since {full}", ("interference", "it gets no less", full)
+        return f"{state}: {seen}; it gets no less, since {full}", (state, "it gets no less", full)
     if reason.share is None:
         stays = "its weight stays until it is proven calm"
-        return f"interference: {seen}; {stays}", ("interference", stays)
+        return f"{state}: {seen}; {stays}", (state, stays)
     severity = reason.verdict.severity if reason.verdict is not None else 0.0
     return (
-        f"interference: {seen}; {_share(reason.share, severity)}",
-        ("interference", f"at most {severity:.0%} of capacity lost", seen),
+        f"{state}: {seen}; {_share(reason.share, severity)}",
+        (state, f"at most {severity:.0%} of capacity lost", seen),
     )
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from slackwater.core.messages import State
+from slackwater.core.messages import SLOW_ALONE, State
 
 PART = 0.1
 """A server whose weight is below this share of its baseline counts as drained."""
@@ -57,7 +57,7 @@ def admit(
     """
     if "all_slow" in states.values():
         return Admission(frozenset(), "all servers are slow alike, so it is no neighbour")
-    slow = [server for server, state in states.items() if state == "interference"]
+    slow = [server for server, state in states.items() if state in SLOW_ALONE]
     reduce = frozenset(server for server in slow if server in reduced or server not in waiting)
     for server, share in (failing or {}).items():
         if server not in reduce or server in held:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from slackwater.core.config import PoolSettings
-from slackwater.core.messages import Verdict
+from slackwater.core.messages import SLOW_ALONE, Verdict
 from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.baseline import Baseline, diff_from_baseline, merge, set_by_someone
 from slackwater.lbengine.decision import limits
@@ -54,7 +54,7 @@ def reconcile(state: PoolState, view: PoolView, pool: PoolSettings) -> tuple[Poo
         state, changed = _reconcile_limits(state, view, restarted)
         remarks += [f"{name}'s maxconn is {limit} by someone else" for name, limit in changed.items()]
         baselines, news = merge(state.baselines, snapshot, state.limits)
-        slow = {name for name, verdict in verdicts.items() if verdict.state == "interference"}
+        slow = {name for name, verdict in verdicts.items() if verdict.state in SLOW_ALONE}
         forgiving = restarted or now_s < state.grace_until_s
         state, external = _reconcile_weights(state, view, baselines, slow, forgiving)
     state = replace(state, baselines=baselines)

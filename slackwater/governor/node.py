@@ -9,6 +9,7 @@ from slackwater.core.config import GovernorSettings
 from slackwater.core.messages import (
     GOVERNOR,
     PUT_BACK,
+    SLOW_ALONE,
     VERSION,
     Change,
     Governed,
@@ -160,7 +161,7 @@ class GovernedNode(OrderedNode):
 
     def _interference(self, now_s: float) -> bool:
         verdict = self.fresh_verdict(now_s)
-        return verdict is not None and verdict.state == "interference"
+        return verdict is not None and verdict.state in SLOW_ALONE
 
     def _choose(self, levers_now: Levers, action: Action, now_s: float) -> None:
         hardware, before = levers_now.hardware, self.wanted

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from slackwater.core.messages import State
 from slackwater.views.row import Row, listed, milliseconds
 
-URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
+URGENCY: tuple[State, ...] = ("all_slow", "interference", "slow", "overload", "unknown")
 STATES: dict[State, str] = {
     "interference": "is beside a noisy neighbour",
+    "slow": "is slow, and the cause is not visible from the balancer",
     "overload": "is overloaded",
     "all_slow": "is slow together with the others, so no neighbour is the cause",
     "unknown": "is unknown",
@@ -30,7 +31,9 @@ def exceptions(row: Row, title: str) -> list[str]:
     if row.out:
         return [f"is {row.out} in {title}"]
     found = beside_the_verdict(row)
-    if row.state != "calm":
+    if row.state == "slow" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
+        found.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
+    elif row.state != "calm":
         found.append(STATES[row.state])
     if row.weight is not None and row.baseline and row.weight != row.baseline and row.state in ("calm", "unknown"):
         found.append(f"has weight {row.weight} of {row.baseline}{'' if row.decided else ', set by someone else'}")
@@ -43,7 +46,7 @@ def beside_the_verdict(row: Row) -> list[str]:
     if row.peers_failed_share is not None and row.failed_share is not None:
         found.append(fails(row.failed_share, row.peers_failed_share))
     if row.state == "calm" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
-        found.append(_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms, row.as_in_calm))
+        found.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} {_no_neighbour(row.as_in_calm)}")
     return found
 
 
@@ -92,16 +95,20 @@ def _failing_alike(rows: Sequence[Row]) -> float | None:
     return share if share >= ALIKE else None
 
 
-def _slow(now_ms: float, usual_ms: float, as_in_calm: Sequence[str]) -> str:
+def _slow(now_ms: float, usual_ms: float) -> str:
+    """`is slow (48 ms, usually 9), and`."""
     now, usual = milliseconds(now_ms), milliseconds(usual_ms)
     if now.endswith(" ms") and usual.endswith(" ms"):
         usual = f"{usual_ms:.0f}" if usual_ms >= 1.0 else f"{usual_ms:.1f}"
-    start = f"is slow ({now}, usually {usual}), and"
+    return f"is slow ({now}, usually {usual}), and"
+
+
+def _no_neighbour(as_in_calm: Sequence[str]) -> str:
     if not as_in_calm:
-        return f"{start} no neighbour is found"
+        return "no neighbour is found"
     *most, last = as_in_calm
     what, verb = (f"{', '.join(most)} and {last}", "are") if most else (last, "is")
-    return f"{start} it is no neighbour: its {what} {verb} as in calm"
+    return f"it is no neighbour: its {what} {verb} as in calm"
 
 
 def _of_100(share: float) -> str:

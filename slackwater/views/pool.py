@@ -44,6 +44,7 @@ FORGET_AFTER_S = 60.0
 OUTAGES: dict[CycleOutage, str] = {"no_answer": "does not answer", "refused": "refuses what is asked of it"}
 _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
+    "slow": "slow",
     "not_shown": "interference",
     "no_gain": "interference",
     "peer_fails": "interference",

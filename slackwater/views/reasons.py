@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackwater.core.messages import Change, ChangeCause, Resource, ServerState, State
+from slackwater.core.messages import SLOW_ALONE, Change, ChangeCause, Resource, ServerState, State
 from slackwater.views.row import milliseconds
 
 NEIGHBOUR: dict[Resource | None, str] = {
@@ -14,6 +14,8 @@ NEIGHBOUR: dict[Resource | None, str] = {
     "network": "a noisy neighbour takes its network",
     "disk": "a noisy neighbour takes its disk",
 }
+
+NOT_VISIBLE = "it is slow, and the cause is not visible from the balancer"
 
 DECISIONS: dict[ChangeCause | None, str] = {
     "calm": "it is calm again and gets its full weight",
@@ -35,6 +37,8 @@ def of_state(state: State, resource: Resource | None) -> str:
     """A state that is not calm in words; empty where its own reason says it best."""
     if state == "interference":
         return NEIGHBOUR[resource]
+    if state == "slow":
+        return NOT_VISIBLE
     return {"overload": "it has more requests than it can serve", "all_slow": "all servers are slow together"}.get(
         state, ""
     )
@@ -42,9 +46,9 @@ def of_state(state: State, resource: Resource | None) -> str:
 
 def of_server(server: ServerState, resource: Resource | None, observes: bool) -> str:
     """Why a server has its weight, and what was done, in a sentence; empty where nothing is decided about it."""
-    if server.cause == "interference" and server.wanted < server.baseline:
+    if server.cause in SLOW_ALONE and server.wanted < server.baseline:
         would = "would get" if observes else "gets"
-        return f"{NEIGHBOUR[resource]}, so it {would} weight {server.wanted} instead of {server.baseline}"
+        return f"{of_state(server.cause, resource)}, so it {would} weight {server.wanted} instead of {server.baseline}"
     if server.cause not in DECISIONS:
         return server.why
     return DECISIONS[server.cause].format(neighbour=NEIGHBOUR[resource])
@@ -52,8 +56,8 @@ def of_server(server: ServerState, resource: Resource | None, observes: bool) ->
 
 def of_change(change: Change) -> str:
     """Why it was made, in a sentence."""
-    if change.cause == "interference":
-        return NEIGHBOUR[None]
+    if change.cause in SLOW_ALONE:
+        return of_state(change.cause, None)
     words = DECISIONS.get(change.cause)
     return change.why if words is None else words.format(neighbour=NEIGHBOUR[None])
 

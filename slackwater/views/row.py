@@ -12,11 +12,19 @@ from slackwater.views.percentiles import ServerPercentiles
 
 NOTHING = "\N{EN DASH}"
 """Stands for a missing value."""
-SYMBOLS: dict[State, str] = {"calm": "●", "interference": "▲", "overload": "■", "all_slow": "◆", "unknown": "?"}
+SYMBOLS: dict[State, str] = {
+    "calm": "●",
+    "interference": "▲",
+    "slow": "△",
+    "overload": "■",
+    "all_slow": "◆",
+    "unknown": "?",
+}
 """Beside the word, never instead of it."""
 WORDS: dict[State, str] = {
     "calm": "calm",
     "interference": "interference",
+    "slow": "slow",
     "overload": "overload",
     "all_slow": "all slow",
     "unknown": "unknown",

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from slackwater.core.messages import State
+from slackwater.core.messages import SLOW_ALONE, State
 
 LEAST_S, MOST_S = 3.0, 15.0
 PART = 0.25
@@ -50,8 +50,9 @@ def together(spans: Iterable[S]) -> list[list[S]]:
 
 
 def leading(group: Sequence[S]) -> S:
-    """The span whose state and reasons are the episode's: the first one beside a neighbour, else the first."""
-    return next((span for span in group if span.state == "interference"), group[0])
+    """The span whose state and reasons are the episode's: the first one of a server that is slow by
+    itself, else the first."""
+    return next((span for span in group if span.state in SLOW_ALONE), group[0])
 
 
 def end(group: Sequence[Span]) -> float | None:

@@ -66,6 +66,8 @@ class Totals(msgspec.Struct, kw_only=True):
     episodes: int = 0
     interference: int = 0
     """Those beside a neighbour: about others nothing is done."""
+    not_visible: int = 0
+    """Those of servers without a monitor that were slow by themselves: the cause is not visible from the balancer."""
     slow_s: float = 0.0
     slow_requests: float = 0.0
     slow_unknown: int = 0
@@ -215,6 +217,7 @@ def _count(every: Sequence[Sequence[Begin]], marked: Mapping[tuple[str, int], Ma
     return Totals(
         episodes=len(every),
         interference=sum(leading(group).state == "interference" for group in every),
+        not_visible=sum(leading(group).state == "slow" for group in every),
         marks={mark: words.count(mark) for mark in get_args(EpisodeMark)},
         unmarked=len(every) - len(words),
         false_alarms=sum(mark in FALSE for mark in words),

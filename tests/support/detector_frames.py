@@ -38,6 +38,7 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         rps=np.array(rps),
         utilisation=busy,
         cores=np.full(count, 0.4),
+        outside=np.zeros(count, dtype=bool),
     )
 
 

@@ -25,6 +25,7 @@ PIPE_COLUMNS = 240
 STYLES: dict[State, str] = {
     "calm": "green",
     "interference": "bold red",
+    "slow": "bold red",
     "overload": "yellow",
     "all_slow": "magenta",
     "unknown": "dim",

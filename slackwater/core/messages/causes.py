@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
-State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
+State = Literal["calm", "interference", "overload", "all_slow", "unknown", "slow"]
+"""slow: as `interference`, of a server without a monitor. It is slow by itself, and the balancer does not see why."""
+SLOW_ALONE: frozenset[State] = frozenset(("interference", "slow"))
+"""The states of a server that is slow by itself, from which load may be taken."""
 Mode = Literal["observe", "act"]
 DecisionCause = Literal[
     "calm",
     "interference",
+    "slow",
     "overload",
     "all_slow",
     "unknown",
@@ -28,7 +32,7 @@ DecisionCause = Literal[
     "bounded",
 ]
 """What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
-no_gain: interference, but to move its load would gain nothing. peer_fails: interference, but another
+no_gain: slow by itself, but to move its load would gain nothing. peer_fails: slow by itself, but another
 server fails, and load would be moved to it. tried: it has its baseline weight so that its requests show whether the
 neighbour is there. panic: no Verdict is believed. no_verdict: there is no fresh one. waiting: for the first one.
 measured: it keeps its baseline weight while its values are searched. limited, drained, not_drained: by a request of the
