@@ -8,6 +8,7 @@ detector (baselines, tree, state machine), and its Verdicts are compared with th
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,18 @@ import slackwater
 from slackwater.core.config import DetectorSettings
 from slackwater.core.messages import Verdict
 from slackwater.detector.classify.evidence import Evidence, counts
-from slackwater.detector.classify.tree import CLASSES, KINDS, MAX_DEPTH, Model, Tree, model_of, plain, save, undecided
+from slackwater.detector.classify.tree import (
+    CLASSES,
+    KINDS,
+    MAX_DEPTH,
+    MONITORED,
+    Model,
+    Tree,
+    model_of,
+    plain,
+    save,
+    undecided,
+)
 from slackwater.detector.estimator import TERMS
 from slackwater.detector.features.columns import Bools, Floats, Ints
 from slackwater.detector.features.features import FEATURES
@@ -147,11 +159,12 @@ def _teaches(recording: Recording, tick: Tick) -> bool:
 
 
 def fit_trees(parts: Sequence[Learned]) -> dict[str, Any]:
-    """Kind of node -> its classifier. Raises TrainingError when every kind lacks ticks of one of the classes."""
+    """Kind of node with a monitor -> its classifier. Raises TrainingError when every kind lacks ticks of one of the
+    classes."""
     classifiers, lacking = {}, []
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(MONITORED):
         try:
-            classifiers[kind] = _fit_tree([part.of_kind(number) for part in parts])
+            classifiers[kind] = fit_tree([part.of_kind(number) for part in parts])
         except TrainingError as error:
             lacking.append(f"{kind}: {error}")
     if not classifiers:
@@ -159,7 +172,8 @@ def fit_trees(parts: Sequence[Learned]) -> dict[str, Any]:
     return classifiers
 
 
-def _fit_tree(parts: Sequence[Learned]) -> Any:
+def fit_tree(parts: Sequence[Learned]) -> Any:
+    """A classifier of the ticks. Raises TrainingError with too few of one of the classes."""
     from sklearn.tree import DecisionTreeClassifier
 
     matrix = np.concatenate([np.zeros((0, len(FEATURES))), *(part.matrix for part in parts)])
@@ -199,14 +213,19 @@ def quick_model(name: str, parts: Sequence[Learned]) -> Model:
     """A model for scoring, whose leaves are counted in the ticks that it was fitted to. Raises TrainingError."""
 
     def count(tree: Tree, kind: int) -> Evidence:
-        calm, neighbour = (np.zeros(len(tree.evidence.calm)) for _ in range(2))
-        for part in (part.of_kind(kind) for part in parts):
-            level = tree.level[tree.walk(part.matrix)]
-            calm += np.bincount(level, part.weights * ~part.interfered, len(calm))
-            neighbour += np.bincount(level, part.weights * part.interfered, len(calm))
-        return Evidence(tuple(calm.tolist()), tuple(neighbour.tolist()))
+        return counted(tree, [part.of_kind(kind) for part in parts])
 
     return model_of(name, trees_of(fit_trees(parts), count), fit_law(parts)[0], {})
+
+
+def counted(tree: Tree, parts: Sequence[Learned]) -> Evidence:
+    """Counts of the tree's leaves in these ticks."""
+    calm, neighbour = (np.zeros(len(tree.evidence.calm)) for _ in range(2))
+    for part in parts:
+        level = tree.level[tree.walk(part.matrix)]
+        calm += np.bincount(level, part.weights * ~part.interfered, len(calm))
+        neighbour += np.bincount(level, part.weights * part.interfered, len(calm))
+    return Evidence(tuple(calm.tolist()), tuple(neighbour.tolist()))
 
 
 def fit_law(parts: Sequence[Learned]) -> tuple[tuple[float, ...], dict[str, float]]:
@@ -275,6 +294,8 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
     import sklearn
     import skops
 
+    from slackwater.detector.train import balancer
+
     parts = [learn(recording) for recording in track(recordings, "reading features", progress)]
     classifiers = fit_trees(parts)
     first = quick_model(name, parts)
@@ -323,6 +344,8 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
     trees = trees_of(classifiers, lambda tree, kind: levels.evidence(seen, tree, kind))
     for kind, arrays in trees.items():
         arrays["calm"] = levels.calm_sums(seen, Tree.of(arrays), KINDS.index(kind)).as_dict()
+    with contextlib.suppress(TrainingError):
+        classifiers[balancer.KIND], trees[balancer.KIND] = balancer.fit(recordings, trees, coefficients, progress)
     return save(out, {"classifiers": classifiers, "trees": trees, "coefficients": list(coefficients)}, metadata)
 
 

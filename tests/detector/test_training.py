@@ -278,7 +278,7 @@ def test_arrays_that_are_no_tree_are_refused_in_words(
 def test_the_arrays_in_a_model_file_decide_as_scikit_learns_trees_do(model_file: Path, shipped: bool) -> None:
     path = tree.SHIPPED if shipped else model_file
     classifiers = skops.io.load(path, trusted=tree.REVIEWED)["classifiers"]
-    assert list(classifiers) == (["cgroup", "machine"] if shipped else ["cgroup"])
+    assert list(classifiers) == (["cgroup", "machine", "balancer"] if shipped else ["cgroup", "balancer"])
     random = np.random.default_rng(2)
     model = tree.load(path)
     for kind, classifier in classifiers.items():

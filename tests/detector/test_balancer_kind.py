@@ -1,0 +1,152 @@
+"""Servers without a monitor are judged by what the balancer sees: slow by themselves, or for a reason that is theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from slackwater.core import messages
+from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.classify.tree import BALANCER, SHIPPED, load, model_of, undecided_tree
+from slackwater.detector.judge import HIGHEST_RPS, Judge
+from slackwater.detector.recordings.recording import Recording
+from slackwater.detector.train.balancer import seen_from_balancer
+from tests.support.judges import new_judge
+from tests.support.seeds import seeds
+from tests.support.synthetic_cluster import Cluster
+
+PATIENCE_S = 60.0
+
+
+def outside(sample: Sample) -> Sample:
+    return seen_from_balancer(Recording([sample], [], "")).samples[0]
+
+
+def play(judge: Judge, cluster: Cluster, seconds: float, each: Callable[[float], None] | None = None) -> list[Verdict]:
+    return [
+        verdict
+        for now_s, samples in cluster.run(seconds, each)
+        for verdict in judge.tick(now_s, [outside(sample) for sample in samples])
+    ]
+
+
+def states(verdicts: list[Verdict], *nodes: str) -> Counter[str]:
+    return Counter(verdict.state for verdict in verdicts if not nodes or verdict.node in nodes)
+
+
+def seconds_until(judge: Judge, cluster: Cluster, node: str, state: str) -> float:
+    begin_s = cluster.now_s
+    while cluster.now_s - begin_s < PATIENCE_S:
+        for verdict in play(judge, cluster, 0.2):
+            if (verdict.node, verdict.state) == (node, state):
+                return cluster.now_s - begin_s
+    raise AssertionError(f"{node} is not {state} after {PATIENCE_S:g} s")
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_server_that_is_slow_by_itself_is_slow_and_no_cause_is_named(seed: int) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    assert set(states(play(judge, cluster, 20.0))) == {"calm"}
+    cluster.hosts["host1"].neighbour = 0.9
+    assert seconds_until(judge, cluster, "host1", "slow") <= 2.0
+    verdicts = play(judge, cluster, 3.0)
+    assert set(states(verdicts, "host1")) == {"slow"}
+    assert set(states(verdicts, "host2", "host3")) == {"calm"}
+    last = [verdict for verdict in verdicts if verdict.node == "host1"][-1]
+    assert "its calm baseline" in last.path[0]
+    assert "the cause is not visible from the balancer" in last.path
+    assert 0.5 < last.severity < 1.0
+    assert (last.resource, last.capacity_rps, last.cpu) == (None, None, None)
+    assert messages.decode("verdict", messages.encode(last)) == last
+    cluster.hosts["host1"].neighbour = 0.0
+    assert seconds_until(judge, cluster, "host1", "calm") <= 10.0
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_what_slows_all_servers_or_comes_with_a_higher_rate_is_not_slow(seed: int) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    play(judge, cluster, 20.0)
+    for host in cluster.hosts.values():
+        host.slow_database_ms = 30.0
+    verdicts = play(judge, cluster, 10.0)
+    assert "slow" not in states(verdicts)
+    assert "all_slow" in states(verdicts[-3:])
+    for host in cluster.hosts.values():
+        host.slow_database_ms = 0.0
+    play(judge, cluster, 10.0)
+    cluster.hosts["host2"].rps *= 2.2
+    assert "slow" not in states(play(judge, cluster, 10.0))
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_another_mix_of_routes_and_a_deploy_on_all_are_calm(seed: int) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed, routes=True)
+    play(judge, cluster, 20.0)
+    cluster.hosts["host2"].searches = 0.4
+    assert "slow" not in states(play(judge, cluster, 10.0))
+    cluster.hosts["host2"].searches = 0.1
+    for name in cluster.names:
+        cluster.hosts[name].dearer = 1.3
+        assert "slow" not in states(play(judge, cluster, 5.0))
+
+
+def test_one_slow_client_on_one_connection_is_no_slow_server() -> None:
+    """Its requests take a second each, one after the other: one of 83 that the server answers in that time."""
+    judge, cluster = new_judge(), Cluster(seed=4)
+    play(judge, cluster, 20.0)
+    verdicts = []
+    for number in range(100):
+        for now_s, samples in cluster.run(0.2):
+            for sample in map(outside, samples):
+                if sample.node == "host1" and number % 5 == 0 and sample.traffic is not None:
+                    answers = max(1.0, (sample.traffic.rps or 0.0) * 0.2)
+                    mean_ms = ((answers - 1.0) * (sample.traffic.rt_mean_ms or 0.0) + 1000.0) / answers
+                    sample.traffic = msgspec.structs.replace(sample.traffic, rt_mean_ms=mean_ms, rt_p95_ms=1000.0)
+                verdicts += judge.tick(now_s, [sample])
+    assert "slow" not in states(verdicts)
+
+
+def test_a_drained_server_stays_slow_until_its_answers_prove_calm() -> None:
+    judge, cluster = new_judge(), Cluster(seed=5)
+    play(judge, cluster, 20.0)
+    cluster.hosts["host1"].neighbour = 0.9
+    seconds_until(judge, cluster, "host1", "slow")
+    play(judge, cluster, 1.0)
+    cluster.hosts["host1"].rps = 0.0
+    drained = [verdict for verdict in play(judge, cluster, 10.0) if verdict.node == "host1"]
+    assert set(states(drained)) == {"slow"}
+    assert drained[-1].calm_shows_within_s is None  # so that lbengine brings it requests
+    assert drained[-1].severity > 0.5
+    cluster.hosts["host1"].neighbour = 0.0
+    cluster.hosts["host1"].rps = 83.0
+    assert seconds_until(judge, cluster, "host1", "calm") <= 10.0
+
+
+def test_a_node_that_gets_a_monitor_is_judged_by_it_and_its_rates_are_forgotten() -> None:
+    judge, cluster = new_judge(), Cluster(seed=6)
+    play(judge, cluster, 20.0)
+    stored = judge.export_baselines(0.0)
+    assert stored["host1"][HIGHEST_RPS] > 60.0
+    for host in cluster.hosts.values():
+        host.boot_id = "the monitor's"
+    verdicts = [verdict for now_s, samples in cluster.run(10.0) for verdict in judge.tick(now_s, samples)]
+    assert set(states(verdicts)) == {"calm"}
+    assert verdicts[-1].cpu is not None
+    assert HIGHEST_RPS not in judge.export_baselines(0.0)["host1"]
+    again = new_judge()
+    again.restore_baselines(stored)
+    for now_s, samples in cluster.run(1.0):
+        again.tick(now_s, samples)
+    assert HIGHEST_RPS not in again.export_baselines(0.0)["host1"]
+
+
+def test_a_model_without_a_tree_for_them_says_so() -> None:
+    shipped = load(SHIPPED)
+    assert shipped.judges_outside
+    assert shipped.trees[BALANCER].evidence != undecided_tree().evidence
+    assert not replace(shipped, judges_outside=False).judges_outside
+    assert model_of is not None
