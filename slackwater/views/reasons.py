@@ -33,14 +33,14 @@ DECISIONS: dict[ChangeCause | None, str] = {
 """Why a server has its weight. Other causes are a person's or the second stage's, whose own words say it best."""
 
 
-def of_state(state: State, resource: Resource | None) -> str:
+def of_state(state: State | ChangeCause | None, resource: Resource | None) -> str:
     """A state that is not calm in words; empty where its own reason says it best."""
     if state == "interference":
         return NEIGHBOUR[resource]
     if state == "slow":
         return NOT_VISIBLE
     return {"overload": "it has more requests than it can serve", "all_slow": "all servers are slow together"}.get(
-        state, ""
+        state or "", ""
     )
 
 

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from slackwater.core.messages import State, Verdict
+from slackwater.core.messages import SLOW_ALONE, State, Verdict
 from slackwater.lbengine.decision.decide import WATCHED_RPS, WATCHED_SHARE, Decision
 from slackwater.lbengine.decision.position import MOST_TRIALS, TRIAL_AFTER_S, TRIAL_S, Position
 from slackwater.lbengine.errors import Failing
@@ -19,7 +19,8 @@ NOW_S = 100.0
 
 
 def said(state: State, *, blind: bool) -> Verdict:
-    found = verdict("host0", state, 0.8 * (state == "interference"), 60.0 if state == "interference" else 300.0)
+    alone = state in SLOW_ALONE
+    found = verdict("host0", state, 0.8 * alone, 60.0 if alone else 300.0)
     return msgspec.structs.replace(found, calm_shows_within_s=None if blind else 2.0)
 
 
@@ -54,6 +55,21 @@ def test_however_often_it_has_fallen_calm_gives_the_weight_back_and_the_next_epi
         now_s = NOW_S + number
         position = turn(position, "calm" if number % 2 else "interference", now_s=now_s).position
         assert position.weight == (100 if number % 2 else 0)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_server_without_a_monitor_that_is_slow_moves_as_one_beside_a_neighbour_does(blind: bool) -> None:
+    seen: dict[State, list[Decision]] = {"interference": [], "slow": []}
+    for state, decisions in seen.items():
+        position = Position(100)
+        for number in range(300):
+            decisions.append(turn(position, state, now_s=NOW_S + number / 5.0, blind=blind))
+            position = decisions[-1].position
+    for beside, slow in zip(*seen.values(), strict=True):
+        assert slow.position == beside.position
+        assert slow.cause == ("slow" if beside.cause == "interference" else beside.cause)
+        assert "interference" not in slow.why
+        assert "neighbour" not in slow.why
 
 
 def test_while_something_would_show_calm_a_drained_server_stays_drained() -> None:

@@ -45,6 +45,11 @@ SEEN = [
         "0 of 2 calm; web1 has weight 0 of 100; web2 has weight 40 of 100, set by someone else",
     ),
     ([row("web1", "interference", weight=0), row("web2")], "1 of 2 calm; web1 is beside a noisy neighbour"),
+    ([row("web1", "slow"), row("web2")], "1 of 2 calm; web1 is slow, and the cause is not visible from the balancer"),
+    (
+        [row("web1"), row("web2", "slow", **SLOW)],
+        "1 of 2 calm; web2 is slow (155 ms, usually 9), and the cause is not visible from the balancer",
+    ),
     ([row("web1", "unknown", condition="maintenance"), row("web2")], "1 of 2 calm; web1 is in maintenance in HAProxy"),
     (
         [row("web1", "all_slow"), row("web2", "all_slow")],
