@@ -15,7 +15,7 @@ import skops.io
 
 from slackwater.detector.classify import tree
 from slackwater.detector.recordings.recording import read
-from slackwater.detector.train import balancer
+from slackwater.detector.train.training import OUTSIDE, fit_outside
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "recordings"
 
@@ -28,9 +28,9 @@ def main() -> None:
         content = json.loads(archive.read(tree.PLAIN))
     classifiers = skops.io.loads(data, trusted=tree.REVIEWED)["classifiers"]
     metadata, trees = json.loads(content["metadata"]), content["trees"]
-    trees.pop(balancer.KIND, None)
-    fitted = balancer.fit(recordings, trees, content["coefficients"], lambda *_: None)
-    classifiers[balancer.KIND], trees[balancer.KIND] = fitted
+    trees.pop(OUTSIDE, None)
+    fitted = fit_outside(recordings, trees, content["coefficients"], lambda *_: None)
+    classifiers[OUTSIDE], trees[OUTSIDE] = fitted
     metadata["balancer"] = [Path(recording.path).name for recording in recordings]
     tree.save(
         tree.SHIPPED,

@@ -22,6 +22,7 @@ from slackwater.core.config import DetectorSettings
 from slackwater.core.messages import Verdict
 from slackwater.detector.classify.evidence import Evidence, counts
 from slackwater.detector.classify.tree import (
+    BALANCER,
     CLASSES,
     KINDS,
     MAX_DEPTH,
@@ -41,6 +42,7 @@ from slackwater.detector.recordings.recording import Recording, RecordingError
 from slackwater.detector.tail.curves import TooFewRows, compare
 from slackwater.detector.tail.data import rows_of
 from slackwater.detector.train import levels
+from slackwater.detector.train.balancer import seen_from_balancer
 from slackwater.detector.train.replay import play
 from slackwater.detector.train.scores import Scores, of_noises, score
 
@@ -57,6 +59,7 @@ RIDGE = 1e-3
 MOST_SECONDS = 4000
 """The most seconds, evenly spread, on which estimators of p95 are compared: some take time that grows by the square."""
 
+OUTSIDE = KINDS[BALANCER]
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 """Called with (a name of the work, number of steps that are done, number of all steps)."""
@@ -294,8 +297,6 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
     import sklearn
     import skops
 
-    from slackwater.detector.train import balancer
-
     parts = [learn(recording) for recording in track(recordings, "reading features", progress)]
     classifiers = fit_trees(parts)
     first = quick_model(name, parts)
@@ -345,8 +346,29 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
     for kind, arrays in trees.items():
         arrays["calm"] = levels.calm_sums(seen, Tree.of(arrays), KINDS.index(kind)).as_dict()
     with contextlib.suppress(TrainingError):
-        classifiers[balancer.KIND], trees[balancer.KIND] = balancer.fit(recordings, trees, coefficients, progress)
+        classifiers[OUTSIDE], trees[OUTSIDE] = fit_outside(recordings, trees, coefficients, progress)
     return save(out, {"classifiers": classifiers, "trees": trees, "coefficients": list(coefficients)}, metadata)
+
+
+def fit_outside(
+    recordings: Sequence[Recording],
+    of_monitors: dict[str, Any],
+    coefficients: Sequence[float],
+    progress: Progress,
+) -> tuple[Any, dict[str, Any]]:
+    """The classifier of servers without a monitor and its tree's arrays, as `Tree.of` reads them.
+
+    `of_monitors`: the arrays of the other trees. Raises TrainingError where the recordings have too little traffic.
+    """
+    seen = [seen_from_balancer(recording) for recording in recordings]
+    parts = [learn(recording).of_kind(BALANCER) for recording in track(seen, OUTSIDE, progress)]
+    classifier = fit_tree(parts)
+    first = trees_of({OUTSIDE: classifier}, lambda tree, _: counted(tree, parts))
+    ticks = show(seen, model_of("first", {**of_monitors, **first}, coefficients, {}), progress)
+    trees = trees_of({OUTSIDE: classifier}, lambda tree, kind: levels.evidence(ticks, tree, kind))
+    arrays = trees[OUTSIDE]
+    arrays["calm"] = levels.calm_sums(ticks, Tree.of(arrays), BALANCER).as_dict()
+    return classifier, arrays
 
 
 def _cross_validate(recordings: Sequence[Recording], parts: Sequence[Learned], progress: Progress) -> dict[str, Any]:

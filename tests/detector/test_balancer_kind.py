@@ -1,4 +1,4 @@
-"""Servers without a monitor are judged by what the balancer sees: slow by themselves, or for a reason that is theirs."""
+"""Servers without a monitor are judged by what the balancer sees: slow by themselves, or for another reason."""
 
 from __future__ import annotations
 
