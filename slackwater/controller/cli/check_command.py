@@ -175,8 +175,8 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     for node in dict.fromkeys(pool.servers.get(server, server) for server in servers):
         about = f"node {node} of pool {pool.name}"
         if is_running and _has_no_monitor(samples.get(node), heard.get(node, 0.0)):
-            seen = "it has no monitor: what its balancer sees of it is shown, and not judged"
-            yield CheckLine(about, "warning", seen, "install slackwater-monitor there, so that it is judged")
+            seen = "it has no monitor: it is judged by what its balancer sees, which shows no cause"
+            yield CheckLine(about, "warning", seen, "install slackwater-monitor there, so that causes are seen")
         elif nodes_of_bus is not None and node not in nodes_of_bus:
             yield CheckLine(
                 about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}"
