@@ -1,15 +1,16 @@
-// How long pages are on a phone. PAGES, a list of addresses, comes from the environment.
+// How long pages are on a phone, and each pool of the overview on two screens. PAGES, the pools' addresses, comes from the environment.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { launch, open } from "./kit.mjs";
 
 const SCREEN_PX = 844;
+const PAGES = JSON.parse(process.env.PAGES);
 let browser;
 
 before(async () => { browser = await launch(); });
 after(async () => { await browser.close(); });
 
-for (const address of JSON.parse(process.env.PAGES)) {
+for (const address of PAGES) {
   test(address, { timeout: 60_000 }, async () => {
     const page = await open(browser, address, { width: 390, height: SCREEN_PX });
     try {
@@ -18,14 +19,38 @@ for (const address of JSON.parse(process.env.PAGES)) {
       const length = await page.evaluate(() => document.documentElement.scrollHeight);
       console.log(`${address}: ${length} pixels`);
       assert.ok(length <= 4 * SCREEN_PX, `${length} pixels`);
-      const rows = page.locator(".servers tbody tr");
+      const rows = page.locator('[data-list="rows"] tr');
       const shown = () => rows.evaluateAll((all) => all.filter((row) => row.checkVisibility()).length);
       assert.ok((await shown()) >= Math.min(3, await rows.count()));
+      await page.getByText("Response times over the last 5 minutes").click();
+      const times = page.locator('[data-list="percentiles"] tr');
+      assert.equal(await times.count(), await rows.count());
+      for (const cell of await times.locator("td").all()) assert.ok((await cell.isVisible()) || (await cell.textContent()).trim() === "");
       if (await page.locator(".all-servers").isVisible()) await page.locator(".all-servers summary").click();
       assert.equal(await shown(), await rows.count(), "unfolded, all servers are shown");
       assert.deepEqual(page.problems, []);
     } finally {
       await page.context().close(); // else the page's events keep the dashboard from ending
+    }
+  });
+}
+
+for (const width of [390, 1400]) {
+  test(`the overview, ${width} px`, { timeout: 120_000 }, async () => {
+    const page = await open(browser, PAGES[0], { width, height: SCREEN_PX });
+    try {
+      await page.goto(new URL("/", PAGES[0]).href);
+      const pools = await page.locator(".pool").all();
+      assert.equal(pools.length, PAGES.length);
+      for (const pool of pools) {
+        await pool.locator(".stack").scrollIntoViewIfNeeded(); // plots that are far from the screen are not loaded
+        await pool.locator(".figures figure canvas").first().waitFor();
+        const { height } = await pool.boundingBox();
+        assert.ok(height <= 4 * SCREEN_PX, `${await pool.getAttribute("data-pool")}: ${height} pixels`);
+      }
+      assert.deepEqual(page.problems, []);
+    } finally {
+      await page.context().close();
     }
   });
 }

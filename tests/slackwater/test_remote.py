@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from werkzeug.serving import make_server
 
 from slackwater.controller.cli.main import cli
 from slackwater.core.control import Refused, Request
@@ -21,6 +20,7 @@ from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Message
 from slackwater.web import create_app
 from slackwater.web.users import Users
+from tests.support.served_app import served
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock, story
 
@@ -56,14 +56,8 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         messages: list[Message] = story()
         journal.record(*messages)
         app = create_app(settings_in(folder, 'read_without_login = "never"\n'), clock=Clock(), send=ask)
-        server = make_server("127.0.0.1", 0, app, threaded=True)
-        found.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield found
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        with served(app) as found.url:
+            yield found
 
 
 def test_status_is_the_pools_table(dashboard: Dashboard) -> None:

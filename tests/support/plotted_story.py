@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slackwater.core.messages import Change, Counters, Cpu, Cycle, Message, Sample, Sched, ServerState, Traffic, Verdict
+from slackwater.core.messages import (
+    Change,
+    Counters,
+    Cpu,
+    Cycle,
+    Message,
+    ResponseTimes,
+    Sample,
+    Sched,
+    ServerState,
+    Traffic,
+    Verdict,
+)
 from tests.support.web_story import T0
 
 BACK_S = 900
@@ -23,7 +35,9 @@ def crowded_story(pool: str, servers: int, slow: int) -> Iterator[Message]:
     for ago in range(60, -1, -1):
         for name in names:
             traffic = Traffic(rps=80.0, rt_p50_ms=2.0, rt_p95_ms=4.0, rt_p99_ms=9.0)
-            yield Sample(1, name, pool, T0 - ago, "boot", 60 - ago, 1.0, cpu=Cpu("cgroup", 0.4), traffic=traffic)
+            traffic.times = ResponseTimes(name, 0.3, [(40, 76), (90, 4)])
+            cpu = Cpu("cgroup", 0.4)
+            yield Sample(1, name, pool, T0 - ago, "boot", 60 - ago, 1.0, source="balancer", cpu=cpu, traffic=traffic)
     for n, name in enumerate(names):
         if n >= slow:
             yield Verdict(1, name, pool, T0, "calm", T0 - 60, 0.0, [], "start")

@@ -14,12 +14,13 @@ from flask.testing import FlaskClient
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.messages import Change, Message, Sample, Verdict
 from slackwater.web import create_app
-from slackwater.web.content.pool import MOST_DRAWN
+from slackwater.web.content.pool import MOST_CARDS, MOST_DRAWN
 from slackwater.web.context import Context
 from slackwater.web.lanes import Lane
 from slackwater.web.memory import FIRST_TO_GO, MOST_BYTES
 from slackwater.web.reader import MOST_VALUES
 from tests.support.paths import ROOT
+from tests.support.plotted_story import crowded_story
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock
 
@@ -80,6 +81,19 @@ def test_an_episode_of_a_large_pool_is_shown_with_some_of_its_nodes(client: Flas
     assert page.status_code == 200
     drawn = page.text.partition('data-nodes="')[2].partition('"')[0].split()
     assert (drawn[:2], len(drawn)) == (["host050", "host000"], MOST_DRAWN)
+
+
+@pytest.mark.parametrize("path", ["/", "/pools/web"])
+@pytest.mark.parametrize(("slow", "rest"), [(MOST_CARDS - 1, ""), (12, f"and {13 - MOST_CARDS} more")])
+def test_of_many_episodes_the_first_have_a_card_and_the_others_are_counted(
+    client: FlaskClient, journal: Journal, path: str, slow: int, rest: str
+) -> None:
+    """The journal's web1 is beside a neighbour too."""
+    journal.record(*crowded_story("web", 12, slow))
+    page = client.get(path).text.partition("<template")[0]
+    assert page.count('<li class="episode"') == MOST_CARDS
+    assert f'data-field="more_episodes">{rest}</a>' in page
+    assert ('data-if="more_episodes" hidden' in page) == (rest == "")
 
 
 @pytest.mark.parametrize("period_s", [0.0, 1e-300, 1e300])

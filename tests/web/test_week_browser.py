@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from werkzeug.serving import make_server
 
 from slackwater.core.control import Request
 from slackwater.core.journal.journal import Journal, journal_path
@@ -15,6 +13,7 @@ from slackwater.core.messages import Change
 from slackwater.web import create_app
 from slackwater.web.users import Users
 from tests.support.chromium import browse, needs_chromium
+from tests.support.served_app import served
 from tests.support.web_settings import settings_in
 from tests.support.web_story import T0, Clock, story
 
@@ -38,13 +37,8 @@ def url(tmp_path: Path) -> Iterator[str]:
             journal.record(made)
             return f"{pool}: done"
 
-        server = make_server("127.0.0.1", 0, create_app(settings_in(tmp_path), clock=Clock(), send=send), threaded=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        with served(create_app(settings_in(tmp_path), clock=Clock(), send=send)) as address:
+            yield address
 
 
 def test_the_tour_the_head_and_the_week(url: str) -> None:

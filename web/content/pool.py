@@ -24,6 +24,10 @@ MOST_DRAWN = 24
 """Most servers drawn on a pool's page; on the overview `FEW`. Those that are not calm come first."""
 
 
+MOST_CARDS = 6
+"""Most episodes of a pool with a card of their own; the page of episodes lists all."""
+
+
 class ShownRow(msgspec.Struct):
     """The cells of one server."""
 
@@ -129,10 +133,12 @@ class ShownPool(msgspec.Struct):
     """The nodes whose series are drawn, in the table's order; empty: all."""
     rows: list[ShownRow]
     percentiles: list[ShownPercentiles]
-    """Of the servers with a row."""
+    """Of the servers with a row; empty where no server has any, as where all have monitors."""
     percentiles_over: str
-    """The time that they are of; empty where no server has any, as where all have monitors."""
+    """The time that they are of; empty where there are none."""
     episodes: list[ShownEpisode]
+    more_episodes: str
+    """How many go on and have no card; empty if all have one."""
     changes: list[ChangeLine]
 
 
@@ -162,6 +168,7 @@ def show(
     look = of_pool(view)
     errors = [row.errors_per_s for row in view.rows if row.errors_per_s is not None]
     failing = [row.node for row in view.rows if row.peers_failed_share is not None]
+    are_measured = any(row.percentiles is not None and row.percentiles.requests for row in view.rows)
     return ShownPool(
         pool=view.pool,
         state=look.look,
@@ -190,11 +197,10 @@ def show(
         calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
         drawn=drawn(view, MOST_DRAWN if all_rows else FEW),
         rows=[_row(row, view, now_unix_s) for row in rows],
-        percentiles=[_percentiles(row) for row in rows if row.percentiles is not None],
-        percentiles_over=f"over the last {WINDOW}"
-        if any(row.percentiles is not None and row.percentiles.requests for row in view.rows)
-        else "",
-        episodes=[_episode(one, view, changes, now_unix_s) for one in episodes],
+        percentiles=[_percentiles(row) for row in rows if row.percentiles is not None] if are_measured else [],
+        percentiles_over=f"over the last {WINDOW}" if are_measured else "",
+        episodes=[_episode(episode, view, changes, now_unix_s) for episode in episodes[:MOST_CARDS]],
+        more_episodes=f"and {more} more" if (more := len(episodes[MOST_CARDS:])) else "",
         changes=change_lines(changes),
     )
 
