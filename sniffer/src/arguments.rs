@@ -160,11 +160,13 @@ impl ServersOptions {
 
     /// The settings of the capture.
     pub fn live_settings(&self) -> LiveSettings {
-        let mut ports: Vec<u16> = self.servers.iter().map(SocketAddr::port).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        let (snap_length, buffer_mib) = (self.snap_length, self.buffer_mib);
-        LiveSettings { interface: self.interface.clone(), ports, snap_length, buffer_mib }
+        LiveSettings {
+            interface: self.interface.clone(),
+            ports: Vec::new(),
+            servers: self.servers.clone(),
+            snap_length: self.snap_length,
+            buffer_mib: self.buffer_mib,
+        }
     }
 }
 

@@ -11,8 +11,9 @@ use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClas
 use crate::link::Unread;
 use crate::merge;
 use crate::recorder::{self, RouteRecorder, SizeRecorder};
-use crate::routes::{self, Route};
+use crate::routes::{self, MOST_ROUTES, Route};
 use crate::sampling::Sampling;
+use crate::settings::TrackerSettings;
 
 /// Limits of the memory for bytes held back and for waiting requests, shared by all connections.
 #[derive(Debug, Clone, Copy)]
@@ -57,24 +58,19 @@ pub struct Ledger {
     routes: Vec<Route>,
     with_histograms: bool,
     period_routes: Vec<Option<Box<RouteRecorder>>>,
-    total_routes: Vec<Option<Box<RouteRecorder>>>,
+    /// Since the start; `None` where no summary is wanted.
+    total_routes: Option<Vec<Option<Box<RouteRecorder>>>>,
     exchanges: Option<Vec<Exchange>>,
 }
 
 impl Ledger {
-    /// An empty ledger. `keep_exchanges`: each exchange is kept until it is taken. `with_histograms`: the figures
-    /// include histograms.
-    pub fn new(
-        budget: Budget,
-        sampling: Sampling,
-        keep_exchanges: bool,
-        routes: Vec<Route>,
-        with_histograms: bool,
-    ) -> Self {
+    /// An empty ledger.
+    pub fn new(settings: &TrackerSettings) -> Self {
+        let routes: Vec<Route> = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
         let recorders = || (0..=routes.len()).map(|_| None).collect();
         Self {
             counts: Counts::default(),
-            sampling,
+            sampling: Sampling::new(settings.sample_seed),
             forgets: false,
             before: Counts::default(),
             connections: 0,
@@ -83,15 +79,15 @@ impl Ledger {
             stepped_at: 0,
             ports: Ports::default(),
             held_bytes: 0,
-            budget,
+            budget: Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting },
             not_understood: BTreeMap::new(),
             total: Counts::default(),
             buckets: Buckets::default(),
             period_routes: recorders(),
-            total_routes: recorders(),
+            total_routes: settings.sums_up.then(recorders),
             routes,
-            with_histograms,
-            exchanges: keep_exchanges.then(Vec::new),
+            with_histograms: settings.with_histograms,
+            exchanges: settings.keep_exchanges.then(Vec::new),
         }
     }
 
@@ -203,11 +199,12 @@ impl Ledger {
     fn close_period(&mut self) {
         self.weigh();
         if self.before.exchanges > 0 {
-            for (period, total) in self.period_routes.iter_mut().zip(&mut self.total_routes) {
-                if let Some(period) = period {
-                    total.get_or_insert_with(|| Box::new(RouteRecorder::new())).add(period);
-                    period.clear();
+            for (route, period) in self.period_routes.iter_mut().enumerate() {
+                let Some(period) = period else { continue };
+                if let Some(total) = &mut self.total_routes {
+                    total[route].get_or_insert_with(|| Box::new(RouteRecorder::new())).add(period);
                 }
+                period.clear();
             }
         }
         self.buckets = Buckets::default();
@@ -217,7 +214,8 @@ impl Ledger {
     /// The figures since the start; closes the period.
     pub fn summary(&mut self) -> Summary {
         self.close_period();
-        let (last_byte_ms, details) = self.total_of(&self.total_routes);
+        let (last_byte_ms, details) =
+            self.total_routes.as_deref().map_or_else(|| self.empty(), |total| self.total_of(total));
         Summary {
             counts: self.total,
             not_understood_kinds: self.not_understood.iter().map(|(kind, count)| (kind.to_string(), *count)).collect(),
@@ -286,7 +284,13 @@ mod tests {
 
     fn ledger(routes: &[&str]) -> Ledger {
         let routes = routes.iter().map(|text| text.parse().expect("a route")).collect();
-        Ledger::new(Budget { most_bytes: 10, most_waiting: 1 }, Sampling::new(0), false, routes, true)
+        Ledger::new(&TrackerSettings {
+            most_held_bytes: 10,
+            most_waiting: 1,
+            routes,
+            with_histograms: true,
+            ..TrackerSettings::default()
+        })
     }
 
     fn exchange(status: u16, last_byte_ns: Option<u64>) -> Exchange {

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             let settings = LiveSettings {
                 interface: interface.clone(),
                 ports: options.ports.iter().map(|port| port.number).collect(),
+                servers: Vec::new(),
                 snap_length: *snap_length,
                 buffer_mib: *buffer_mib,
             };

@@ -1,7 +1,7 @@
 //! Records times and sizes: HDR histograms of three significant digits in nanoseconds, up to an hour.
 //!
-//! A period has some hundred exchanges and a histogram has 33,000 places, so the used places are listed. The cost of a
-//! period grows with its exchanges, not with the number of places.
+//! A period has some hundred exchanges and a histogram has 33,000 places, so only the used places are kept. Memory and
+//! time grow with the exchanges, not with the number of places, whose memory a thousand servers would not have.
 
 use hdrhistogram::Histogram;
 
@@ -9,19 +9,21 @@ use crate::figures::{Exchange, Sizes, StatusClass, StatusClasses, Times};
 
 /// Response times; mean and maximum are exact.
 pub struct Recorder {
-    /// The number of times in each place of the histogram.
-    counts: Vec<u32>,
-    /// The places whose count is not zero, in any order.
-    used: Vec<u16>,
+    /// Places and the number of times in each, in any order; a place may stand here several times.
+    counts: Vec<(u16, u32)>,
+    /// Entries of `counts` from which on those of one place are put together.
+    most: usize,
     sum_ns: u128,
     max_ns: u64,
 }
 
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
+/// Entries that a recorder may have before places are put together.
+const MOST_ENTRIES: usize = 1_024;
+
 /// Places of an octave: three significant digits.
 const OCTAVE_BITS: u32 = 10;
-const PLACES: usize = place(LONGEST_NS) as usize + 1;
 
 /// The place of a time in an HdrHistogram: one place for each nanosecond up to 2,047, then 1,024 places for each
 /// octave.
@@ -39,40 +41,46 @@ fn longest_of(place: u16) -> u64 {
 
 impl Recorder {
     pub fn new() -> Self {
-        Self { counts: vec![0; PLACES], used: Vec::new(), sum_ns: 0, max_ns: 0 }
+        Self { counts: Vec::new(), most: MOST_ENTRIES, sum_ns: 0, max_ns: 0 }
     }
 
     /// Records a time that stands for `weight` exchanges.
     pub fn record(&mut self, ns: u64, weight: u32) {
-        self.count(place(ns.min(LONGEST_NS)), weight);
+        self.count([(place(ns.min(LONGEST_NS)), weight)]);
         self.sum_ns += u128::from(ns) * u128::from(weight);
         self.max_ns = self.max_ns.max(ns);
     }
 
-    fn count(&mut self, place: u16, times: u32) {
-        let count = &mut self.counts[usize::from(place)];
-        if *count == 0 && times > 0 {
-            self.used.push(place);
+    fn count(&mut self, more: impl IntoIterator<Item = (u16, u32)>) {
+        self.counts.extend(more);
+        if self.counts.len() < self.most {
+            return;
         }
-        *count = count.saturating_add(times);
+        self.counts.sort_unstable();
+        self.counts.dedup_by(|next, kept| {
+            let is_same = next.0 == kept.0;
+            kept.1 = kept.1.saturating_add(if is_same { next.1 } else { 0 });
+            is_same
+        });
+        self.most = MOST_ENTRIES.max(2 * self.counts.len());
     }
 
     pub fn add(&mut self, more: &Self) {
-        more.each().for_each(|(place, times)| self.count(place, times));
+        self.count(more.each());
         self.sum_ns += more.sum_ns;
         self.max_ns = self.max_ns.max(more.max_ns);
     }
 
     pub fn clear(&mut self) {
-        for place in self.used.drain(..) {
-            self.counts[usize::from(place)] = 0;
-        }
+        self.counts.clear();
+        self.counts.shrink_to(MOST_ENTRIES);
+        self.most = MOST_ENTRIES;
         self.sum_ns = 0;
         self.max_ns = 0;
     }
 
     fn each(&self) -> impl Iterator<Item = (u16, u32)> {
-        self.used.iter().map(|place| (*place, self.counts[usize::from(*place)]))
+        self.counts.iter().copied()
     }
 
     pub fn times(&self) -> Times {

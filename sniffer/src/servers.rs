@@ -28,13 +28,16 @@ impl Servers {
         let shared = servers.len().max(1);
         let of_server = |server: &SocketAddr| TrackerSettings {
             ports: vec![server.port()],
+            sums_up: false,
             most_connections: settings.most_connections.min(MOST_CONNECTIONS),
             most_waiting: settings.most_waiting.min(MOST_CONNECTIONS),
             most_held_bytes: (settings.most_held_bytes / shared).max(LEAST_HELD_BYTES),
             ..settings.clone()
         };
         let trackers = servers.iter().map(|server| (*server, Tracker::new(of_server(server)))).collect();
-        let places = servers.iter().enumerate().map(|(place, server)| ((server.ip(), server.port()), place)).collect();
+        // An IPv4 address in the form of IPv6 is IPv4 on the wire.
+        let ends = servers.iter().map(|server| (server.ip().to_canonical(), server.port()));
+        let places = ends.zip(0..).collect();
         Servers { trackers, places }
     }
 

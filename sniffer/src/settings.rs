@@ -18,6 +18,9 @@ pub struct TrackerSettings {
     pub times_upgraded: bool,
     /// Give histograms with periods and the summary, to `merge` them.
     pub with_histograms: bool,
+    /// Keep the figures since the start, for `Tracker::summary` and `Tracker::finish`. Without them the times and sizes of
+    /// a summary are missing.
+    pub sums_up: bool,
     /// Most connections that are followed at a time; closed and idle ones make room for others.
     pub most_connections: usize,
     /// Most requests that wait for their response at a time, on all connections. Beyond that a connection keeps only
@@ -56,6 +59,7 @@ impl Default for TrackerSettings {
             routes: Vec::new(),
             times_upgraded: false,
             with_histograms: false,
+            sums_up: true,
             most_connections: 32_768,
             most_waiting: 131_072,
             most_held_bytes: 8 << 20,

@@ -8,12 +8,10 @@ use hashbrown::HashMap;
 use crate::closed::Closed;
 use crate::figures::{Exchange, Period, Summary};
 use crate::key::Key;
-use crate::ledger::{Budget, Ledger};
+use crate::ledger::Ledger;
 use crate::link::Skip;
 use crate::piece::Side;
 use crate::protocol::Protocol;
-use crate::routes::MOST_ROUTES;
-use crate::sampling::Sampling;
 use crate::segment::{Packet, Segment};
 use crate::settings::TrackerSettings;
 use crate::spread::{Booked, Spread};
@@ -82,15 +80,7 @@ impl Tracker {
         for port in &settings.ports {
             ports[usize::from(port >> 6)] |= 1 << (port & 63);
         }
-        let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
-        let routes = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
-        let ledger = Ledger::new(
-            budget,
-            Sampling::new(settings.sample_seed),
-            settings.keep_exchanges,
-            routes,
-            settings.with_histograms,
-        );
+        let ledger = Ledger::new(&settings);
         // Unused capacity costs no memory, and growing later would cost the time to move all connections.
         let slots = Vec::with_capacity(settings.most_connections.min(1 << 16));
         Tracker {

@@ -84,7 +84,7 @@ impl Wire {
             Err((Reason::new(AbsenceCause::NoInterface, why), u64::MAX))
         } else {
             let watched = TrackerSettings::watching(&self.settings.ports, &self.settings.routes);
-            let tracker = TrackerSettings { sample_seed: fastrand::u64(..), ..watched };
+            let tracker = TrackerSettings { sample_seed: fastrand::u64(..), sums_up: false, ..watched };
             let live = LiveSettings {
                 interface: self.settings.interface.clone(),
                 ports: tracker.ports.clone(),

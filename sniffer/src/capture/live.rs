@@ -3,12 +3,13 @@
 //! The ring is TPACKET_V3 (immediate mode would choose the slower V2), whose read timeout does not fire while nothing
 //! comes in: so reading never blocks, and the caller polls the descriptor and keeps its own clock.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pcap::{Active, Capture, Precision};
 
-use super::filter::{attach, filters};
+use super::filter::{attach, filters, of_ports, of_servers};
 use super::{CaptureError, time_ns};
 use crate::link::{COOKED, LINK_TYPES, Unread};
 use crate::segment::Packet;
@@ -22,6 +23,9 @@ pub struct LiveSettings {
     pub interface: String,
     /// TCP ports of the servers.
     pub ports: Vec<u16>,
+    /// Only the connections to these servers, on whatever `ports`, and of their segments only those with bytes and those
+    /// that open or end a connection; empty: all on the ports.
+    pub servers: Vec<SocketAddr>,
     /// Bytes kept of each packet. The default keeps all bytes, also of the segments of up to 64 KiB that network cards
     /// and the kernel join; a packet takes no more of the ring than it needs. A smaller value costs exactness: when the
     /// sizes of a chunked body or the heads of a pipeline are cut off, the connection is followed again from the next
@@ -35,7 +39,7 @@ pub struct LiveSettings {
 
 impl Default for LiveSettings {
     fn default() -> Self {
-        Self { interface: String::new(), ports: vec![80], snap_length: 262_144, buffer_mib: 8 }
+        Self { interface: String::new(), ports: vec![80], servers: Vec::new(), snap_length: 262_144, buffer_mib: 8 }
     }
 }
 
@@ -49,7 +53,8 @@ const MOST_PACKETS: usize = 1 << 18;
 /// An open capture. Its descriptor becomes readable when there are packets.
 pub struct Live {
     capture: Capture<Active>,
-    ports: Vec<u16>,
+    /// The wanted segments, in the language of libpcap's filters.
+    wanted: String,
     link_type: i32,
     frame: u64,
     drops: Drops,
@@ -75,7 +80,7 @@ impl Live {
     pub fn open(settings: &LiveSettings) -> Result<Live, CaptureError> {
         let name = settings.interface.as_str();
         let error = |error: pcap::Error| explain(name, &error.to_string());
-        if settings.ports.is_empty() {
+        if settings.ports.is_empty() && settings.servers.is_empty() {
             return Err(CaptureError::Broken(format!("{name}: no port to watch")));
         }
         let megabytes = settings.buffer_mib.clamp(1, 1024) as i32;
@@ -95,9 +100,11 @@ impl Live {
             let reason = format!("{} is not read", Unread::LinkType(link_type));
             return Err(CaptureError::NotOpened { interface: name.to_owned(), reason });
         }
-        let [with_vlans, plain] = filters(&settings.ports, None);
+        let is_of_ports = settings.servers.is_empty();
+        let wanted = if is_of_ports { of_ports(&settings.ports) } else { of_servers(&settings.servers) };
+        let [with_vlans, plain] = filters(&wanted);
         capture.filter(&with_vlans, true).or_else(|_| capture.filter(&plain, true)).map_err(error)?;
-        Ok(Live { capture, ports: settings.ports.clone(), link_type, frame: 0, drops: Drops::default() })
+        Ok(Live { capture, wanted, link_type, frame: 0, drops: Drops::default() })
     }
 
     /// From now on the kernel hands over, and the tracker takes, only this share of the connections.
@@ -119,7 +126,8 @@ impl Live {
 
     fn set_filter(&mut self, hash: &ConnectionHash, share: Share) -> Result<(), CaptureError> {
         let broken = |error: pcap::Error| CaptureError::Broken(format!("filter for {share} of connections: {error}"));
-        let [with_vlans, plain] = filters(&self.ports, hash.filter(share));
+        let sample = hash.filter(share).map_or(String::new(), |sample| format!(" and {sample}"));
+        let [with_vlans, plain] = filters(&format!("{}{sample}", self.wanted));
         if COOKED.contains(&self.link_type) {
             return self
                 .capture
