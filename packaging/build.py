@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import components
@@ -32,7 +33,8 @@ PACKAGING = ROOT / "packaging"
 BUILD = ROOT / ".build"
 PRESSED = ("-Zzstd", "-z12")
 """More takes minutes, and saves 2%."""
-PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
+SNIFFER = "slackwater-sniffer"
+PROGRAMS = ("slackwater-monitor", SNIFFER, "slackwater-wsengine")
 MAINTAINER = "Slackwater <slackwater@localhost>"
 
 
@@ -112,18 +114,26 @@ def is_cross(architecture: str) -> bool:
     return architecture != own_architecture()
 
 
+def stage_program(name: str, folder: Path, architecture: str) -> None:
+    """One of the Rust programs, without the library path that it has in a checkout."""
+    place = folder / name
+    if is_cross(architecture):  # built without a library path
+        install(setup_arm64.programs() / name, place, 0o755)
+        output(setup_arm64.STRIP, "--strip-unneeded", place)
+    else:
+        install(ROOT / "target/release" / name, place, 0o755)
+        output("chrpath", "-d", place)
+        output("strip", "--strip-unneeded", place)
+
+
+def rust_components(names: Sequence[str], architecture: str) -> list[components.Component]:
+    return components.rust(names, setup_arm64.TARGET if is_cross(architecture) else "")
+
+
 def stage_node(stage: Path, program_version: str, epoch_s: int, architecture: str) -> None:
-    """The Rust programs, without the library path that they have in a checkout. What they say of themselves is asked of
-    those that run here."""
+    """The Rust programs. What they say of themselves is asked of those that run here."""
     for name in PROGRAMS:
-        place = stage / "usr/bin" / name
-        if is_cross(architecture):  # built without a library path
-            install(setup_arm64.programs() / name, place, 0o755)
-            output(setup_arm64.STRIP, "--strip-unneeded", place)
-        else:
-            install(ROOT / "target/release" / name, place, 0o755)
-            output("chrpath", "-d", place)
-            output("strip", "--strip-unneeded", place)
+        stage_program(name, stage / "usr/bin", architecture)
         help_of = manual.read(str(ROOT / "target/release" / name))
         write_gz(stage / f"usr/share/man/man1/{name}.1.gz", manual.man_page(help_of, program_version, epoch_s).encode())
         write(stage / "usr/share/bash-completion/completions" / name, manual.bash_completion(help_of))
@@ -139,7 +149,8 @@ def stage_python(place: Path) -> None:
 
 
 def stage_controller(stage: Path, program_version: str, epoch_s: int, system: System, architecture: str) -> None:
-    """Our Python code and its pinned packages as a virtual environment of the system's Python."""
+    """Our Python code and its pinned packages as a virtual environment of the system's Python, and the sniffer in it:
+    the node's package has one of its own, and both may be on a host."""
     shutil.copytree(environment.third_party(system, architecture), stage, symlinks=True, dirs_exist_ok=True)
     ours = Path(tempfile.mkdtemp(dir=stage.parent, prefix="ours."))
     stage_python(ours / environment.site(system))
@@ -155,8 +166,7 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int, system: Sy
         "#!/opt/slackwater/bin/python -I\nfrom slackwater.controller.cli.main import main\n\nmain()\n",
         0o755,
     )
-    drop_in = "balancer-view.conf"
-    install(PACKAGING / "controller" / drop_in, stage / "usr/share/slackwater-controller" / drop_in)
+    stage_program(SNIFFER, home / "bin", architecture)
     help_of = manual.read(str(BUILD / "venv/bin/slackwater"))
     write_gz(stage / "usr/share/man/man1/slackwater.1.gz", manual.man_page(help_of, program_version, epoch_s).encode())
     for shell, place in {
@@ -193,11 +203,12 @@ def build(name: str, revision: str, out: Path, epoch_s: int, system: System, arc
         stage.mkdir()
         if is_node:
             stage_node(stage, program_version, epoch_s, architecture)
-            carried = components.rust(PROGRAMS, setup_arm64.TARGET if is_cross(architecture) else "")
+            carried = rust_components(PROGRAMS, architecture)
         else:
             stage_controller(stage, program_version, epoch_s, system, architecture)
             site = environment.third_party(system, architecture) / environment.site(system)
             carried = components.python(site, LOCK, environment.wheels(system, architecture))
+            carried += rust_components([SNIFFER], architecture)
         units(stage, folder, name)
         apparmor(stage, folder)
         documents(stage, name, epoch_s, full_version, releases)
@@ -239,7 +250,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     architecture = asked.architecture or own_architecture()
-    if is_cross(architecture) and asked.only != "slackwater-controller":
+    if is_cross(architecture):
         if architecture != "arm64":
             parser.error(f"--architecture {architecture}: expected arm64, or this machine's; others are not built here")
         if not setup_arm64.programs_present():

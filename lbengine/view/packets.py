@@ -11,9 +11,13 @@ import contextlib
 import ipaddress
 import json
 import logging
+import os
+import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -30,6 +34,9 @@ FIND_WITHIN_S = 5.0
 DIRECT = "its answers do not pass the balancer (direct routing or a tunnel), so their times are not seen there"
 NO_SNIFFER = "no sniffer is set"
 NO_IP = "`ip route get` cannot be asked"
+KEPT_S = 10.0
+"""A server that is not shown any more is watched for so long: it may be there again, and each change of the servers
+starts the programs anew."""
 HEARD_WITHIN_LOOKS = 5
 """After so many periods without a line the program counts as silent."""
 
@@ -164,21 +171,24 @@ class Packets:
     """A program for each place; `watch` follows the servers as they come, go and change their addresses."""
 
     def __init__(self, program: str, every_s: float) -> None:
-        self._program, self._every_s = program, every_s
+        self._program, self._every_s = program_path(program) or program, every_s
         self.looked = asyncio.Event()
         """A sniffer has ended a look."""
         self._sniffers: dict[Place, Sniffer] = {}
         self._watched: dict[str, Protocol] = {}
+        self._wanted: dict[str, tuple[Protocol, float]] = {}
+        """Address -> its protocol, and when it was wanted last."""
         self._unreached: dict[str, str] = {}
         """Server -> why no interface is known."""
 
     async def watch(self, servers: Iterable[Server]) -> None:
-        """Watches these servers, as far as they have an address, and no others."""
-        wanted: dict[str, Protocol] = {
-            server.address: "unknown" if server.is_encrypted else "http1"
-            for server in servers
-            if server.address and server.answers_pass
-        }
+        """Watches these servers, as far as they have an address, and those that were wanted lately."""
+        now_s = time.monotonic()
+        for server in servers:
+            if server.address and server.answers_pass:
+                self._wanted[server.address] = "unknown" if server.is_encrypted else "http1", now_s
+        self._wanted = {address: wish for address, wish in self._wanted.items() if now_s - wish[1] < KEPT_S}
+        wanted = {address: protocol for address, (protocol, _) in self._wanted.items()}
         if wanted == self._watched:
             return
         self._watched = wanted
@@ -227,7 +237,12 @@ class Packets:
         for sniffer in self._sniffers.values():
             await sniffer.close()
         self._sniffers.clear()
-        self._watched = {}
+        self._watched, self._wanted = {}, {}
+
+
+def program_path(program: str) -> str | None:
+    """The path of a program's name: beside this Python, where our package has it, or on the PATH. None: in neither."""
+    return shutil.which(program, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}")
 
 
 async def interfaces_to(servers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -243,10 +258,15 @@ async def interfaces_to(servers: Collection[str]) -> tuple[dict[str, str], dict[
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        asked = "".join(f"route get {host}\n" for host in questions).encode()
+    except OSError as error:
+        return {}, dict.fromkeys(hosts, f"{NO_IP}: {error}")
+    asked = "".join(f"route get {host}\n" for host in questions).encode()
+    try:
         answer, _ = await asyncio.wait_for(process.communicate(asked), FIND_WITHIN_S)
-    except (OSError, TimeoutError) as error:
-        return {}, dict.fromkeys(hosts, f"{NO_IP}: {error or 'no answer'}")
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return {}, dict.fromkeys(hosts, f"{NO_IP}: no answer")
     routes = _routes_in(answer.decode("utf-8", "replace").splitlines())
     found = {server: routes[host] for server, host in hosts.items() if host in routes}
     return found, {server: f"no route to {host}" for server, host in hosts.items() if server not in found}

@@ -1,6 +1,7 @@
 """The part that looks at servers from the balancer: a Sample for each server and look, where the node has no monitor.
 
-Its Samples go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here.
+Its Samples go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Of
+several controllers of a pool one speaks: two would seem to be a machine that restarts with each Sample.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ LISTENS_S = 3.0
 """Before the first Sample: a monitor sends one each second, also while nothing happens."""
 MONITOR_GONE_AFTER_S = 60.0
 """A node whose monitor was silent for so long has none."""
+IDLE_S = 5.0
+"""From one look to the next while every server has a monitor."""
 MOST_CORE_SHARE = 0.05
 """Of a core, for reading the balancer; looks at a pool of very many servers come less often for that."""
 Publish = Callable[[Sample], Awaitable[None]]
@@ -74,14 +77,18 @@ class PoolView:
         self._agreement = Agreement()
         self._monitors: dict[str, float] = {}
         """Node -> time when its monitor was heard last."""
+        self._boot_id = kernel_id()
+        self._another_speaks_until_s = 0.0
         self._seq: dict[str, int] = {}
         self._complaint = ""
         self._dice = random.Random()
 
     def hear(self, sample: Sample) -> None:
-        """Notes which nodes have a monitor."""
+        """Notes which nodes have a monitor, and whether another host speaks of those that have none."""
         if sample.source == "monitor":
             self._monitors[sample.node] = time.monotonic()
+        elif sample.boot_id < self._boot_id:
+            self._another_speaks_until_s = time.monotonic() + (sample.next_within_s or LISTENS_S)
 
     async def run(self, stop: asyncio.Event, beat: Callable[[], None] = lambda: None) -> None:
         """Looks until `stop`; calls `beat` after each look."""
@@ -89,7 +96,7 @@ class PoolView:
         try:
             while not stop.is_set():
                 for sample in await self._look():
-                    if time.monotonic() >= speaks_from_s:
+                    if time.monotonic() >= max(speaks_from_s, self._another_speaks_until_s):
                         await self._publish(sample)
                 beat()
                 await self._pause(stop)
@@ -128,9 +135,11 @@ class PoolView:
             self._complaint = ""
         self._counters = self._counters.after(time.monotonic(), snapshot)
         servers = [server for server in snapshot.servers if self._is_due(server)]
+        if not servers:
+            self._least_pause_s = max(self._least_pause_s, IDLE_S)
         times = await self._times(servers)
         time_unix_s = time.time()
-        origin = Origin(self.pool.name, kernel_id(), 3 * (self._look_s + self._least_pause_s))
+        origin = Origin(self.pool.name, self._boot_id, 3 * (self._look_s + self._least_pause_s))
         samples = []
         for server in servers:
             if (counted := self._counters.counted.get(server.name)) is None:

@@ -6,11 +6,13 @@ import contextlib
 import grp
 import os
 import pwd
+import subprocess
 from pathlib import Path
 
-from slackwater.core.files import SERVICE_USER, FileUser, bytes_of, in_hands_of
+from slackwater.core.files import SERVICE_USER, FileUser, bytes_of, in_hands_of, replacing
 
 SYSTEMD, DROP_INS = Path("/etc/systemd/system"), "slackwater-controller.service.d"
+RUNNING_SYSTEMD = Path("/run/systemd/system")
 
 
 def groups_of_unit(systemd: Path = SYSTEMD) -> set[str]:
@@ -24,6 +26,18 @@ def groups_of_unit(systemd: Path = SYSTEMD) -> set[str]:
                 if key.strip() == "SupplementaryGroups":
                     found = found | set(value.split()) if value.strip() else set()
     return found
+
+
+def give_group(group: str, systemd: Path = SYSTEMD) -> Path:
+    """Gives the controller's unit a group by a drop-in, which is returned; systemd reads it at once. Raises OSError."""
+    file = systemd / DROP_INS / "haproxy-socket.conf"
+    text = f"# Written by `slackwater init`, for HAProxy's socket.\n[Service]\nSupplementaryGroups={group}\n"
+    with replacing(file) as draft:
+        draft.write_text(text, encoding="utf-8")
+        draft.chmod(0o644)
+    if RUNNING_SYSTEMD.is_dir():
+        subprocess.run(["systemctl", "daemon-reload"], check=False, capture_output=True)
+    return file
 
 
 def become_owner_of(folder: Path) -> str:

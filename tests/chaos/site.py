@@ -69,6 +69,9 @@ mode = "act"
 [bus]
 {bus}
 
+[balancer_view]
+mode = "off"
+
 [web]
 listen = "{web}"
 

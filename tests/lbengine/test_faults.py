@@ -34,6 +34,7 @@ from tests.support.real_haproxy import (
     until,
     web_servers,
 )
+from tests.support.relayed_socket import relayed
 
 HOSTS = ("host1", "host2", "host3")
 SETTINGS = LbengineSettings(socket_timeout_s=20.0)
@@ -217,59 +218,24 @@ def test_an_admin_socket_that_is_full_is_tried_again(site: DrivenHAProxy) -> Non
     until(lowered, "the weight is lowered")
 
 
-class CutOff:
-    """Leads a Unix socket to another one and hangs up after so many bytes of the answer."""
-
-    def __init__(self, path: Path, to: str) -> None:
-        self.most: int | None = None
-        self._to = to
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen(8)
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError), connection, socket.socket(socket.AF_UNIX) as inner:
-                inner.connect(self._to)
-                inner.sendall(connection.recv(65536))
-                answer = b""
-                while chunk := inner.recv(65536):
-                    answer += chunk
-                connection.sendall(answer if self.most is None else answer[: self.most])
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5.0)
-
-
 @needs_haproxy
 @oldest_and_newest_too
 def test_a_reply_that_is_cut_off_anywhere_ends_with_the_wanted_weights_and_blames_nobody(site: DrivenHAProxy) -> None:
     path = site.balancer.folder / "cut.sock"
-    proxy = CutOff(path, site.balancer.socket)
-    try:
+    with relayed(path, site.balancer.socket) as relay:
         engine = site.engine(balancer=HAProxy(str(path), "web", 20.0))
         site.cycle(engine)
         for most in (0, 1, 2, 40, 200, 900):
             site.now_s += 60.0  # else the rate limit would hold the weight after six episodes in a minute
-            proxy.most = most
+            relay.answer = lambda answer, most=most: answer[:most]  # type: ignore[misc]
             with contextlib.suppress(BalancerError):
                 site.cycle(engine, "interference")
-            proxy.most = None
+            relay.answer = lambda answer: answer
             site.cycle(engine, "interference")
             assert site.weights() == [0, 100, 100]
             for _ in range(20):
                 site.cycle(engine)
             assert site.weights() == [100, 100, 100]
-    finally:
-        proxy.close()
     assert {made.by for made in site.journal.changes("web")} == {"lbengine"}
 
 

@@ -15,11 +15,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slackwater.controller.cli.main import cli
-from slackwater.controller.haproxy_init.first_settings import Wishes, choose, lines_for, settings_text
+from slackwater.controller.haproxy_init.first_settings import choose, lines_for, settings_text
 from slackwater.core.bus import nats_server
-from slackwater.core.config import load, parse
+from slackwater.core.config import is_loopback, load, parse
+from slackwater.core.service_user import give_group
 from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, StatsSocket, SurveyError, read_configuration
-from slackwater.lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey, access_of, find_socket
+from slackwater.lbengine.backends.haproxy.survey import (
+    Access,
+    FoundBackend,
+    FoundServer,
+    Survey,
+    access_of,
+    find_socket,
+)
 from tests.support.certificates import certificates
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
@@ -37,6 +45,9 @@ class Here:
     def init(self, *arguments: str) -> Result:
         words = ["init", "--config", str(self.config), "--state-dir", str(self.state), *arguments]
         return CliRunner().invoke(cli, words)
+
+    def monitors(self, *arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["monitors", "--config", str(self.config), *arguments])
 
     def refusal(self, *arguments: str) -> str:
         done = self.init(*arguments)
@@ -65,17 +76,30 @@ def mixed() -> Iterator[RealHAProxy]:
             yield running
 
 
-def test_it_writes_settings_that_are_accepted_and_lets_the_nodes_log_in(here: Here, balancer: RealHAProxy) -> None:
+def test_it_writes_settings_that_are_accepted_and_opens_nothing(here: Here, balancer: RealHAProxy) -> None:
     done = here.init("--haproxy-cfg", str(balancer.folder / "haproxy.cfg"))
     assert done.exit_code == 0, done.output
     settings = load(here.config)
     (pool,) = settings.pool
     assert (pool.name, pool.mode, pool.driven) == ("web", "observe", {"backend": "web", "socket": balancer.socket})
     assert stat.S_IMODE(here.config.stat().st_mode) in (0o600, 0o640)
+    assert f"admin socket {balancer.socket} (from {balancer.folder}/haproxy.cfg:2)" in done.output
+    assert settings.balancer_view.mode == "on"
+    assert is_loopback(settings.bus.listen)
+    assert [path.name for path in here.config.parent.iterdir()] == ["controller.toml"]
+    assert not here.state.exists(), "no user, certificate or password is made for nodes"
+
+
+def test_monitors_are_the_second_step_and_let_the_nodes_log_in(here: Here, balancer: RealHAProxy) -> None:
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    before = here.config.read_text()
+    done = here.monitors()
+    assert done.exit_code == 0, done.output
+    assert here.config.read_text() == before, "all servers are on this machine"
+    settings = load(here.config)
     assert [(node.pool, node.name) for node in nats_server.nodes_of(settings)] == [
         ("web", name) for name in ("host1", "host2", "host3")
     ]
-    assert f"admin socket {balancer.socket} (from {balancer.folder}/haproxy.cfg:2)" in done.output
     password = settings.bus_folder / "passwords" / "host1.password"
     assert password.exists()
     assert "  ssh root@127.0.0.1 'install -D -m 640 -g slackwater-node /dev/stdin" in done.output
@@ -92,6 +116,24 @@ def test_it_writes_settings_that_are_accepted_and_lets_the_nodes_log_in(here: He
     assert done_there.stdout == f"{file}: fine (node host1, pool web)\n", done_there.stderr
 
 
+def test_monitors_change_nothing_of_what_a_person_has_set(here: Here, balancer: RealHAProxy) -> None:
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    mine = here.config.read_text().replace('mode = "observe"', 'mode = "act"') + "target_p95_ms = 40.0\n"
+    here.config.write_text(mine)
+    listen = ("--listen", "192.0.2.1:14222")
+    assert here.monitors(*listen, "--dry-run").exit_code == 0
+    assert here.config.read_text() == mine
+    assert not here.state.exists()
+    assert here.monitors(*listen).exit_code == 0
+    assert here.config.read_text().startswith(mine)
+    settings = load(here.config)
+    assert (settings.bus.listen, settings.pool[0].mode, settings.pool[0].target_p95_ms) == (listen[1], "act", 40.0)
+    assert here.monitors().exit_code == 0, "it listens where they reach it"
+    other = here.monitors("--listen", "192.0.2.2:14222")
+    assert other.exit_code == 1
+    assert 'its section [bus] says otherwise: write this there, and run it again: listen = "192.0.2.2' in other.output
+
+
 def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) -> None:
     here.config.parent.mkdir()
     here.config.write_text("mine")
@@ -99,8 +141,10 @@ def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) ->
     assert said == f"{here.config} is there already; --force replaces it, --dry-run shows what would be written"
     assert here.config.read_text() == "mine"
     assert here.init("--socket", balancer.socket, "--force").exit_code == 0
+    assert here.monitors().exit_code == 0
     passwords = {path.name: path.read_text() for path in (here.state / "bus" / "passwords").iterdir()}
     assert here.init("--socket", balancer.socket, "--force").exit_code == 0
+    assert here.monitors().exit_code == 0
     assert {path.name: path.read_text() for path in (here.state / "bus" / "passwords").iterdir()} == passwords
     assert [path.name for path in here.config.parent.iterdir()] == ["controller.toml"]
 
@@ -111,7 +155,7 @@ def test_a_dry_run_writes_nothing(here: Here, balancer: RealHAProxy) -> None:
     found = json.loads(done.stdout)
     assert not found["written"]
     assert parse(found["text"], "f.toml").pool[0].name == "web"
-    assert [len(node["commands"]) for node in found["nodes"]] == [2, 2, 2]
+    assert [node["name"] for node in found["pools"][0]["nodes"]] == ["host1", "host2", "host3"]
     assert found["haproxy"]["backends"][0]["servers"][0]["weight"] == 100
     assert not here.state.exists()
     assert not here.config.exists()
@@ -136,6 +180,7 @@ def test_each_backend_is_told_what_it_lacks(here: Here, mixed: RealHAProxy) -> N
     assert "the weights of host1, host2, host3 are too small for fine steps" in done.output
     assert "empty" not in done.output
     # Two backends here have servers of the same names: each machine's monitor has a name of its own.
+    assert here.monitors().exit_code == 0
     names = {node.name for node in nats_server.nodes_of(load(here.config))}
     assert len(names) == 6
     assert {"host1", "coarse-host1"} <= names or {"host1", "web-host1"} <= names
@@ -154,20 +199,24 @@ def test_nothing_is_written_when_nothing_can_be_driven(here: Here, mixed: RealHA
         (str(here.state), "no such socket"),
     ):
         assert expected in here.refusal("--socket", path)
-    listen = ("--listen", "192.0.2.1:14222")
-    said = here.refusal("--socket", mixed.socket, *listen, "--tls-ca", __file__)
-    assert "`tls_ca` demands TLS" in said, "a certificate is made where none of its files is named"
-    said = here.refusal("--socket", mixed.socket, "--listen", "0.0.0.0:14222")
-    assert said == "0.0.0.0 is no address that a certificate can be for; name the one that the others reach"
     assert not here.config.exists()
 
 
 def test_a_bus_that_others_reach(here: Here, balancer: RealHAProxy, tmp_path: Path) -> None:
     certificates(tmp_path)
     authority = tmp_path / "ca.pem"
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    for refused, expected in (
+        (("192.0.2.1:14222", "--tls-ca", __file__), "`tls_ca` demands TLS"),
+        (("0.0.0.0:14222",), "0.0.0.0 is no address that a certificate can be for; name the one that the others reach"),
+    ):
+        done = here.monitors("--listen", *refused)
+        assert done.exit_code == 1
+        assert expected in done.output, "a certificate is made where none of its files is named"
+        assert not here.state.exists()
     tls = ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]
     tls += ["--tls-ca", str(authority)]
-    done = here.init("--socket", balancer.socket, "--listen", "127.0.0.1:14222", *tls)
+    done = here.monitors("--listen", "127.0.0.1:14222", *tls)
     assert done.exit_code == 0, done.output
     assert load(here.config).bus.address == "tls://127.0.0.1:14222"
     assert f"< {authority}" in done.output
@@ -189,11 +238,13 @@ def test_the_socket_of_the_configuration_comes_first(tmp_path: Path) -> None:
     assert find_socket("", found) == ("/a", f"from {tmp_path}/haproxy.cfg:3")
     assert find_socket("/b", found) == ("/b", "as given")
     usual = tmp_path / "admin.sock"
-    with pytest.raises(SurveyError, match=r"add `stats socket /run/haproxy/admin\.sock mode 660 level admin`"):
+    with pytest.raises(SurveyError, match=r"add the line `stats socket /run/haproxy/admin\.sock mode 660"):
         find_socket("", SiteConfiguration(), [str(usual)])
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(usual))
         assert find_socket("", SiteConfiguration(), [str(usual)]) == (str(usual), "at a usual place")
+    with pytest.raises(SurveyError, match=rf"to the section `global` \({tmp_path}/haproxy.cfg:2\) and restart HAProxy"):
+        find_socket("", cfg(tmp_path, "\nglobal\n"), [str(tmp_path / "none")])
     with pytest.raises(SurveyError, match=r"haproxy.cfg:2: `stats socket /a` has level operator; add `level admin`"):
         find_socket("", cfg(tmp_path, "global\n  stats socket /a mode 660\nbackend stats\n"))
     with pytest.raises(SurveyError, match="cannot be read: No such file"):
@@ -207,21 +258,31 @@ def test_access_for_the_controllers_user_names_what_is_missing(tmp_path: Path) -
     configuration = SiteConfiguration([StatsSocket(str(path), "admin", "haproxy.cfg:3")])
     path.touch()
     path.chmod(0o600)
-    (said,) = access_of(str(path), configuration, "nobody")
+    access = access_of(str(path), configuration, "nobody")
+    (said,) = access.lacks()
     assert "add `mode 660 group haproxy` to haproxy.cfg:3" in said
+    assert "SupplementaryGroups=haproxy" in said
+    (said,) = access.lacks(is_given=True)
+    assert "SupplementaryGroups" not in said
     path.chmod(0o660)
     os.chown(path, 0, 1)
-    (said,) = access_of(str(path), configuration, "nobody")
+    lacking = access_of(str(path), configuration, "nobody")
+    (said,) = lacking.lacks()
     assert "SupplementaryGroups=daemon" in said
+    assert lacking.lacks(is_given=True) == []
     drop_ins = tmp_path / "slackwater-controller.service.d"
     drop_ins.mkdir()
     (drop_ins / "override.conf").write_text("[Service]\nSupplementaryGroups=daemon audio\n")
-    assert access_of(str(path), configuration, "nobody", tmp_path) == []
+    assert access_of(str(path), configuration, "nobody", tmp_path) == Access()
     (drop_ins / "z.conf").write_text("[Service]\nSupplementaryGroups=\n")
-    assert access_of(str(path), configuration, "nobody", tmp_path) == [said]
+    assert access_of(str(path), configuration, "nobody", tmp_path) == lacking
+    assert give_group("daemon", tmp_path).read_text().endswith("[Service]\nSupplementaryGroups=daemon\n")
+    (drop_ins / "z.conf").unlink()
+    (drop_ins / "override.conf").unlink()
+    assert access_of(str(path), configuration, "nobody", tmp_path) == Access()
     os.chown(path, 0, user.pw_gid)
-    assert access_of(str(path), configuration, "nobody") == []
-    assert access_of(str(path), configuration, "no-such-user") == []
+    assert access_of(str(path), configuration, "nobody") == Access()
+    assert access_of(str(path), configuration, "no-such-user") == Access()
 
 
 def found(**backends: list[str]) -> Survey:
@@ -234,26 +295,26 @@ def found(**backends: list[str]) -> Survey:
             FoundBackend(name, "roundrobin", [FoundServer(f"web{n}", at, 100) for n, at in enumerate(all_at)], [], [])
             for name, all_at in backends.items()
         ],
-        [],
+        Access(),
     )
 
 
 def test_a_machine_is_in_one_pool() -> None:
     http, https = ["10.0.0.1:80", "10.0.0.2:80"], ["10.0.0.1:443", "10.0.0.2:443", "10.0.0.3:443"]
-    pools, left_out = choose(found(http=http, https=https), Wishes())
+    pools, left_out = choose(found(http=http, https=https))
     assert [pool.name for pool in pools] == ["https"]
     assert [one.backend for one in left_out] == ["http"]
     assert "are machines of pool `https` too" in left_out[0].why
-    pools, _ = choose(found(http=http, https=https), Wishes(backends=["http", "https"]))
+    pools, _ = choose(found(http=http, https=https), ["http", "https"])
     assert [pool.name for pool in pools] == ["http"]
 
 
 def test_machines_of_the_same_name_get_names_of_their_own() -> None:
     survey = found(a=["10.0.0.1:80", "10.0.0.2:80"], b=["10.0.1.1:8080", "10.0.1.2:8080"])
-    pools, left_out = choose(survey, Wishes())
+    pools, left_out = choose(survey)
     assert left_out == []
     assert [node.name for pool in pools for node in pool.nodes] == ["web0", "web1", "b-web0", "b-web1"]
-    settings = parse(settings_text(survey, pools, Wishes()), "f.toml")
+    settings = parse(settings_text(survey, pools), "f.toml")
     assert settings.pool[1].servers == {"web0": "b-web0", "web1": "b-web1"}
     lines = lines_for(pools[1].nodes[0], Path("/state/passwords"), "")
     assert lines[0].endswith("< /state/passwords/b-web0.password")

@@ -38,8 +38,9 @@ class Case:
         self.config = folder / "controller.toml"
         certificates(tls)
         self.words = ["--haproxy-cfg", str(folder / "haproxy.cfg"), "--config", str(self.config)]
-        self.words += ["--state-dir", str(folder / "state"), "--listen", "127.0.0.1:14222"]
-        self.words += ["--tls-cert", str(tls / "server.pem"), "--tls-key", str(tls / "server.key")]
+        self.bus = ["--listen", "127.0.0.1:14222"]
+        self.bus += ["--tls-cert", str(tls / "server.pem"), "--tls-key", str(tls / "server.key")]
+        self.state = ["--state-dir", str(folder / "state")]
 
     @contextmanager
     def running(self, program: str = "haproxy", *more: Path) -> Iterator[None]:
@@ -47,15 +48,21 @@ class Case:
             yield
 
     def init(self, *words: str) -> dict[str, Any]:
-        done = CliRunner().invoke(cli, ["init", *self.words, "--json", *words])
-        assert done.exit_code == 0, done.output
-        found = json.loads(done.stdout)
-        assert isinstance(found, dict)
-        return found
+        """Both steps: what `init` and `monitors` say to programs."""
+        said: dict[str, Any] = {}
+        for step in (["init", *self.state, *words], ["monitors", *self.bus]):
+            done = CliRunner().invoke(cli, [*step, *self.words, "--json"])
+            assert done.exit_code == 0, done.output
+            said |= json.loads(done.stdout)
+        return said
+
+    def text(self, *words: str) -> str:
+        """What `init` prints for people."""
+        return CliRunner().invoke(cli, ["init", *self.words, *self.state, *words]).output
 
     def said(self, *words: str) -> str:
         """One line that says why nothing was written."""
-        done = CliRunner().invoke(cli, ["init", *self.words, *words])
+        done = CliRunner().invoke(cli, ["init", *self.words, *self.state, *words])
         assert done.exit_code == 1, done.output
         assert not self.config.exists()
         (line,) = done.output.splitlines()
@@ -250,10 +257,10 @@ def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
     with case.running():
         lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
         assert ["--no-port" in line for line in lines] == [True, False]
-        said = CliRunner().invoke(cli, ["init", *case.words, "--force"]).output
+        said = case.text("--force")
         assert (
             "! other: no port in HAProxy, which takes the one that the client came in by; a monitor there looks at port"
-            " 80, unless `--port` names another in the command below"
+            " 80, unless `slackwater bus node settings` names another with `--port`"
         ) in said
 
 
@@ -266,8 +273,8 @@ def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_pa
     with case.running():
         lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
         assert ["--port" in line for line in lines] == [False, False, False, True]
-        said = CliRunner().invoke(cli, ["init", *case.words, "--force"]).output
-        tail = "a monitor there looks at port 80, unless `--port` names another in the command below"
+        said = case.text("--force")
+        tail = "a monitor there looks at port 80, unless `slackwater bus node settings` names another with `--port`"
         for text in (
             "more 192.0.2.1:+1000 weight 100, less 192.0.2.2:-5 weight 100",
             f"! more: HAProxy adds 1000 to the port that the client came in by; {tail}",
@@ -297,9 +304,9 @@ def test_a_backend_in_each_branch_of_a_condition_is_named_with_both_places(tmp_p
         ".endif\n",
     )
     with case.running():
-        done = CliRunner().invoke(cli, ["init", *case.words])
+        text = case.text()
     file = case.folder / "haproxy.cfg"
-    assert f"backend `app` ({file}:11 or {file}:16): `balance first` cannot be driven" in done.output
+    assert f"backend `app` ({file}:11 or {file}:16): `balance first` cannot be driven" in text
 
 
 def test_weights_are_those_that_are_set_with_the_configured_ones_where_they_differ(tmp_path: Path) -> None:
@@ -313,7 +320,7 @@ def test_weights_are_those_that_are_set_with_the_configured_ones_where_they_diff
             case.folder / "admin.sock",
             "set server app/a weight 40; set server app/b state maint; set server app/c weight 0",
         )
-        said = CliRunner().invoke(cli, ["init", *case.words]).output
+        said = case.text()
     assert (
         "backend app: balance random; a 192.0.2.1:80 weight 40 (configured: 100), b 192.0.2.2:80 weight 100,"
         " c 192.0.2.3:80 weight 0 (configured: 100)"
@@ -329,11 +336,14 @@ def test_a_quoted_socket_is_found(case: Case) -> None:
 @with_case("tcp-admin-socket")
 def test_an_admin_socket_on_tcp_is_named_with_what_to_write_instead(case: Case) -> None:
     why = (
-        "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy; add `stats socket"
-        " /run/haproxy/admin.sock mode 660 level admin` to the section `global` and restart HAProxy, or write the"
-        ' configuration by hand, with `socket = "tcp://127.0.0.1:19991"` and `allow_tcp_socket = true`'
+        "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy; add the line `stats"
+        " socket /run/haproxy/admin.sock mode 660 level admin group haproxy` to the section `global`{} and restart"
+        ' HAProxy, or write the configuration by hand, with `socket = "tcp://127.0.0.1:19991"` and'
+        " `allow_tcp_socket = true`"
     )
-    assert case.said() == f"error: {case.folder}/haproxy.cfg:2: {why}"
+    cfg = f"{case.folder}/haproxy.cfg"
+    assert case.said() == f"error: {cfg}:2: {why.format(f' ({cfg}:1)')}"
+    why = why.format(" of its configuration")
     for named in ("tcp://127.0.0.1:19991", "ipv4@127.0.0.1:19991", "127.0.0.1:19991"):
         assert case.said("--socket", named) == f"error: {named}: {why}"
     for anywhere in ("*:19991", ":19991", "ipv4@0.0.0.0:19991", "[::]:19991"):
@@ -382,11 +392,11 @@ def test_a_server_that_was_added_at_runtime_without_a_weight_is_named(tmp_path: 
 @with_case("several-config-files")
 def test_the_files_are_those_that_haproxy_was_started_with(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a word of where they are, when only one HAProxy runs."""
-    monkeypatch.setattr("slackwater.controller.haproxy_init.command.USUAL_CONFIGURATION", case.folder / "none.cfg")
+    monkeypatch.setattr("slackwater.controller.haproxy_init.site_files.USUAL_CONFIGURATION", case.folder / "none.cfg")
     case.words = case.words[2:]
     with case.running("haproxy", case.folder / "second.cfg"):
         (ours,) = [one for one in haproxies() if str(case.folder / "haproxy.cfg") in one.files]
-        monkeypatch.setattr("slackwater.controller.haproxy_init.command.started", lambda: [ours])
+        monkeypatch.setattr("slackwater.controller.haproxy_init.site_files.started", lambda: [ours])
         found = case.init()
         assert found["haproxy"]["found_by"] == f"from {case.folder}/haproxy.cfg:2"
         assert [one["name"] for one in found["haproxy"]["backends"]] == ["web", "api"]
@@ -422,7 +432,7 @@ def test_a_file_of_a_certificate_that_is_not_there_is_refused_before_anything_is
     (tmp_path / "haproxy.cfg").write_text("")
     case = Case(tmp_path, tmp_path)
     for option in ("--tls-cert", "--tls-key", "--tls-ca"):
-        done = CliRunner().invoke(cli, ["init", *case.words, option, str(tmp_path / "none.pem")])
+        done = CliRunner().invoke(cli, ["monitors", *case.words, option, str(tmp_path / "none.pem")])
         assert done.exit_code == 2
         assert f"File '{tmp_path}/none.pem' does not exist." in done.output
     assert not case.config.exists()
@@ -435,7 +445,9 @@ def test_the_systems_refusal_of_a_file_is_said_in_words(tmp_path: Path) -> None:
     )
     (case.folder / "state").write_text("a file where the case.folder should be")
     with case.running():
-        assert case.said() == f"error: {case.folder}/state: File exists"
+        case.text()
+        done = CliRunner().invoke(cli, ["monitors", *case.words, *case.bus])
+        assert done.output == f"error: {case.folder}/state: File exists\n"
 
 
 def test_servers_with_names_that_only_haproxy_allows_get_nodes_with_names_of_their_own(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ def test_a_counter_that_is_no_number_leaves_a_server_uncounted_with_its_weight()
     assert (second.weight, second.configured, second.available, second.in_flight) == (20, 100, True, 0)
 
 
+def test_a_row_that_is_cut_off_leaves_a_server_uncounted_and_no_counter_at_nought() -> None:
+    second = parse(INFO, STAT.replace("web2,UP,0,,2,2", "web2,UP,0"), STATE, "s").servers[1]
+    assert second.uncounted == "s: server web2: expected a number for scur, got 'nothing'"
+
+
 @needs_haproxy
 def test_servers_with_names_that_only_haproxy_allows_are_driven_and_published(tmp_path: Path) -> None:
     names = ("a..b", ".", "BACKEND")

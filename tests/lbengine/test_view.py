@@ -6,24 +6,24 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from slackwater.core.config import parse
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Sample, Traffic
-from slackwater.lbengine.view.service import PoolView
+from slackwater.core.machine import kernel_id
+from slackwater.core.messages import Sample
+from slackwater.lbengine.view.service import IDLE_S
 from tests.support.certificates import certificates
 from tests.support.paths import PROGRAMS
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, servers_of, stopped, web_servers
 from tests.support.real_processes import free_port
 from tests.support.served_site import Site, until
+from tests.support.watched_view import WITHIN_S, Watched, traffic_of, watching
 
 SNIFFER = shutil.which("slackwater-sniffer", path=str(PROGRAMS))
-WITHIN_S = 60.0
 HOSTS = ("host1", "host2", "host3")
 pytestmark = needs_haproxy
 may_capture = pytest.mark.skipif(os.geteuid() != 0, reason="only root may capture")
@@ -39,57 +39,6 @@ def ports() -> Iterator[list[int]]:
 def running(ports: list[int]) -> Iterator[RealHAProxy]:
     with haproxy(backend(ports)) as balancer:
         yield balancer
-
-
-class Watched:
-    """A view of a HAProxy, and the Samples that it has made."""
-
-    def __init__(self, balancer: RealHAProxy, sniffer: str = "", timeout_s: float = 20.0) -> None:
-        settings = parse(
-            f"[lbengine]\nsocket_timeout_s = {timeout_s:g}\n"
-            f'[balancer_view]\nmode = "on"\nlook_s = 0.05\nsniffer = "{sniffer}"\n'
-            f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{balancer.socket}"\nservers = {{ host3 = "third" }}\n',
-            "test",
-        )
-        self.samples: list[Sample] = []
-        self.view = PoolView(settings.pool[0], settings, self._keep, listens_s=0.0)
-
-    async def _keep(self, sample: Sample) -> None:
-        self.samples.append(sample)
-
-    def of(self, node: str) -> list[Sample]:
-        return [sample for sample in self.samples if sample.node == node]
-
-    def answered(self, node: str) -> int:
-        """Requests in all of a node's Samples."""
-        return round(sum((traffic_of(sample).rps or 0.0) * sample.period_s for sample in self.of(node)))
-
-    async def until(self, happened: Callable[[], object], what: str) -> None:
-        async with asyncio.timeout(WITHIN_S):
-            while not happened():
-                await asyncio.sleep(0.01)
-        assert happened(), what
-
-    async def a_look(self) -> None:
-        """Waits for a Sample of each node that is of later counters than now."""
-        before = len(self.samples)
-        await self.until(lambda: len(self.samples) >= before + 2 * len(HOSTS), "two looks")
-
-
-def traffic_of(sample: Sample) -> Traffic:
-    assert sample.traffic is not None
-    return sample.traffic
-
-
-@asynccontextmanager
-async def watching(watched: Watched) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(watched.view.run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
 
 
 async def ask(balancer: RealHAProxy, count: int) -> None:
@@ -160,11 +109,41 @@ def test_a_node_with_a_monitor_has_no_samples_from_here(running: RealHAProxy) ->
         async with watching(watched):
             await watched.a_look()
             watched.view.hear(Sample(1, "third", "web", 1.0, "boot", 0, 0.2))
-            watched.view.hear(Sample(1, "host1", "web", 1.0, "boot", 0, 0.2, source="balancer"))
+            watched.view.hear(Sample(1, "host1", "web", 1.0, kernel_id(), 0, 0.2, source="balancer"))
             before = len(watched.of("third"))
             await watched.a_look()
         assert len(watched.of("third")) <= before + 1, "at most the one that was on its way"
         assert len(watched.of("host1")) > before
+
+    asyncio.run(play())
+
+
+def test_of_two_controllers_one_speaks_and_the_other_takes_over(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        async with watching(watched):
+            await watched.a_look()
+            other = Sample(1, "host1", "web", 1.0, "", 0, 0.2, next_within_s=3600.0, source="balancer")
+            watched.view.hear(other)
+            before = len(watched.samples)
+            reads = watched.view._counters
+            await watched.until(lambda: watched.view._counters is not reads, "a look")
+            await asyncio.sleep(0.3)
+            assert len(watched.samples) <= before + len(HOSTS), "at most those that were on their way"
+            watched.view.hear(msgspec.structs.replace(other, next_within_s=0.001))
+            await watched.a_look()
+
+    asyncio.run(play())
+
+
+def test_where_every_node_has_a_monitor_the_balancer_is_hardly_read(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        for node in ("host1", "host2", "third"):
+            watched.view.hear(Sample(1, node, "web", 1.0, "boot", 0, 0.2))
+        async with watching(watched):
+            await watched.until(lambda: watched.view._least_pause_s == IDLE_S, "a rest")
+        assert not watched.samples
 
     asyncio.run(play())
 
@@ -242,8 +221,8 @@ def test_without_a_sniffer_that_runs_the_reason_is_in_each_sample(running: RealH
 def test_a_controller_that_is_told_to_has_samples_in_its_journal(tmp_path: Path, running: RealHAProxy) -> None:
     site = Site(tmp_path, running)
     try:
-        text = site.config.read_text()
-        site.config.write_text(text.replace("[lbengine]", '[balancer_view]\nmode = "on"\nsniffer = ""\n[lbengine]'))
+        site.write(view="on")
+        site.replace("[balancer_view]\n", '[balancer_view]\nsniffer = ""\n')
         site.serve()
         site.wait_for_cycles()
 

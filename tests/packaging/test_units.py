@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason=
 
 WORST = {
     "ansible/roles/slackwater_broker/templates/slackwater-broker.service.j2": 1.5,
-    "packaging/controller/slackwater-controller.service": 1.5,
+    # One of its programs captures packets.
+    "packaging/controller/slackwater-controller.service": 2.0,
     # It captures packets, opens hardware counters, and reads /proc of the web server's processes.
     "packaging/node/slackwater-monitor.service": 2.0,
     # It is root: it writes into the web server's configuration, /sys and cgroups.
@@ -59,24 +60,14 @@ def test_a_unit_is_confined(source: str, tmp_path: Path) -> None:
     assert "Overall exposure level" in done.stdout
 
 
-def test_the_drop_in_for_the_balancers_view_adds_the_capture_and_no_more(tmp_path: Path) -> None:
-    """The right to capture, to open the sockets for it and to ask for routes, and to give all that up."""
-    drop_in = ROOT / "packaging/controller/balancer-view.conf"
-    settings = [line for line in drop_in.read_text().splitlines() if line and not line.startswith("#")]
-    assert settings == [
-        "[Service]",
+def test_the_controller_may_capture_and_the_sniffer_may_give_that_up() -> None:
+    lines = (ROOT / "packaging/controller/slackwater-controller.service").read_text().splitlines()
+    assert [line for line in lines if "Capabilit" in line and not line.startswith("#")] == [
         "CapabilityBoundingSet=CAP_NET_RAW",
         "AmbientCapabilities=CAP_NET_RAW",
-        "RestrictAddressFamilies=AF_PACKET AF_NETLINK",
-        "SystemCallFilter=capset",
     ]
-    place = unit("packaging/controller/slackwater-controller.service", tmp_path)
-    place.write_text(place.read_text().replace("[Install]", "\n".join(settings) + "\n[Install]"))
-    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    monitors = (ROOT / "packaging/node/slackwater-monitor.service").read_text()
-    assert "SystemCallFilter=capset" in monitors, "the sniffer needs it there too"
+    assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_PACKET AF_NETLINK" in lines
+    assert any(line.startswith("SystemCallFilter=") and "capset" in line.split() for line in lines)
 
 
 def test_nothing_is_left_to_the_monitor_that_it_does_not_need(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slackwater.controller.cli.check_command import CAPTURE, DROP_IN, unseen, view_lines
+from slackwater.controller.capture import capture_remedy
+from slackwater.controller.cli.check_command import unseen, view_lines
 from slackwater.core.bus.bus import Bus
-from slackwater.core.config import BusSettings
+from slackwater.core.config import BusSettings, load
+from slackwater.core.config.balancer_view import BalancerViewSettings
 from slackwater.core.messages import Sample, decode
 from slackwater.lbengine.backends.haproxy import measured
-from slackwater.lbengine.view.packets import DIRECT, NO_IP, NO_SNIFFER
-from slackwater.lbengine.view.samples import OTHER_PROTOCOL
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.served_site import HOSTS, IN_TIME_S, Site
@@ -124,20 +125,26 @@ def test_each_way_to_know_servers_without_monitors_is_counted_and_packets_have_a
 
     refused = "no times from packets on eth0: no right to capture on eth0: needs the capability CAP_NET_RAW, or root"
     not_there = "no times from packets on eth0: slackwater-sniffer: No such file or directory"
-    lines = list(view_lines("web", [sample(), sample(refused), sample(refused), sample(not_there)]))
-    assert [(line.about, line.state) for line in lines] == [
-        ("balancer's view of pool web", state) for state in ("ok", "warning", "warning")
+    lines = list(view_lines("web", [sample(), sample(refused), sample(refused), sample(not_there)], "install it"))
+    assert [(line.about, line.state, line.remedy) for line in lines] == [
+        ("balancer's view of pool web", state, remedy)
+        for state, remedy in (("ok", ""), ("warning", "install it"), ("warning", "install it"))
     ]
     assert "packets tell the response times of 1 of 4 servers" in lines[0].text
     assert f"only counters tell of 2 of 4 servers without a monitor: {refused}" == lines[1].text
-    assert (lines[1].remedy, "slackwater-node" in lines[2].remedy) == (CAPTURE, True)
-    assert (ROOT / "packaging/controller" / DROP_IN).exists()
-    for reason in (NO_SNIFFER, OTHER_PROTOCOL, DIRECT, f"{NO_IP}: no answer"):
-        (line,) = view_lines("web", [sample(reason)])
-        assert line.remedy, reason
-    (line,) = view_lines("web", [sample(f"{NO_IP}: [Errno 2] No such file or directory: 'ip'")])
-    assert "iproute2" in line.remedy
-    assert [line.state for line in view_lines("web", [])] == ["ok"]
+    assert [line.state for line in view_lines("web", [], "")] == ["ok"]
+
+
+def test_what_the_capture_lacks_on_this_host_has_a_remedy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def remedy(sniffer: str) -> str:
+        view = BalancerViewSettings(sniffer=sniffer)
+        return capture_remedy(msgspec.structs.replace(load(site.config), balancer_view=view))
+
+    assert "set `sniffer" in remedy("")
+    assert "install /nowhere/sniffer on this host" in remedy("/nowhere/sniffer")
+    assert remedy("true") == ""
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None if name == "ip" else f"/bin/{name}")
+    assert "iproute2" in remedy("true")
 
 
 def test_a_node_whose_requests_are_not_known_is_not_all_well() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,20 @@ def test_children_end_when_the_supervisor_is_killed() -> None:
         assert is_alive(pid)
         supervisor.kill()
     until(lambda: not is_alive(pid))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+@pytest.mark.parametrize("may_capture", [False, True])
+def test_only_the_part_that_captures_inherits_the_right(may_capture: bool) -> None:
+    program = (
+        "from slackwater.controller.supervise.children import Child\n"
+        "words = ['grep', '^CapEff:', '/proc/self/status']\n"
+        f"child = Child('shown', words, may_capture={may_capture})\nchild.start()\nchild._process.wait()"
+    )
+    rights = ("--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+net_raw", "--ambient-caps=+net_raw")
+    command = ["setpriv", *rights, sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=IN_TIME_S)
+    assert int(done.stdout.split()[1], 16) == (1 << 13 if may_capture else 0), done.stderr
 
 
 def test_outage_is_overdue_when_lbengine_died_over_and_over_for_a_lease() -> None:

@@ -16,7 +16,7 @@ from slackwater_lab.cluster.guest import Guest
 from tests.support import systemd_guest
 from tests.support.built_packages import build
 
-PACKAGES = ("haproxy", "nats-server", "libpcap0.8")
+PACKAGES = ("haproxy", "nats-server", "libpcap0.8", "iproute2")
 MEMORY_MIB = 2048
 UNIT = "slackwater-controller"
 CONFIG = "/etc/slackwater/controller.toml"

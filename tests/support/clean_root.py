@@ -23,7 +23,7 @@ from tests.support.rollout_base import APT, DPKG
 from tools.systems import System, own_architecture
 
 FOLDER = ROOT / ".build/clean-roots"
-ARCHIVE = ("haproxy", "nats-server", "systemd", "libstdc++6", "libpcap0.8", "libpfm4")
+ARCHIVE = ("haproxy", "nats-server", "systemd", "libstdc++6", "libpcap0.8", "libpfm4", "iproute2")
 """What our packages need, and the balancer."""
 # Nothing is started by what is installed: there is no systemd.
 NO_SERVICES = "#!/bin/sh\nexit 101\n"

@@ -80,13 +80,16 @@ class Site:
         web: str | None = None,
         socket_timeout_s: float = 20.0,
         lease_s: float = 1.5,
+        view: str = "off",
         more: str = "",
     ) -> None:
-        """`web`: the dashboard's address; `more`: more lines at the end, which begin in the pool's table."""
+        """`web`: the dashboard's address; `view`: mode of the balancer's view; `more`: more lines at the end, which
+        begin in the pool's table."""
         bus = bus or f'listen = "{self.listen}"'
         web = free_address() if web is None else web
         self.config.write_text(
             f'state_dir = "{self.state}"\n[bus]\n{bus}\n[web]\nlisten = "{web}"\n'
+            f'[balancer_view]\nmode = "{view}"\n'
             f"[lbengine]\nlease_s = {lease_s:g}\nsocket_timeout_s = {socket_timeout_s:g}\n"
             f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{self.balancer.socket}"\nmode = "{mode}"\n{more}'
         )

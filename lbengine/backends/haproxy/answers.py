@@ -137,14 +137,14 @@ def is_backend(row: Mapping[str, str]) -> bool:
     return row["type"] == "1" if row.get("type") else row.get("svname") == "BACKEND"
 
 
-COLUMNS = {"svname", "status", "bck", "algo", "cookie", "addr", "scur", "qcur", "slim", "stot", "rtime", "qtime"} | {
-    *("type", "econ", "eresp", "wretr", "wredis", "hrsp_5xx", "throttle"),
-}
+COUNTERS = {"scur", "qcur", "stot", "rtime", "qtime", "econ", "eresp", "wretr", "wredis", "hrsp_5xx"}
+COLUMNS = COUNTERS | {"svname", "status", "bck", "algo", "cookie", "addr", "slim", "type", "throttle"}
 """The columns of `show stat` that are read here, of some hundred."""
 
 
 def rows_of(stat: str, where: str) -> list[dict[str, str]]:
-    """The lines of `show stat`, each with its values of `COLUMNS`; a short line lacks the last ones.
+    """The lines of `show stat`, each with its values of `COLUMNS`. A line that is cut off lacks the last ones, and its
+    counters are no numbers: a 0 would be taken for a restart.
 
     Raises BalancerError for lines without the columns that every version has.
     """
@@ -152,7 +152,8 @@ def rows_of(stat: str, where: str) -> list[dict[str, str]]:
     try:
         head = next(lines, [])
         wanted = [(index, name) for index, name in enumerate(head) if name in COLUMNS]
-        rows = [{name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
+        missing = {name: "nothing" for _, name in wanted if name in COUNTERS}
+        rows = [missing | {name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
     except csv.Error as error:
         raise BalancerError(f"{where}: expected the CSV of `show stat`: {error}") from None
     if rows:

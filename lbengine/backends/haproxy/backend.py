@@ -63,7 +63,7 @@ def _rest(pool: HAProxyPool, other: PoolSettings) -> HAProxyPool | None:
 
 def _lacks(pool: HAProxyPool) -> list[str]:
     local = [path for path in pool.all_sockets if not path.startswith(TCP)]
-    return [text for path in local for text in access_of(path, SiteConfiguration())]
+    return [text for path in local for text in access_of(path, SiteConfiguration()).lacks()]
 
 
 def _advice(pool: HAProxyPool, snapshot: Snapshot) -> tuple[str, str] | None:

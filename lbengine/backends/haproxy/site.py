@@ -62,6 +62,8 @@ class SiteConfiguration:
     """Backend -> server, without the number of a `server-template` -> its `proto` if it has one, or `ssl`."""
     offsets: dict[str, dict[str, str]] = field(default_factory=dict)
     """Backend -> server, without that number -> the number that HAProxy adds to the client's port, as `+1000`."""
+    at: str = ""
+    """FILE:LINE of the section `global`; the file alone where it has none; empty: there is no file."""
 
     def offset(self, backend: str, server: str) -> str:
         """The number that is added to the client's port, as `+1000`; empty where the server has a port of its own."""
@@ -94,11 +96,12 @@ def read_configuration(path: Path) -> SiteConfiguration:
     rows = rows_of([line for _, line in lines], started[0].environ if started else {})
     if any(rows) and not sections(rows):
         raise SurveyError(f"{path}: has no section such as `global` or `backend`; expected HAProxy's configuration")
-    return _configuration(rows, [place for place, _ in lines])
+    return _configuration(rows, [place for place, _ in lines], path)
 
 
-def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str]) -> SiteConfiguration:
-    configuration = SiteConfiguration()
+def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str], path: Path) -> SiteConfiguration:
+    globals_at = [places[section.start] for section in sections(rows) if section.kind == "global"]
+    configuration = SiteConfiguration(at=(globals_at or [str(path)])[0])
     prefix = ""
     defaults: dict[str, list[str]] = {}
     last_defaults: list[str] = []
@@ -153,7 +156,7 @@ def socket_named(name: str) -> str:
     """
     place = name if name.startswith("tcp://") else _place(name, "")
     if place.startswith("tcp://"):
-        raise SurveyError(f"{name}: {_on_tcp(place)}")
+        raise SurveyError(f"{name}: {_on_tcp(place, SiteConfiguration())}")
     if place.startswith(OTHER_FAMILIES):
         raise SurveyError(f"{name}: expected the path of a Unix socket, as in /run/haproxy/admin.sock")
     return place
@@ -184,17 +187,26 @@ def find_in(configuration: SiteConfiguration) -> tuple[str, str] | None:
             )
     for line in sockets:
         if line.is_tcp:
-            raise SurveyError(f"{line.at}: {_on_tcp(line.path)}")
+            raise SurveyError(f"{line.at}: {_on_tcp(line.path, configuration)}")
     return None
 
 
-def _on_tcp(place: str) -> str:
+def add_socket(configuration: SiteConfiguration) -> str:
+    """How HAProxy gets an admin socket, in words."""
+    where = f" ({configuration.at})" if configuration.at else " of its configuration"
+    return (
+        "add the line `stats socket /run/haproxy/admin.sock mode 660 level admin group haproxy` to the section `global`"
+        f"{where} and restart HAProxy"
+    )
+
+
+def _on_tcp(place: str, configuration: SiteConfiguration) -> str:
     # One can't connect to an address that means all addresses.
     address = re.sub(r"^tcp://(\*|0\.0\.0\.0|\[?::\]?)?(?=:\d+$)", "tcp://127.0.0.1", place)
     return (
-        "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy; add `stats socket"
-        " /run/haproxy/admin.sock mode 660 level admin` to the section `global` and restart HAProxy, or write the"
-        f' configuration by hand, with `socket = "{address}"` and `allow_tcp_socket = true`'
+        "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy;"
+        f' {add_socket(configuration)}, or write the configuration by hand, with `socket = "{address}"` and'
+        " `allow_tcp_socket = true`"
     )
 
 

@@ -24,7 +24,14 @@ from slackwater.lbengine.backends.haproxy.answers import MOST_DIGITS, facts_of, 
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.backends.haproxy.preflight import check, of_several
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, SurveyError, find_in, socket_named, spoken
+from slackwater.lbengine.backends.haproxy.site import (
+    SiteConfiguration,
+    SurveyError,
+    add_socket,
+    find_in,
+    socket_named,
+    spoken,
+)
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder
 
 USUAL_SOCKETS = (
@@ -36,6 +43,7 @@ USUAL_SOCKETS = (
     "/var/run/haproxy.sock",
 )
 """The usual admin sockets of Debian, of HAProxy's guides, and of Red Hat."""
+HAPROXY_GROUP = "haproxy"
 INTERNAL = ("<", "MASTER")
 """Beginnings of the names of HAProxy's own proxies."""
 _BACKEND_AND_SERVER = 2 | 4
@@ -91,6 +99,26 @@ class FoundBackend(msgspec.Struct, frozen=True):
     """What would be better otherwise, in words."""
 
 
+class Access(msgspec.Struct, frozen=True):
+    """What the controller's user lacks to use the admin socket."""
+
+    refused: str = ""
+    """In words; empty: it may."""
+    group: str = ""
+    """The group that its service must have; empty: none."""
+    remedy: str = ""
+    """What to change of the socket itself; empty: nothing."""
+
+    def lacks(self, *, is_given: bool = False) -> list[str]:
+        """In words with the remedies; `is_given`: its service has the group by now."""
+        remedies = [self.remedy] if self.remedy else []
+        if self.group and not is_given:
+            remedies.append(
+                f"run `systemctl edit slackwater-controller` and add `[Service]` and `SupplementaryGroups={self.group}`"
+            )
+        return [f"{self.refused}: {', then '.join(remedies)}"] if remedies else []
+
+
 class Survey(msgspec.Struct, frozen=True):
     """A running HAProxy."""
 
@@ -99,8 +127,7 @@ class Survey(msgspec.Struct, frozen=True):
     """How the socket was found, in words."""
     version: str
     backends: list[FoundBackend]
-    access: list[str]
-    """The rights that the controller's user lacks to use the socket, in words with the remedy."""
+    access: Access
 
 
 def find_socket(named: str, configuration: SiteConfiguration, usual: Sequence[str] = USUAL_SOCKETS) -> tuple[str, str]:
@@ -116,8 +143,8 @@ def find_socket(named: str, configuration: SiteConfiguration, usual: Sequence[st
         if _is_socket(path):
             return path, "at a usual place"
     raise SurveyError(
-        "no admin socket of HAProxy was found; add `stats socket /run/haproxy/admin.sock mode 660 level admin` to the"
-        f" section `global` of its configuration and reload it, or name it with --socket. Looked at: {', '.join(usual)}"
+        f"no admin socket of HAProxy was found; {add_socket(configuration)}, or name its socket with --socket. Looked"
+        f" at: {', '.join(usual)}"
     )
 
 
@@ -255,37 +282,29 @@ def _examined(
 
 def access_of(
     socket: str, configuration: SiteConfiguration, user: str = SERVICE_USER, systemd: Path = SYSTEMD
-) -> list[str]:
-    """The rights that the controller's user lacks to connect to the socket, in words with the remedy.
-
-    Empty where it lacks none, and where there is no such user on this host.
-    """
+) -> Access:
+    """What the controller's user lacks to connect to the socket; nothing where there is no such user on this host."""
     try:
         service = pwd.getpwnam(user)
         status = Path(socket).stat()
     except (KeyError, OSError):
-        return []
+        return Access()
     unit_groups = groups_of_unit(systemd)
     groups = {
         service.pw_gid,
         *(group.gr_gid for group in grp.getgrall() if user in group.gr_mem or group.gr_name in unit_groups),
     }
     if status.st_mode & stat.S_IWOTH or (status.st_uid == service.pw_uid and status.st_mode & stat.S_IWUSR):
-        return []
-    if status.st_mode & stat.S_IWGRP and status.st_gid in groups:
-        return []
+        return Access()
+    refused = f"user {user} may not write to {socket}"
     if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
-        group = _group_name(status.st_gid)
-        return [
-            f"user {user} may not write to {socket}, group {group} may: run `systemctl edit slackwater-controller`"
-            f" and add `[Service]` and `SupplementaryGroups={group}`"
-        ]
+        return Access() if status.st_gid in groups else Access(refused, _group_name(status.st_gid))
     line = next((line.at for line in configuration.sockets if line.path == socket), "its `stats socket` line")
-    return [
-        f"user {user} may not write to {socket}: add `mode 660 group haproxy` to {line} and restart HAProxy (a"
-        " reload keeps the socket's owner), then run `systemctl edit slackwater-controller` and add `[Service]` and"
-        " `SupplementaryGroups=haproxy`"
-    ]
+    return Access(
+        refused,
+        "" if HAPROXY_GROUP in unit_groups else HAPROXY_GROUP,
+        f"add `mode 660 group {HAPROXY_GROUP}` to {line} and restart HAProxy (a reload keeps the socket's owner)",
+    )
 
 
 def _group_name(gid: int) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import sys
 import time
 from collections import Counter
@@ -15,6 +13,7 @@ from typing import Literal
 import click
 import msgspec
 
+from slackwater.controller.capture import capture_remedy
 from slackwater.core.bus import nats_server
 from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings, load
 from slackwater.core.journal.journal import Journal, JournalError, journal_path
@@ -24,8 +23,6 @@ from slackwater.core.options import config_option, seconds_of
 from slackwater.core.state_dir import read_serve, running_serve
 from slackwater.lbengine.backends.table import advice, balancer_of, check, lacks
 from slackwater.lbengine.balancer import BalancerError, Snapshot
-from slackwater.lbengine.view.packets import DIRECT, NO_IP, NO_SNIFFER
-from slackwater.lbengine.view.samples import OTHER_PROTOCOL
 from slackwater.views.headline import fails
 
 HEARD_WITHIN_S = 5.0
@@ -37,13 +34,6 @@ START = "systemctl enable --now slackwater-controller"
 TIMES = "traffic.times"
 MOST_REASONS = 3
 """Of servers of which no packets tell; the rarer ones are left out."""
-DROP_IN = "balancer-view.conf"
-CAPTURE = (
-    f"install -D -m 644 /usr/share/slackwater-controller/{DROP_IN}"
-    f" /etc/systemd/system/slackwater-controller.service.d/{DROP_IN}"
-    " && systemctl daemon-reload && systemctl restart slackwater-controller"
-)
-"""Gives the service the right to capture."""
 LOG = "journalctl -u slackwater-controller"
 
 
@@ -163,9 +153,8 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     )
     heard, samples = _heard(settings, pool) if is_running else ({}, {})
     if is_running and settings.balancer_view.mode == "on":
-        yield from view_lines(
-            pool.name, [one for node, one in samples.items() if _has_no_monitor(one, heard.get(node, 0.0))]
-        )
+        unmonitored = [sample for node, sample in samples.items() if _has_no_monitor(sample, heard.get(node, 0.0))]
+        yield from view_lines(pool.name, unmonitored, capture_remedy(settings))
     sent: dict[str, float] = {}
     cycle = _latest_cycle(settings, pool) if is_running else None
     for cycle_server in () if cycle is None else cycle.servers:
@@ -196,8 +185,9 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             yield CheckLine(about, "ok", "its Samples come")
 
 
-def view_lines(pool: str, samples: Collection[Sample]) -> Iterator[CheckLine]:
-    """Whether packets or only counters tell of the servers without a monitor, by their fresh Samples."""
+def view_lines(pool: str, samples: Collection[Sample], remedy: str) -> Iterator[CheckLine]:
+    """Whether packets or only counters tell of the servers without a monitor, by their fresh Samples. `remedy`: what
+    the capture lacks on this host."""
     about = f"balancer's view of pool {pool}"
     if not samples:
         yield CheckLine(about, "ok", "no server without a monitor is seen")
@@ -208,23 +198,7 @@ def view_lines(pool: str, samples: Collection[Sample]) -> Iterator[CheckLine]:
         yield CheckLine(about, "ok", text)
     for reason, count in reasons.most_common(MOST_REASONS):
         text = f"only counters tell of {count} of {len(samples)} servers without a monitor: {reason}"
-        yield CheckLine(about, "warning", text, _remedy_for_packets(reason))
-
-
-def _remedy_for_packets(reason: str) -> str:
-    """For a Sample's reason why no packets tell its times; empty where the reason is all."""
-    if reason == NO_SNIFFER:
-        return 'set `sniffer = "slackwater-sniffer"` in [balancer_view], then slackwater reload'
-    is_there = os.strerror(errno.ENOENT) not in reason
-    if reason.startswith(NO_IP):
-        return CAPTURE if is_there else "install iproute2 on this host: it has `ip`"
-    if "CAP_NET_RAW" in reason:
-        return CAPTURE
-    if not is_there:
-        return "install slackwater-node on this host: it has slackwater-sniffer, and starts nothing"
-    if reason in (DIRECT, OTHER_PROTOCOL) or "HTTP/2" in reason:
-        return "only a monitor on the server sees them: install slackwater-node there"
-    return ""
+        yield CheckLine(about, "warning", text, remedy)
 
 
 def _has_no_monitor(sample: Sample | None, heard_unix_s: float) -> bool:

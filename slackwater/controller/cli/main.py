@@ -85,6 +85,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "slackwater.controller.haproxy_init.command:init",
             "Write the first configuration, beside a running HAProxy.",
         ),
+        "monitors": (
+            "slackwater.controller.haproxy_init.monitors:monitors",
+            "Open the bus to monitors on the web servers: the second step.",
+        ),
         "check": (
             "slackwater.controller.cli.check_command:check_controller",
             "Look for what is missing, and name the remedy.",

@@ -6,30 +6,75 @@ import datetime
 import ipaddress
 import re
 import socket
+import tomllib
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slackwater.controller.haproxy_init.first_settings import Wishes
 from slackwater.core.bus import authority
 from slackwater.core.bus.authority import AuthorityFiles, Write
-from slackwater.core.config import ADDRESS_PATTERN, ControllerSettings, host_and_port, is_loopback
+from slackwater.core.bus.node_settings import toml_text
+from slackwater.core.config import (
+    ADDRESS_PATTERN,
+    BusSettings,
+    ConfigError,
+    ControllerSettings,
+    host_and_port,
+    is_loopback,
+    parse,
+)
 
 ANY_PORT = 9
 """Nothing is sent to it: the kernel only chooses a route."""
 
 
-def with_certificate(wishes: Wishes, folder: Path) -> Wishes:
-    """The wishes, with the files of a certificate of our own where other machines reach the bus and none is named.
+@dataclass(frozen=True)
+class BusAddress:
+    """Where the web servers reach the bus; empty: as it is."""
+
+    listen: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The section `[bus]` of controller.toml."""
+        values = {"listen": self.listen, "tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
+        return ["[bus]", *(f"{key} = {toml_text(value)}" for key, value in values.items() if value)]
+
+    def is_in(self, bus: BusSettings) -> bool:
+        there = bus.listen, bus.tls_cert, bus.tls_key, bus.tls_ca
+        wanted = self.listen, self.tls_cert, self.tls_key, self.tls_ca
+        return all(not new or new == old for new, old in zip(wanted, there, strict=True))
+
+
+def with_certificate(address: BusAddress, folder: Path) -> BusAddress:
+    """The address, with the files of a certificate of our own where other machines reach the bus and none is named.
 
     Raises ConfigError where no certificate can be made for the address.
     """
-    named = wishes.tls_cert or wishes.tls_key or wishes.tls_ca
-    if named or not re.search(ADDRESS_PATTERN, wishes.listen) or is_loopback(wishes.listen):
-        return wishes
+    named = address.tls_cert or address.tls_key or address.tls_ca
+    if named or not re.search(ADDRESS_PATTERN, address.listen) or is_loopback(address.listen):
+        return address
     files = AuthorityFiles(folder.absolute())
-    authority.name_of(host_and_port(wishes.listen)[0])  # refuses before anything is written
-    return replace(wishes, tls_cert=str(files.certificate), tls_key=str(files.key), tls_ca=str(files.authority))
+    authority.name_of(host_and_port(address.listen)[0])  # refuses before anything is written
+    return replace(address, tls_cert=str(files.certificate), tls_key=str(files.key), tls_ca=str(files.authority))
+
+
+def with_bus(text: str, address: BusAddress, path: Path) -> str:
+    """The text of controller.toml with this section `[bus]`, at its end.
+
+    Raises ConfigError where it has a section that says otherwise, and for an address that is not accepted.
+    """
+    if address.is_in(parse(text, str(path)).bus):
+        return text
+    if "bus" in tomllib.loads(text.removeprefix("\ufeff")):
+        wanted = "; ".join(address.lines[1:])
+        raise ConfigError(f"{path}: its section [bus] says otherwise: write this there, and run it again: {wanted}")
+    added = "\n".join([text.rstrip("\n"), "", *address.lines, ""])
+    parse(added, str(path))
+    return added
 
 
 def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -> list[str]:
@@ -39,7 +84,7 @@ def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -
     certificate = f"{files.certificate}: a certificate of {files.authority} for {host}, valid until {until:%Y-%m-%d}"
     if not made:
         return [f"{certificate}, was there"]
-    reports = [f"made {certificate}; `slackwater init` with --force signs the next one"]
+    reports = [f"made {certificate}; `slackwater monitors` signs the next one in its last month"]
     if files.authority_key in made:
         reports.append(f"made {files.authority_key}, which signs it: keep it, and let nobody read it")
     return reports
@@ -48,7 +93,7 @@ def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -
 def own_address(towards: Iterable[str]) -> str:
     """The address from which this machine reaches the first of these hosts that is an address and has a route.
 
-    The word `ADDRESS` where there is none.
+    Empty where there is none.
     """
     for host in towards:
         try:
@@ -59,4 +104,4 @@ def own_address(towards: Iterable[str]) -> str:
         except (ValueError, OSError):  # a name, which may take long to look up; or no route
             continue
         return address if version == 4 else f"[{address}]"
-    return "ADDRESS"
+    return ""

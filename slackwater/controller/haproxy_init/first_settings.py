@@ -6,8 +6,7 @@ import ipaddress
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from slackwater.lbengine.backends.haproxy.survey import FoundBackend, FoundServe
 
 
 class NewNode(msgspec.Struct, frozen=True):
-    """A machine with web servers, which will have a monitor."""
+    """A machine with web servers, which may have a monitor."""
 
     name: str
     pool: str
@@ -56,28 +55,16 @@ HERE = "", ""
 """The key of this machine. Other machines have their address or name as a key."""
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """The person's choices on the command line; empty: the default."""
+def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool], list[LeftOut]]:
+    """The first pools, those with the most servers first, and the backends that are left out; of these backends, if
+    some are named.
 
-    backends: Sequence[str] = ()
-    state_dir: str = ""
-    listen: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_ca: str = ""
-
-
-def choose(survey: Survey, wishes: Wishes) -> tuple[list[NewPool], list[LeftOut]]:
-    """The first pools, those with the most servers first, and the backends that are left out.
-
-    A machine has one monitor, which belongs to one pool. So of several backends with the same machines only one becomes
-    a pool.
+    A machine belongs to one pool. So of several backends with the same machines only one becomes a pool.
     """
     pools: list[NewPool] = []
     left_out: list[LeftOut] = []
-    wanted = [backend for backend in survey.backends if not wishes.backends or backend.name in wishes.backends]
-    order = {name: number for number, name in enumerate(wishes.backends)}
+    wanted = [backend for backend in survey.backends if not backends or backend.name in backends]
+    order = {name: number for number, name in enumerate(backends)}
     machines: dict[tuple[str, str], str] = {}
     taken: set[str] = set()
     for backend in sorted(wanted, key=lambda backend: (order.get(backend.name, 0), -len(backend.servers))):
@@ -89,7 +76,7 @@ def choose(survey: Survey, wishes: Wishes) -> tuple[list[NewPool], list[LeftOut]
             why = "none of its servers has an address yet; run this again when HAProxy has found them"
             left_out.append(LeftOut(backend.name, why))
         elif same and not is_local(backend):
-            why = f"its servers are machines of pool `{same[0]}` too, and a machine's monitor belongs to one pool"
+            why = f"its servers are machines of pool `{same[0]}` too, and a machine belongs to one pool"
             left_out.append(LeftOut(backend.name, f"{why}; choose with --backend"))
         else:
             nodes = _nodes(backend, list(on_machines.values()), taken)
@@ -149,12 +136,28 @@ def _nodes(backend: FoundBackend, machines: Sequence[list[FoundServer]], taken: 
             node_name if is_name(node_name) else _node_name(node_name, {*others, *(node.name for node in nodes)})
         )
         unique_name = node_name if node_name not in taken else f"{backend.name}-{node_name}"
-        ports = [str(port_of(server.port or 80, server.protocol)) for server in servers if not server.on_unix_socket]
-        is_here = not each_is_one and (first.on_unix_socket or _is_loopback(first.host))
-        host = "" if is_here else first.host
-        names = [server.name for server in servers]
-        nodes.append(NewNode(unique_name, backend.name, names, host, list(dict.fromkeys(ports)), is_here))
+        nodes.append(_node(unique_name, backend.name, servers, each_is_one=each_is_one))
     return nodes
+
+
+def _node(name: str, pool: str, servers: Sequence[FoundServer], *, each_is_one: bool) -> NewNode:
+    """The machine of these servers. `each_is_one`: each server of the backend stands for a machine."""
+    first = servers[0]
+    ports = [str(port_of(server.port or 80, server.protocol)) for server in servers if not server.on_unix_socket]
+    is_here = not each_is_one and (first.on_unix_socket or _is_loopback(first.host))
+    host = "" if is_here else first.host
+    return NewNode(name, pool, [server.name for server in servers], host, list(dict.fromkeys(ports)), is_here)
+
+
+def nodes_of_pool(backend: FoundBackend, pool: str, names: Mapping[str, str]) -> list[NewNode]:
+    """The machines of a backend that is a pool already. `names`: server -> node, where they differ."""
+    by_node: dict[str, list[FoundServer]] = {}
+    for server in backend.servers:
+        node = names.get(server.name, server.name)
+        if not server.placeholder and is_name(node):
+            by_node.setdefault(node, []).append(server)
+    each_is_one = is_local(backend)
+    return [_node(node, pool, servers, each_is_one=each_is_one) for node, servers in by_node.items()]
 
 
 def _node_name(server: str, others: Set[str]) -> str:
@@ -173,14 +176,11 @@ def _in_common(names: Sequence[str]) -> str:
     return start[: max(0, *(start.rfind(sign) for sign in "-_.:"))]
 
 
-def settings_text(survey: Survey, pools: Sequence[NewPool], wishes: Wishes) -> str:
+def settings_text(survey: Survey, pools: Sequence[NewPool], state_dir: str = "") -> str:
     """The text of controller.toml, with the pools in observe mode."""
     lines = [f"# Written by `slackwater init` for HAProxy {survey.version}. All settings: docs/reference/settings.md."]
-    if wishes.state_dir:
-        lines += [f"state_dir = {toml_text(wishes.state_dir)}"]
-    bus = {"listen": wishes.listen, "tls_cert": wishes.tls_cert, "tls_key": wishes.tls_key, "tls_ca": wishes.tls_ca}
-    if any(bus.values()):
-        lines += ["", "[bus]", *(f"{key} = {toml_text(value)}" for key, value in bus.items() if value)]
+    if state_dir:
+        lines += [f"state_dir = {toml_text(state_dir)}"]
     for pool in pools:
         lines += ["", "[[pool]]", f"name = {toml_text(pool.name)}", f"backend = {toml_text(pool.name)}"]
         lines += [f"socket = {toml_text(survey.socket)}"]
@@ -215,6 +215,6 @@ def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "") -> 
     return lines
 
 
-def reached_from_outside(pools: Sequence[NewPool]) -> bool:
-    """Whether a web server of these pools runs on another machine."""
-    return any(not node.is_here and not _is_loopback(node.host) for pool in pools for node in pool.nodes)
+def reached_from_outside(nodes: Sequence[NewNode]) -> bool:
+    """Whether one of these web servers runs on another machine."""
+    return any(not node.is_here and not _is_loopback(node.host) for node in nodes)

@@ -29,7 +29,9 @@ LONGEST_LOOK_S = 0.2
 GONE_WITHIN_S = 2.0
 """After SIGKILL; a process stays longer only while the kernel cannot end it (a disk that hangs)."""
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 1, 47, 3
+_CAP_NET_RAW = 13
+"""The right to capture packets: prctl(2), capabilities(7)."""
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
@@ -73,6 +75,7 @@ class Child:
     """One process that is to run for ever. `clock` gives seconds that never go back.
 
     It reports progress over a pipe (`slackwater.core.heartbeat`), unless `progress` observes it in another manner.
+    Without `may_capture` it does not inherit CAP_NET_RAW, which the unit gives the supervisor.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Child:
         pass_fds: Sequence[int] = (),
         limits: SilenceLimits = SilenceLimits(),
         progress: Progress | None = None,
+        may_capture: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -94,6 +98,7 @@ class Child:
         self._pass_fds = list(pass_fds)
         self._limits = self._next_limits = limits
         self._progress = progress
+        self._may_capture = may_capture
         self._reports: Progress | None = None
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,6 +135,8 @@ class Child:
             _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
             if os.getppid() != parent:  # it died before prctl
                 os._exit(1)
+            if not self._may_capture:
+                _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, _CAP_NET_RAW, 0, 0)
 
         self._close_reports()
         pipe = Pipe() if self._progress is None else None

@@ -41,7 +41,12 @@ def lbengine_silent_s(settings: LbengineSettings) -> float:
 
 
 def limits_of(name: str, settings: ControllerSettings) -> SilenceLimits:
-    return SilenceLimits(START_WITHIN_S, lbengine_silent_s(settings.lbengine) if name == LBENGINE else OTHERS_SILENT_S)
+    silent_s = OTHERS_SILENT_S
+    if name == LBENGINE:
+        silent_s = lbengine_silent_s(settings.lbengine)
+    elif name == BALANCER_VIEW:
+        silent_s += 2 * settings.lbengine.socket_timeout_s  # while a balancer hangs
+    return SilenceLimits(START_WITHIN_S, silent_s)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import msgspec
 
 from slackwater.controller.supervise import reload_record
 from slackwater.controller.supervise.children import Child, Death, SilenceLimits
-from slackwater.controller.supervise.differences import LBENGINE, PARTS
+from slackwater.controller.supervise.differences import BALANCER_VIEW, LBENGINE, PARTS
 from slackwater.controller.supervise.give_back import after_failed_start, set_baseline
 from slackwater.controller.supervise.notify import Notify
 from slackwater.controller.supervise.outage import Outage
@@ -159,7 +159,7 @@ class Supervisor:
 
     def _part(self, name: str) -> Child:
         command, fds, limits = self._start_of(name)
-        return Child(name, command, pass_fds=fds, limits=limits)
+        return Child(name, command, pass_fds=fds, limits=limits, may_capture=name == BALANCER_VIEW)
 
     def _start_of(self, name: str) -> tuple[list[str], list[int], SilenceLimits]:
         """How a part is started with the settings in force."""

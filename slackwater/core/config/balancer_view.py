@@ -15,7 +15,7 @@ class BalancerViewSettings(Settings, frozen=True):
     mode: Annotated[
         Literal["off", "on"],
         Meta(description="on: servers without a monitor have Samples too, are shown, and are judged by their requests"),
-    ] = "off"
+    ] = "on"
     look_s: Annotated[float, Meta(ge=0.05, le=5, description="seconds from one look at the servers to the next")] = 0.2
     sniffer: Annotated[
         str,

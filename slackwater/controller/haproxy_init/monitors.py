@@ -1,0 +1,170 @@
+"""`slackwater monitors`: the second step after `init`. It opens the bus to the web servers, and lets a monitor on each
+log in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from slackwater.controller.cli.bus_commands import private, taken_over
+from slackwater.controller.haproxy_init.bus_address import (
+    BusAddress,
+    make_certificate,
+    own_address,
+    with_bus,
+    with_certificate,
+)
+from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for, nodes_of_pool, reached_from_outside
+from slackwater.controller.haproxy_init.site_files import ASK_WITHIN_S, FOR_THE_SERVICE, haproxy_configuration, write
+from slackwater.core.bus import nats_server
+from slackwater.core.bus.config import ListedNode, parse_nodes
+from slackwater.core.config import ConfigError, ControllerSettings, is_loopback, parse, read
+from slackwater.core.options import DEFAULT_CONFIG, config_option
+from slackwater.core.state_dir import running_serve
+from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater.lbengine.backends.haproxy.survey import Survey, survey
+
+BUS_PORT = 14222
+SERVICE = "slackwater-controller"
+A_FILE = click.Path(exists=True, dir_okay=False)
+ADDS = (
+    "the cause of slowness: a neighbour, its own load or its own limit",
+    "a sign of a neighbour before requests are slow",
+    "a sign that a server without requests is quiet again",
+    "the second stage, which retunes the web server (slackwater-wsengine)",
+)
+"""What a monitor on a web server adds to what its balancer sees."""
+
+
+class NodeLines(msgspec.Struct, frozen=True):
+    """A web server, and the commands that set it up."""
+
+    node: str
+    pool: str
+    commands: list[str]
+
+
+class MonitorsResult(msgspec.Struct, frozen=True):
+    """What was done, and what is left to do, for `--json`."""
+
+    config: str
+    written: bool
+    bus: str
+    """HOST:PORT on which the bus listens."""
+    certificate: list[str]
+    """The files that were made for the bus, in words; empty where they are not needed, or were named."""
+    restart: bool
+    """A controller runs, and has yet to listen there."""
+    nodes: list[NodeLines]
+    """The commands to run for each web server."""
+
+
+@click.command(name="monitors", epilog="Example: slackwater monitors --listen 10.0.0.5:14222")
+@config_option
+@click.option(
+    "--listen",
+    default="",
+    metavar="HOST:PORT",
+    help="Where the web servers reach the bus; a certificate is made.  [default: as it is, if they can; else this"
+    f" host's address towards them, port {BUS_PORT}]",
+)
+@click.option("--tls-cert", type=A_FILE, metavar="FILE", help="A certificate of yours (PEM), for the host in --listen.")
+@click.option("--tls-key", type=A_FILE, metavar="FILE", help="The certificate's key (PEM).")
+@click.option(
+    "--tls-ca", type=A_FILE, metavar="FILE", help="The authority that signed it, unless the machines know it."
+)
+@click.option(
+    "--haproxy-cfg",
+    type=click.Path(path_type=Path),
+    help="HAProxy's configuration, as for `init`, for the protocols of its servers.",
+)
+@click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def monitors(
+    config_path: Path,
+    listen: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    haproxy_cfg: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Let monitors on the web servers log in: open the bus to them, and print the commands that set each of them up.
+
+    It is the second step, and needs the configuration of `slackwater init`. It adds `[bus]` to that, makes a
+    certificate where none is named, and a user with a password for each web server. Run again, it keeps what is there.
+    """
+    settings = private(config_path)
+    pools = [pool for pool in settings.pool if isinstance(pool, HAProxyPool)]
+    if not pools:
+        raise ConfigError(f"{config_path}: no pool behind HAProxy; `slackwater bus node add POOL NODE` adds each node")
+    configuration = haproxy_configuration(haproxy_cfg)
+    surveys: dict[str, Survey] = {}
+    nodes: list[NewNode] = []
+    for pool in pools:
+        if pool.socket not in surveys:
+            surveys[pool.socket] = survey(pool.socket, "as set", configuration, ASK_WITHIN_S)
+        backends = [backend for backend in surveys[pool.socket].backends if backend.name == pool.backend]
+        nodes += [node for backend in backends for node in nodes_of_pool(backend, pool.name, pool.servers)]
+    files = [str(Path(file).absolute()) if file else "" for file in (tls_cert, tls_key, tls_ca)]
+    asked = BusAddress(listen or _listen(settings, nodes), *files)
+    address = with_certificate(asked, config_path.parent)
+    text = read(config_path)
+    changed = with_bus(text, address, config_path)
+    new = parse(changed, str(config_path))
+    listed = [ListedNode(node.pool, node.name) for node in nodes]
+    _with_nodes(nats_server.nodes_of(new), listed)  # refuses before anything is written
+    certificate: list[str] = []
+    if not dry_run:
+        if address != asked:
+            certificate = make_certificate(new, config_path.parent, write)
+        nats_server.change_nodes(new, lambda there: _with_nodes(there, listed))
+        if changed != text:
+            write(config_path, changed, FOR_THE_SERVICE)
+        else:
+            taken_over(new)
+    named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
+    result = MonitorsResult(
+        config=str(config_path),
+        written=not dry_run,
+        bus=new.bus.listen,
+        certificate=certificate,
+        restart=changed != text and running_serve(new.state_dir) is not None,
+        nodes=[
+            NodeLines(node.name, node.pool, lines_for(node, new.bus_folder / "passwords", new.bus.tls_ca, named))
+            for node in nodes
+        ],
+    )
+    click.echo(msgspec.json.encode(result).decode() if as_json else _as_text(result, new))
+
+
+def _listen(settings: ControllerSettings, nodes: list[NewNode]) -> str:
+    """Where the bus listens for these; empty: as it does. Raises ConfigError where no address leads to them."""
+    if not is_loopback(settings.bus.listen) or not reached_from_outside(nodes):
+        return ""
+    if not (host := own_address(node.host for node in nodes if node.host)):
+        raise ConfigError("no address of this host is known that web servers reach: name it with --listen HOST:PORT")
+    return f"{host}:{BUS_PORT}"
+
+
+def _with_nodes(nodes: list[ListedNode], new: list[ListedNode]) -> list[ListedNode]:
+    """The nodes with the new ones. Raises ConfigError where two have the same name."""
+    together = dict.fromkeys([*nodes, *new])
+    return parse_nodes("".join(f"{node.pool} {node.name}\n" for node in together), "the list of nodes")
+
+
+def _as_text(result: MonitorsResult, settings: ControllerSettings) -> str:
+    lines = ["A monitor on a web server adds:", *(f"  {text}" for text in ADDS), ""]
+    done = "the bus listens on" if result.written else "nothing was written; the bus would listen on"
+    lines.append(f"{done} {result.bus}{'' if settings.bus.tls_cert else ', which only this machine reaches'}")
+    lines.append(f"users of the bus: {len(result.nodes)} web servers, passwords in {settings.bus_folder}/passwords")
+    lines += result.certificate
+    if result.restart:
+        lines += ["", "On this host:", f"  systemctl restart {SERVICE}"]
+    lines += ["", "For each web server, from this host, after slackwater-node is installed there:"]
+    for node in result.nodes:
+        lines += [f"  # {node.node}", *(f"  {command}" for command in node.commands)]
+    return "\n".join(lines)

@@ -1,0 +1,40 @@
+"""The files that `slackwater init` and `slackwater monitors` read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+from pathlib import Path
+
+from slackwater.core.files import PRIVATE, SERVICE_USER, in_hands_of, replacing
+from slackwater.lbengine.backends.haproxy.configuration import started
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, read_configuration
+
+ASK_WITHIN_S = 3.0
+USUAL_CONFIGURATION = Path("/etc/haproxy/haproxy.cfg")
+FOR_THE_SERVICE = 0o640
+
+
+def haproxy_configuration(named: Path | None) -> SiteConfiguration:
+    """The files of HAProxy: those that are named, at the usual place, or of the only HAProxy that runs.
+
+    Raises SurveyError.
+    """
+    if named is None and not USUAL_CONFIGURATION.exists():
+        running = started()
+        return read_configuration(Path(running[0].files[0])) if len(running) == 1 else SiteConfiguration()
+    return read_configuration(named or USUAL_CONFIGURATION)
+
+
+def write(path: Path, text: str, mode: int) -> None:
+    """Writes a file whole or not at all. Where `mode` lets a group read it, that is the service's group; without one
+    only the owner may read it."""
+    with replacing(path, PRIVATE) as draft:
+        if mode & 0o077 == 0o040 and os.geteuid() == 0 and in_hands_of(path) is None:
+            with contextlib.suppress(KeyError):  # without the package
+                os.chown(draft, 0, grp.getgrnam(SERVICE_USER).gr_gid)
+                draft.chmod(mode)
+        draft.write_text(text, encoding="utf-8")
+        if mode & 0o004:
+            draft.chmod(mode)
