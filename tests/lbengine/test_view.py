@@ -233,7 +233,11 @@ def test_a_controller_that_is_told_to_has_samples_in_its_journal(tmp_path: Path,
         until(seen, "Samples of all servers in the journal")
         assert "balancer_view" in site.children()
         lines = {line["about"]: line for line in json.loads(site.cli("check", "--json").stdout)}
-        assert lines["node host1 of pool web"]["state"] == "warning"
-        assert "no monitor" in lines["node host1 of pool web"]["text"]
+        assert lines["node host1 of pool web"]["state"] == "ok"
+        assert lines["monitors of pool web"]["state"] == "addition"
+        assert site.cli("bus", "node", "add", "web", "host1").returncode == 0
+        lines = {line["about"]: line for line in json.loads(site.cli("check", "--json").stdout)}
+        assert "its monitor is silent" in lines["node host1 of pool web"]["text"]
+        assert lines["monitors of pool web"]["text"].startswith("2 of 3 servers have none")
     finally:
         site.clean()

@@ -61,6 +61,10 @@ def test_after_init_each_server_has_its_rate_percentiles_errors_and_state(tmp_pa
             assert nats_server.nodes_of(load(site.config)) == []
             lines = {line["about"]: line for line in json.loads(site.cli("check", "--json").stdout)}
             assert "packets tell the response times of 3 of 3" in lines["balancer's view of pool web"]["text"]
-            assert not [line for line in lines.values() if line["state"] == "missing"]
+            assert {line["state"] for line in lines.values()} <= {"ok", "warning", "addition"}
+            assert lines["node host1 of pool web"]["state"] == "ok"
+            addition = lines["monitors of pool web"]
+            assert (addition["state"], addition["remedy"]) == ("addition", "slackwater monitors")
+            assert addition["text"].startswith("3 of 3 servers have none, and need none; one would add the cause")
         finally:
             site.clean()

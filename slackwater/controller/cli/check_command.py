@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from slackwater.controller.capture import capture_remedy
+from slackwater.controller.haproxy_init.monitors import ADDS
 from slackwater.core.bus import nats_server
 from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings, load
 from slackwater.core.journal.journal import Journal, JournalError, journal_path
@@ -29,7 +30,7 @@ HEARD_WITHIN_S = 5.0
 LOOK_EVERY_S = 1.0
 SURELY_SEEN_PER_S = 2.0
 """From this rate on, in requests per second, a monitor sees requests in each of its periods."""
-SIGNS = {"ok": "✓", "warning": "!", "missing": "✕"}
+SIGNS = {"ok": "✓", "warning": "!", "missing": "✕", "addition": "+"}
 START = "systemctl enable --now slackwater-controller"
 TIMES = "traffic.times"
 MOST_REASONS = 3
@@ -41,7 +42,7 @@ class CheckLine(msgspec.Struct, frozen=True):
     """The result for one thing that was checked."""
 
     about: str
-    state: Literal["ok", "warning", "missing"]
+    state: Literal["ok", "warning", "missing", "addition"]
     text: str
     remedy: str = ""
     """What to do; empty where the text says it."""
@@ -61,8 +62,9 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     """Look at the configuration, the balancers, the running controller and the web servers' monitors.
 
     A line with ✕ is something missing, with its remedy; the exit status is 1 then. A line with ! would be better
-    otherwise: so it says, from measurements, which balance algorithm works best with Slackwater. Run it as root or as
-    the controller's user. On a web server `slackwater-monitor check` does the same.
+    otherwise: so it says, from measurements, which balance algorithm works best with Slackwater. A line with + is what
+    may be added: monitors on the web servers. Run it as root or as the controller's user. On a web server
+    `slackwater-monitor check` does the same.
     """
     logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line of the result says the same
     until_s = time.monotonic() + (wait_s or 0.0)
@@ -161,17 +163,26 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         node = pool.servers.get(cycle_server.server, cycle_server.server)
         sent[node] = sent.get(node, 0.0) + (cycle_server.rps or 0.0)
     servers = [server.name for server in snapshot.servers if not server.backup and not server.placeholder]
-    for node in dict.fromkeys(pool.servers.get(server, server) for server in servers):
+    nodes = list(dict.fromkeys(pool.servers.get(server, server) for server in servers))
+    by_balancer = {node for node in nodes if _has_no_monitor(samples.get(node), heard.get(node, 0.0))}
+    needs_none = by_balancer if nodes_of_bus is None else set(nodes) - nodes_of_bus
+    alone = [node for node in nodes if node in needs_none and settings.balancer_view.mode == "on"]
+    for node in nodes:
         about = f"node {node} of pool {pool.name}"
-        if is_running and _has_no_monitor(samples.get(node), heard.get(node, 0.0)):
-            seen = "it has no monitor: it is judged by what its balancer sees, which shows no cause"
-            yield CheckLine(about, "warning", seen, "install slackwater-monitor there, so that causes are seen")
+        if node in alone:
+            if node in by_balancer:
+                yield CheckLine(about, "ok", "its balancer sees it, and it is judged by its requests")
+            elif is_running:
+                yield CheckLine(about, "missing", "its balancer's view has no Sample of it yet", LOG)
         elif nodes_of_bus is not None and node not in nodes_of_bus:
             yield CheckLine(
                 about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}"
             )
         elif not is_running:
             yield CheckLine(about, "missing", "nobody listens, as the controller does not run", START)
+        elif node in by_balancer:
+            seen = "its monitor is silent; it is judged by what its balancer sees of it meanwhile"
+            yield CheckLine(about, "missing", seen, f"run `slackwater-monitor check` on {node}")
         elif (heard_unix_s := heard.get(node)) is None:
             remedy = "run `slackwater-monitor check` there; `systemctl enable --now slackwater-monitor` starts it"
             yield CheckLine(about, "missing", f"no Sample has come; it sends them to {settings.bus.address}", remedy)
@@ -183,6 +194,9 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             yield CheckLine(about, "warning", f"its Samples come, but its requests are not known: {why}", remedy)
         else:
             yield CheckLine(about, "ok", "its Samples come")
+    if alone:
+        text = f"{len(alone)} of {len(nodes)} servers have none, and need none; one would add {', '.join(ADDS)}"
+        yield CheckLine(f"monitors of pool {pool.name}", "addition", text, "slackwater monitors")
 
 
 def view_lines(pool: str, samples: Collection[Sample], remedy: str) -> Iterator[CheckLine]:

@@ -30,10 +30,10 @@ BUS_PORT = 14222
 SERVICE = "slackwater-controller"
 A_FILE = click.Path(exists=True, dir_okay=False)
 ADDS = (
-    "the cause of slowness: a neighbour, its own load or its own limit",
-    "a sign of a neighbour before requests are slow",
-    "a sign that a server without requests is quiet again",
-    "the second stage, which retunes the web server (slackwater-wsengine)",
+    "the cause (a neighbour, and what it takes)",
+    "an earlier word",
+    "signs of a drained server",
+    "the second stage, which retunes a web server",
 )
 """What a monitor on a web server adds to what its balancer sees."""
 
@@ -157,7 +157,7 @@ def _with_nodes(nodes: list[ListedNode], new: list[ListedNode]) -> list[ListedNo
 
 
 def _as_text(result: MonitorsResult, settings: ControllerSettings) -> str:
-    lines = ["A monitor on a web server adds:", *(f"  {text}" for text in ADDS), ""]
+    lines = [f"A monitor on a web server adds {', '.join(ADDS)}.", ""]
     done = "the bus listens on" if result.written else "nothing was written; the bus would listen on"
     lines.append(f"{done} {result.bus}{'' if settings.bus.tls_cert else ', which only this machine reaches'}")
     lines.append(f"users of the bus: {len(result.nodes)} web servers, passwords in {settings.bus_folder}/passwords")
