@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slackwater.core.config import ControllerSettings
 from slackwater.core.config.balancer_view import BalancerViewSettings
+from slackwater.core.files import text_of
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.view.packets import program_path
 
@@ -31,7 +32,7 @@ def capture_remedy(settings: ControllerSettings) -> str:
 def _may_capture(pid: int) -> bool:
     """Whether a process may pass the right to capture on; also true where nobody may know."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = text_of(Path(f"/proc/{pid}/status"))
     except OSError:
         return True
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)

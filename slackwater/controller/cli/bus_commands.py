@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from slackwater.controller.own_bus import private, taken_over
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.config import WSENGINE, ListedNode, Tls, config_text, passwords_in, read_nodes, users
 from slackwater.core.bus.node_settings import node_text
 from slackwater.core.bus.ports import Port, parse_port
-from slackwater.core.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
+from slackwater.core.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError
 from slackwater.core.files import text_of, write_secret
 from slackwater.core.options import config_option, json_option, tell
-from slackwater.core.state_dir import read_serve, running_serve, send_signal
 
 
 def an_address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -172,21 +171,3 @@ def remove(name: str, config_path: Path, as_json: bool) -> None:
     nats_server.change_nodes(settings, lambda nodes: [one for one in nodes if one.name != name])
     taken_over(settings)
     tell({"pool": gone[0].pool, "node": name}, f"{name} may no longer log in", as_json)
-
-
-def private(config_path: Path) -> ControllerSettings:
-    """The settings of a controller with a nats-server of its own. Raises ConfigError."""
-    settings = load(config_path)
-    if settings.bus.url:
-        raise ConfigError(f"{config_path}: bus.url names a nats-server of yours: use `slackwater bus config`")
-    return settings
-
-
-def taken_over(settings: ControllerSettings) -> None:
-    """Has a nats-server that runs read its configuration again."""
-    if running_serve(settings.state_dir) is None:
-        return
-    folder = Path(settings.state_dir)
-    pid = (read_serve(folder) or {}).get("children", {}).get("nats-server")
-    if isinstance(pid, int):
-        send_signal(folder, pid, signal.SIGHUP)

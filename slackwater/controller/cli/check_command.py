@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from slackwater.controller.capture import capture_remedy
-from slackwater.controller.haproxy_init.monitors import ADDS
+from slackwater.controller.own_bus import ADDS
 from slackwater.core.bus import nats_server
 from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings, load
 from slackwater.core.journal.journal import Journal, JournalError, journal_path

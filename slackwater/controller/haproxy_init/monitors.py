@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from slackwater.controller.cli.bus_commands import private, taken_over
 from slackwater.controller.haproxy_init.bus_address import (
     BusAddress,
     make_certificate,
@@ -18,6 +17,7 @@ from slackwater.controller.haproxy_init.bus_address import (
 )
 from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for, nodes_of_pool, reached_from_outside
 from slackwater.controller.haproxy_init.site_files import ASK_WITHIN_S, FOR_THE_SERVICE, haproxy_configuration, write
+from slackwater.controller.own_bus import ADDS, private, taken_over
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.config import ListedNode, parse_nodes
 from slackwater.core.config import ConfigError, ControllerSettings, is_loopback, parse, read
@@ -29,13 +29,6 @@ from slackwater.lbengine.backends.haproxy.survey import Survey, survey
 BUS_PORT = 14222
 SERVICE = "slackwater-controller"
 A_FILE = click.Path(exists=True, dir_okay=False)
-ADDS = (
-    "the cause (a neighbour, and what it takes)",
-    "an earlier word",
-    "signs of a drained server",
-    "the second stage, which retunes a web server",
-)
-"""What a monitor on a web server adds to what its balancer sees."""
 
 
 class NodeLines(msgspec.Struct, frozen=True):
