@@ -117,10 +117,8 @@ def second_stage_(
     test = SecondStageTest(scenario, noise, seconds, rounds, clients, knobs or (CHILDREN,))
     with Lab(settings, progress) as cluster:
         result = second_stage.run(cluster, test, progress)
-    if json_file:
-        write_json(result, json_file)
-        if json_file == "-":
-            return
+    if not write_json(result, json_file):
+        return
     title = (
         f"{scenario}, {settings.balance}, {settings.app}, {noise}, {clients} clients, {children} children:"
         f" medians of {rounds} rounds"

@@ -25,13 +25,17 @@ def progress(text: str) -> None:
     click.echo(text, err=True)
 
 
-def write_json(result: dict[str, Any], place: str) -> None:
-    """Writes the result to a file, or to stdout for `-`."""
+def write_json(result: dict[str, Any], place: str | None) -> bool:
+    """Writes the result to a file, or to stdout for `-`, if a place is named. Returns whether tables may be printed:
+    not beside JSON on stdout."""
+    if not place:
+        return True
     text = json.dumps(result, indent=2) + "\n"
     if place == "-":
         click.echo(text, nl=False)
-    else:
-        Path(place).write_text(text)
+        return False
+    Path(place).write_text(text)
+    return True
 
 
 class HostsParam(click.ParamType[tuple[HostKind, int]]):

@@ -114,10 +114,8 @@ def ablate(
     finally:
         pieces.write_page(partial(page.page, lines))
     balances_rows = summary(data.of_one_state(lines))
-    if json_file:
-        as_json = {name: [asdict(row) | {"brings": row.brings} for row in rows] for name, rows in balances_rows.items()}
-        write_json({"code": code, "commit": commit(), "balances": as_json}, json_file)
-    if json_file != "-":
+    as_json = {name: [asdict(row) | {"brings": row.brings} for row in rows] for name, rows in balances_rows.items()}
+    if write_json({"code": code, "commit": commit(), "balances": as_json}, json_file):
         _show(balances_rows)
 
 

@@ -76,9 +76,7 @@ def ablate_detector(
     finally:
         pieces.write_page(partial(page.page, judgements, list(map(str, places))))
     rows = recordings.rows(judgements)
-    if json_file:
-        write_json({"code": code, "commit": commit(), "rows": [asdict(row) for row in rows]}, json_file)
-    if json_file != "-":
+    if write_json({"code": code, "commit": commit(), "rows": [asdict(row) for row in rows]}, json_file):
         _show(rows)
 
 

@@ -59,10 +59,8 @@ def balancer_view(
     )
     with Lab(replace(settings, app=app), progress) as cluster:
         result = measure.run(cluster, test, progress)
-    if json_file:
-        write_json(result, json_file)
-        if json_file == "-":
-            return
+    if not write_json(result, json_file):
+        return
     for part, as_table in (("exactness", exactness), ("cost", cost), ("onset", onset), ("size", sizes)):
         if part in result:
             click.echo(as_table(result[part]))

@@ -105,9 +105,7 @@ def calm(
     finally:
         pieces.write_page(partial(page.page, measured))
     total = summary(of_one_state(measured))
-    if json_file:
-        write_json(total, json_file)
-    if json_file != "-":
+    if write_json(total, json_file):
         _show(of_one_state(measured))
     if total["rates"][0]["episodes"]:
         sys.exit(1)

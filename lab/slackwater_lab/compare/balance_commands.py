@@ -48,7 +48,5 @@ def balance(
         page_file.write_text(page)
     if data_file is not None:
         data_file.write_bytes(msgspec.json.format(msgspec.json.encode(measurement), indent=2) + b"\n")
-    if json_file:
-        write_json(msgspec.to_builtins(measurement), json_file)
-    if json_file != "-":
+    if write_json(msgspec.to_builtins(measurement), json_file):
         click.echo(page, nl=False)

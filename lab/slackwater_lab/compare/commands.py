@@ -78,12 +78,10 @@ def compare(
     planned = rounds * sum(map(len, question.variants.values()))
     complete = len(runs) >= planned
     cells = results.cells(runs)
-    if json_file:
-        facts = {"complete": complete, "runs": len(runs), "runs_planned": planned, "cells": cells}
-        facts |= {key: list(dict.fromkeys(getattr(run, key) for run in runs)) for key in ("commit", "capacity_rps")}
-        write_json(facts | {"machine": runs[0].machine if runs else None}, json_file)
-        if json_file == "-":
-            return
+    facts = {"complete": complete, "runs": len(runs), "runs_planned": planned, "cells": cells}
+    facts |= {key: list(dict.fromkeys(getattr(run, key) for run in runs)) for key in ("commit", "capacity_rps")}
+    if not write_json(facts | {"machine": runs[0].machine if runs else None}, json_file):
+        return
     if not complete:
         click.echo(f"CUT SHORT: {len(runs)} of {planned} runs; what follows is of these only")
     players = dict.fromkeys(cell["policy"] for cell in cells)

@@ -138,11 +138,9 @@ def simulate(
         left_s = (time.monotonic() - began) / number * (len(plans) - number)
         progress(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
     results = [outcome.as_json() for outcome in outcomes]
-    if json_file:
-        command = shlex.join(["slackwater", "lab", "simulate", *click.get_current_context().meta[GIVEN]])
-        write_json({"command": command, "commit": commit(), "runs": results}, json_file)
-        if json_file == "-":
-            return
+    command = shlex.join(["slackwater", "lab", "simulate", *click.get_current_context().meta[GIVEN]])
+    if not write_json({"command": command, "commit": commit(), "runs": results}, json_file):
+        return
     for table in tables(results):
         console().print(table)
 
@@ -170,10 +168,8 @@ def _drawn(
     players = [name for name in PLAYERS if not asked or name in asked or name == REFERENCE]
     played = drawn.run(folder, seed, count, players, model, progress, until(minutes))
     summary = drawn.summary(played, count, players)
-    if json_file:
-        write_json(summary, json_file)
-        if json_file == "-":
-            return
+    if not write_json(summary, json_file):
+        return
     for table in drawn.tables(summary, SHOWN):
         console().print(table)
 

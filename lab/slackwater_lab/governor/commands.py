@@ -46,13 +46,9 @@ curve_option = click.option(
 def compare(name: str, seeds: int, curve: str, json_file: str | None) -> None:
     """Simulate a paper's table: medians over the seeds, beside its numbers and what they may differ by."""
     figures = TABLES[name](range(1, seeds + 1), curve, progress)
-    if json_file:
-        write_json(
-            {"table": name, "seeds": seeds, "curve": curve, "figures": [figure.as_json() for figure in figures]},
-            json_file,
-        )
-        if json_file == "-":
-            return
+    result = {"table": name, "seeds": seeds, "curve": curve, "figures": [figure.as_json() for figure in figures]}
+    if not write_json(result, json_file):
+        return
     table = Table(*COLUMNS, title=f"{name}: {seeds} seeds, power model {curve}")
     for figure in figures:
         table.add_row(*cells(figure))
@@ -123,12 +119,9 @@ def plan(
         raise click.BadParameter("expected ascending clocks above 0", param_hint="--clocks-mhz")
     processor = hardware(curve, cores, clocks_mhz, busy_w=busy_w, base_w=0.0, idle_w=idle_w)
     steps = plan_of(policy, processor, Service(work_ms, target_ms, base_ms), load, step_s, seed)
-    if json_file:
-        write_json(
-            {"policy": policy, "curve": curve, "steps": [msgspec.to_builtins(step) for step in steps]}, json_file
-        )
-        if json_file == "-":
-            return
+    result = {"policy": policy, "curve": curve, "steps": [msgspec.to_builtins(step) for step in steps]}
+    if not write_json(result, json_file):
+        return
     table = Table("requests/s", "cores", "MHz", "of the time", "p95 ms", "seconds in target", "W", "W with all")
     for step in steps:
         table.add_row(*_cells(step))

@@ -86,10 +86,8 @@ def capacity(
             result, recording, states = story.run(cluster, test, out, progress)
         rows = capacity_errors.compare(recording, states, model)
     result |= {"compared": rows, "summary": capacity_errors.summary(rows)}
-    if json_file:
-        write_json(result, json_file)
-        if json_file == "-":
-            return
+    if not write_json(result, json_file):
+        return
     table = Table(*capacity_errors.COLUMNS, title="capacity in requests/s: measured, and estimated by the detector")
     for cells in capacity_errors.table_rows(rows):
         table.add_row(*cells)

@@ -38,5 +38,4 @@ def governor(seconds: float, target_ms: float, policy: GovernorPolicy, json_file
     )
     with Lab(settings, progress) as cluster:
         result = governed.run(cluster, GovernorTest(target_ms, seconds, policy), progress)
-    if json_file:
-        write_json(result, json_file)
+    write_json(result, json_file)

@@ -44,10 +44,8 @@ def cost(
     test = story.OwnCostTest(load, seconds, rounds, off, capture, seed)
     with Lab(replace(settings, app=app, balance="leastconn"), progress) as cluster:
         result = story.run(cluster, test, progress)
-    if json_file:
-        write_json(result, json_file)
-        if json_file == "-":
-            return
+    if not write_json(result, json_file):
+        return
     title = f"{app}, {load:.0%} load, {result['rate_rps']:g} requests/s, {rounds} rounds"
     table = Table("", *story.COLUMNS, title=title)
     for row in result["rows"]:

@@ -61,10 +61,8 @@ def signals(
     test = story.SignalsTest(kinds or ("llcprobe",), lost, loads or (0.4,), seconds)
     with Lab(replace(settings, by_event=False), progress) as cluster:
         result = story.run(cluster, test, progress)
-    if json_file:
-        write_json(result, json_file)
-        if json_file == "-":
-            return
+    if not write_json(result, json_file):
+        return
     for state in result["states"]:
         taken = state["taken"]
         words = f"{taken['kind']} takes {taken['measured']:.0%}, load {state['load']:.0%}"

@@ -58,10 +58,8 @@ def governor_policies(
     test = LiveTest(service, policies or can, rounds, step_seconds)
     with Lab(story.settings(test), progress) as cluster:
         result = story.run(cluster, test, progress)
-    if json_file:
-        write_json(result, json_file)
-        if json_file == "-":
-            return
+    if not write_json(result, json_file):
+        return
     show(result)
 
 
