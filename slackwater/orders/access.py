@@ -15,12 +15,10 @@ from slackwater.core.bus.bus import Bus, BusError
 from slackwater.core.config import PoolSettings
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
-from slackwater.orders.knobs import Value
+from slackwater.orders.knobs import REACHES_S, Value
 from slackwater.orders.signing import Signer
 
 ORDERS_KEPT = 1000
-REACHES_S = 2.0
-"""A published Order has reached its node by then, or never will."""
 SILENT_S = 3.0
 """Without Cycles for this long lbengine does not drive the pool: nothing is begun."""
 log = logging.getLogger("slackwater.orders")

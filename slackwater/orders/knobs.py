@@ -13,6 +13,8 @@ RELEASE = "baseline"
 """The value that ends a lease."""
 FRESH_S = 15.0
 """A wsengine without messages for this long is not there."""
+REACHES_S = 2.0
+"""A published Order has reached its node by then, or never will."""
 RENEW_AT = 1 / 3
 """A lease is renewed when this share of it has passed: two renewals may get lost."""
 ON_ITS_OWN: frozenset[ChangeCause] = frozenset(("lease_ended", "engine_ended", "engine_died"))

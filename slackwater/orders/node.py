@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from slackwater.core.messages import PUT_BACK, Change, Knobs, KnobState, Sample, Verdict
-from slackwater.orders.knobs import FRESH_S, ON_ITS_OWN, RELEASE, Held, Value, can_be_set
+from slackwater.orders.knobs import FRESH_S, ON_ITS_OWN, REACHES_S, RELEASE, Held, Value, can_be_set
 
 VERDICT_FRESH_S = 3.0
 """An older Verdict says nothing of now."""
@@ -38,6 +38,8 @@ class OrderedNode(ABC):
         """By knob: what is in force by our Orders, as the node's last report or answer has it."""
         self._over_s: dict[str, float] = {}
         """Knob that is not held -> no Order of ours that was sent until then is in force any more."""
+        self._released: dict[str, Held] = {}
+        """Knob -> the Order that gives it back, until the node says that it has."""
         self.left_alone_s: dict[str, float] = {}
         """Knob -> when it may be set again."""
         self._knobs_s = self._verdict_s = -math.inf
@@ -72,20 +74,30 @@ class OrderedNode(ABC):
             reported, held = Held(knob.value, knob.order, order_s), self.held.get(knob.name)
             self._in_force[knob.name] = reported
             last_s = held.sent_s if held is not None else self._over_s.get(knob.name)
-            if last_s is not None and (order_s <= last_s or (held is not None and held.order == knob.order)):
+            is_known = last_s is not None and (order_s <= last_s or (held is not None and held.order == knob.order))
+            if is_known and not self._release_is_lost(knob.name, knobs, now_s):
                 continue  # the report was on its way when we sent the last Order, or shows that Order
             self.held[knob.name] = reported
             if order_s == -math.inf:
                 self.take_up(knob)
+
+    def _release_is_lost(self, knob: str, knobs: Knobs, now_s: float) -> bool:
+        """Whether a report that shows the knob in force is too late for the Order that gives it back to be on its way.
+        The knob is held again then, so that another such Order is sent."""
+        released = self._released.get(knob)
+        is_late = released is not None and now_s >= released.sent_s + REACHES_S
+        return released is not None and is_late and released.order not in (knobs.waiting or ())
 
     def hold(self, knob: str, value: Value, order: str, now_s: float) -> None:
         """An Order was sent."""
         if value == RELEASE:
             self.held.pop(knob, None)
             self._over_s[knob] = now_s
+            self._released[knob] = Held(value, order, now_s)
         else:
             self.held[knob] = Held(value, order, now_s)
             self._over_s.pop(knob, None)
+            self._released.pop(knob, None)
 
     def take_up(self, knob: KnobState) -> None:  # noqa: B027
         """Called for each knob that an earlier run set."""
@@ -99,6 +111,7 @@ class OrderedNode(ABC):
         held = self.held.get(change.what)
         if change.applied and change.cause in PUT_BACK:
             self._in_force.pop(change.what, None)
+            self._released.pop(change.what, None)
         elif change.applied and change.cause == "ordered" and held is not None and change.follows == held.order:
             self._in_force[change.what] = held
         if held is None or change.cause == "given_back":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slackwater.core.messages import ChangeCause, Knobs, Mode, Verdict
-from slackwater.orders.knobs import RELEASE, Value
+from slackwater.orders.knobs import REACHES_S, RELEASE, Value
 from tests.support.played_governor import CORES, LEASE_S, Played
 from tests.support.played_retune import CHILDREN, FREQUENCY, Story, play
 
@@ -208,6 +208,42 @@ def test_a_report_that_was_on_its_way_changes_nothing_that_is_held(tmp_path: Pat
             node.hold(FREQUENCY, "powersave", order, story.site.now_s)
         node.see_knobs(older, story.site.now_s, story.site.sent_s)
         assert (node.held[FREQUENCY].value, node.held[FREQUENCY].order) == ("powersave", order)
+
+    play(script())
+
+
+@pytest.mark.parametrize(("paused", "mode"), MODES)
+def test_an_order_to_give_back_that_was_lost_is_sent_again(paused: bool, mode: Mode) -> None:
+    async def script() -> None:
+        played = Played()
+        await played.run(60.0)
+        stop(played, paused, mode)
+        played.node.deaf = True
+        await played.run(1.0)
+        count = len(played.orders)
+        assert [value for *_, value in played.orders].count(RELEASE) == len(played.node.set) > 0
+        played.node.deaf = False
+        await played.run(REACHES_S + 2.0)
+        assert played.node.set == {}
+        assert {value for *_, value in played.orders[count:]} == {RELEASE}
+        count = len(played.orders)
+        await played.run(LEASE_S)
+        assert len(played.orders) == count, "once it is given back nothing more is sent"
+
+    play(script())
+
+
+def test_an_order_to_give_back_that_waits_for_a_reload_is_not_lost(tmp_path: Path) -> None:
+    async def script() -> None:
+        story = Story(tmp_path)
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(40.0)
+        node, report = story.pool.node("web1"), story.site.knobs("web1")
+        node.hold(CHILDREN, RELEASE, "the last", story.site.now_s)
+        for waiting, is_held in ((["the last"], False), ([], True)):
+            report.waiting = waiting
+            node.see_knobs(report, story.site.now_s + REACHES_S, story.site.sent_s)
+            assert (CHILDREN in node.held) == is_held
 
     play(script())
 

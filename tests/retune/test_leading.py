@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from slackwater.core.config import RetuneSettings
 from slackwater.core.messages import WSENGINE, Change, Cycle, Knobs, KnobState, Mode, State, Verdict
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.orders.access import REACHES_S, SILENT_S, BusAccess, NotNow
+from slackwater.orders.access import SILENT_S, BusAccess, NotNow
+from slackwater.orders.knobs import REACHES_S
 from slackwater.orders.signing import Signer
 from slackwater.retune import knowledge
 from slackwater.retune.best_values import BestValues
@@ -133,7 +134,7 @@ def test_an_order_is_lost_when_a_later_report_neither_has_it_in_force_nor_waitin
         report(1.0, [], in_force=order)
         assert not access.is_lost(order)
         report(1.0, None)
-        assert not access.is_lost(order), "an older wsengine does not report what waits"
+        assert not access.is_lost(order), "a report without `waiting` does not tell"
         report(1.0, [])
         assert access.is_lost(order)
         assert not access.is_lost("of another controller")

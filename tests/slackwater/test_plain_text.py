@@ -100,7 +100,7 @@ def test_json_that_is_nested_too_deep_is_refused(nested: str, escape: str) -> No
 
 
 def test_a_journal_that_has_control_characters_shows_none(tmp_path: Path) -> None:
-    """As rows that an older version stored."""
+    """Whoever wrote the rows."""
     example = next(path for path in EXAMPLES if path.name.startswith("change"))
     change = msgspec.structs.replace(msgspec.json.decode(example.read_bytes(), type=Change), why=HOSTILE, by=HOSTILE)
     path = tmp_path / "journal.sqlite"

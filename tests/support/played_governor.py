@@ -50,6 +50,8 @@ class PlayedNode:
     set: dict[str, tuple[Value, str, float]] = field(default_factory=dict)
     """Knob -> its value, the Order, and when its lease ends."""
     refuses: bool = False
+    deaf: bool = False
+    """Orders do not reach it."""
     seq: int = 0
     answers: bool = True
     """Else nobody asks, or nobody is answered."""
@@ -152,6 +154,8 @@ class Played:
         self.causes.append(cause)
         self.reasons.append(why)
         before = self.node.value(knob)
+        if self.node.deaf:
+            return id_
         if value == RELEASE:
             self.node.set.pop(knob, None)
             self._say(knob, before, self.node.value(knob), "given_back", id_)

@@ -47,7 +47,7 @@ class Change(msgspec.Struct, omit_defaults=True):
     since_unix_s: UnixTime | None = None
     """`mark_episode`: when the episode of `target` began."""
     cause: ChangeCause | None = None
-    """`why` for programs; absent where `what` is enough, and in Changes of older versions."""
+    """`why` for programs; absent where `what` is enough."""
 
 
 def is_of_wsengine(change: Change) -> bool:

@@ -58,7 +58,7 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     why: Text = ""
     """Why it cannot be set here; empty: it can."""
     cause: KnobCause | None = None
-    """The same for programs; absent: it can be set, or an older wsengine sends no cause."""
+    """The same for programs; absent: it can be set."""
 
 
 class Knobs(msgspec.Struct, omit_defaults=True):
@@ -73,4 +73,4 @@ class Knobs(msgspec.Struct, omit_defaults=True):
     knobs: Annotated[list[KnobState], Meta(max_length=MOST_KNOBS)]
     """One for each knob that the node's configuration lists."""
     waiting: Annotated[list[Word], Meta(max_length=MOST_KNOBS)] | None = None
-    """Ids of the Orders that wait until the node may reload; absent: an older wsengine does not report them."""
+    """Ids of the Orders that wait until the node may reload; absent: not known."""
