@@ -8,6 +8,7 @@ import lzma
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -196,6 +197,8 @@ def test_each_noise_has_an_episode_and_a_would_be_change_with_its_reason(played:
     ]  # fmt: skip
     begun = [one for one in played if one["event"] == "episode"]
     assert [one["node"] for one in begun] == [one["node"] for one in noises]
+    delays_s = [episode["at_s"] - noise["at_s"] for noise, episode in zip(noises, begun, strict=True)]
+    assert played[-2]["delay_s"] == pytest.approx(statistics.median(delays_s), abs=1e-6)
     for noise, episode in zip(noises, begun, strict=True):
         assert episode["state"] == "interference"
         assert noise["at_s"] < episode["at_s"] < noise["at_s"] + 2.0

@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from slackwater.controller.playback.clock import Clock
 from slackwater.controller.playback.events import End, EpisodeBegin, EpisodeEnd, Event, Noise, Opened, WouldChange
 from slackwater.controller.playback.pool import BALANCE, RecordedBalancer
@@ -86,7 +88,8 @@ class Player:
                 self._balancer.count(sample)
             self._waiting += [self._receipt.dated(sample) for sample in samples]
             self._waiting += [self._receipt.dated(verdict) for verdict in verdicts]
-            self._verdicts += verdicts
+            at_unix_s = self._start_unix_s + now_s  # as the events have it; a Verdict has the time of its Sample
+            self._verdicts += [msgspec.structs.replace(verdict, time_unix_s=at_unix_s) for verdict in verdicts]
             for verdict in verdicts:
                 yield from self._episode(now_s, verdict)
             news = [self._engine.inbox.put(verdict, now_s) for verdict in verdicts]
