@@ -35,9 +35,7 @@ def chaos(minutes: float, seed: int, hosts: int, json_file: str | None) -> None:
             logs = kept_logs(LAB_DIR) if result["broken"] else None
     except LabError as error:
         raise click.ClickException(str(error)) from error
-    if json_file:
-        write_json(result, json_file)
-    if json_file != "-":
+    if write_json(result, json_file):
         done = [Injection(**row) for row in result["faults"]]
         broken = [Broken(**row) for row in result["broken"]]
         command = f"python -m tests.chaos.commands --minutes {minutes:g} --seed {seed} --hosts {hosts}"
@@ -50,7 +48,7 @@ def chaos(minutes: float, seed: int, hosts: int, json_file: str | None) -> None:
 
 
 def kept_logs(folder: Path) -> Path:
-    """Copies all logs below a folder to one that stays; gives that one."""
+    """Copies all logs below a folder to another that stays; returns that."""
     kept = Path(tempfile.mkdtemp(prefix="slackwater-chaos-"))
     for log in folder.rglob("*.log"):
         shutil.copy(log, kept / "-".join(log.relative_to(folder).parts))
