@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from slackwater_lab.ablate.data import CODE, Line, of_one_state
+from slackwater_lab.ablate.data import CODE, Line, code_digest, of_one_state
 from slackwater_lab.ablate.mechanisms import MECHANISMS
 from slackwater_lab.ablate.summary import BRINGS, ENOUGH, HARMS, LITTLE, UNSURE, WORSE, summary
 from slackwater_lab.cells import templates
@@ -43,6 +43,7 @@ def page(lines: Sequence[Line], data: str, place: str) -> str:
         worse=WORSE,
         enough=ENOUGH,
         code=CODE,
+        now=code_digest(),
         shown=shown,
     )
 
