@@ -18,7 +18,7 @@ RUST = "fn a() {}\n\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\n"
         ("tests/web/test_web.py", "a\n", {"tests": 1}),
         ("wsengine/src/engine/tests/leases.rs", "a\n", {"tests": 1}),
         ("node/src/system.rs", RUST, {"code": 2, "tests": 4}),
-        ("docs/decisions/0001-packages.md", "a\n", {"docs/decisions": 1}),
+        ("docs/decisions/0001-packages-are-unpacked.md", "a\n", {"docs/decisions": 1}),
         ("docs/README.md", "a\n", {}),
         ("web/static/vendor/uplot/uplot.js", "a\n", {}),
     ],
