@@ -145,8 +145,9 @@ class Detector:
         return min(time.monotonic() + ALIVE_EVERY_S, again_s, self._checkpoint.due_s(), *judges)
 
     def _take_sample(self, sample: Sample) -> None:
-        """Keeps a Sample for the next tick. The balancer's are not judged where the model has no tree for them."""
-        if sample.source == "balancer" and not self._judges_outside:
+        """Keeps a Sample for the next tick. The balancer's are not judged where the model has no tree for them, or
+        where they only say why nothing is known of the requests."""
+        if sample.source == "balancer" and (not self._judges_outside or sample.traffic is None):
             return
         self._arrived[sample.pool].append(row_of(sample))
         self._alarm.bring_forward(self._pause_until_s())

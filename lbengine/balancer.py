@@ -67,6 +67,8 @@ class Server:
     """ADDRESS:PORT of its machine; empty where the balancer shows none."""
     answers_pass: bool = True
     """Its answers pass the balancer's host; with IPVS only where it rewrites addresses."""
+    is_tcp: bool = True
+    """Its service is of TCP."""
     is_encrypted: bool = False
     """The balancer asks it over TLS."""
     slow_start: bool = False

@@ -1,7 +1,8 @@
-"""Whether the turns that packets show are requests: the balancer's counters know how many there were. Pure.
+"""Whether the exchanges that packets show are the requests that the balancer counts. Pure.
 
-Turns of encrypted connections are not read. With HTTP/2 several requests go in one turn, or one in several, and the
-times of turns are not those of requests. So they count only while there are as many turns as requests.
+They are not the same where requests go another way (the balancer is on another host, or the route is another one),
+where others ask the server too, and where encrypted connections carry HTTP/2: there turns are timed, which are not
+requests then. So the packets of a server count only as far as their number agrees with the balancer's.
 """
 
 from __future__ import annotations
@@ -13,26 +14,33 @@ REQUESTS = 100
 """So many decide; older ones count half as much after twice as many."""
 MOST_OFF = 0.1
 """Of the requests that the balancer counted: a look's ends and a request sent again are no reason for doubt."""
+LEAST_SHARE = 0.02
+"""Of the requests that the balancer counted: below this, packets tell nothing of the server."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A server's latest turns and requests."""
+    """A server's latest exchanges and requests."""
 
     total: int
-    """Turns since the sniffer began."""
-    turns: float = 0.0
+    """Exchanges since the sniffer began."""
+    exchanges: float = 0.0
     requests: float = 0.0
+
+    @property
+    def share(self) -> float | None:
+        """Exchanges for each request; None before there were enough."""
+        return self.exchanges / self.requests if self.requests >= REQUESTS else None
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Numbers of turns and of requests of each server."""
+    """Numbers of exchanges and of requests of each server."""
 
     _seen: Mapping[str, _Seen] = field(default_factory=dict)
 
     def after(self, looked: Mapping[str, tuple[int, float]]) -> Agreement:
-        """`looked`: by server, the turns since the sniffer began, and the requests since the last time.
+        """`looked`: by server, the exchanges since the sniffer began, and the requests since the last time.
 
         A server that is not in it, and one whose sniffer began anew, starts again.
         """
@@ -43,16 +51,33 @@ class Agreement:
                 seen[server] = _Seen(total)
                 continue
             kept = 0.5 if before.requests >= 2 * REQUESTS else 1.0
-            turns = kept * before.turns + total - before.total
-            seen[server] = _Seen(total, turns, kept * before.requests + requests)
+            exchanges = kept * before.exchanges + total - before.total
+            seen[server] = _Seen(total, exchanges, kept * before.requests + requests)
         return Agreement(seen)
 
-    def doubt(self, server: str) -> str:
-        """Why a server's turns are not believed, in words; empty where they are."""
-        seen = self._seen.get(server, _Seen(0))
-        if seen.requests < REQUESTS:
+    def is_complete(self, server: str) -> bool:
+        """Whether packets show each of a server's requests, and nothing else."""
+        share = self._share(server)
+        return share is not None and abs(share - 1.0) <= MOST_OFF
+
+    def doubt(self, server: str, *, is_encrypted: bool) -> str:
+        """Why a server's packets tell nothing of its requests, in words; empty where they do, or where no request says
+        otherwise."""
+        share = self._share(server)
+        if not is_encrypted:
+            return "" if share is None or share >= LEAST_SHARE else OTHER_WAY
+        if share is None:
             return "its connections are encrypted: times of turns count once there were as many as requests"
-        share = seen.turns / seen.requests
         if abs(share - 1.0) <= MOST_OFF:
             return ""
         return f"its connections are encrypted, and there were {share:.2f} turns for each request: HTTP/2?"
+
+    def _share(self, server: str) -> float | None:
+        seen = self._seen.get(server)
+        return None if seen is None else seen.share
+
+
+OTHER_WAY = (
+    "the balancer sends it requests, and no packet of them is seen: is the balancer on another host, or the way to the"
+    " server through another interface?"
+)

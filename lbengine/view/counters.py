@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slackwater.lbengine.balancer import Server, Snapshot
 
 WINDOW_S = 2.0
-"""Time over which the requests in flight are averaged."""
+"""Least time over which the requests in flight are averaged."""
 LEAST_LOOKS = 5
 """In the window: of fewer, no mean response time is given."""
 
@@ -30,7 +30,10 @@ class Counted:
     """Answers per second; None likewise."""
     errors_per_s: float | None
     rt_mean_ms: float | None
-    """Over the last `WINDOW_S`; None: nothing was answered then, or too little was seen."""
+    """Over the last `WINDOW_S`, or longer where looks are rare; None: nothing was answered then, or too little was
+    seen."""
+    count: int = 0
+    """Answers; where the balancer counts no requests, connections that it sent to the server."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class _Count:
 
 @dataclass(frozen=True)
 class Counters:
-    """The looks of the last `WINDOW_S`."""
+    """The looks of the last `WINDOW_S`, and at least `LEAST_LOOKS`."""
 
     counted: Mapping[str, Counted] = field(default_factory=dict)
     """By server; one whose counters started again since the look before is missing."""
@@ -61,27 +64,30 @@ class Counters:
             if server.uncounted:
                 continue
             before = () if anew else self._looks.get(server.name, ())
-            now = _count(now_s, server)
+            counts_requests = snapshot.counts == "requests"
+            now = _count(now_s, server, counts_requests)
             if before and (now.answered < before[-1].answered - before[-1].in_flight or now.errors < before[-1].errors):
                 before = ()  # a server of this name was removed and added
-            while len(before) > 1 and before[1].time_s <= now_s - WINDOW_S:
+            while len(before) > LEAST_LOOKS and before[1].time_s <= now_s - WINDOW_S:
                 before = before[1:]
             looks[server.name] = (*before, now)
             if before:
-                counted[server.name] = _since(looks[server.name], snapshot.counts == "requests")
+                counted[server.name] = _since(looks[server.name], counts_requests)
         return Counters(counted, looks, snapshot)
 
 
-def _count(now_s: float, server: Server) -> _Count:
-    return _Count(now_s, server.requests - server.in_flight, server.errors, server.in_flight)
+def _count(now_s: float, server: Server, counts_requests: bool) -> _Count:
+    held = server.in_flight if counts_requests else 0
+    return _Count(now_s, server.requests - held, server.errors, held)
 
 
 def _since(looks: tuple[_Count, ...], counts_requests: bool) -> Counted:
     """`looks`: at least two, the oldest first."""
     before, now = looks[-2:]
     period_s = max(now.time_s - before.time_s, 1e-6)
+    count = max(0, now.answered - before.answered)
     if not counts_requests:
-        return Counted(period_s, None, None, None, None)
+        return Counted(period_s, None, None, None, None, count)
     answered, window_s = now.answered - looks[0].answered, now.time_s - looks[0].time_s
     rt_mean_ms = None
     if answered > 0 and len(looks) > LEAST_LOOKS:
@@ -90,7 +96,8 @@ def _since(looks: tuple[_Count, ...], counts_requests: bool) -> Counted:
     return Counted(
         period_s,
         now.in_flight,
-        max(0, now.answered - before.answered) / period_s,
+        count / period_s,
         max(0, now.errors - before.errors) / period_s,
         rt_mean_ms or None,
+        count,
     )

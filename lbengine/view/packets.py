@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -31,7 +32,10 @@ AGAIN_S = 30.0
 LONGEST_LINE_BYTES = 64 * 1024
 FIND_WITHIN_S = 5.0
 """For `ip`, to name the interfaces."""
+FIND_AGAIN_S = 30.0
+"""Time after which the interfaces are asked for again: routes come and change."""
 DIRECT = "its answers do not pass the balancer (direct routing or a tunnel), so their times are not seen there"
+NO_TCP = "its service is not TCP, and no other packets are read"
 NO_SNIFFER = "no sniffer is set"
 NO_IP = "`ip route get` cannot be asked"
 KEPT_S = 10.0
@@ -73,6 +77,8 @@ class Line(msgspec.Struct, frozen=True):
     drops: int = 0
 
 
+SILENT = Line()
+"""Of a server that had nothing to show in a look."""
 Protocol = Literal["http1", "unknown"]
 """`unknown`: turns are timed, as of what is encrypted."""
 _decode = msgspec.json.Decoder(Line).decode
@@ -95,12 +101,14 @@ class Sniffer:
         self.servers = frozenset(servers)
         self.why_not = "the sniffer has not reported yet"
         """Why there are no times, in words; empty while there are."""
+        self.is_new = True
+        """It has neither reported nor failed yet."""
         self._interface, self._every_s = place.interface, every_s
         addresses = [word for server in sorted(servers) for word in ("--server", server)]
         self._command = [program, "servers", "--interface", place.interface, "--protocol", place.protocol]
         self._command += [*addresses, "--every", f"{every_s:g}"]
         self.answered = Counter[str]()
-        """Exchanges by server since this began."""
+        """Exchanges by server (`end_of`) since this began."""
         self._heard_s = 0.0
         self._look: dict[str, Line] = {}
         self._end = Line()
@@ -126,6 +134,7 @@ class Sniffer:
         complaint = ""
         while True:
             self.why_not = f"no times from packets on {self._interface}: {await self._once()}"
+            self.is_new = False
             level = logging.DEBUG if self.why_not == complaint else logging.WARNING
             log.log(level, "%s; the balancer's counters are used; trying again every %g s", self.why_not, AGAIN_S)
             complaint = self.why_not
@@ -154,7 +163,7 @@ class Sniffer:
                     self.answered[read.server] += read.exchanges
                     continue
                 self._look, self._end, look = look, read, {}
-                self._heard_s, self.why_not = time.monotonic(), ""
+                self._heard_s, self.why_not, self.is_new = time.monotonic(), "", False
                 self._looked.set()
             told = (await process.stderr.read(LONGEST_LINE_BYTES)).decode("utf-8", "replace").strip()
             status = await process.wait()
@@ -175,23 +184,25 @@ class Packets:
         self.looked = asyncio.Event()
         """A sniffer has ended a look."""
         self._sniffers: dict[Place, Sniffer] = {}
+        self._by_end: dict[str, Sniffer] = {}
         self._watched: dict[str, Protocol] = {}
         self._wanted: dict[str, tuple[Protocol, float]] = {}
-        """Address -> its protocol, and when it was wanted last."""
+        """End of a server -> its protocol, and when it was wanted last."""
+        self._find_again_s = 0.0
         self._unreached: dict[str, str] = {}
-        """Server -> why no interface is known."""
+        """End of a server -> why no interface is known."""
 
     async def watch(self, servers: Iterable[Server]) -> None:
         """Watches these servers, as far as they have an address, and those that were wanted lately."""
         now_s = time.monotonic()
         for server in servers:
-            if server.address and server.answers_pass:
-                self._wanted[server.address] = "unknown" if server.is_encrypted else "http1", now_s
-        self._wanted = {address: wish for address, wish in self._wanted.items() if now_s - wish[1] < KEPT_S}
-        wanted = {address: protocol for address, (protocol, _) in self._wanted.items()}
-        if wanted == self._watched:
+            if server.answers_pass and server.is_tcp and (end := end_of(server.address)):
+                self._wanted[end] = "unknown" if server.is_encrypted else "http1", now_s
+        self._wanted = {end: wish for end, wish in self._wanted.items() if now_s - wish[1] < KEPT_S}
+        wanted = {end: protocol for end, (protocol, _) in self._wanted.items()}
+        if wanted == self._watched and now_s < self._find_again_s:
             return
-        self._watched = wanted
+        self._watched, self._find_again_s = wanted, now_s + FIND_AGAIN_S
         interfaces, self._unreached = await interfaces_to(wanted)
         by_place: dict[Place, set[str]] = {}
         for address, interface in interfaces.items():
@@ -202,14 +213,15 @@ class Packets:
         for place, its in by_place.items():
             if place not in self._sniffers:
                 self._sniffers[place] = Sniffer(self._program, place, its, self._every_s, self.looked)
+        self._by_end = {end: sniffer for sniffer in self._sniffers.values() for end in sniffer.servers}
 
     def take(self) -> dict[str, tuple[Line, Line]]:
-        """Of each server in a look that was not taken yet: its line and the one that ended the look."""
+        """Of each server (`end_of`) in a look that was not taken yet: its line and the one that ended the look."""
         times: dict[str, tuple[Line, Line]] = {}
         for sniffer in self._sniffers.values():
             if (taken := sniffer.take()) is not None:
-                look, end = taken
-                times |= {server: (look.get(server, Line(server)), end) for server in sniffer.servers}
+                look, last = taken
+                times |= {end: (look.get(end, SILENT), last) for end in sniffer.servers}
         return times
 
     @property
@@ -219,25 +231,33 @@ class Packets:
 
     def why_not(self, server: Server) -> str:
         """Why a server has no times from packets, in words; empty where it has, or nothing was answered."""
+        if not server.is_tcp:
+            return NO_TCP
         if not server.answers_pass:
             return DIRECT
         if (sniffer := self._sniffer_of(server)) is not None:
             return sniffer.why_not
-        return self._unreached.get(server.address, f"no address of a TCP server: {server.address or 'none is shown'}")
+        no_address = f"no address of a TCP server: {server.address or 'none is shown'}"
+        return self._unreached.get(end_of(server.address), no_address)
+
+    def awaits(self, server: Server) -> bool:
+        """Whether its sniffer has neither reported nor failed yet."""
+        sniffer = self._sniffer_of(server)
+        return sniffer is not None and sniffer.is_new
 
     def answered(self, server: Server) -> int:
         """Exchanges of a server since its sniffer began."""
         sniffer = self._sniffer_of(server)
-        return 0 if sniffer is None else sniffer.answered[server.address]
+        return 0 if sniffer is None else sniffer.answered[end_of(server.address)]
 
     def _sniffer_of(self, server: Server) -> Sniffer | None:
-        return next((sniffer for sniffer in self._sniffers.values() if server.address in sniffer.servers), None)
+        return self._by_end.get(end_of(server.address))
 
     async def close(self) -> None:
         for sniffer in self._sniffers.values():
             await sniffer.close()
         self._sniffers.clear()
-        self._watched, self._wanted = {}, {}
+        self._by_end, self._watched, self._wanted = {}, {}, {}
 
 
 def program_path(program: str) -> str | None:
@@ -282,9 +302,23 @@ def _routes_in(lines: Sequence[str]) -> dict[str, str]:
 
 
 def host_of(server: str) -> str:
-    """The address in `ADDRESS:PORT` or `[ADDRESS]:PORT`; empty where there is none."""
+    """The address in `ADDRESS:PORT` or `[ADDRESS]:PORT`, as on the wire: an IPv4 address in the form of IPv6 is IPv4.
+    Empty where there is none, also without a port (port 0: any), and for an address of one link (`fe80::1%eth0`)."""
     host, colon, port = server.rpartition(":")
     try:
-        return str(ipaddress.ip_address(host.strip("[]"))) if colon and 0 < int(port) < 65536 else ""
+        address = ipaddress.ip_address(host.strip("[]"))
+        has_port = bool(colon) and 0 < int(port) < 65536
     except ValueError:
         return ""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id:
+            return ""
+        address = address.ipv4_mapped or address
+    return str(address) if has_port else ""
+
+
+@lru_cache(maxsize=4096)
+def end_of(server: str) -> str:
+    """`ADDRESS:PORT` in the sniffer's form, however the balancer writes it; empty where there is none."""
+    host, port = host_of(server), server.rpartition(":")[2]
+    return (f"[{host}]:{int(port)}" if ":" in host else f"{host}:{int(port)}") if host else ""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from slackwater.core.messages import VERSION, ResponseTimes, RouteTraffic, Sample, Traffic
 from slackwater.lbengine.view.counters import Counted
 from slackwater.lbengine.view.packets import Line, RouteTimes
 
 NO_MONITOR = "the node has no monitor: what is known of it is what its balancer sees"
 SECTIONS = ("cpu", "sched", "pressure", "counters")
-OTHER_PROTOCOL = "its answers are no HTTP/1, so no packet tells their times: as with HTTP/2"
+OTHER_PROTOCOL = (
+    "its answers are no HTTP/1, so no packet tells their times: as with HTTP/2, or TLS that the balancer passes on"
+)
+UNSEEN = ("traffic", "traffic.rps", "traffic.rt_p95_ms", "traffic.times")
+"""What a Sample lacks of a server of whose requests nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +38,25 @@ def sample_of(
     counted: Counted,
     times: tuple[Line, Line] | None,
     why_not: str,
+    *,
+    complete: bool = False,
 ) -> Sample:
     """A server's Sample. `server`: the balancer's name of it; `times`: its packets, and the line that ended their look;
-    `why_not`: why there are none."""
+    `why_not`: why there are none; `complete`: its packets show all of its requests.
+
+    It has no traffic where neither the balancer nor packets tell anything of the requests: zero would look like calm.
+    """
     absent = dict.fromkeys(SECTIONS, NO_MONITOR)
     if times is not None and times[0].is_foreign:
         times, why_not = None, OTHER_PROTOCOL
-    if times is None and why_not:
-        absent |= dict.fromkeys(("traffic.rt_p95_ms", "traffic.times"), why_not)
+    if times is not None:
+        traffic = _by_packets(counted, server, *times) if complete else _with_times(counted, server, *times)
+    elif counted.rps is not None:
+        traffic = _by_counters(counted, why_not)
+        absent |= dict.fromkeys(UNSEEN[2:], why_not) if why_not else {}
+    else:
+        traffic = None
+        absent |= dict.fromkeys(UNSEEN, why_not or "no look at its packets has ended yet")
     return Sample(
         v=VERSION,
         node=node,
@@ -47,10 +64,10 @@ def sample_of(
         time_unix_s=time_unix_s,
         boot_id=origin.boot_id,
         seq=seq,
-        period_s=counted.period_s,
+        period_s=times[1].period_s if times is not None and complete else counted.period_s,
         next_within_s=origin.next_within_s,
         source="balancer",
-        traffic=_by_counters(counted, why_not) if times is None else _with_times(counted, server, *times),
+        traffic=traffic,
         absent=absent,
     )
 
@@ -64,6 +81,15 @@ def _by_counters(counted: Counted, why_not: str) -> Traffic:
         in_flight=counted.in_flight,
         errors_per_s=counted.errors_per_s,
     )
+
+
+def _by_packets(counted: Counted, server: str, times: Line, end: Line) -> Traffic:
+    """Only of the packets, which come more often than the counters. Connections that fail are no exchanges, so of the
+    errors the counters may show more."""
+    packets_alone = Counted(end.period_s, None, None, None, None)
+    traffic = _with_times(packets_alone, server, times, end)
+    errors_per_s = max(traffic.errors_per_s or 0.0, counted.errors_per_s or 0.0)
+    return msgspec.structs.replace(traffic, errors_per_s=errors_per_s)
 
 
 def _with_times(counted: Counted, server: str, times: Line, end: Line) -> Traffic:

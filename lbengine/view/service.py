@@ -1,16 +1,21 @@
-"""The part that looks at servers from the balancer: a Sample for each server and look, where the node has no monitor.
+"""The part that looks at servers from the balancer: Samples of each server whose node has no monitor.
 
-Its Samples go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Of
+They go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Of
 several controllers of a pool one speaks: two would seem to be a machine that restarts with each Sample.
+
+Packets are looked at five times a second. The balancer is asked as often only while a server is busy whose packets do
+not show all of its requests; otherwise once a second, for its servers and its errors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from slackwater.core.bus.bus import Bus
@@ -22,8 +27,9 @@ from slackwater.core.stopping import stop_event
 from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 from slackwater.lbengine.view.agreement import Agreement
-from slackwater.lbengine.view.counters import Counters
-from slackwater.lbengine.view.packets import NO_SNIFFER, Line, Packets
+from slackwater.lbengine.view.counters import Counted, Counters
+from slackwater.lbengine.view.pace import QUIET_S, SamplePace, is_busy
+from slackwater.lbengine.view.packets import NO_SNIFFER, SILENT, Line, Packets, end_of
 from slackwater.lbengine.view.samples import Origin, sample_of
 
 log = logging.getLogger("slackwater.view")
@@ -34,8 +40,10 @@ MONITOR_GONE_AFTER_S = 60.0
 """A node whose monitor was silent for so long has none."""
 IDLE_S = 5.0
 """From one look to the next while every server has a monitor."""
-MOST_CORE_SHARE = 0.05
-"""Of a core, for reading the balancer; looks at a pool of very many servers come less often for that."""
+MOST_CORE_SHARE = 0.02
+"""Of a core, for reading the balancer; a balancer of very many servers is asked less often for that."""
+ASKED_EVERY_S = 1.0
+"""While packets show all that its servers are asked for."""
 Publish = Callable[[Sample], Awaitable[None]]
 
 
@@ -53,6 +61,20 @@ async def run(settings: ControllerSettings) -> None:
         await bus.close()
 
 
+@dataclass(frozen=True)
+class ViewedServer:
+    """A server without a monitor, as the balancer showed it last."""
+
+    server: Server
+    node: str
+    end: str
+    """Its address in the sniffer's form."""
+    why_not: str
+    """Why it has no times from packets, in words; empty where it has."""
+    complete: bool
+    """Its packets show all of its requests."""
+
+
 class PoolView:
     """One pool's servers."""
 
@@ -63,6 +85,7 @@ class PoolView:
         publish: Publish,
         *,
         listens_s: float = LISTENS_S,
+        quiet_s: float = QUIET_S,
         balancer: Balancer | None = None,
     ) -> None:
         self.pool = pool
@@ -72,9 +95,18 @@ class PoolView:
         self._packets = Packets(own.sniffer, own.look_s) if own.sniffer else None
         self._publish = publish
         self._least_pause_s = 0.0
-        """Until the next look, by what the last one has cost."""
+        """Until the balancer is asked again, by what the last time has cost."""
+        self._asked_s = -math.inf
+        """Monotonic time when the balancer answered last."""
+        self._counts_requests = True
+        self._servers: list[ViewedServer] = []
         self._counters = Counters()
         self._agreement = Agreement()
+        self._pace = SamplePace(quiet_s)
+        self._unseen: set[str] = set()
+        """Servers of whose requests nothing is known."""
+        self._newly_unseen: dict[str, list[str]] = {}
+        """Why, in words -> those of which that was not logged yet."""
         self._monitors: dict[str, float] = {}
         """Node -> time when its monitor was heard last."""
         self._boot_id = kernel_id()
@@ -106,13 +138,89 @@ class PoolView:
 
     async def _pause(self, stop: asyncio.Event) -> None:
         """Waits for the packets' next look; without packets until a random moment, as the counters need it."""
-        least_s = self._least_pause_s
-        await _first_of([stop], least_s)
         if self._packets is not None and self._packets.is_heard:
             self._packets.looked.clear()
             await _first_of([stop, self._packets.looked], 2 * self._look_s)
         else:
-            await _first_of([stop], max(0.0, self._look_s * self._dice.uniform(0.5, 1.5) - least_s))
+            until_asked_s = self._asked_s + self._least_pause_s - time.monotonic()
+            await _first_of([stop], max(until_asked_s, self._look_s * self._dice.uniform(0.5, 1.5)))
+
+    async def _look(self) -> list[Sample]:
+        """The Samples that are due; none while the balancer does not answer."""
+        by_end = {} if self._packets is None else self._packets.take()
+        is_fresh = self._should_ask(by_end)
+        if is_fresh and not await self._ask():
+            return []
+        now_s, time_unix_s = time.monotonic(), time.time()
+        samples = []
+        for seen in self._servers:
+            name = seen.server.name
+            times = None if seen.why_not else by_end.get(seen.end)
+            counted = self._counters.counted.get(name)
+            if counted is None or not (is_fresh or (seen.complete and times is not None)):
+                continue
+            busy = is_busy(None if times is None else times[0], counted if is_fresh else None)
+            if not self._pace.is_due(name, now_s, busy=busy):
+                continue
+            seq = self._seq[seen.node] = self._seq.get(seen.node, -1) + 1
+            within_s = 3 * (self._look_s + (0.0 if seen.complete else self._least_pause_s))
+            made = sample_of(
+                Origin(self.pool.name, self._boot_id, within_s + (0.0 if busy else self._pace.quiet_s)),
+                *(seen.node, name, seq, time_unix_s, counted, times, seen.why_not),
+                complete=seen.complete,
+            )
+            samples.append(made)
+            self._note_unseen(seen.server, made)
+        self._report_unseen()
+        return samples
+
+    def _should_ask(self, by_end: Mapping[str, tuple[Line, Line]]) -> bool:
+        """Whether the balancer is to be asked now. `by_end`: the newest look of the packets."""
+        since_s = time.monotonic() - self._asked_s
+        if since_s < self._least_pause_s:
+            return False
+        if since_s >= ASKED_EVERY_S or self._packets is None or not self._packets.is_heard:
+            return True
+        return self._counts_requests and any(
+            not seen.complete
+            and (is_busy(by_end.get(seen.end, (SILENT,))[0], None) or is_busy(None, self._counted(seen)))
+            for seen in self._servers
+        )
+
+    def _counted(self, seen: ViewedServer) -> Counted | None:
+        return self._counters.counted.get(seen.server.name)
+
+    async def _ask(self) -> bool:
+        """Reads the balancer; False when it does not answer."""
+        try:
+            snapshot = await asyncio.to_thread(self._read)
+        except BalancerError as error:
+            if not self._complaint:
+                log.warning("pool %s: %s; its servers have no Samples from here meanwhile", self.pool.name, error)
+            self._complaint = str(error)
+            return False
+        if self._complaint:
+            log.warning("pool %s: %s answers again", self.pool.name, self.pool.title)
+            self._complaint = ""
+        self._counters = self._counters.after(time.monotonic(), snapshot)
+        servers = [server for server in snapshot.servers if self._is_due(server)]
+        if not servers:
+            self._least_pause_s = max(self._least_pause_s, IDLE_S)
+        if self._packets is not None:
+            await self._packets.watch(servers)
+            self._compare(self._packets, servers)
+        self._asked_s, self._counts_requests = time.monotonic(), snapshot.counts == "requests"
+        self._servers = [
+            ViewedServer(
+                server,
+                self._node(server),
+                end_of(server.address),
+                why_not := self._why_not(server),
+                not why_not and (not self._counts_requests or self._agreement.is_complete(server.name)),
+            )
+            for server in servers
+        ]
+        return True
 
     def _read(self) -> Snapshot:
         begun_s = time.thread_time()
@@ -121,60 +229,39 @@ class PoolView:
         finally:
             self._least_pause_s = (time.thread_time() - begun_s) / MOST_CORE_SHARE
 
-    async def _look(self) -> list[Sample]:
-        """A Sample of each server without a monitor; none while the balancer does not answer."""
-        try:
-            snapshot = await asyncio.to_thread(self._read)
-        except BalancerError as error:
-            if not self._complaint:
-                log.warning("pool %s: %s; its servers have no Samples from here meanwhile", self.pool.name, error)
-            self._complaint = str(error)
-            return []
-        if self._complaint:
-            log.warning("pool %s: %s answers again", self.pool.name, self.pool.title)
-            self._complaint = ""
-        self._counters = self._counters.after(time.monotonic(), snapshot)
-        servers = [server for server in snapshot.servers if self._is_due(server)]
-        if not servers:
-            self._least_pause_s = max(self._least_pause_s, IDLE_S)
-        times = await self._times(servers)
-        time_unix_s = time.time()
-        origin = Origin(self.pool.name, self._boot_id, 3 * (self._look_s + self._least_pause_s))
-        samples = []
-        for server in servers:
-            if (counted := self._counters.counted.get(server.name)) is None:
-                continue
-            node = self._node(server)
-            seq = self._seq[node] = self._seq.get(node, -1) + 1
-            why_not = self._why_not(server)
-            seen = None if why_not else times.get(server.name)
-            samples.append(sample_of(origin, node, server.name, seq, time_unix_s, counted, seen, why_not))
-        return samples
-
-    async def _times(self, servers: list[Server]) -> dict[str, tuple[Line, Line]]:
-        """By server, what the packets' newest look shows of it: its line, and the one that ended the look."""
-        if self._packets is None:
-            return {}
-        await self._packets.watch(servers)
-        by_address = self._packets.take()
-        times = {server.name: by_address[server.address] for server in servers if server.address in by_address}
+    def _compare(self, packets: Packets, servers: list[Server]) -> None:
+        """Compares the requests that packets showed with those that the balancer counted since it was asked before."""
         self._agreement = self._agreement.after(
             {
-                server.name: (self._packets.answered(server), (counted.rps or 0.0) * counted.period_s)
+                server.name: (packets.answered(server), counted.count)
                 for server in servers
-                if server.is_encrypted
-                and (counted := self._counters.counted.get(server.name)) is not None
-                and not self._packets.why_not(server)
+                if (counted := self._counters.counted.get(server.name)) is not None and not packets.why_not(server)
             }
         )
-        return times
 
     def _why_not(self, server: Server) -> str:
         """Why a server has no times from packets, in words; empty where it has."""
         if self._packets is None:
             return NO_SNIFFER
-        why_not = self._packets.why_not(server)
-        return self._agreement.doubt(server.name) if server.is_encrypted and not why_not else why_not
+        return self._packets.why_not(server) or self._agreement.doubt(server.name, is_encrypted=server.is_encrypted)
+
+    def _note_unseen(self, server: Server, made: Sample) -> None:
+        """Notes whether a server's Sample tells nothing of its requests."""
+        is_unseen = made.traffic is None and not (self._packets is not None and self._packets.awaits(server))
+        if not is_unseen:
+            self._unseen.discard(server.name)
+        elif server.name not in self._unseen:
+            self._unseen.add(server.name)
+            self._newly_unseen.setdefault(made.absent["traffic"], []).append(server.name)
+
+    def _report_unseen(self) -> None:
+        """Logs of which servers nothing is known that was known before."""
+        for reason, servers in self._newly_unseen.items():
+            log.warning(
+                "pool %s: nothing is known of the requests to %s: %s; without a monitor they are not judged",
+                *(self.pool.name, ", ".join(servers), reason),
+            )
+        self._newly_unseen.clear()
 
     def _node(self, server: Server) -> str:
         return self.pool.servers.get(server.name, server.name)

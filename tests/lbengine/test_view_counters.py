@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +75,14 @@ def test_connections_are_no_requests() -> None:
     counters = counters.after(1.0, snapshot(server(20, 3), counts="connections"))
     seen = counters.counted["a"]
     assert (seen.rps, seen.errors_per_s, seen.rt_mean_ms, seen.in_flight) == (None, None, None, None)
+    assert seen.count == 10, "connections that the balancer sent it, however many are open"
+
+
+def test_rare_looks_give_a_mean_too() -> None:
+    counters = Counters()
+    for look in range(LEAST_LOOKS + 2):
+        counters = counters.after(look * WINDOW_S, snapshot(server(100 * look + 4, 4)))
+    assert counters.counted["a"].rt_mean_ms == pytest.approx(80.0)
 
 
 def test_a_server_whose_counters_cannot_be_read_has_no_figures() -> None:
@@ -99,4 +108,4 @@ def test_whatever_the_counters_do_no_figure_is_negative_and_old_looks_are_forgot
             assert (seen.rps or 0.0) >= 0.0
             assert (seen.rt_mean_ms or 0.0) >= 0.0
         times = [count.time_s for count in counters._looks["a"]]
-        assert len(times) < 3 or times[1] > now_s - WINDOW_S
+        assert len(times) <= LEAST_LOOKS + 1 or times[1] > now_s - WINDOW_S

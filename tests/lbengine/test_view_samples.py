@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slackwater.core import messages
 from slackwater.core.messages import ResponseTimes, Sample
 from slackwater.lbengine.view.counters import Counted
-from slackwater.lbengine.view.packets import Line, RouteTimes, host_of
-from slackwater.lbengine.view.samples import NO_MONITOR, OTHER_PROTOCOL, Origin, sample_of
+from slackwater.lbengine.view.packets import DIRECT, Line, RouteTimes, end_of, host_of
+from slackwater.lbengine.view.samples import NO_MONITOR, OTHER_PROTOCOL, UNSEEN, Origin, sample_of
 
 ORIGIN = Origin("web", "boot", 0.6)
 COUNTED = Counted(period_s=0.2, in_flight=3, rps=50.0, errors_per_s=5.0, rt_mean_ms=60.0)
 END = Line(period_s=0.25, drops=2)
 
 
-def sample(counted: Counted = COUNTED, times: tuple[Line, Line] | None = None, why_not: str = "") -> Sample:
-    return sample_of(ORIGIN, "web1", "server1", 7, 1.0, counted, times, why_not)
+def sample(
+    counted: Counted = COUNTED, times: tuple[Line, Line] | None = None, why_not: str = "", *, complete: bool = False
+) -> Sample:
+    return sample_of(ORIGIN, "web1", "server1", 7, 1.0, counted, times, why_not, complete=complete)
 
 
 def test_rates_are_the_balancers_and_times_the_packets() -> None:
@@ -47,6 +51,23 @@ def test_where_the_balancer_counts_no_requests_the_packets_give_the_rate() -> No
     assert (made.rps, made.errors_per_s, made.in_flight) == (40.0, 4.0, 2)
 
 
+def test_where_packets_show_all_requests_rates_are_theirs_and_connections_that_fail_are_the_balancers() -> None:
+    made = sample(times=(Line("10.0.0.1:80", 10, 1, 2, rt_p95_ms=8.0), END), complete=True)
+    assert made.traffic is not None
+    assert (made.period_s, made.traffic.rps, made.traffic.in_flight, made.traffic.rt_p95_ms) == (0.25, 40.0, 2, 8.0)
+    assert made.traffic.errors_per_s == COUNTED.errors_per_s, "refused connections are no exchanges"
+
+
+@pytest.mark.parametrize("times", [None, (Line("10.0.0.1:80", is_foreign=True), END)])
+def test_a_server_of_whose_requests_nothing_is_known_has_no_traffic_and_not_zero(
+    times: tuple[Line, Line] | None,
+) -> None:
+    made = sample(Counted(0.2, None, None, None, None, 12), times, "" if times else DIRECT, complete=True)
+    assert made.traffic is None
+    assert {made.absent[name] for name in UNSEEN} == {OTHER_PROTOCOL if times else DIRECT}
+    assert messages.decode("sample", messages.encode(made)) == made
+
+
 def test_without_packets_the_counters_give_the_mean_and_the_reason_stands_there() -> None:
     made = sample(why_not="the sniffer ended")
     assert made.traffic is not None
@@ -70,8 +91,13 @@ def test_between_two_looks_of_the_packets_no_other_mean_takes_their_place() -> N
 
 
 def test_addresses_are_read_as_balancers_show_them() -> None:
-    shown = {"10.0.0.1:80": "10.0.0.1", "[2001:db8::1]:443": "2001:db8::1", "unix": "", "/run/a.sock": "", "": ""}
-    assert {text: host_of(text) for text in [*shown, "10.0.0.1:0", "10.0.0.1", "web1:80"]} == {
-        **shown,
-        **{"10.0.0.1:0": "", "10.0.0.1": "", "web1:80": ""},
+    shown = {
+        "10.0.0.1:80": "10.0.0.1:80",
+        "[2001:db8::1]:443": "[2001:db8::1]:443",
+        "[2001:DB8:0:0::1]:443": "[2001:db8::1]:443",
+        "[::ffff:192.0.2.1]:80": "192.0.2.1:80",
+        **dict.fromkeys(("unix", "/run/a.sock", "", "10.0.0.1:0", "10.0.0.1", "web1:80", "10.0.0.1:+80x"), ""),
+        "[fe80::1%eth0]:80": "",
     }
+    assert {text: end_of(text) for text in shown} == shown
+    assert host_of("[::ffff:192.0.2.1]:80") == "192.0.2.1"

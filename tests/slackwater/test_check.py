@@ -19,8 +19,9 @@ from slackwater.controller.cli.check_command import unseen, view_lines
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import BusSettings, load
 from slackwater.core.config.balancer_view import BalancerViewSettings
-from slackwater.core.messages import Sample, decode
+from slackwater.core.messages import Sample, Traffic, decode
 from slackwater.lbengine.backends.haproxy import measured
+from slackwater.lbengine.view.packets import DIRECT
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.served_site import HOSTS, IN_TIME_S, Site
@@ -121,7 +122,7 @@ def test_a_balancer_that_is_away_and_a_file_that_is_not_there(site: Site) -> Non
 def test_each_way_to_know_servers_without_monitors_is_counted_and_packets_have_a_remedy() -> None:
     def sample(why_not: str = "") -> Sample:
         absent = {"traffic.times": why_not} if why_not else {}
-        return Sample(1, "web1", "web", 1.0, "boot", 0, 0.2, source="balancer", absent=absent)
+        return Sample(1, "web1", "web", 1.0, "boot", 0, 0.2, traffic=Traffic(rps=1.0), source="balancer", absent=absent)
 
     refused = "no times from packets on eth0: no right to capture on eth0: needs the capability CAP_NET_RAW, or root"
     not_there = "no times from packets on eth0: slackwater-sniffer: No such file or directory"
@@ -133,6 +134,8 @@ def test_each_way_to_know_servers_without_monitors_is_counted_and_packets_have_a
     assert "packets tell the response times of 1 of 4 servers" in lines[0].text
     assert f"only counters tell of 2 of 4 servers without a monitor: {refused}" == lines[1].text
     assert [line.state for line in view_lines("web", [], "")] == ["ok"]
+    (line,) = view_lines("web", [msgspec.structs.replace(sample(DIRECT), traffic=None)], "")
+    assert (line.state, line.text) == ("warning", f"nothing tells of 1 of 1 servers without a monitor: {DIRECT}")
 
 
 def test_what_the_capture_lacks_on_this_host_has_a_remedy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,14 @@ class IpvsSite:
         )
 
     def service(
-        self, scheduler: str, weights: Sequence[int], *, flags: str = "", more: str = "", ipv6: bool = False
+        self,
+        scheduler: str,
+        weights: Sequence[int],
+        *,
+        flags: str = "",
+        more: str = "",
+        ipv6: bool = False,
+        port: int = 80,
     ) -> Lvs:
         """Makes a service with the servers rs1, rs2, ... at these weights; the driven to it.
 
@@ -53,25 +60,35 @@ class IpvsSite:
         self._port += 1
         name = f"-t [fd09::1]:{self._port}" if ipv6 else f"-t 10.9.0.1:{self._port}"
         lines = [f"-A {name} -s {scheduler} {f'-b {flags}' if flags else ''} {more}"]
-        lines += [f"-a {name} -r {self.address(n, ipv6)} -m -w {weight}" for n, weight in enumerate(weights, start=1)]
+        lines += [
+            f"-a {name} -r {self.address(n, ipv6, port)} -m -w {weight}" for n, weight in enumerate(weights, start=1)
+        ]
         done = self.guest.run(["ipvsadm", "-R"], "".join(f"{line}\n" for line in lines))
         assert not done.err, done.err
         return Lvs(name, self.guest.run)
 
     @staticmethod
-    def address(number: int, ipv6: bool = False) -> str:
-        return f"[fd09:{number}::2]:80" if ipv6 else f"10.9.{number}.2:80"
+    def address(number: int, ipv6: bool = False, port: int = 80) -> str:
+        return f"[fd09:{number}::2]:{port}" if ipv6 else f"10.9.{number}.2:{port}"
 
     def connect(
-        self, lvs: Lvs, count: int, *, hold: bool = False, stop: bool = False, all_sources: bool = False
+        self,
+        lvs: Lvs,
+        count: int,
+        *,
+        hold: bool = False,
+        stop: bool = False,
+        all_sources: bool = False,
+        http: bool = False,
     ) -> list[str | None]:
         """Opens connections one after the other from the client and returns who answered each; None: nobody.
 
         `hold`: all are closed at the end only. `stop`: no more after the first that nobody answered. `all_sources`:
-        they take turns with 100 addresses of the client.
+        they take turns with 100 addresses of the client. `http`: with a request of HTTP on each.
         """
         host, _, port = lvs.service.address.rpartition(":")
-        words = f"{host.strip('[]')} {port} {count}{' hold' if hold else ''}{' stop' if stop else ''}"
+        named = {"hold": hold, "stop": stop, "http": http}
+        words = " ".join([host.strip("[]"), port, str(count), *(word for word, wanted in named.items() if wanted)])
         words += f" from {FIRST_SOURCE} {LAST_SOURCE}" if all_sources else ""
         answers = json.loads(self.guest.ok(f"ip netns exec client {TRAFFIC} connect {words}"))
         assert isinstance(answers, list)

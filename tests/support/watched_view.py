@@ -28,7 +28,7 @@ class Watched:
             "test",
         )
         self.samples: list[Sample] = []
-        self.view = PoolView(settings.pool[0], settings, self._keep, listens_s=0.0)
+        self.view = PoolView(settings.pool[0], settings, self._keep, listens_s=0.0, quiet_s=0.05)
 
     async def _keep(self, sample: Sample) -> None:
         self.samples.append(sample)

@@ -130,6 +130,7 @@ class Lvs(Balancer):
                 requests=counts[destination.address],
                 upper=limits[destination.address].upper,
                 answers_pass="-m" in destination.options,
+                is_tcp=self.service.option in ("-t", "-f"),
             )
             for destination in entry.destinations
             if destination.address in limits and destination.address in counts

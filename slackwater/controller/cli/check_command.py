@@ -33,6 +33,8 @@ SURELY_SEEN_PER_S = 2.0
 SIGNS = {"ok": "✓", "warning": "!", "missing": "✕", "addition": "+"}
 START = "systemctl enable --now slackwater-controller"
 TIMES = "traffic.times"
+ADD = "slackwater monitors"
+"""The command that says how a server gets a monitor."""
 MOST_REASONS = 3
 """Of servers of which no packets tell; the rarer ones are left out."""
 LOG = "journalctl -u slackwater-controller"
@@ -170,7 +172,9 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     for node in nodes:
         about = f"node {node} of pool {pool.name}"
         if node in alone:
-            if node in by_balancer:
+            if node in by_balancer and (why := unseen(samples.get(node), 0.0)):
+                yield CheckLine(about, "warning", f"nothing is known of its requests, so it is not judged: {why}", ADD)
+            elif node in by_balancer:
                 yield CheckLine(about, "ok", "its balancer sees it, and it is judged by its requests")
             elif is_running:
                 yield CheckLine(about, "missing", "its balancer's view has no Sample of it yet", LOG)
@@ -196,7 +200,7 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             yield CheckLine(about, "ok", "its Samples come")
     if alone:
         text = f"{len(alone)} of {len(nodes)} servers have none, and need none; one would add {', '.join(ADDS)}"
-        yield CheckLine(f"monitors of pool {pool.name}", "addition", text, "slackwater monitors")
+        yield CheckLine(f"monitors of pool {pool.name}", "addition", text, ADD)
 
 
 def view_lines(pool: str, samples: Collection[Sample], remedy: str) -> Iterator[CheckLine]:
@@ -206,12 +210,16 @@ def view_lines(pool: str, samples: Collection[Sample], remedy: str) -> Iterator[
     if not samples:
         yield CheckLine(about, "ok", "no server without a monitor is seen")
         return
-    reasons = Counter(sample.absent[TIMES] for sample in samples if TIMES in sample.absent)
+    reasons = Counter(
+        (sample.absent[TIMES], "nothing tells" if sample.traffic is None else "only counters tell")
+        for sample in samples
+        if TIMES in sample.absent
+    )
     if by_packets := len(samples) - reasons.total():
         text = f"packets tell the response times of {by_packets} of {len(samples)} servers without a monitor"
         yield CheckLine(about, "ok", text)
-    for reason, count in reasons.most_common(MOST_REASONS):
-        text = f"only counters tell of {count} of {len(samples)} servers without a monitor: {reason}"
+    for (reason, teller), count in reasons.most_common(MOST_REASONS):
+        text = f"{teller} of {count} of {len(samples)} servers without a monitor: {reason}"
         yield CheckLine(about, "warning", text, remedy)
 
 

@@ -1,0 +1,37 @@
+"""How often a server has a Sample: with each look while it is busy, once a second while it is quiet. Pure."""
+
+from __future__ import annotations
+
+from slackwater.lbengine.view.counters import Counted
+from slackwater.lbengine.view.packets import Line
+
+QUIET_S = 1.0
+"""A quiet monitor speaks as often."""
+FAVOUR_S = 0.1
+"""A look that comes so much too early is in time: otherwise the next one would be late."""
+
+
+class SamplePace:
+    """When each server had its last Sample. `quiet_s`: from a quiet server's Sample to its next."""
+
+    def __init__(self, quiet_s: float = QUIET_S) -> None:
+        self.quiet_s = quiet_s
+        self._last: dict[str, tuple[float, bool]] = {}
+        """Server -> monotonic time of its last Sample, and whether it was busy."""
+
+    def is_due(self, server: str, now_s: float, *, busy: bool) -> bool:
+        """Whether it should have a Sample now, which is taken for made then. The first one of a server that was busy
+        and is no more comes at once too."""
+        last_s, was_busy = self._last.get(server, (0.0, True))
+        due = busy or was_busy or now_s - last_s >= self.quiet_s - FAVOUR_S
+        if due:
+            self._last[server] = now_s, busy
+        return due
+
+
+def is_busy(line: Line | None, counted: Counted | None) -> bool:
+    """Whether a server had anything to do: by its packets' look, or by the balancer's newest counters. None: neither is
+    new."""
+    if line is not None and (line.exchanges or line.in_flight or line.unmatched):
+        return True
+    return counted is not None and bool(counted.count or counted.in_flight or counted.errors_per_s)
