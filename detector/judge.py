@@ -54,7 +54,7 @@ class Tick:
     kind: int
     """Kind of the node, index in `slackwater.detector.classify.tree.KINDS`."""
     by_tree: bool
-    """As `Outcome.by_tree`."""
+    """Whether the tree says so (`Outcome.by_tree`)."""
 
 
 class Judge(SlotArrays):
@@ -124,7 +124,7 @@ class Judge(SlotArrays):
         return self.take(now_s, [row_of(sample) for sample in samples], samples)
 
     def take(self, now_s: float, arrived: Sequence[Row], samples: Sequence[Sample] = ()) -> list[Verdict]:
-        """As `tick`, for Samples that are rows already."""
+        """Does what `tick` does, for Samples that are rows already."""
         verdicts: list[Verdict] = []
         if arrived:
             table = table_of(arrived, self.pool, samples)

@@ -63,7 +63,7 @@ class Gate:
         self.devices = KnownDevices(self.key, self.behind_tls)
 
     def who(self) -> Who:
-        """Of the present request."""
+        """The user of the present request."""
         if "who" not in g:
             g.who = self._by_token() or self._by_proxy() or self._by_session() or Who()
         found: Who = g.who
@@ -85,7 +85,7 @@ class Gate:
         return Who(name, "operator" if name in self._settings.proxy_operators else "viewer", "proxy")
 
     def client_address(self) -> str:
-        """Of the present request."""
+        """The client's address of the present request."""
         return self._proxies.client(request)
 
     def client(self, name: str) -> Client:

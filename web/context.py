@@ -42,7 +42,7 @@ class Context:
 
 
 def context() -> Context:
-    """Of the application that handles the present request."""
+    """The context of the application that handles the present request."""
     found = current_app.extensions["slackwater"]
     assert isinstance(found, Context)
     return found

@@ -27,11 +27,11 @@ MOST_CONNECTIONS = 400
 SILENT_S = 30
 """A connection on which nothing comes for so long is closed."""
 MAX_REQUEST_BYTES = 64 * 1024
-"""Of its head, and of its body."""
+"""The longest head of a request, and the longest body."""
 LARGEST_ANSWER_BYTES = 64 << 20
 """No thread waits until a client has read its answer: beyond a megabyte that lies in a file meanwhile."""
 MOST_UNREAD_BYTES = 128 << 20
-"""Of all connections; then the one that has left most unread is closed."""
+"""The most unread bytes of all connections; above it the connection that has left most unread is closed."""
 BEAT_EVERY_S = 1.0
 
 
@@ -80,7 +80,7 @@ class HttpServer:
         wasyncore.close_all(self._map, ignore_all=True)
 
     def _close_unread(self) -> None:
-        """Also those that waitress gave up: it waits until they can be written to."""
+        """Closes the unread ones, also those that waitress gave up: it waits until they can be written to."""
         found = [channel for one in self.listening for channel in one.active_channels.values()]
         found.sort(key=lambda channel: int(channel.total_outbufs_len))
         unread_bytes = sum(channel.total_outbufs_len for channel in found)

@@ -18,7 +18,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 NAME = {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9_:.-]*$", "maxLength": 128}
 IN_PATH = {"pool": "the pool's name", "node": "a node, or a server by the balancer's name"}
 FINEST_S = 0.001
-"""Of numbers in a query string, which are all seconds."""
+"""The finest number in a query string; all are seconds."""
 ERRORS = {
     400: "Something in the request is wrong",
     401: "Send a token or log in",

@@ -27,9 +27,9 @@ CHANGES = 200
 """As many Changes are read for the list of a pool, before steps upwards are put in one line."""
 LINES, FEW_LINES = 40, 8
 MOST_VALUES = 1_000_000
-"""Of the series in one answer: some 50 MB while it is made."""
+"""The most values of the series in one answer: some 50 MB while it is made."""
 MOST_BYTES = 8 << 20
-"""Of the Changes in one answer."""
+"""The most bytes of the Changes in one answer."""
 PLOT_S = 300.0
 TAIL_S = 10.0
 """Each event repeats this much of the plots, for viewers who missed an event."""
@@ -66,7 +66,7 @@ class LiveUpdate(msgspec.Struct):
     error: str
     """Why the journal cannot be read; empty otherwise."""
     standing: Standing
-    """Of these pools."""
+    """Where these pools stand."""
     pools: list[ShownPool]
     tails: dict[str, Plots]
 
@@ -85,12 +85,12 @@ class Health(msgspec.Struct):
     error: str
     """Why the journal cannot be read; empty otherwise."""
     standing: Standing
-    """Of all pools."""
+    """Where all pools stand."""
     ages_s: dict[str, float | None]
     """Seconds since each pool's last cycle."""
     stale: dict[str, bool]
     outages: dict[str, CycleOutage | None]
-    """Of each pool's balancer."""
+    """Outage of each pool's balancer."""
 
 
 class JournalReader:

@@ -48,7 +48,7 @@ class Parameters:
     wake: float = 0.35
     """A wake-up costs this share of a request, and `wake_ms` at the most: to a slow application it is nothing."""
     wake_sd: float = 0.25
-    """Of `wake`; where that is less by `wake_ms`, less in proportion."""
+    """Standard deviation of `wake`; where `wake_ms` makes that less, this is less in proportion."""
     wake_ms: float = 0.35
     wake_s: float = 60.0
     """Time in which what was seen of a wake-up's cost is forgotten."""
@@ -61,7 +61,7 @@ class Parameters:
     calm_sd: float = 0.3
     """It moves no further than this from what was seen of it: a server that was idle for hours is the same server."""
     cost_sd: float = 0.8
-    """Of the log CPU time of one request about its mean."""
+    """Standard deviation of the log CPU time of one request about its mean."""
     window_sd: float = 0.15
     """Of the log CPU time of a request in one observation, however many requests it holds."""
     law_sd: float = 0.08
@@ -78,7 +78,7 @@ class Parameters:
     stall_s: float = 0.03
     """Responses are this much later where a quota or a hypervisor lets the server stand still, without any queue."""
     floor_fade: float = 0.02
-    """By which the log of the highest rate served fades in a second."""
+    """The log of the highest rate served fades by this in a second."""
     floor_sd: float = 0.08
 
 
@@ -99,11 +99,11 @@ MOST_COST = -3.0
 KNOWN = 0.5
 """A standard deviation from which on a node's own capacity is believed; its peers' stands in."""
 CALM_WEIGHT = 0.05
-"""With which calm response times and run delays follow new observations."""
+"""The share by which calm response times and run delays follow a new observation."""
 SERVED_WEIGHT = 0.3
-"""With which the rate that is served follows them."""
+"""The share by which the rate that is served follows a new observation."""
 SUGGESTION_WEIGHT = 0.3
-"""With which the suggested share follows them."""
+"""The share by which the suggested share follows a new observation."""
 
 
 @dataclass(frozen=True)

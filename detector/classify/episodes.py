@@ -119,11 +119,11 @@ class TickStates:
     """Mean time in which calm is proven after the neighbour's end: infinite where no sign would prove it, 0 in calm."""
     proof: Proof
     event: Ints
-    """As `TickEffect`."""
+    """A `TickEffect` for each node."""
     amount: Floats
-    """At `TickEffect.BEGAN` the sum of evidence, otherwise seconds."""
+    """The sum of evidence at `TickEffect.BEGAN`, otherwise seconds."""
     threshold: Floats
-    """At `TickEffect.BEGAN` the sum at which an episode begins, otherwise 0."""
+    """The sum at which an episode begins, at `TickEffect.BEGAN`; otherwise 0."""
 
 
 class StateMachines(SlotArrays):

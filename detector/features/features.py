@@ -76,7 +76,7 @@ class Frame(SampleRows):
     own_excess: Floats
     """`own` where it is above the usual values and the node's own load does not explain it; else 1."""
     excess: Floats
-    """As `own_excess`, with the lower of `own` and `peers`; else 1."""
+    """`own_excess` with the lower of `own` and `peers`; else 1."""
     borrowed: Bools
     """(M,) whether the node has no baseline of its own yet. Its peers' stand in where they have one."""
     bins: Ints

@@ -20,7 +20,7 @@ from slackwater.detector.features.columns import Bools, Columns, Floats, Ints
 WINDOW_S = 1.0
 """Time that the Samples of windowed signals cover."""
 HOLE = 5
-"""From this number of missing Samples on a window has a hole."""
+"""A window has a hole where this number of Samples or more are missing."""
 
 Group = Literal["run queue", "core", "cost", "disk", "network", "memory", "users", "load"]
 """The resource or work for which a signal is evidence. Signals of a group move together, so they count once as

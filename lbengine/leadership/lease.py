@@ -47,7 +47,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     baseline: dict[str, Baseline] | None = None
     """The baseline while the holder may have changed weights; None: it has changed none."""
     baseline_id: str = ""
-    """As in `BaselineStore`; empty without a baseline."""
+    """Id of the baseline in `BaselineStore`; empty without a baseline."""
     paused: Pause | None = None
     contested: bool = False
     """The lease was given back soon after it was taken from another lbengine. That one may still set weights, if it is

@@ -61,7 +61,7 @@ class PoolLocks:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, contextlib.ExitStack] = {}
-        """By the name of the target's lock."""
+        """Name of the target's lock -> what holds it."""
 
     def take(self, pools: Iterable[PoolSettings]) -> None:
         """Takes the locks that are not held yet: all, or none. Raises LockError, with the pid of a holder."""

@@ -36,7 +36,7 @@ class FollowUps:
     """Moves whose outcome is still to be recorded."""
 
     waiting: dict[str, Move]
-    """By server."""
+    """Server -> its move whose outcome is not known yet."""
 
     def add(self, change: Change, now_s: float, share: float | None) -> list[tuple[Move, float]]:
         """Adds a change of a weight.

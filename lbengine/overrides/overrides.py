@@ -52,7 +52,7 @@ class KeptOverrides(msgspec.Struct):
     """The configuration's mode when `mode` was set."""
     pins: dict[str, Pin] = {}
     ended: dict[str, EndedEpisode] = {}
-    """By node."""
+    """Node -> its episode that a person ended."""
 
 
 class OperatorOverrides:

@@ -37,7 +37,7 @@ class TemporaryOverride:
 
 
 class TemporaryOverrides:
-    """At most one of each kind for each server; `now_s` is a monotonic clock."""
+    """The overrides, at most one of each kind for each server; `now_s` is a monotonic clock."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Kind, str], TemporaryOverride] = {}

@@ -102,7 +102,7 @@ async def send(bus: Bus, pool: str, request: Request) -> str:
 
 
 def send_once(settings: BusSettings, pool: str, request: Request) -> str:
-    """As `send`, with its own connection, for callers without an event loop."""
+    """Does what `send` does, with its own connection, for callers without an event loop."""
 
     async def once() -> str:
         bus = await Bus.connect(settings, f"slackwater-{request.action}", wait_s=WAIT_S)

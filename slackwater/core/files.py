@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 SERVICE_USER = "slackwater"
-"""Of the controller's package."""
+"""The user of the controller's package."""
 PRIVATE = 0o600
 LARGEST_BYTES = 16 << 20
 """Of what root reads in another user's folder: ten times a baseline of 5,000 servers."""
 STATE_DIR_MODE = 0o750
-"""As systemd makes it for the unit (StateDirectoryMode=)."""
+"""The mode that systemd gives the folder for the unit (StateDirectoryMode=)."""
 
 
 class FileUser(NamedTuple):
@@ -129,7 +129,7 @@ def text_of(path: Path) -> str:
 
 
 def secret_of(path: Path) -> tuple[str, int]:
-    """As `text_of`, and who may read it: the file's mode."""
+    """The text (`text_of`), and who may read it: the file's mode."""
     with as_owner(path):
         return text_of(path), stat.S_IMODE(path.stat().st_mode)
 

@@ -78,7 +78,7 @@ class Process:
     host: str
     """For people."""
     space: str
-    """As in `process_space`."""
+    """The space of processes (`process_space`)."""
     pid: int
     has_ended: Callable[[int], bool] = has_ended
 

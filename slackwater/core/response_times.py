@@ -17,7 +17,7 @@ LAST_BUCKET = len(CLASS_BOUNDS_S) * BUCKETS_OF_CLASS
 
 
 def upper_bound_s(bucket: int) -> float:
-    """Of the bucket of this number; infinite for the last one."""
+    """The highest time in the bucket of this number; infinite for the last one."""
     if bucket >= LAST_BUCKET:
         return float("inf")
     number, place = divmod(bucket, BUCKETS_OF_CLASS)
@@ -34,7 +34,7 @@ class Histogram:
     sum_s: float = 0.0
     """Sum of the response times."""
     counts: dict[int, int] = field(default_factory=dict)
-    """By the bucket's number; empty buckets are missing."""
+    """Number of a bucket -> how many times are in it; empty buckets are missing."""
 
     @property
     def count(self) -> int:

@@ -77,7 +77,7 @@ class Levers:
         return min(enough, key=speed, default=self.hardware.highest)
 
     def watts(self, configuration: Configuration, busy_cores: float) -> float:
-        """By the power model. A quota is no clock: its cores run at the highest one."""
+        """Power by the model. A quota is no clock: its cores run at the highest one."""
         if self.clock_knob == QUOTA:
             configuration = Configuration(configuration.cores, self.hardware.max_mhz)
         return self.hardware.power_w(configuration, min(1.0, busy_cores / configuration.cores))

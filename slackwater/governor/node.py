@@ -52,7 +52,7 @@ class GovernedNode(OrderedNode):
         self._levers_of: Knobs | None = None
         """The report that `levers` was made of."""
         self._values: dict[str, Value] = {}
-        """In force, by Orders."""
+        """The values in force by Orders, by knob."""
         self._last: tuple[str, int] | None = None
         """Boot and number of the last Sample."""
         self._seen_s = self._changed_s = -math.inf
@@ -66,7 +66,7 @@ class GovernedNode(OrderedNode):
         self._second_s = 0.0
         """When the present second began."""
         self._tails: list[tuple[float, float]] = []
-        """Of this second: p95 in ms, and its requests per second."""
+        """The p95 in ms and the requests per second of each Sample in the present second."""
         self._seconds = self._misses = 0
         self._shown = Observation(0.0)
         self._busy_cores: float | None = None

@@ -26,7 +26,7 @@ class ChosenPolicy:
     lever: str
     """The knob that stands for the clock."""
     why: str
-    """In words."""
+    """The reason, in words."""
 
 
 def choose_policy(settings: GovernorSettings, knobs: Knobs, cores: int) -> ChosenPolicy | str:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 FULL = 0.985
-"""From this utilisation on nothing is predicted: the queue grows."""
+"""Nothing is predicted at this utilisation or above: the queue grows."""
 BIN = 0.1
 """Width of a bin in log x."""
 BINS = 100

@@ -113,8 +113,6 @@ class Observation:
     """Measured, or that of the power model."""
     interference: bool = False
     """The detector's Verdict on this node is `interference`."""
-    batch_rate: float | None = None
-    """Batch work per second, over that of the same jobs alone on the whole machine."""
     events: tuple[HotEvent, ...] = ()
     in_force: Configuration | None = None
     """The configuration of the machine, where others than the policy may set it; None: the last Action."""
@@ -132,7 +130,7 @@ class Action:
     batch: bool = True
     """Batch jobs may run on the other cores."""
     why: str = field(default="", compare=False)
-    """In words."""
+    """The reason, in words."""
 
     def __post_init__(self) -> None:
         if not self.cores or len(self.cores) != len(self.clocks_mhz):

@@ -78,9 +78,9 @@ class BusAccess:
         self._news = asyncio.Event()
         self._cycles = 0
         self._orders: OrderedDict[str, SentOrder] = OrderedDict()
-        """By id."""
+        """Id -> the Order, as it was sent."""
         self._answers: dict[str, Change] = {}
-        """By id of the Order."""
+        """Id of the Order -> its answer."""
         self._reports: dict[str, tuple[Knobs, float]] = {}
         """Node -> its last report, and when it came."""
 

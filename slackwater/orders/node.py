@@ -33,7 +33,7 @@ class OrderedNode(ABC):
         """The node's last report."""
         self.verdict: Verdict | None = None
         self.held: dict[str, Held] = {}
-        """By knob: what is in force by our Orders, or will be."""
+        """Knob -> what is in force by our Orders, or will be."""
         self._in_force: dict[str, Held] = {}
         """By knob: what is in force by our Orders, as the node's last report or answer has it."""
         self._over_s: dict[str, float] = {}

@@ -28,7 +28,7 @@ class OrderedPool(ABC, Generic[N]):
     by: str
     """The giver of the Orders, as in their `by`."""
     cause: ChangeCause
-    """Of its Orders; a renewal has its own."""
+    """The cause of its Orders; a renewal has its own."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class OrderedPool(ABC, Generic[N]):
         self.cycle: Cycle | None = None
         """The last Cycle."""
         self.acts = settings.mode == "act" and pool.mode == "act"
-        """By the settings: whether it may send Orders at all; else it records them."""
+        """Whether the settings let it send Orders at all; else it records them."""
         self._cycle_s = -math.inf
         self._pool, self._lease_s, self._access, self._clock = pool, settings.lease_s, access, clock
         self._logged: dict[str, str] = {}
@@ -91,7 +91,7 @@ class OrderedPool(ABC, Generic[N]):
 
     @property
     def _observes(self) -> bool:
-        """By the last Cycle. A person may switch a pool that acts by the settings."""
+        """Whether the last Cycle observes. A person may switch a pool that acts by the settings."""
         return self.cycle is not None and self.cycle.mode == "observe"
 
     @property
@@ -101,7 +101,7 @@ class OrderedPool(ABC, Generic[N]):
 
     @property
     def mode(self) -> Mode:
-        """Of the settings and the last Cycle."""
+        """The mode that settings and last Cycle give together."""
         return "act" if self.acts and not self._observes else "observe"
 
     @property

@@ -22,7 +22,7 @@ FULL_TO_LEAVE = 0.9
 LONGER = 1.8
 """Threads must take this many times as long for the same work as in calm."""
 NO_CALM = 1.4
-"""From this many times on it is not learnt as calm."""
+"""Threads that take this many times as long, or longer, teach no calm."""
 UNKNOWN_STRETCH = 3.0
 """A node's calm stretch until its own is known."""
 SMOOTH_S = 5.0

@@ -38,7 +38,7 @@ class RetunedNode(OrderedNode):
         """Since when its server has had its baseline weight; None while it has another weight."""
         self._settings, self._knowledge = settings, knowledge
         self._p95s: deque[tuple[float, float]] = deque(maxlen=1000)
-        """Of the last Verdicts: when each came, and its p95 response time in ms."""
+        """When each of the last Verdicts came, and its p95 response time in ms."""
         self._calm_since_s: float | None = None
         """Since when it has been calm with latency to spare."""
         self._is_lowered = False
@@ -58,7 +58,7 @@ class RetunedNode(OrderedNode):
             self._p95s.append((now_s, verdict.rt_p95_ms))
 
     def take_up(self, knob: KnobState) -> None:
-        """As if the node were in the second stage for the reason of the earlier run."""
+        """Takes the node for one in the second stage, for the reason of the earlier run."""
         self.was_taken_up = True
         if (rule := self._knowledge.get(knob.name)) is not None:
             severities = [severity for severity in rule.severity if value_for(rule, knob, severity) == knob.value]
@@ -83,7 +83,7 @@ class RetunedNode(OrderedNode):
         self.search = NodeSearch()
 
     def affected(self, now_s: float) -> Affected | None:
-        """By the detector's Verdict, or by the node's own CPU starvation."""
+        """The sign of a neighbour: the detector's Verdict, or the node's own CPU starvation."""
         verdict, starvation = self.fresh_verdict(now_s), self.starvation
         if verdict is not None and verdict.state == "interference":
             first = verdict.path[0] if verdict.path else "no reason given"

@@ -64,12 +64,12 @@ class NodeSearch:
     values: dict[str, int] | None = None
     """The values that are measured, or were the best; None: none are known."""
     severity: float = 0.0
-    """Of the node when the search began."""
+    """The node's severity when the search began."""
     settled_s: float | None = None
     """Since when the node's values have been in force, on a monotonic clock; None: they are being changed."""
     is_over: bool = False
     status: str = ""
-    """In words, for the reasons of Orders."""
+    """Where the search stands, in words, for the reasons of Orders."""
     announces_end: bool = False
     """The next Order is the first one after the search."""
 

@@ -146,7 +146,7 @@ class Run:
 
 
 Measure = Callable[[Journal, Run, float], MeasuredRun]
-"""Of a run, at a time."""
+"""Measures a run at a time."""
 
 
 def measure(journal: Journal, run: Run, now_unix_s: float) -> MeasuredRun:

@@ -20,7 +20,7 @@ LEAST_MS = 10.0
 """Slow is a p95 of so many times the usual one, and by so much above it."""
 RECENT_S = 10.0
 LEAST_REQUESTS = 20
-"""In that time."""
+"""A time with fewer requests says nothing."""
 RENEW_S = 60.0
 RESOURCES: dict[str, dict[str, tuple[float, float]]] = {
     "CPU": {"run_delay_per_cpu_s": (2.0, 0.05), "steal": (1.5, 0.02)},
@@ -38,7 +38,7 @@ class Slow(NamedTuple):
     rt_p95_now_ms: float
     rt_p95_usual_ms: float
     as_in_calm: list[str]
-    """Of the resources those whose signals are as they mostly were."""
+    """The resources whose signals are as they mostly were."""
 
 
 def usual(journal: Journal, pool: str, now_unix_s: float) -> dict[str, Medians]:

@@ -37,7 +37,7 @@ class WeekEpisode(msgspec.Struct):
 
     pool: str
     node: str
-    """Of several the first."""
+    """The node; the first of several."""
     state: State
     resource: Resource | None
     since_unix_s: float
@@ -61,7 +61,7 @@ class WeekEpisode(msgspec.Struct):
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """Of a pool, or of all; times of several pools are added up."""
+    """The sums of a pool, or of all; times of several pools are added up."""
 
     episodes: int = 0
     interference: int = 0
@@ -96,7 +96,7 @@ class Acting(msgspec.Struct, kw_only=True):
     most_at_once: int
     lowest_weight: int | None
     lowest_baseline: int | None
-    """Of the same server."""
+    """The baseline of the same server."""
     smallest_share: float | None
     """Of the requests, by weight; None: no weight would have been lowered, or weights do not set shares."""
     balance: str

@@ -42,7 +42,7 @@ class ChangeFilter(msgspec.Struct):
 
 
 def filter_of(given: Mapping[str, str]) -> ChangeFilter:
-    """From a query string. Raises FilterError."""
+    """The filter that a query string describes. Raises FilterError."""
     texts = {key: given[key] for key in ("pool", "what", "target", "text", "since") if given.get(key)}
     for key, text in texts.items():
         if len(text) > LONGEST:

@@ -169,7 +169,7 @@ def page(
 
 
 def _drawn(episode: Episode, during: PoolSeries) -> list[str]:
-    """Of many nodes those of the episode, and then the first."""
+    """The nodes that are drawn: of many those of the episode, and then the first."""
     return list(dict.fromkeys([*episode.nodes, *during.nodes]))[:MOST_DRAWN] if len(during.nodes) > MOST_DRAWN else []
 
 

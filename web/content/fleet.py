@@ -46,7 +46,7 @@ class FleetServer(msgspec.Struct):
     symbol: str
     word: str
     rank: int
-    """Of its state: 0 is the most urgent."""
+    """Rank of its state: 0 is the most urgent."""
     since: str
     load: str
     load_share: float | None
@@ -65,7 +65,7 @@ class ServerGroup(msgspec.Struct):
 
 
 def filter_of(given: Mapping[str, str]) -> ServerFilter:
-    """From a query string. Raises FilterError."""
+    """The filter that a query string describes. Raises FilterError."""
     chosen = msgspec.convert(
         {key: given[key] for key in ("q", "group", "sort", "last") if given.get(key)}, ServerFilter
     )

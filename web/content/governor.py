@@ -98,7 +98,7 @@ def _clock(said: Governed) -> str:
 
 
 def _power(said: Governed) -> str:
-    """Of the model; `0.9 W of 1.4 W (a72)`."""
+    """The model's power: `0.9 W of 1.4 W (a72)`."""
     if said.watts is None or said.most_watts is None:
         return NOTHING
     return f"{said.watts:.2f} W of {said.most_watts:.2f} W ({said.power_model})"

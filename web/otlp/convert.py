@@ -138,7 +138,7 @@ def _context(trace: str, span: str) -> SpanContext:
 
 
 def _id(text: str, size: int) -> int:
-    """Of `size` bytes; never 0, which is no id."""
+    """An id of `size` bytes; never 0, which is no id."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") or 1
 
 

@@ -54,7 +54,7 @@ class AgentCheck(Balancer):
         self._wrong_since_s: dict[str, float] = {}
         """By server, since when HAProxy has shown another weight than the one asked for last."""
         self._sent: dict[str, tuple[float, int]] = {}
-        """By server, (time, percentage) that its node was last sent."""
+        """Server -> the time and the percentage that its node was last sent."""
 
     def read(self) -> Snapshot:
         """HAProxy's snapshot, with the weights that are on their way. Raises BalancerError."""

@@ -35,7 +35,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "static-rr": Algorithm("none", "it takes no weights at run time but 0% and 100%; use `balance roundrobin`"),
     "first": Algorithm("none", "it ignores weights; use `balance roundrobin` or `leastconn`"),
 }
-"""By the algorithm's name in HAProxy's `show stat`."""
+"""Name of the algorithm in HAProxy's `show stat` -> what is known of it."""
 CONFIGURED = {"unknown": "random"}
 """Name in `show stat` -> name in the configuration, where they differ."""
 

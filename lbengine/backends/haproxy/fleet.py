@@ -95,7 +95,7 @@ class HAProxies(Balancer):
         self._each(lambda member, names: member.set_weights({name: weights[name] for name in names}), weights)
 
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
-        """As `set_weights`, for the most requests that a server gets at a time."""
+        """Does what `set_weights` does, for the most requests that a server gets at a time."""
         self._maxconns |= maxconns
         self._each(lambda member, names: member.set_maxconns({name: maxconns[name] for name in names}), maxconns)
 

@@ -53,7 +53,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     best: str
     """The algorithm whose means have the least geometric mean."""
     balances: dict[str, MeasuredAlgorithm]
-    """By HAProxy's name."""
+    """HAProxy's name of the algorithm -> its figures."""
 
 
 def read(path: Path = FILE) -> Measurement:

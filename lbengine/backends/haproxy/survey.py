@@ -103,14 +103,14 @@ class Access(msgspec.Struct, frozen=True):
     """What the controller's user lacks to use the admin socket."""
 
     refused: str = ""
-    """In words; empty: it may."""
+    """Why it may not, in words; empty: it may."""
     group: str = ""
     """The group that its service must have; empty: none."""
     remedy: str = ""
     """What to change of the socket itself; empty: nothing."""
 
     def lacks(self, *, is_given: bool = False) -> list[str]:
-        """In words with the remedies; `is_given`: its service has the group by now."""
+        """What is missing, in words with the remedies; `is_given`: its service has the group by now."""
         remedies = [self.remedy] if self.remedy else []
         if self.group and not is_given:
             remedies.append(

@@ -76,7 +76,7 @@ class LvsServer(Server):
     """A real server of the service. `in_flight` are established connections, `requests` scheduled connections."""
 
     address: str
-    """In ipvsadm's form: `10.0.0.11:80` or `[fd00::11]:80`."""
+    """The address in ipvsadm's form: `10.0.0.11:80` or `[fd00::11]:80`."""
     condition: ServerCondition = "unchecked"
     upper: int = 0
     """Upper threshold of connections; 0: none."""

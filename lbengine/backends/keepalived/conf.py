@@ -68,7 +68,7 @@ class RealServer:
     """A real server of a virtual server."""
 
     address: str
-    """In ipvsadm's form."""
+    """The address in ipvsadm's form."""
     weight: int
     """The configured weight, which it has while its file holds 0 or is not there."""
     files: tuple[tuple[str, TrackFile | None], ...]

@@ -118,7 +118,7 @@ def list_nodes(config_path: Path, as_json: bool) -> None:
 
 
 class PortType(click.ParamType[Port]):
-    """As `80` or `8443:unknown`."""
+    """A port as `80` or `8443:unknown`."""
 
     name = "port"
 

@@ -210,7 +210,7 @@ class Restored(msgspec.Struct):
     changes: list[Change]
     error: str = ""
     kept: list[str] = []
-    """In words, servers that keep a weight which somebody else has set."""
+    """Servers that keep a weight which somebody else has set, in words."""
 
 
 def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str, unless_driven: bool) -> Restored:

@@ -23,7 +23,7 @@ from slackwater.controller.cli.added import place_of
 from slackwater.core.extras import installed_by
 
 ADDED = ""
-"""In the place of a command that another distribution adds (`added.py`)."""
+"""It stands in the place of a command that another distribution adds (`added.py`)."""
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Try it": {
         "try": (

@@ -70,7 +70,7 @@ def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_jso
 
 
 def _say(answer: PoolAnswer) -> None:
-    """At once: it is told what was done even if the next pool takes long."""
+    """Prints the answer at once: it says what was done even if the next pool takes long."""
     click.echo(f"error: {answer.pool}: {answer.error}" if answer.error else answer.sentence, err=bool(answer.error))
 
 

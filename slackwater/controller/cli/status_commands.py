@@ -88,7 +88,7 @@ def log(
 
 
 def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
-    """In words."""
+    """The sentence for a node that had no episode then."""
     return f"{node} ({pool}): no episode {'within a week' if at_unix_s is None else 'went on then'}"
 
 

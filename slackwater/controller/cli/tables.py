@@ -71,7 +71,7 @@ def change_as_line(change: Change) -> str:
 
 
 def console() -> Console:
-    """Of this terminal; a file or pipe gets long lines."""
+    """The console of this terminal; a file or pipe gets long lines."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 

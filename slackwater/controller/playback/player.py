@@ -28,11 +28,11 @@ from slackwater.lbengine.engine import Engine
 from slackwater.views.why import SLOW
 
 FLUSH_S = 0.5
-"""As the journal's process does."""
+"""The journal's process writes as often."""
 AFTER_END_S = 1.0
 """The clock stands here at the end, past the last message and before anything counts as old."""
 BEFORE_S = 4.0
-"""So many seconds before an episode are compared with it."""
+"""An episode is compared with this time before it."""
 
 
 class Player:

@@ -12,7 +12,7 @@ from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapsh
 
 BALANCE = "roundrobin"
 WEIGHT = 100
-"""As the lab configures each server."""
+"""The weight that the lab configures for each server."""
 
 
 class RecordedPool(PoolSettings, frozen=True, kw_only=True, tag_field="balancer", tag="recording"):

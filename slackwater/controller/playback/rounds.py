@@ -16,7 +16,7 @@ from slackwater.core.journal.retention import Keeper
 from slackwater.detector.recordings.recording import Recording
 
 KEEPS_MB = 100.0
-"""Of the journal, however long it is played: the oldest Samples go."""
+"""The journal's size, however long it is played: the oldest Samples go."""
 
 
 def rounds(

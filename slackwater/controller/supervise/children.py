@@ -93,7 +93,7 @@ class Child:
         self.starts = 0
         self.hangs = 0
         self.has_progressed = False
-        """In its present life."""
+        """Whether its present process has made progress."""
         self._command = list(command)
         self._pass_fds = list(pass_fds)
         self._limits = self._next_limits = limits

@@ -45,7 +45,7 @@ class Difference(msgspec.Struct, frozen=True):
     setting: str
     """As in the file, with the pool's name: `pool.web.mode`; a pool that came or went is `pool.web`."""
     before: str | None
-    """As in TOML; None: there was none."""
+    """The value as TOML; None: there was none."""
     after: str | None
     parts: frozenset[str]
     """The parts that need the new value; empty: only a restart of the controller applies it."""
@@ -115,5 +115,5 @@ def _difference(setting: str, old: Any, new: Any, parts: frozenset[str], pool: s
 
 
 def _shown(value: Any) -> str:
-    """As JSON, which TOML writes alike for all that can be set but tables."""
+    """The value as JSON, which TOML writes alike for all that can be set but tables."""
     return without_password(msgspec.json.encode(value).decode())

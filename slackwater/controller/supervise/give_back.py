@@ -31,7 +31,7 @@ class GivenBack:
 
     pool: PoolSettings
     text: str
-    """In words: which server's weight was set back, and to what."""
+    """Which server's weight was set back, and to what, in words."""
     is_confirmed: bool = True
 
 

@@ -17,7 +17,7 @@ from slackwater.core.messages import VERSION, Change
 log = logging.getLogger("slackwater.reload")
 
 MOST_TEXT = 2000
-"""Of a Change's `why`."""
+"""The longest `why` of its Change."""
 
 
 class Reloads(msgspec.Struct, kw_only=True, frozen=True):

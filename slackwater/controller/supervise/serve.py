@@ -238,7 +238,7 @@ class Supervisor:
     def switch(
         self, to: SettingsInForce, parts: Collection[str], give_back: Collection[PoolSettings], within_s: float | None
     ) -> Iterator[None]:
-        """As in `slackwater.controller.supervise.reload.Site`."""
+        """The method of `slackwater.controller.supervise.reload.Site`."""
         self.in_force = to
         self._outage.lease_s = self._settings.lbengine.lease_s
         due = {name: pool for name, pool in self._give_back.items() if pool not in self._settings.pool}

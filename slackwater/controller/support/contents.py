@@ -66,7 +66,7 @@ class BundledSite:
 
 
 def site_of(config: Path, since: str, has_check: bool) -> BundledSite:
-    """With its settings, if they can be read."""
+    """The site, with its settings if they can be read."""
     try:
         return BundledSite(config, load(config), "", since, has_check)
     except ConfigError as error:

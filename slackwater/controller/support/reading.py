@@ -12,7 +12,7 @@ from pathlib import Path
 from slackwater.core.files import as_owner
 
 MOST_BYTES = 20_000_000
-"""Of one file or one program's output: the newest."""
+"""The newest bytes of one file or one program's output that are read."""
 PROGRAM_WITHIN_S = 60.0
 MOST_LISTED = 500
 

@@ -40,7 +40,7 @@ from slackwater.core.messages import KINDS, WSENGINE, Change, Message, MessageEr
 log = logging.getLogger("slackwater.bus")
 
 CHANGES_PER_S = 20
-"""Of one node. A wsengine sends at most 10."""
+"""The most Changes of one node in a second. A wsengine sends at most 10."""
 FROM_NODES = {"sample": PER_S, "knobs": PER_S, "change": CHANGES_PER_S}
 """Kinds that nodes publish -> most messages a second of one node."""
 LONGEST_CHANGE = BYTES_A_MESSAGE

@@ -34,11 +34,11 @@ from slackwater.core.messages import plain_text
 INBOX = b"_INBOX."
 """Where answers go. Nobody but the controller and its broker may publish there."""
 LONGEST_HEADERS_BYTES = 4096
-"""Of an answer; those of the key-value store are a tenth of it."""
+"""The longest headers of an answer; those of the key-value store are a tenth of it."""
 READ_BYTES = 32 * 1024
 CLOSED_WITHIN_S = 0.5
 MOST_SERVERS = 16
-"""Of a cluster, that are tried."""
+"""The most servers of a cluster that are tried."""
 
 
 class InsecureError(ConnectionError):

@@ -26,7 +26,7 @@ WSENGINE = "wsengine:"
 MAX_PAYLOAD_BYTES = 256 * 1024
 """A Cycle of a pool of some hundred servers has 50 kB."""
 MOST_SUBSCRIPTIONS = 16_384
-"""Of one connection: a reader has one for each node while somebody floods."""
+"""The most subscriptions of one connection: a reader has one for each node while somebody floods."""
 MOST_WAITING_BYTES = 32 * 1024 * 1024
 """Of a connection that does not read; who sends to it waits from half of this on."""
 LIMITS = {
@@ -88,7 +88,7 @@ def read_nodes(text: str, where: str) -> list[ListedNode]:
 
 
 def parse_nodes(text: str, where: str) -> list[ListedNode]:
-    """As `read_nodes`; there may be no line."""
+    """Does what `read_nodes` does, for a text; there may be no line."""
     nodes: list[ListedNode] = []
     names, subjects = {CONTROLLER, CONTROL}, set[str]()
     for number, line in enumerate(text.splitlines(), start=1):

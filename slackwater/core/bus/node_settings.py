@@ -11,7 +11,7 @@ PASSWORD = "/etc/slackwater/bus.password"
 AUTHORITY = "/etc/slackwater/authority.pem"
 SETTINGS = "/etc/slackwater/node.toml"
 GROUP = "slackwater-node"
-"""Of the monitor; the package makes it."""
+"""The monitor's group; the package makes it."""
 
 
 def node_text(node: str, pool: str, url: str, ports: Sequence[Port], *, has_authority: bool) -> str:

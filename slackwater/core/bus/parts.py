@@ -10,7 +10,7 @@ from slackwater.core import messages
 from slackwater.core.messages import Cycle, Message, MessageError, ServerState
 
 MOST_PARTS = 10_000
-"""Of a Cycle, of any size."""
+"""The most parts of a Cycle, of any size."""
 
 
 def payloads(message: Message, subject: str, most_bytes: int) -> list[bytes]:
@@ -44,7 +44,7 @@ def _parts(cycle: Cycle, most_bytes: int) -> list[Cycle]:
 
 
 def _groups(servers: Sequence[ServerState], room_bytes: int, most_bytes: int) -> Iterator[list[ServerState]]:
-    """As many together as have room, in their order. Raises MessageError."""
+    """Groups of as many servers as have room together, in their order. Raises MessageError."""
     group: list[ServerState] = []
     left_bytes = room_bytes
     for server in servers:

@@ -98,7 +98,7 @@ class Reader:
         """A new connection begins."""
         self._buffer = bytearray()
         self._head: _Head | None = None
-        """Of the message whose content comes."""
+        """The head of the message whose content comes."""
         self._left_out_bytes = 0
         """Still to come of a message that is too long."""
 

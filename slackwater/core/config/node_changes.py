@@ -44,7 +44,7 @@ Knob = Literal[
     "batch.running",
     "streaming.num_threads",
 ]
-"""Of a wsengine."""
+"""A knob of a wsengine."""
 
 
 class RetuneSettings(Settings, frozen=True):

@@ -49,7 +49,7 @@ def read(path: str | Path) -> str:
 
 
 def parse(text: str, where: str) -> ControllerSettings:
-    """As `load`, from a text; `where` is the file's name in messages."""
+    """Does what `load` does, for a text; `where` is the file's name in messages."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 BEFORE_S = 10 * 365.25 * 86400.0
-"""So long the clock counts as right before the first segment was written."""
+"""The clock counts as right for this time before the first segment was written."""
 ALIKE_S = 2.0
 """The wall clock is slewed without a step: a new segment begins when it is off by more."""
 MOST_AWAY_S = 3600.0

@@ -19,7 +19,7 @@ class Chosen:
     what: str | None = None
     target: str | None = None
     text: str = ""
-    """In any field, in either case."""
+    """A text that stands in any field, in either case."""
 
 
 def read_changes(

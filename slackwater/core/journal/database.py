@@ -26,7 +26,7 @@ BESIDE = ("-wal", "-shm")
 SHARED_BYTES = 0x40000002, 510
 """Start and length of what every connection to a database locks (https://sqlite.org/src/file/src/os.h)."""
 NOT_THERE = 0
-"""In place of an inode."""
+"""It stands in place of an inode."""
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ class Database:
         self._inode = NOT_THERE
         self._beside = (NOT_THERE, NOT_THERE)
         self._log_inode = NOT_THERE
-        """Of the write-ahead log whose name is on the disk."""
+        """Inode of the write-ahead log whose name is on the disk."""
         with as_owner(path):
             self._open()
 

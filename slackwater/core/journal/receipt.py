@@ -24,7 +24,7 @@ class Receipt:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._shifts_s: dict[tuple[type, str, str], float] = {}
-        """Of the senders whose clocks are off."""
+        """By how much each sender's clock is off; senders whose clocks are right are missing."""
 
     def dated(self, message: M) -> M:
         """The message with times of our clock. Changes of the controller and of people keep theirs."""

@@ -57,7 +57,7 @@ class ServerTimes:
     total: Histogram
     """Since the journal began."""
     recent: Histogram
-    """Of about the last `WINDOW_S`."""
+    """Its times of about the last `WINDOW_S`."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ class ServerTotals:
 def read_response_times(
     database: sqlite3.Connection, pool: str, now_unix_s: float
 ) -> dict[tuple[str, str], ServerTimes]:
-    """By node and server, of those that had requests within `SHOWN_S`."""
+    """(Node, server) -> its times, for those that had requests within `SHOWN_S`."""
     newest = database.execute(_READ, (pool, math.inf)).fetchall()
     older = {
         (row["node"], row["server"]): _histogram(row) for row in database.execute(_READ, (pool, now_unix_s - WINDOW_S))

@@ -65,7 +65,7 @@ TIERS = (
     Tier("rolled", schema.MINUTE_S, schema.DELETE_ROLLED),
     Tier("rolled", schema.HOUR_S, schema.DELETE_ROLLED),
 )
-"""In the order in which they go when the journal is too large."""
+"""The tiers in the order in which they go when the journal is too large."""
 
 
 class Keeper:

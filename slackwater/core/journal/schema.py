@@ -52,7 +52,7 @@ PRUNE_NODES_CHANGES = (
     " (PARTITION BY pool, node ORDER BY time_unix_s DESC) AS number FROM changes WHERE node IS NOT NULL)"
     " WHERE number > :keep LIMIT :at_once)"
 )
-"""Of each node the newest stay."""
+"""The newest of each node stay."""
 INSERT_SAMPLE = f"INSERT OR REPLACE INTO samples VALUES (?,?,{','.join('?' * len(SAMPLE_COLUMNS))})"
 
 _KEPT = (
@@ -123,7 +123,7 @@ ROLL_STATES = (
 ANY_DAY = "SELECT 1 FROM rolled_states LIMIT 1"
 _OUTSIDE = "(time_unix_s < :since OR time_unix_s >= :until)"
 SEGMENTS = "SELECT begin_age_s, end_age_s, begin_unix_s FROM clock ORDER BY rowid"
-"""Of the clock: `slackwater.core.journal.age.Segment`."""
+"""The segments of the clock (`slackwater.core.journal.age.Segment`)."""
 PRUNE_STATES = "DELETE FROM states WHERE last_unix_s < :since OR since_unix_s >= :until"
 PRUNE_DAYS = "DELETE FROM rolled_states WHERE time_unix_s < :since OR time_unix_s >= :until"
 PRUNE_LATEST = "DELETE FROM latest WHERE kind <> 'cycle' AND (received_unix_s < :since OR received_unix_s >= :until)"

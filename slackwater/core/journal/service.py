@@ -47,7 +47,7 @@ class Queue:
         self._keep = keep
         self._keep_node_changes = keep_node_changes
         self._changes: dict[tuple[str, str], collections.deque[Message]] = collections.defaultdict(collections.deque)
-        """By pool and node; the controller's by pool."""
+        """(Pool, node) -> its Changes that are not written yet; the controller's own are under their pool."""
         self._others: collections.deque[Message] = collections.deque()
         self.dropped = 0
 

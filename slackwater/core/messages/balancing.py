@@ -19,7 +19,7 @@ class Weight(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: NonNegative
     percent: Annotated[int, Meta(ge=0, le=25600)]
-    """Of the weight that the node's server has in HAProxy's configuration."""
+    """Percentage of the weight that the node's server has in HAProxy's configuration."""
     lease_s: Annotated[float, Meta(gt=0.0)]
     """One that is not renewed within this time is void: the monitor answers 100% then."""
 
@@ -51,7 +51,7 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     rps: NonNegative | None = None
     in_flight: Count | None = None
     rt_mean_ms: NonNegative | None = None
-    """As the node measured it; where it did not, as the balancer did."""
+    """Mean response time that the node measured; where it did not, that of the balancer."""
     share: Share | None = None
     """Share of the pool's requests in the last second."""
     queue: Count | None = None

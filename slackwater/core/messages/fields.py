@@ -34,7 +34,7 @@ MOST = 2**63 - 1
 """What a signed number of 64 bits holds, as the journal stores it."""
 Integer = Annotated[int, Meta(ge=-(2**63), le=MOST)]
 Value = Integer | float | Text
-"""Of a knob or of a weight."""
+"""The value of a knob or of a weight."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
 Count = Annotated[int, Meta(ge=0, le=MOST)]

@@ -16,7 +16,7 @@ class Governed(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: UnixTime
     mode: Mode
-    """In observe mode nothing is set: what it would set is wanted."""
+    """Nothing is set in observe mode: the values that it would set are those that are wanted."""
     policy: Word
     target_p95_ms: NonNegative
     why: Text
@@ -27,7 +27,7 @@ class Governed(msgspec.Struct, omit_defaults=True):
     interference: bool = False
     """The Verdict on the node: nothing is lowered."""
     cores: Count | None = None
-    """In force; absent: the node has no knob that the governor may set."""
+    """Number of cores in force; absent: the node has no knob that the governor may set."""
     most_cores: Count | None = None
     """Without the governor."""
     wanted_cores: Count | None = None
@@ -36,16 +36,16 @@ class Governed(msgspec.Struct, omit_defaults=True):
     clock_knob: Word = ""
     """`cpu.frequency`; `cpu.core_frequency`, set on the node; `cpu.quota`, which stands in for a clock; empty: none."""
     clock_share: Share | None = None
-    """In force, of the highest clock; with `cpu.quota` of the cores' time."""
+    """Share of the highest clock in force; with `cpu.quota` of the cores' time."""
     wanted_clock_share: Share | None = None
     clock_mhz: NonNegative | None = None
-    """In force, where `clock_knob` is a clock."""
+    """The clock in force, where `clock_knob` is a clock."""
     watts: NonNegative | None = None
-    """Of the model. A quota lowers no clock, so it saves nothing there."""
+    """Power that the model gives. A quota lowers no clock, so it saves nothing there."""
     most_watts: NonNegative | None = None
     """The same work with all there is."""
     power_model: Word = ""
     seconds: Count = 0
-    """With a p95, since the governor began."""
+    """Seconds with a p95 since the governor began."""
     misses: Count = 0
-    """Of these, with one above the target."""
+    """Seconds among these whose p95 was above the target."""

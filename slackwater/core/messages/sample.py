@@ -29,9 +29,9 @@ class Cpu(msgspec.Struct, omit_defaults=True):
     user: Share | None = None
     """Share of the VM's CPU time in user mode, nice included. The kinds are the whole VM's in either scope."""
     system: Share | None = None
-    """In the kernel, interrupts left out."""
+    """Share in the kernel, interrupts left out."""
     irq: Share | None = None
-    """In hard and soft interrupts."""
+    """Share in hard and soft interrupts."""
     iowait: Share | None = None
     """Idle while a disk was waited for."""
     throttled: Share | None = None
@@ -83,11 +83,11 @@ class Memory(msgspec.Struct, omit_defaults=True):
     major_faults_per_s: NonNegative | None = None
     """Faults that waited for a disk."""
     swapped_pages_per_s: NonNegative | None = None
-    """In and out."""
+    """Pages that were swapped in and out."""
     direct_reclaims_per_s: NonNegative | None = None
     """Times that a task had to free memory itself before it got some."""
     oom_kills: Count | None = None
-    """In this period."""
+    """Tasks that the kernel killed for memory in this period."""
 
 
 class Disk(msgspec.Struct, omit_defaults=True):
@@ -127,7 +127,7 @@ class Frequency(msgspec.Struct, omit_defaults=True):
 
     mean_mhz: NonNegative | None = None
     lowest_mhz: NonNegative | None = None
-    """Of the slowest core."""
+    """Clock of the slowest core."""
     throttles_per_s: NonNegative | None = None
     """Thermal throttling events of all cores."""
 
@@ -276,9 +276,9 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     cpu_share: NonNegative | None = None
     """Share of one core that the sniffer took in this period."""
     routes: Annotated[list[RouteTraffic], Meta(max_length=MOST_ROUTES)] = []
-    """By route class, where classes are configured."""
+    """One for each route class, where classes are configured."""
     times: ResponseTimes | None = None
-    """From the balancer's view only."""
+    """Only the balancer's view sends them."""
 
 
 class Sample(msgspec.Struct, omit_defaults=True):
@@ -290,7 +290,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     time_unix_s: UnixTime
     """Wall time at the end of the period: a label, never used for durations."""
     boot_id: Word
-    """Of the running kernel."""
+    """Id of the running kernel's boot."""
     seq: Count
     """Counts up from 0 in each run of the monitor."""
     period_s: NonNegative

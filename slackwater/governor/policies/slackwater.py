@@ -70,7 +70,7 @@ class Slackwater:
         self._excess = 0.0
         self._begun_s: float | None = None
         self._seconds: list[tuple[Observation, float]] = []
-        """Of this second: each Observation, and the work per second in it."""
+        """Each Observation of the present second, and the work per second in it."""
         self._before = 0.0
         """Demand of the last second."""
         self._usual = 0.02

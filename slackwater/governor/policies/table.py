@@ -20,7 +20,7 @@ class Conditions:
 
     hardware: Hardware
     target_ms: float
-    """Of the p95."""
+    """The target of the p95."""
     candidates: Sequence[Configuration] = ()
     """The configurations that can be set; empty: all of the hardware."""
     period_s: float = 0.02
