@@ -1,7 +1,8 @@
 """The part that looks at servers from the balancer: Samples of each server whose node has no monitor.
 
 They go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Of
-several controllers of a pool one speaks: two would seem to be a machine that restarts with each Sample.
+several controllers of a pool one speaks: two would seem to be a machine that restarts with each Sample. It is one whose
+balancer has requests, as of an active and a standby balancer the standby's servers look idle.
 
 Packets are looked at five times a second. The balancer is asked as often only while a server is busy whose packets do
 not show all of its requests; otherwise once a second, for its servers and its errors.
@@ -38,6 +39,8 @@ LISTENS_S = 3.0
 """Before the first Sample: a monitor sends one each second, also while nothing happens."""
 MONITOR_GONE_AFTER_S = 60.0
 """A node whose monitor was silent for so long has none."""
+BUSY_WITHIN_S = 5.0
+"""A balancer without requests for so long is idle."""
 IDLE_S = 5.0
 """From one look to the next while every server has a monitor."""
 MOST_CORE_SHARE = 0.02
@@ -111,6 +114,8 @@ class PoolView:
         """Node -> time when its monitor was heard last."""
         self._boot_id = kernel_id()
         self._another_speaks_until_s = 0.0
+        self._busy_s = -math.inf
+        """Monotonic time when some server had requests last."""
         self._seq: dict[str, int] = {}
         self._complaint = ""
         self._dice = random.Random()
@@ -119,8 +124,12 @@ class PoolView:
         """Notes which nodes have a monitor, and whether another host speaks of those that have none."""
         if sample.source == "monitor":
             self._monitors[sample.node] = time.monotonic()
-        elif sample.boot_id < self._boot_id:
-            self._another_speaks_until_s = time.monotonic() + (sample.next_within_s or LISTENS_S)
+        elif sample.boot_id != self._boot_id:
+            now_s = time.monotonic()
+            they_are_busy = sample.traffic is not None and bool(sample.traffic.rps)
+            we_are_busy = now_s - self._busy_s < BUSY_WITHIN_S
+            if they_are_busy > we_are_busy or (they_are_busy == we_are_busy and sample.boot_id < self._boot_id):
+                self._another_speaks_until_s = now_s + (sample.next_within_s or LISTENS_S)
 
     async def run(self, stop: asyncio.Event, beat: Callable[[], None] = lambda: None) -> None:
         """Looks until `stop`; calls `beat` after each look."""
@@ -160,6 +169,7 @@ class PoolView:
             if counted is None or not (is_fresh or (seen.complete and times is not None)):
                 continue
             busy = is_busy(None if times is None else times[0], counted if is_fresh else None)
+            self._busy_s = now_s if busy else self._busy_s
             if not self._pace.is_due(name, now_s, busy=busy):
                 continue
             seq = self._seq[seen.node] = self._seq.get(seen.node, -1) + 1

@@ -14,7 +14,7 @@ import pytest
 
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.machine import kernel_id
-from slackwater.core.messages import Sample
+from slackwater.core.messages import Sample, Traffic
 from slackwater.lbengine.view.service import IDLE_S
 from tests.support.certificates import certificates
 from tests.support.paths import PROGRAMS
@@ -132,6 +132,38 @@ def test_of_two_controllers_one_speaks_and_the_other_takes_over(running: RealHAP
             assert len(watched.samples) <= before + len(HOSTS), "at most those that were on their way"
             watched.view.hear(msgspec.structs.replace(other, next_within_s=0.001))
             await watched.a_look()
+
+    asyncio.run(play())
+
+
+def test_of_two_controllers_the_one_whose_balancer_has_requests_speaks(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        async with watching(watched):
+            await watched.a_look()
+            idle = Sample(
+                1, "host1", "web", 1.0, "", 0, 0.2, traffic=Traffic(rps=0.0), source="balancer", next_within_s=3600.0
+            )
+            await ask(running, 30)
+            await watched.until(lambda: watched.answered("host1") == 10, "ten requests")
+            watched.view.hear(idle)
+            await watched.a_look()
+
+    asyncio.run(play())
+
+
+def test_a_standby_leaves_the_word_to_the_active_controller(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        async with watching(watched):
+            await watched.a_look()
+            behind = "~"  # its boot id sorts behind ours
+            active = Sample(1, "host1", "web", 1.0, behind, 0, 0.2, traffic=Traffic(rps=9.0), source="balancer")
+            watched.view.hear(msgspec.structs.replace(active, next_within_s=3600.0))
+            before, counters = len(watched.samples), watched.view._counters
+            await watched.until(lambda: watched.view._counters is not counters, "a look")
+            await asyncio.sleep(0.3)
+            assert len(watched.samples) <= before + len(HOSTS), "at most those that were on their way"
 
     asyncio.run(play())
 
