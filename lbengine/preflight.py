@@ -27,10 +27,8 @@ def check_servers(
     weights = {server.name: without_us.get(server.name, server.weight) for server in snapshot.servers}
     active = [server for server in snapshot.servers if not server.backup]
     if len(active) < 2:
-        are = "1 server that takes" if len(active) == 1 else f"{len(active)} servers that take"
-        raise BalancerError(
-            f"{where} has {are} requests side by side; expected at least 2, or there is nowhere to move load to"
-        )
+        are = "1 server that is no backup" if len(active) == 1 else "no server that is no backup"
+        raise BalancerError(f"{where} has {are}; expected at least 2, or there is nowhere to move load to")
     for name in pool.servers:
         if name not in {server.name for server in snapshot.servers} | snapshot.unreadable.keys():
             known = ", ".join(server.name for server in snapshot.servers)

@@ -289,7 +289,7 @@ def model_of(
     tree_by_kind = {kind: Tree.of(trees[kind], features) for kind in KINDS if kind in trees}
     of_monitors = [tree_by_kind[kind] for kind in MONITORED if kind in tree_by_kind]
     if not of_monitors:
-        raise ModelError(f"holds no tree for a {' or '.join(MONITORED)}")
+        raise ModelError(f"the model has no tree for a {' or '.join(MONITORED)}")
     stands_in = {**dict.fromkeys(MONITORED, of_monitors[0]), KINDS[BALANCER]: undecided_tree()}
     in_order = tuple(tree_by_kind.get(kind, stands_in[kind]) for kind in KINDS)
     return Model(name, in_order, tuple(coefficients), dict(metadata), KINDS[BALANCER] in tree_by_kind)

@@ -99,7 +99,7 @@ def headers_in(path: str) -> dict[str, str]:
     except OSError as error:
         raise OtlpError(f"otlp.headers_file: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise OtlpError(f"otlp.headers_file: {path}: headers are of ASCII alone") from None
+        raise OtlpError(f"otlp.headers_file: {path}: a header may have ASCII characters alone") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):
             continue

@@ -146,7 +146,7 @@ def send_signal(state_dir: Path, pid: int, number: signal.Signals) -> None:
         owner = in_hands_of(state_dir)
         if os.geteuid() == 0 and _users_of(pid) != {owner.uid if owner else 0}:
             raise StateError(
-                f"process {pid}, which {state_dir} names, is not of the user who owns that folder: no signal was sent"
+                f"process {pid}, which {state_dir} names, belongs to another user than that folder: no signal was sent"
             )
         signal.pidfd_send_signal(process, number)
     finally:

@@ -204,7 +204,7 @@ def wrong_coefficients(content: Content) -> None:
     [
         (other_features, r"other features than this program has \(phase_of_the_moon\): train it again"),
         (other_format, "format 99; this program reads format 2"),
-        (no_trees, "holds no tree for a cgroup or machine"),
+        (no_trees, "the model has no tree for a cgroup or machine"),
         (too_deep, r"the tree is \d+ deep; expected 0 to 6"),
         (wrong_coefficients, "expected 4 coefficients"),
     ],

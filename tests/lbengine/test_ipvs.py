@@ -177,7 +177,7 @@ def test_a_thousand_weights_are_set_in_one_batch(guest: IpvsGuest) -> None:
         ("", "is not in the kernel's table; it has: none at all"),
         (
             f"-A {WEB} -s wrr\n-a {WEB} -r 10.8.0.1:80 -m -w 5\n",
-            "has 1 server that takes requests side by side",
+            "has 1 server that is no backup; expected at least 2",
         ),
         (
             f"-A {WEB} -s rr\n-a {WEB} -r 10.8.0.1:80 -m\n-a {WEB} -r 10.8.0.2:80 -m\n",

@@ -173,7 +173,7 @@ def test_root_sends_no_signal_to_a_process_of_another_user(folder: Path, command
             done = run(folder, *command)
             holder.stdin.close()
         assert done.exit_code == 1
-        assert f"process {victim.pid}, which {folder} names, is not of the user who owns that folder" in done.output
+        assert f"process {victim.pid}, which {folder} names, belongs to another user than that folder" in done.output
         assert victim.poll() is None
         victim.kill()
 
@@ -188,7 +188,7 @@ def test_a_signal_goes_to_the_users_own_process_and_to_no_number(folder: Path) -
     for number in (theirs.pid, 0, -1, 2**40):
         with pytest.raises((ProcessLookupError, OverflowError)):
             send_signal(folder, number, signal.SIGTERM)
-    with pytest.raises(StateError, match="is not of the user"):
+    with pytest.raises(StateError, match="belongs to another user"):
         send_signal(folder, 1, signal.SIGTERM)
 
 

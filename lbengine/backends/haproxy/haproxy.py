@@ -121,8 +121,7 @@ class HAProxy(Balancer):
         if read_pid not in (None, pid):
             self._read_pid = None
             raise BalancerUnreachable(
-                f"{self.path}: process {pid} answered, what was read before was of process {read_pid}; is HAProxy"
-                " restarting?"
+                f"{self.path}: process {pid} answers now, and process {read_pid} did before; is HAProxy restarting?"
             )
 
     def _raise_refused(self, values: Mapping[str, int], answers: Sequence[str]) -> None:
@@ -139,7 +138,7 @@ class HAProxy(Balancer):
             if shown.get(server) != value
         ]
         if wrong:
-            raise BalancerError(f"{self.path}: backend `{self.backend}` read back: {', '.join(wrong)}")
+            raise BalancerError(f"{self.path}: backend `{self.backend}`, read again: {', '.join(wrong)}")
 
     def ask(self, *commands: str) -> list[str]:
         """Sends commands over one connection and returns their answers, without the empty lines that end them.
