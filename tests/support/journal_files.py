@@ -59,8 +59,6 @@ ROWS: tuple[tuple[str, ...], ...] = (
         f" VALUES ('c2', 'web', 1795000020.0, 'mark_episode', 'host1', '{MARK}')",
         "INSERT INTO rolled_states (node_id, time_unix_s, known_s, lost_s, episodes, worst_unix_s)"
         " VALUES (1, 1794960000, 5, 2.5, 1, 1795000005.0)",
-    ),
-    (
         "INSERT INTO response_times (pool, node, server, slot_unix_s, last_unix_s, sum_s, counts)"
         " VALUES ('web', 'host1', 'web1', 1794999990, 1795000010.3, 1.25, '[[40,7],[96,3]]')",
     ),

@@ -41,8 +41,6 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE rolled_states (node_id INTEGER NOT NULL, time_unix_s INTEGER NOT NULL, known_s REAL NOT NULL,"
         " lost_s REAL NOT NULL, episodes INTEGER NOT NULL, worst_unix_s REAL, PRIMARY KEY (node_id, time_unix_s))"
         " WITHOUT ROWID",
-    ),
-    (
         "CREATE TABLE response_times (pool TEXT NOT NULL, node TEXT NOT NULL, server TEXT NOT NULL, slot_unix_s"
         " INTEGER NOT NULL, last_unix_s REAL NOT NULL, sum_s REAL NOT NULL, counts TEXT NOT NULL, PRIMARY KEY (pool,"
         " node, server, slot_unix_s)) WITHOUT ROWID",
