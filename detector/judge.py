@@ -346,7 +346,7 @@ def _finite(values: Floats) -> list[float | None]:
 
 
 def _or_none(values: Floats) -> list[list[float | None]]:
-    """(N, M) numbers as Python's, None for NaN and infinities."""
+    """(N, M) numbers of Python, with None for NaN and infinities."""
     numbers: list[list[float | None]] = values.tolist()
     for column, row in np.argwhere(~np.isfinite(values)).tolist():
         numbers[column][row] = None

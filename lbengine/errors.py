@@ -23,7 +23,7 @@ LOOK_S = 1.0
 DOUBT = 0.001
 """Probability that one of the two bounds is wrong. It is low since each server is judged several times a second."""
 WELL_ABOVE = 0.01
-"""Least distance of the bounds: one more failure in 100 requests is worth a word."""
+"""Least distance of the bounds: one more failure in 100 requests is reported."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class JournalReader:
         """For `week`."""
         self._usual = Usual()
         self.lane = Lane(READS, READS_WAITING)
-        """For what is read anew for each request."""
+        """The lane of reads that are done anew for each request."""
         self._lock = threading.Lock()
         self._made: dict[str, _Made] = {}
         self._health: Health | None = None

@@ -204,7 +204,7 @@ class GovernedNode(OrderedNode):
 
     @property
     def decision(self) -> str:
-        """The same for the same decision."""
+        """A text that differs where the decision differs."""
         return f"{self.wanted} {self.levers is None}"
 
     def reason(self, knob: str, value: Value) -> str:  # noqa: ARG002

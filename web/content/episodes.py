@@ -66,9 +66,9 @@ class EpisodePage(msgspec.Struct):
     users_before: str
     users_during: str
     users_static: str
-    """What static weights would have given."""
+    """The response time that static weights would have given."""
     static_ms: float | None
-    """The same as a number."""
+    """That time as a number."""
     static_is_measured: bool
     static_note: str
     """What it rests on, or why there is none."""

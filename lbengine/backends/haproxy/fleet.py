@@ -36,7 +36,7 @@ class HAProxies(Balancer):
         """The weights that all members should show: sent last, or seen alike on all. A server's weight that differs on
         any member is the one in the snapshot."""
         self._maxconns: dict[str, int] = {}
-        """The `maxconn`s that all members should show, likewise."""
+        """The `maxconn`s that all members should show, sent last or seen alike on all."""
 
     def read(self) -> Snapshot:
         """The members that answer as one balancer; a member that refuses is left out too.

@@ -32,7 +32,7 @@ impl AllowanceFiles {
     /// The files of cgroup `name` below `root`.
     ///
     /// # Errors
-    /// When they are not there.
+    /// When the files are not there.
     pub fn find(root: &Path, name: &str) -> Result<AllowanceFiles, CgroupError> {
         let v2 =
             find(root, &[""], name, "cpu.weight").map(|directory| AllowanceFiles { version: Version::V2, directory });

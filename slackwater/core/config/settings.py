@@ -99,7 +99,7 @@ class BusSettings(Settings, frozen=True):
 
 
 class PoolSettings(Settings, frozen=True):
-    """What is set of every pool. Each balancer adds its own (`slackwater/core/config/balancers.py`)."""
+    """The settings that every pool has. Each balancer adds its own (`slackwater/core/config/balancers.py`)."""
 
     title: ClassVar[str] = ""
     """The balancer's name in texts."""

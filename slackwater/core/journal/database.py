@@ -39,9 +39,9 @@ def _held(database: Path) -> Iterator[None]:
 
 
 class Database:
-    """One connection, with the rights of who has the folder in hands. The caller has one thread at a time use it.
+    """One connection, with the rights of the folder's owner. The caller has one thread at a time use it.
 
-    Of a process one has a file open for long: SQLite shares `-shm` among the connections of a process.
+    Only one connection of a process has a file open for long, since SQLite shares `-shm` among all of them.
     """
 
     def __init__(self, path: Path, read_only: bool, wait_s: float) -> None:
