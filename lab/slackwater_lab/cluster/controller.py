@@ -1,4 +1,5 @@
-"""Slackwater in the lab: `slackwater serve` beside the balancer, a `slackwater-monitor` in each guest.
+"""Slackwater in the lab: `slackwater serve` beside the balancer, and a `slackwater-monitor` in each guest unless the
+balancer's view is all there is.
 
 Real processes with generated files, as a site would run them; the lab looks at the journal from outside.
 """
@@ -35,8 +36,16 @@ STOP_S = 15.0
 FRESH_S = 2.0
 
 
-def controller_toml(pools: Sequence[str], admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
-    """The controller's file, all else at its defaults."""
+def controller_toml(
+    pools: Sequence[str],
+    admin_socket: Path,
+    web_listen: str,
+    mode: Mode,
+    law: Law = "optimal",
+    *,
+    balancer_view: bool = False,
+) -> str:
+    """The controller's file, all else at its defaults. `balancer_view`: servers without a monitor are judged too."""
     sections = "".join(
         f"""\
 [[pool]]
@@ -49,10 +58,11 @@ law = "{law}"
 """
         for pool in pools
     )
+    view = '[balancer_view]\nmode = "on"\n\n' if balancer_view else ""
     return f"""\
 state_dir = "{STATE_DIR}"
 
-{sections}{bus.controller_section()}
+{sections}{view}{bus.controller_section()}
 [web]
 listen = "{web_listen}"
 """
@@ -141,9 +151,15 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, of
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
-    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal") -> None:
+    def __init__(
+        self, lab: Lab, mode: Mode, law: Law = "optimal", *, balancer_view: bool = False, monitors: bool = True
+    ) -> None:
+        """`balancer_view`: servers without a monitor are judged by what their balancer sees; `monitors`: the guests
+        have monitors."""
         self.lab = lab
         self.law: Law = law
+        self.balancer_view = balancer_view
+        self.monitors = monitors
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
         self.program: Program | None = None
@@ -155,7 +171,7 @@ class Controller:
         """Writes the controller's file; in force from the next start."""
         bus.prepare(self.lab.hosts)
         where = pools_of(self.lab.hosts), self.lab.balancer.admin_socket, self.web
-        text = controller_toml(*where, mode, self.law)
+        text = controller_toml(*where, mode, self.law, balancer_view=self.balancer_view)
         CONTROLLER_FILE.write_text(text)
 
     def start(self, monitors: Callable[[], list[Running]] | None = None) -> None:
@@ -165,7 +181,7 @@ class Controller:
         env = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
         self.program = Program.start("slackwater serve", argv, LAB_DIR / "serve.log", env)
         self.lab.add(self.program)
-        if not self._monitors:
+        if self.monitors and not self._monitors:
             self._monitors = monitors() if monitors else start_monitors(self.lab)
         wait_until(
             self.judges_all,

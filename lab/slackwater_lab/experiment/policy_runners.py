@@ -123,16 +123,29 @@ class OracleRunner(PolicyRunner):
 
 
 class SlackwaterRunner(PolicyRunner):
-    """Slackwater itself: the real controller and monitors, with one of its laws."""
+    """Slackwater itself: the real controller and monitors, with one of its laws.
 
-    def __init__(self, lab: Lab, scenario: Scenario, law: Law = "optimal", *, mode: Mode = "act") -> None:
+    `balancer_alone`: no host has a monitor, and servers are judged by what their balancer sees.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        scenario: Scenario,
+        law: Law = "optimal",
+        *,
+        mode: Mode = "act",
+        balancer_alone: bool = False,
+    ) -> None:
         super().__init__(lab, scenario)
         self._law: Law = law
         self._mode: Mode = mode
+        self._balancer_alone = balancer_alone
 
     def begin(self) -> None:
         forget()
-        controller = Controller(self.lab, self._mode, self._law)
+        alone = self._balancer_alone
+        controller = Controller(self.lab, self._mode, self._law, balancer_view=alone, monitors=not alone)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()
