@@ -15,6 +15,7 @@ import numpy as np
 
 from slackwater.core.config import DetectorSettings
 from slackwater.core.messages import VERSION, Resource, Sample, Verdict
+from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
 from slackwater.detector.capacity.slowness import Slowness
 from slackwater.detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES, word_of
 from slackwater.detector.classify.resource import RESOURCES, UNCLEAR, resource_of
@@ -84,6 +85,7 @@ class Judge(SlotArrays):
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
         self.slowness = Slowness()
+        self.calm_capacity = CalmCapacity()
         self.explainer: Explainer | None = Explainer(model.trees)
         """None: nobody reads the Verdicts' reasons, and they have none."""
         self.controller: str | None = None
@@ -97,7 +99,7 @@ class Judge(SlotArrays):
         self._restored: StoredBaselines = {}
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
-            *(self.rules, self.slowness),
+            *(self.rules, self.slowness, self.calm_capacity),
             _fresh=False,
             _in_episode=False,
             _outside=False,
@@ -219,7 +221,7 @@ class Judge(SlotArrays):
         calm = self._learn(now_s, frame, outcome, table)
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         if frame.outside.any():
-            estimates = self._of_requests(frame, table, outcome, estimates)
+            estimates = self._of_requests(frame, table, outcome, estimates, calm)
         self._follow_resource(frame, outcome, neighbour)
         if self.ticks is not None:
             columns = (outcome.pool.has_requests, outcome.answers.kind, outcome.by_tree)
@@ -230,7 +232,7 @@ class Judge(SlotArrays):
         """Forgets the baselines of nodes that got a monitor, or lost it: their loads mean something else."""
         outside = table.columns["balancer.only"] > 0.0
         for slot in slots[outside != self._outside[slots]].tolist():
-            for part in (self.features, self.windows, self.estimator):
+            for part in (self.features, self.windows, self.estimator, self.calm_capacity):
                 part.forget(slot)
         self._outside[slots] = outside
 
@@ -257,8 +259,10 @@ class Judge(SlotArrays):
             self.windows.routes.learn(frame.slots, frame.rt_by_route_ms, calm)
         return calm
 
-    def _of_requests(self, frame: Frame, table: Table, outcome: Outcome, estimates: Estimates) -> Estimates:
-        """The estimates; those of servers without a monitor are by their response times. Their capacity is unknown."""
+    def _of_requests(
+        self, frame: Frame, table: Table, outcome: Outcome, estimates: Estimates, calm: Bools
+    ) -> Estimates:
+        """The estimates; those of servers without a monitor are by their rates and response times."""
         columns = frame.columns_of(FELT)
         lost = self.slowness.update(
             frame.slots,
@@ -267,11 +271,21 @@ class Judge(SlotArrays):
             outcome.pool.looks == INTERFERENCE,
             outcome.steps.state == INTERFERENCE,
         )
+        in_episode = outcome.steps.state == INTERFERENCE
+        calm_rps = self.calm_capacity.update(
+            frame.slots,
+            table.columns["traffic.rps"],
+            table.columns["traffic.rt_mean_ms"],
+            self.windows.rates.highest(frame.slots),
+            table.columns["period_s"],
+            calm & frame.outside,
+        )
+        capacity = np.where(in_episode, np.nan, calm_rps)  # what is left of it beside a neighbour is not known
         return Estimates(
             predicted=np.where(frame.outside, np.nan, estimates.predicted),
-            capacity=np.where(frame.outside, np.nan, estimates.capacity),
+            capacity=np.where(frame.outside, capacity, estimates.capacity),
             severity=np.where(frame.outside, lost, estimates.severity),
-            capacity_stderr=np.where(frame.outside, np.nan, estimates.capacity_stderr),
+            capacity_stderr=np.where(frame.outside, ERROR * capacity, estimates.capacity_stderr),
         )
 
     def _follow_resource(self, frame: Frame, outcome: Outcome, neighbour: Bools) -> None:

@@ -41,6 +41,10 @@ class CalmRates(SlotArrays):
         faded = self._highest[slots] * 0.5 ** (period_s / HALVES_IN_S)
         self._highest[slots] = np.fmax(faded, self._rps[slots])
 
+    def highest(self, slots: Ints) -> Floats:
+        """(M,) highest rates of calm of these slots; NaN before any calm."""
+        return self._highest[slots]
+
     def export(self, slot: int) -> float | None:
         """A slot's highest rate of calm as JSON; None: not known."""
         highest = float(self._highest[slot])

@@ -31,7 +31,13 @@ WATCHED_RPS = 1.0
 UNLIKELY = 0.05
 """A server whose neighbour is less likely than this is calm without doubt."""
 WATCHED_SHARE = 0.1
-"""The weight of a watched server is at most this share of its baseline."""
+"""The weight of a watched server is at most this share of its baseline. A trial with few requests has this weight."""
+FEW_REQUESTS = 8
+"""So many requests decide a trial with few requests."""
+DOUBTFUL = 0.25
+"""A server that is less likely slow than this, by the few requests, gets its baseline weight, and more requests decide."""
+FEW_LEAST_S, FEW_MOST_S = 0.5, 2.0
+"""Range of the time in which they come: two looks at least."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,7 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
             continue
         verdict = view.verdicts.get(name)
         if name in reduce and verdict is not None:
-            watched = _watched(state, view, servers, baseline)
-            moves[name] = _in_episode(state, view, settings, name, baseline, shares.get(name), verdict, watched)
+            moves[name] = _in_episode(state, view, settings, servers, name, shares.get(name), verdict)
         else:
             moves[name] = _back(state, view, settings, admission, name, baseline)
     weights = {server.name: server.weight for server in servers.usable} | servers.pins
@@ -219,22 +224,31 @@ def _in_episode(
     state: PoolState,
     view: PoolView,
     settings: LbengineSettings,
+    servers: _Servers,
     name: str,
-    baseline: int,
     share: Share | None,
     verdict: Verdict,
-    watched: int,
 ) -> _Move:
-    """A move towards the weight of the split. `watched`: the weight that brings the server `WATCHED_RPS`."""
-    now_s, before = view.now_s, state.positions[name]
+    """A move towards the weight of the split."""
+    now_s, before, baseline = view.now_s, state.positions[name], servers.movable[name]
     blind = verdict.calm_shows_within_s is None
     target = baseline if share is None else share.weight
-    # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
-    after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
-    if after.is_tried(now_s):
-        return _Move(position.moved(after, baseline, now_s), Reason("tried", verdict))
-    if blind:
-        after = position.watched(after, watched, now_s)
+    if verdict.state == "slow":
+        few = guard.least_weight(baseline)
+        blind = blind or before.weight < few or not verdict.shown
+        few_s = _few_s(state, servers, baseline, few)
+        shown = _probability(verdict) > DOUBTFUL
+        after = position.tried_with_few(before, baseline, few, few_s, now_s, blind=blind, shown=shown)
+        if after.untried is not None:
+            raised = after.weight > after.untried
+            return _Move(after, Reason("tried", verdict) if raised else Reason(verdict.state, verdict))
+    else:
+        # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
+        after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
+        if after.is_tried(now_s):
+            return _Move(position.moved(after, baseline, now_s), Reason("tried", verdict))
+        if blind:
+            after = position.watched(after, _watched(state, view, servers, baseline), now_s)
     after = position.settle(after, target, baseline, now_s, settings.min_change)
     if target >= baseline and before.weight >= baseline:
         return _Move(after, Reason("no_gain", verdict, share))
@@ -251,6 +265,14 @@ def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int)
     most = math.floor(WATCHED_SHARE * baseline)
     others = sum(servers.movable.values()) - baseline
     return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
+
+
+def _few_s(state: PoolState, servers: _Servers, baseline: int, few: int) -> float:
+    """The time in which the weight `few` brings a server `FEW_REQUESTS`, where weights say how many it gets. Under least
+    connections it gets more, but no fewer for long."""
+    others = sum(servers.movable.values()) - baseline
+    rps = (state.rates.total_rps or 0.0) * few / max(others + few, 1)
+    return min(max(FEW_REQUESTS / max(rps, 1e-9), FEW_LEAST_S), FEW_MOST_S)
 
 
 def _back(

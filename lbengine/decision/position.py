@@ -9,6 +9,10 @@ A drained server does not show whether some neighbours are still there. When its
 is tried: it gets its baseline weight, and its requests decide. A server that looks calm for the same time without proof
 is tried too. If its neighbour is still there, the server is lowered again; after `MOST_TRIALS` trials in an episode it
 keeps its baseline weight.
+
+A server without a monitor shows nothing at all while it is drained. So its trials begin sooner, and each begins with a
+few requests: it gets a low weight for less than a second. Only where these look calm it gets its baseline weight. Such
+trials cost little, so there is no limit, but each waits longer than the one before.
 """
 
 from __future__ import annotations
@@ -25,6 +29,11 @@ TRIAL_AFTER_S = 6.0
 TRIAL_S = 3.0
 """Length of a trial. At five requests a second they decide within this time."""
 MOST_TRIALS = 2
+FEW_AFTER_S, FEW_GROW, FEW_MOST_S = 3.0, 1.1, 20.0
+"""A trial with few requests begins this long after the drain or after the trial before. The time grows by this factor
+with each trial, up to the last."""
+FEW_DECIDE_S = 1.0
+"""Time after the requests of a trial until they have been judged."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class Position:
     least: int = 0
     """The lowest weight that the server gets until the end of the episode. It brings enough requests to see the
     neighbour leave, or is what the others have no room for."""
+    untried: int | None = None
+    """The weight before the trial with few requests that is on; None where none is."""
 
     def is_tried(self, now_s: float) -> bool:
         """Whether the server has its baseline weight so that its requests decide. After the last trial it keeps it."""
@@ -97,3 +108,31 @@ def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Posit
         return dataclasses.replace(position, blind_s=blind_s)
     begun = dataclasses.replace(position, blind_s=None, trial_s=now_s, trials=position.trials + 1)
     return moved(begun, baseline, now_s)
+
+
+def tried_with_few(
+    position: Position, baseline: int, few: int, few_s: float, now_s: float, *, blind: bool, shown: bool
+) -> Position:
+    """The position of a server without a monitor, in its next trial if that is due.
+
+    `few`: the weight that brings it a few requests, for `few_s`. `blind` as in `tried`; `shown`: its last requests were
+    slow. After the few requests it waits for its Verdict with the weight of before.
+    """
+    if position.untried is None or position.trial_s is None:
+        if not blind or position.weight >= baseline:
+            return dataclasses.replace(position, blind_s=None)
+        blind_s = now_s if position.blind_s is None else position.blind_s
+        if now_s - blind_s < min(FEW_AFTER_S * FEW_GROW**position.trials, FEW_MOST_S):
+            return dataclasses.replace(position, blind_s=blind_s)
+        trials, before = position.trials + 1, position.weight
+        position = dataclasses.replace(position, blind_s=None, trial_s=now_s, trials=trials, untried=before)
+        return moved(position, max(few, before), now_s)
+    if not shown:
+        return moved(position, baseline, now_s)
+    begun_s = position.trial_s if position.weight < baseline else position.moved_s or position.trial_s
+    if position.weight < baseline and now_s - begun_s < few_s:
+        return position
+    lowered = max(position.untried, position.least)
+    if now_s - begun_s < FEW_DECIDE_S + few_s:
+        return position if position.weight >= baseline else moved(position, lowered, now_s)
+    return moved(dataclasses.replace(position, untried=None, blind_s=begun_s), lowered, now_s)

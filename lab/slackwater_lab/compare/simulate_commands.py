@@ -20,14 +20,14 @@ from slackwater_lab.options import json_option, minutes_option, out_option, prog
 if TYPE_CHECKING:
     from slackwater.detector.classify.tree import Model
 
-POLICIES = ("static", "slackwater", "ice", "oracle", "oracle-split")
+POLICIES = ("static", "slackwater", "slackwater-lb", "ice", "oracle", "oracle-split")
 BALANCES = (
     *("roundrobin", "leastconn", "random2", "bounded-random", "peak-ewma", "peak-ewma-2", "prequal-60", "prequal-84"),
     *("nginx-least-time", "traefik-least-time", "knapsack"),
 )
 PLAYERS = (
     *("static", *BALANCES[1:], "slackwater", "slackwater-lc", "slackwater-random2"),
-    *("oracle-lc", "oracle-split", "oracle-split-lc"),
+    *("slackwater-lb-lc", "slackwater-lb-random", "oracle-lc", "oracle-split", "oracle-split-lc"),
 )
 """Names of the players of drawn scenarios."""
 OF_DRAWN = frozenset({"drawn", "players", "folder", "minutes", "seed", "json_file"})

@@ -31,6 +31,8 @@ PLAYERS: dict[str, tuple[str, str]] = {
     "slackwater": ("slackwater", "roundrobin"),
     "slackwater-lc": ("slackwater", "leastconn"),
     "slackwater-random2": ("slackwater", "random2"),
+    "slackwater-lb-lc": ("slackwater-lb", "leastconn"),
+    "slackwater-lb-random": ("slackwater-lb", "random2"),
     "oracle-lc": ("oracle", "leastconn"),
     "oracle-split": ("oracle-split", "roundrobin"),
     "oracle-split-lc": ("oracle-split", "leastconn"),

@@ -16,7 +16,7 @@ from slackwater.lbengine.laws import laws as law
 from slackwater_lab.sim.balancers.table import BALANCERS
 from slackwater_lab.sim.control import BASE_WEIGHT, Balancing, Detecting, pool_settings
 from slackwater_lab.sim.outcome import Score
-from slackwater_lab.sim.setup import LAWS, Setup, SimulationError
+from slackwater_lab.sim.setup import LAWS, WITHOUT_MONITORS, Setup, SimulationError
 
 DRAIN_BELOW = 0.95
 """The oracle drains noisy servers as long as the others stay below this share of their capacity."""
@@ -33,6 +33,7 @@ class Driver:
             raise SimulationError(f"{policy} with {setup.balance}, which takes no weights: expected {usable}")
         self.setup = setup
         self.weights: Ints = np.full((setup.balancers, setup.servers), BASE_WEIGHT, dtype=np.int64)
+        self.has_monitors = policy not in WITHOUT_MONITORS
         self._policy, self._score = policy, score
         self._detecting: Detecting | None = None
         self._balancing: list[Balancing] = []

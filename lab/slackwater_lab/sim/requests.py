@@ -77,8 +77,8 @@ class Simulation:
         self._slices = Dice(np.random.default_rng([setup.seed, 10]).random)
         self._sleeping: dict[int, float] = {}
         """Work of the requests that wait for a core."""
-        self._held = [0] * setup.servers
-        """Requests at each server that are not answered."""
+        self._held: list[dict[int, float]] = [{} for _ in self.servers]
+        """Requests at each server that are not answered, with the times when they came, the oldest first."""
         self._stamp = [0] * setup.servers
         self._events: list[tuple[float, int, int, int]] = []
         self._began: list[float] = []
@@ -105,7 +105,7 @@ class Simulation:
         """Runs from the start to the end of the measured time."""
         setup, events = self.setup, self._events
         for number in range(setup.servers):
-            phase_s = setup.period_s * (1.0 + number / setup.servers)
+            phase_s = setup.period_s * (1.0 + number / setup.servers if self.driver.has_monitors else 1.0)
             heapq.heappush(events, (phase_s, LOOK, number, 0))
         heapq.heappush(events, (DECIDE_S, DECIDE, 0, 0))
         for _ in range(setup.clients or 1):
@@ -156,7 +156,7 @@ class Simulation:
         self._bring(server, now_s)
         self._began.append(now_s)
         self._where.append((balancer, server))
-        self._held[server] += 1
+        self._held[server][request] = now_s
         work = self._cost() * self._work[server]
         if self._processors and self._slices() < self.setup.behind_share * self._processors[server].taken_share:
             self._sleeping[request] = work
@@ -186,7 +186,7 @@ class Simulation:
             self._answers[number].append(now_s - self._began[request])
             balancer, _ = self._where[request]
             self.balancers[balancer].answered(request, now_s)
-            self._held[number] -= 1
+            del self._held[number][request]
             if self.setup.clients:
                 heapq.heappush(self._events, (now_s, ARRIVAL, 0, 0))
 
@@ -201,7 +201,7 @@ class Simulation:
                 heapq.heappush(self._events, (at_s, SERVER, other, self._stamp[other]))
 
     def _look(self, number: int, now_s: float) -> None:
-        """The monitor's Sample of the period that ends now."""
+        """The Sample of the period that ends now: the monitor's, or the one of the balancer's view."""
         self._serve(number, now_s)
         server, setup = self.servers[number], self.setup
         last_s, cpu_s, runnable_s, seq = self._reported[number]
@@ -209,6 +209,18 @@ class Simulation:
         self._answers[number] = []
         self._reported[number] = (now_s, server.cpu_s, server.runnable_s, seq + 1)
         if self.driver.idle or self._lost() < setup.loss:
+            return
+        if not self.driver.has_monitors:
+            seen = signals.of_balancer(
+                setup.names[number],
+                seq,
+                now_s,
+                now_s - last_s,
+                answered_s=answers,
+                in_flight=len(self._held[number]),
+                oldest_unanswered_s=now_s - next(iter(self._held[number].values()), now_s),
+            )
+            heapq.heappush(self._under_way, (now_s + setup.delay_s, number, seen))
             return
         used_s = server.cpu_s - cpu_s
         ratio, late_ms = signals.probe(self._probe, np.array([server.taken > 0.0]))
@@ -223,7 +235,7 @@ class Simulation:
             requests=len(answers),
             rt_mean_ms=1e3 * float(np.mean(answers)) if answers else None,
             rt_p95_ms=1e3 * float(np.percentile(answers, 95)) if answers else None,
-            in_flight=self._held[number],
+            in_flight=len(self._held[number]),
             probe_ratio=float(ratio[0]),
             probe_late_ms=float(late_ms[0]),
         )
@@ -234,7 +246,7 @@ class Simulation:
         while self._under_way and self._under_way[0][0] <= now_s:
             arrived.append(heapq.heappop(self._under_way)[2])
         requests = [balancer.requests for balancer in self.balancers]
-        self.driver.cycle(now_s, arrived, requests, self._held)
+        self.driver.cycle(now_s, arrived, requests, [len(held) for held in self._held])
         self._apply()
 
     def _apply(self) -> None:

@@ -12,10 +12,11 @@ from slackwater_lab.sim.balancers.table import BALANCERS
 from slackwater_lab.sim.episodes import Episode
 from slackwater_lab.sim.server import processors_of
 
-POLICIES = ("static", "slackwater", "ice", "oracle", "oracle-split")
-"""`ice` is Slackwater's detector with ICE's threshold law; `oracle` knows what is taken, and when; so does
-`oracle-split`, which may keep any split and not only drain."""
-LAWS = {"slackwater": "optimal", "ice": "ice"}
+POLICIES = ("static", "slackwater", "slackwater-lb", "ice", "oracle", "oracle-split")
+"""`slackwater-lb` has no monitors, only what the balancer sees; `ice` is Slackwater's detector with ICE's threshold law;
+`oracle` knows what is taken, and when; so does `oracle-split`, which may keep any split and not only drain."""
+LAWS = {"slackwater": "optimal", "slackwater-lb": "optimal", "ice": "ice"}
+WITHOUT_MONITORS = frozenset({"slackwater-lb"})
 WARM_UP_S = 30.0
 """Calm time before the first episode, by default: the detector learns what is normal."""
 

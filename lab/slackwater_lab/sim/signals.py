@@ -1,5 +1,5 @@
 """The `Sample` that a monitor would send of a simulated server, with the fields that a virtual machine without
-hardware counters has.
+hardware counters has, and the one that its balancer's view would send.
 
 A server wants to run while it has requests. Of that time it gets the CPU for what its requests cost, so the run delay
 per CPU second is (time spent by all its runnable requests) / (CPU time) - 1, in calm and beside a neighbour alike. The
@@ -10,11 +10,15 @@ in seven tenths, as measured in the lab (notes in `detector/features/signals.py`
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from slackwater.core.messages import VERSION, Canary, Cpu, Sample, Sched, Traffic
 from slackwater.detector.features.columns import Bools, Floats
+from slackwater.lbengine.view.counters import Counted
+from slackwater.lbengine.view.packets import Line
+from slackwater.lbengine.view.samples import Origin, sample_of
 
 POOL = "simulated"
 LOUD_SHARE = 1 / 3
@@ -79,3 +83,29 @@ def sample(
         canary=Canary(wall_cpu_ratio=probe_ratio, late_ms=probe_late_ms),
         traffic=Traffic(rps=requests / period_s, rt_mean_ms=rt_mean_ms, rt_p95_ms=rt_p95_ms, in_flight=in_flight),
     )
+
+
+def of_balancer(
+    name: str,
+    seq: int,
+    time_s: float,
+    period_s: float,
+    *,
+    answered_s: Sequence[float],
+    in_flight: int,
+    oldest_unanswered_s: float,
+) -> Sample:
+    """The Sample of the same period by the balancer's view, from the times of the requests that ended in it."""
+    counted = Counted(period_s, in_flight, len(answered_s) / period_s, 0.0, None)
+    p50, p95, p99 = (1e3 * np.percentile(answered_s, (50, 95, 99))).tolist() if answered_s else (None, None, None)
+    times = Line(
+        exchanges=len(answered_s),
+        in_flight=in_flight,
+        oldest_unanswered_ms=1e3 * oldest_unanswered_s,
+        rt_mean_ms=1e3 * math.fsum(answered_s) / len(answered_s) if answered_s else None,
+        rt_p50_ms=p50,
+        rt_p95_ms=p95,
+        rt_p99_ms=p99,
+    )
+    origin = Origin(POOL, "simulated", 3 * period_s)
+    return sample_of(origin, name, name, seq, time_s, counted, (times, Line(period_s=period_s)), "")

@@ -1,0 +1,52 @@
+"""The calm capacity of servers that are seen from the balancer only, by their rates and response times. Pure.
+
+Nothing measures how busy such a server is. A processor-sharing server of capacity μ that gets r requests a second
+answers in 1/(μ - r) on average, so μ = r + 1/W. Part of W may be spent elsewhere, and a server may have several
+processors, so the capacity may be higher. A server with a CPU quota works at a processor's full speed until the quota is
+spent, so it may be lower: in the laboratory by up to a third. The standard error says so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slackwater.detector.features.columns import Bools, Floats, Ints, filled
+from slackwater.detector.slot_arrays import SlotArrays
+
+MEMORY_S = 30.0
+"""After this much calm an observation counts for 1/e."""
+ERROR = 1.0 / 3.0
+"""Standard error, as a share of the capacity."""
+OVER_HIGHEST = 1.0 / (1.0 - ERROR)
+"""The capacity is at least this many times the highest rate of calm: that rate is sure."""
+
+
+class CalmCapacity(SlotArrays):
+    """Sums over every slot's calm; older time counts less."""
+
+    _held: Floats
+    """Requests in flight times time, in request-seconds."""
+    _requests: Floats
+    _seconds: Floats
+
+    def __init__(self) -> None:
+        super().__init__(_held=0.0, _requests=0.0, _seconds=0.0)
+
+    def update(
+        self, slots: Ints, rps: Floats, rt_ms: Floats, highest_rps: Floats, period_s: Floats, calm: Bools
+    ) -> Floats:
+        """(M,) capacity in requests/s of these slots when they are calm; NaN before any calm with requests.
+
+        `rt_ms`: mean response time of the Sample; `highest_rps`: highest rate of calm; `calm`: the Sample is fit to
+        learn from.
+        """
+        learns = calm & ~np.isnan(rps) & (~np.isnan(rt_ms) | (rps <= 0.0))
+        here, time_s = slots[learns], period_s[learns]
+        requests = rps[learns] * time_s
+        kept = np.exp(-time_s / MEMORY_S)
+        self._held[here] = kept * self._held[here] + requests * filled(rt_ms[learns], 0.0) / 1e3
+        self._requests[here] = kept * self._requests[here] + requests
+        self._seconds[here] = kept * self._seconds[here] + time_s
+        held, count, seconds = self._held[slots], self._requests[slots], self._seconds[slots]
+        by_times = np.where(held > 0.0, count / np.maximum(seconds, 1e-9) + count / np.maximum(held, 1e-9), np.nan)
+        return np.fmax(by_times, OVER_HIGHEST * highest_rps)
