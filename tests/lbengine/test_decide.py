@@ -8,8 +8,16 @@ import msgspec
 import pytest
 
 from slackwater.core.messages import SLOW_ALONE, State, Verdict
-from slackwater.lbengine.decision.decide import WATCHED_RPS, WATCHED_SHARE, Decision
-from slackwater.lbengine.decision.position import MOST_TRIALS, TRIAL_AFTER_S, TRIAL_S, Position
+from slackwater.lbengine.decision.decide import FEW_LEAST_S, FEW_MOST_S, WATCHED_RPS, WATCHED_SHARE, Decision
+from slackwater.lbengine.decision.position import (
+    FEW_AFTER_S,
+    FEW_DECIDE_S,
+    FEW_GROW,
+    MOST_TRIALS,
+    TRIAL_AFTER_S,
+    TRIAL_S,
+    Position,
+)
 from slackwater.lbengine.errors import Failing
 from slackwater.lbengine.overrides.overrides import Pin
 from tests.support.pool_shown import decided, server, snapshot, verdict
@@ -34,10 +42,11 @@ def turn(
     failing: dict[str, Failing] | None = None,
     total_rps: float = 180.0,
     shown: bool = True,
+    probability: float | None = None,
 ) -> Decision:
     """The decision on host0, whose peers are calm."""
     positions = {name: Position(100) for name in NAMES} | {"host0": position}
-    mine = msgspec.structs.replace(said(state, blind=blind), shown=shown)
+    mine = msgspec.structs.replace(said(state, blind=blind), shown=shown, probability=probability)
     verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": mine}
     look = snapshot([server(name, positions[name].weight) for name in NAMES], balance)
     found = decided(look, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
@@ -57,19 +66,81 @@ def test_however_often_it_has_fallen_calm_gives_the_weight_back_and_the_next_epi
         assert position.weight == (100 if number % 2 else 0)
 
 
-@pytest.mark.parametrize("blind", [False, True])
-def test_a_server_without_a_monitor_that_is_slow_moves_as_one_beside_a_neighbour_does(blind: bool) -> None:
-    seen: dict[State, list[Decision]] = {"interference": [], "slow": []}
-    for state, decisions in seen.items():
-        position = Position(100)
-        for number in range(300):
-            decisions.append(turn(position, state, now_s=NOW_S + number / 5.0, blind=blind))
-            position = decisions[-1].position
-    for beside, slow in zip(*seen.values(), strict=True):
+@pytest.mark.parametrize("balance", ["leastconn", "roundrobin"])
+def test_a_server_without_a_monitor_that_is_slow_falls_as_one_beside_a_neighbour_does(balance: str) -> None:
+    for before in (Position(100), Position(60, moved_s=NOW_S - 1.0)):
+        beside, slow = (turn(before, state, balance=balance) for state in SLOW_ALONE)
         assert slow.position == beside.position
-        assert slow.cause == ("slow" if beside.cause == "interference" else beside.cause)
+        assert (beside.cause, slow.cause) == ("interference", "slow")
         assert "interference" not in slow.why
         assert "neighbour" not in slow.why
+
+
+def without_monitor(
+    seconds: float, slow_until_s: float, *, total_rps: float = 180.0, probability: float = 0.01
+) -> list[tuple[float, int, str]]:
+    """(time, weight, cause) of each move of a drained server that shows nothing without requests. Its requests are
+    slow until then, and after it as likely as `probability`; calm is proven by a second at the baseline weight."""
+    position, moves, whole_s = Position(0, moved_s=NOW_S), [], 0.0
+    for number in range(round(seconds * 5.0)):
+        at_s = number / 5.0
+        is_slow = at_s < slow_until_s or position.weight == 0
+        whole_s = whole_s + 0.2 if position.weight == 100 and not is_slow else 0.0
+        state: State = "calm" if whole_s > 1.0 else "slow"
+        chance = 0.95 if is_slow else probability
+        after = turn(position, state, now_s=NOW_S + at_s, total_rps=total_rps, probability=chance)
+        if after.position.weight != position.weight:
+            moves.append((at_s, after.position.weight, after.cause))
+        position = after.position
+        if state == "calm":
+            break
+    return moves
+
+
+def test_a_drained_server_without_a_monitor_is_tried_with_few_requests_as_long_as_they_are_slow() -> None:
+    moves = without_monitor(60.0, slow_until_s=60.0)
+    assert {weight for _, weight, _ in moves} == {0, 10}
+    assert {(weight, cause) for _, weight, cause in moves} == {(10, "tried"), (0, "slow")}
+    begins_s = [at_s for at_s, weight, _ in moves if weight == 10]
+    ends_s = [at_s for at_s, weight, _ in moves if weight == 0]
+    apart_s = [after - before for before, after in itertools.pairwise(begins_s)]
+    assert FEW_AFTER_S <= apart_s[0] <= FEW_AFTER_S * 1.5
+    assert apart_s == sorted(apart_s), "each waits longer than the one before"
+    assert all(FEW_LEAST_S <= end - begin <= FEW_MOST_S for begin, end in zip(begins_s, ends_s, strict=True))
+
+
+def test_fewer_requests_in_the_pool_make_a_trial_longer() -> None:
+    lengths_s = []
+    for total_rps in (300.0, 100.0, 2.0):
+        (begin_s, *_), (end_s, *_) = without_monitor(8.0, slow_until_s=8.0, total_rps=total_rps)[:2]
+        lengths_s.append(end_s - begin_s)
+    assert lengths_s == sorted(lengths_s)
+    assert lengths_s[0] < lengths_s[-1] <= FEW_MOST_S + 0.2
+
+
+@pytest.mark.parametrize("slow_s", [1.0, 4.0, 11.0, 20.0, 33.0])
+def test_a_server_without_a_monitor_is_back_soon_after_its_requests_are_fast(slow_s: float) -> None:
+    moves = without_monitor(120.0, slow_until_s=slow_s)
+    back_s, weight, cause = moves[-1]
+    assert (weight, cause) == (100, "tried")
+    assert slow_s <= back_s <= slow_s + 0.5 + FEW_AFTER_S * FEW_GROW ** len(moves)
+
+
+def test_few_requests_that_leave_a_doubt_do_not_bring_it_back() -> None:
+    moves = without_monitor(8.0, slow_until_s=0.0, probability=0.4)
+    assert {weight for _, weight, _ in moves} == {0, 10}
+
+
+def test_a_server_that_the_few_requests_called_fast_is_lowered_when_more_are_slow() -> None:
+    position = Position(100, moved_s=NOW_S - 0.2, trial_s=NOW_S - 0.4, trials=1, untried=0)
+    assert turn(position, "slow", probability=0.95).position.weight == 100, "its requests are judged first"
+    after = turn(position, "slow", probability=0.95, now_s=NOW_S + FEW_DECIDE_S + FEW_MOST_S)
+    assert (after.position.weight, after.position.untried, after.cause) == (0, None, "slow")
+
+
+def test_what_the_others_have_no_room_for_stays_after_a_trial() -> None:
+    position = Position(10, moved_s=NOW_S - 1.0, trial_s=NOW_S - 1.0, trials=1, untried=0, least=7)
+    assert turn(position, "slow", probability=0.95).position.weight == 7
 
 
 def test_while_something_would_show_calm_a_drained_server_stays_drained() -> None:
