@@ -1,9 +1,9 @@
 """The calm capacity of servers that are seen from the balancer only, by their rates and response times. Pure.
 
 Nothing measures how busy such a server is. A processor-sharing server of capacity μ that gets r requests a second
-answers in 1/(μ - r) on average, so μ = r + 1/W. Part of W may be spent elsewhere, and a server may have several
-processors, so the capacity may be higher. A server with a CPU quota works at a processor's full speed until the quota is
-spent, so it may be lower: in the laboratory by up to a third. The standard error says so.
+answers in W = 1/(μ - r) on average, so μ = r + 1/W. The capacity may be higher: part of W may be spent elsewhere, and a
+server may have several processors. It may be lower: a server with a CPU quota works at a processor's full speed until
+the quota is spent. In the laboratory it is lower by up to a third, which is the standard error.
 """
 
 from __future__ import annotations

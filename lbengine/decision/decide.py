@@ -35,7 +35,7 @@ WATCHED_SHARE = 0.1
 FEW_REQUESTS = 8
 """So many requests decide a trial with few requests."""
 DOUBTFUL = 0.25
-"""A server that is less likely slow than this, by the few requests, gets its baseline weight, and more requests decide."""
+"""A server whose few requests make it less likely slow than this gets its baseline weight, and more requests decide."""
 FEW_LEAST_S, FEW_MOST_S = 0.5, 2.0
 """Range of the time in which they come: two looks at least."""
 
@@ -268,8 +268,8 @@ def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int)
 
 
 def _few_s(state: PoolState, servers: _Servers, baseline: int, few: int) -> float:
-    """The time in which the weight `few` brings a server `FEW_REQUESTS`, where weights say how many it gets. Under least
-    connections it gets more, but no fewer for long."""
+    """The time in which the weight `few` brings a server `FEW_REQUESTS`, where weights share the requests. Under least
+    connections it brings more."""
     others = sum(servers.movable.values()) - baseline
     rps = (state.rates.total_rps or 0.0) * few / max(others + few, 1)
     return min(max(FEW_REQUESTS / max(rps, 1e-9), FEW_LEAST_S), FEW_MOST_S)

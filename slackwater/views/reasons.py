@@ -24,7 +24,7 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "not_shown": "a noisy neighbour was found, but nothing shows it any more, so it has its full weight",
     "no_gain": "{neighbour}, but to move its requests would gain nothing, so it has its full weight",
     "peer_fails": "{neighbour}, but another server fails requests and would get more of them, so its weight stays",
-    "tried": "it has its full weight for a moment: only requests show whether its neighbour is still there",
+    "tried": "it gets requests for a moment: only these show whether it is still slow",
     "panic": "all servers are slow together, so no neighbour is believed and each has its full weight",
     "no_verdict": "nothing new is known of it, so it has its full weight",
     "waiting": "Slackwater has just started and knows nothing of it yet, so its weight stays",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -78,7 +79,7 @@ def test_a_server_without_a_monitor_that_is_slow_falls_as_one_beside_a_neighbour
 
 def without_monitor(
     seconds: float, slow_until_s: float, *, total_rps: float = 180.0, probability: float = 0.01
-) -> list[tuple[float, int, str]]:
+) -> Sequence[tuple[float, int, str]]:
     """(time, weight, cause) of each move of a drained server that shows nothing without requests. Its requests are
     slow until then, and after it as likely as `probability`; calm is proven by a second at the baseline weight."""
     position, moves, whole_s = Position(0, moved_s=NOW_S), [], 0.0

@@ -13,8 +13,8 @@ from slackwater_lab.sim.episodes import Episode
 from slackwater_lab.sim.server import processors_of
 
 POLICIES = ("static", "slackwater", "slackwater-lb", "ice", "oracle", "oracle-split")
-"""`slackwater-lb` has no monitors, only what the balancer sees; `ice` is Slackwater's detector with ICE's threshold law;
-`oracle` knows what is taken, and when; so does `oracle-split`, which may keep any split and not only drain."""
+"""`slackwater-lb` has no monitors, only what the balancer sees; `ice` is Slackwater's detector with ICE's threshold
+law; `oracle` knows what is taken, and when; so does `oracle-split`, which may keep any split and not only drain."""
 LAWS = {"slackwater": "optimal", "slackwater-lb": "optimal", "ice": "ice"}
 WITHOUT_MONITORS = frozenset({"slackwater-lb"})
 WARM_UP_S = 30.0
