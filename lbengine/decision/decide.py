@@ -34,10 +34,10 @@ WATCHED_SHARE = 0.1
 """The weight of a watched server is at most this share of its baseline. A trial with few requests has this weight."""
 FEW_REQUESTS = 8
 """So many requests decide a trial with few requests."""
-DOUBTFUL = 0.25
-"""A server whose few requests make it less likely slow than this gets its baseline weight, and more requests decide."""
-FEW_LEAST_S, FEW_MOST_S = 0.5, 2.0
-"""Range of the time in which they come: two looks at least."""
+FEW_LEAST_S, FEW_MOST_S = 0.6, 2.0
+"""Range of the time in which they come: three looks at least."""
+DOUBT = 0.25
+"""While the probability that a server is slow is between this and its complement, more requests have to decide."""
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ def _in_episode(
         few = guard.least_weight(baseline)
         blind = blind or before.weight < few or not verdict.shown
         few_s = _few_s(state, servers, baseline, few)
-        shown = _probability(verdict) > DOUBTFUL
-        after = position.tried_with_few(before, baseline, few, few_s, now_s, blind=blind, shown=shown)
+        slow = _is_slow(verdict)
+        after = position.tried_with_few(before, baseline, few, few_s, now_s, blind=blind, slow=slow)
         if after.untried is not None:
             raised = after.weight > after.untried
             return _Move(after, Reason("tried", verdict) if raised else Reason(verdict.state, verdict))
@@ -265,6 +265,12 @@ def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int)
     most = math.floor(WATCHED_SHARE * baseline)
     others = sum(servers.movable.values()) - baseline
     return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
+
+
+def _is_slow(verdict: Verdict) -> bool | None:
+    """Whether a server is slow by its last requests; None: they leave a doubt."""
+    probability = _probability(verdict)
+    return None if DOUBT < probability < 1.0 - DOUBT else probability > DOUBT
 
 
 def _few_s(state: PoolState, servers: _Servers, baseline: int, few: int) -> float:

@@ -111,12 +111,12 @@ def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Posit
 
 
 def tried_with_few(
-    position: Position, baseline: int, few: int, few_s: float, now_s: float, *, blind: bool, shown: bool
+    position: Position, baseline: int, few: int, few_s: float, now_s: float, *, blind: bool, slow: bool | None
 ) -> Position:
     """The position of a server without a monitor, in its next trial if that is due.
 
-    `few`: the weight that brings it a few requests, for `few_s`. `blind` as in `tried`; `shown`: its last requests were
-    slow. After the few requests it waits for its Verdict with the weight of before.
+    `few`: the weight that brings it a few requests, for `few_s`. `blind` as in `tried`; `slow`: whether its last
+    requests were, None for a doubt. After the few requests it waits for its Verdict with the weight of before.
     """
     if position.untried is None or position.trial_s is None:
         if not blind or position.weight >= baseline:
@@ -127,12 +127,12 @@ def tried_with_few(
         trials, before = position.trials + 1, position.weight
         position = dataclasses.replace(position, blind_s=None, trial_s=now_s, trials=trials, untried=before)
         return moved(position, max(few, before), now_s)
-    if not shown:
+    if slow is False:
         return moved(position, baseline, now_s)
-    begun_s = position.trial_s if position.weight < baseline else position.moved_s or position.trial_s
-    if position.weight < baseline and now_s - begun_s < few_s:
+    lasted_s, is_whole = now_s - position.trial_s, position.weight >= baseline
+    if (is_whole and slow is None) or (not is_whole and lasted_s < few_s):
         return position
-    lowered = max(position.untried, position.least)
-    if now_s - begun_s < FEW_DECIDE_S + few_s:
-        return position if position.weight >= baseline else moved(position, lowered, now_s)
-    return moved(dataclasses.replace(position, untried=None, blind_s=begun_s), lowered, now_s)
+    lowered = moved(position, max(position.untried, position.least), now_s)
+    if not is_whole and lasted_s < few_s + FEW_DECIDE_S:
+        return lowered
+    return dataclasses.replace(lowered, untried=None, blind_s=now_s if is_whole else position.trial_s)

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import pytest
 
 from slackwater.core import messages
 from slackwater.core.messages import Sample, Verdict
+from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
 from slackwater.detector.classify.tree import PLAIN, SHIPPED, load, model_of
 from slackwater.detector.judge import HIGHEST_RPS, Judge
 from slackwater.detector.recordings.recording import Recording
@@ -65,6 +67,39 @@ def test_a_server_that_is_slow_by_itself_is_slow_and_no_cause_is_named(seed: int
     assert messages.decode("verdict", messages.encode(last)) == last
     cluster.hosts["host1"].neighbour = 0.0
     assert seconds_until(judge, cluster, "host1", "calm") <= 10.0
+
+
+def test_the_calm_capacity_is_that_of_a_processor_sharing_queue_or_more_than_was_carried() -> None:
+    slots, calm = np.array([0, 1, 2]), np.array([True, True, False])
+    capacity = CalmCapacity()
+    capacity.resize(3)
+    nothing, no_time = np.full(3, np.nan), np.zeros(3)
+    assert np.isnan(capacity.update(slots, nothing, nothing, nothing, no_time, calm)).all()
+    for _ in range(50):
+        rps, rt_ms, highest = (
+            np.array([50.0, 300.0, 50.0]),
+            np.array([20.0, 20.0, 20.0]),
+            np.array([50.0, 600.0, np.nan]),
+        )
+        known = capacity.update(slots, rps, rt_ms, highest, np.full(3, 0.2), calm)
+    assert known[0] == pytest.approx(100.0)
+    assert known[1] * (1.0 - ERROR) == pytest.approx(600.0), "what it carried is sure"
+    assert np.isnan(known[2]), "nothing is learnt from what is not calm"
+    idle = capacity.update(slots[:1], np.zeros(1), np.full(1, np.nan), np.full(1, 50.0), np.full(1, 60.0), calm[:1])
+    assert idle[0] >= 50.0 / (1.0 - ERROR)
+
+
+def test_a_calm_server_without_a_monitor_has_a_capacity_and_a_slow_one_has_none() -> None:
+    judge, cluster = new_judge(), Cluster(seed=7)
+    last = play(judge, cluster, 20.0)[-1]
+    assert last.capacity_rps is not None
+    assert last.capacity_stderr_rps == pytest.approx(ERROR * last.capacity_rps)
+    assert last.capacity_rps > cluster.hosts["host1"].rps
+    cluster.hosts["host1"].neighbour = 0.9
+    seconds_until(judge, cluster, "host1", "slow")
+    capacities = {verdict.node: verdict.capacity_rps for verdict in play(judge, cluster, 1.0)}
+    assert capacities["host1"] is None
+    assert capacities["host2"] is not None
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -36,6 +36,13 @@ def test_a_fall_after_the_neighbours_have_gone_is_no_answer() -> None:
     assert answer_s(looks(100, 100, 60, 60), {"host1"}, 0.0, 1.5, 2.5) == pytest.approx(0.5)
 
 
+def test_a_server_without_a_monitor_is_detected_as_slow() -> None:
+    noise = {"host": "host1", "on_s": 10.0, "off_s": 20.0}
+    verdicts = [(1.0, "host1", "calm"), (10.6, "host1", "slow"), (22.0, "host1", "calm")]
+    assert detections(verdicts, [noise]) == [pytest.approx(0.6)]
+    assert detections([(9.0, "host1", "slow"), *verdicts[1:]], [noise]) == [], "it was slow when the noise began"
+
+
 def test_each_neighbour_has_its_own_detection() -> None:
     bursts = [{"host": "host1", "on_s": on_s, "off_s": on_s + 2.0} for on_s in (10.0, 17.0, 24.0)]
     other = {"host": "host2", "on_s": 10.0, "off_s": 20.0}

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from slackwater.core import messages
 from slackwater.core.messages import Sample, Verdict
 from slackwater.detector.judge import Judge
 from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
 from slackwater.lbengine.decision import step
 from slackwater_lab.commands import lab
 from slackwater_lab.compare import simulate_commands
-from slackwater_lab.sim import control, requests
+from slackwater_lab.sim import control, requests, signals
 from slackwater_lab.sim.balancers.table import BALANCERS
 from slackwater_lab.sim.episodes import Episode, Timeline, coming_and_going
 from slackwater_lab.sim.outcome import Outcome, Score
@@ -58,6 +59,38 @@ def test_slackwater_is_between_static_weights_and_the_oracle() -> None:
     assert ours.missed == 0
     assert 0.0 < ours.detection_s[0] < 2.0
     assert oracle.detection_s == [pytest.approx(0.0, abs=SMALL.period_s)]
+
+
+@pytest.mark.parametrize("balance", ["leastconn", "random2"])
+def test_the_balancer_alone_drains_a_slow_server_and_tries_it_until_it_is_fast(balance: str) -> None:
+    common = Setup(servers=3, capacity_rps=120.0, noisy=0.34, load=0.3, warm_up_s=15.0, balance=balance)
+    setup = replace(common, noisy_servers=(0,), episode_s=0.0, seconds=12.0)
+    static = requests.simulate(setup, "static", shipped())
+    run = requests.Simulation(setup, "slackwater-lb", shipped())
+    alone = run.run()
+    assert p99(alone) < p99(static)
+    assert 0.0 < alone.detection_s[0] < 3.0
+    assert alone.moves >= 3, "a fall, and a trial"
+    assert run.driver.weights.tolist()[0][1:] == [100, 100]
+    back = requests.simulate(replace(common, episode_s=5.0, seconds=40.0), "slackwater-lb", shipped())
+    assert back.back_s
+    assert statistics.median(back.back_s) < 6.0
+
+
+def test_no_sample_of_the_balancers_view_says_more_than_requests_do() -> None:
+    seen = signals.of_balancer(
+        "s0", 3, 10.0, 0.2, answered_s=[0.001] * 19 + [0.1], in_flight=2, oldest_unanswered_s=0.3
+    )
+    assert (seen.source, seen.cpu, seen.sched, seen.canary) == ("balancer", None, None, None)
+    assert seen.traffic is not None
+    assert (seen.traffic.rps, seen.traffic.in_flight, seen.traffic.oldest_unanswered_ms) == (100.0, 2, 300.0)
+    assert seen.traffic.rt_mean_ms == pytest.approx(5.95)
+    assert seen.traffic.rt_p50_ms == pytest.approx(1.0)
+    idle = signals.of_balancer("s0", 4, 10.2, 0.2, answered_s=[], in_flight=0, oldest_unanswered_s=0.0)
+    assert idle.traffic is not None
+    assert (idle.traffic.rps, idle.traffic.rt_mean_ms, idle.traffic.rt_p95_ms) == (0.0, None, None)
+    for sample in (seen, idle):
+        assert messages.decode("sample", messages.encode(sample)) == sample
 
 
 def have_the_first_node_lie(monkeypatch: pytest.MonkeyPatch) -> None:

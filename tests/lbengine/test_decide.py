@@ -12,7 +12,6 @@ from slackwater.core.messages import SLOW_ALONE, State, Verdict
 from slackwater.lbengine.decision.decide import FEW_LEAST_S, FEW_MOST_S, WATCHED_RPS, WATCHED_SHARE, Decision
 from slackwater.lbengine.decision.position import (
     FEW_AFTER_S,
-    FEW_DECIDE_S,
     FEW_GROW,
     MOST_TRIALS,
     TRIAL_AFTER_S,
@@ -70,7 +69,7 @@ def test_however_often_it_has_fallen_calm_gives_the_weight_back_and_the_next_epi
 @pytest.mark.parametrize("balance", ["leastconn", "roundrobin"])
 def test_a_server_without_a_monitor_that_is_slow_falls_as_one_beside_a_neighbour_does(balance: str) -> None:
     for before in (Position(100), Position(60, moved_s=NOW_S - 1.0)):
-        beside, slow = (turn(before, state, balance=balance) for state in SLOW_ALONE)
+        beside, slow = turn(before, balance=balance), turn(before, "slow", balance=balance)
         assert slow.position == beside.position
         assert (beside.cause, slow.cause) == ("interference", "slow")
         assert "interference" not in slow.why
@@ -133,14 +132,15 @@ def test_few_requests_that_leave_a_doubt_do_not_bring_it_back() -> None:
 
 
 def test_a_server_that_the_few_requests_called_fast_is_lowered_when_more_are_slow() -> None:
-    position = Position(100, moved_s=NOW_S - 0.2, trial_s=NOW_S - 0.4, trials=1, untried=0)
-    assert turn(position, "slow", probability=0.95).position.weight == 100, "its requests are judged first"
-    after = turn(position, "slow", probability=0.95, now_s=NOW_S + FEW_DECIDE_S + FEW_MOST_S)
+    position = Position(100, moved_s=NOW_S - 0.2, trial_s=NOW_S - 0.6, trials=1, untried=0)
+    for probability in (0.0, 0.5, 0.7):
+        assert turn(position, "slow", probability=probability).position == position, "more requests have to decide"
+    after = turn(position, "slow", probability=0.95)
     assert (after.position.weight, after.position.untried, after.cause) == (0, None, "slow")
 
 
 def test_what_the_others_have_no_room_for_stays_after_a_trial() -> None:
-    position = Position(10, moved_s=NOW_S - 1.0, trial_s=NOW_S - 1.0, trials=1, untried=0, least=7)
+    position = Position(10, moved_s=NOW_S - 1.0, trial_s=NOW_S - 1.5, trials=1, untried=0, least=7)
     assert turn(position, "slow", probability=0.95).position.weight == 7
 
 

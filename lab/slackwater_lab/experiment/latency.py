@@ -6,9 +6,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from slackwater.core.messages import SLOW_ALONE
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
-
-INTERFERENCE = "interference"
 
 
 def answer_s(
@@ -47,7 +46,7 @@ def back_s(weights: Sequence[tuple[float, str, int, int]], off_s: float) -> floa
 def detections(
     verdicts: Sequence[tuple[float, str, str]], neighbours: Sequence[Mapping[str, Any]]
 ) -> list[float | None]:
-    """For each neighbour, in the given order: seconds from its onset until its server was first judged `interference`;
+    """For each neighbour, in the given order: seconds from its onset until its server was first judged slow by itself;
     None: not as long as it was loud. Left out are neighbours whose server was judged so already when they began.
 
     `verdicts` are (at_s, server, state) in order of time; `neighbours` have `host`, `on_s` and `off_s` on that clock.
@@ -56,10 +55,8 @@ def detections(
     for neighbour in neighbours:
         own = [(at_s, state) for at_s, server, state in verdicts if server == neighbour["host"]]
         before = [state for at_s, state in own if at_s <= neighbour["on_s"]]
-        if before and before[-1] == INTERFERENCE:
+        if before and before[-1] in SLOW_ALONE:
             continue
-        hits_s = [
-            at_s for at_s, state in own if neighbour["on_s"] < at_s <= neighbour["off_s"] and state == INTERFERENCE
-        ]
+        hits_s = [at_s for at_s, state in own if neighbour["on_s"] < at_s <= neighbour["off_s"] and state in SLOW_ALONE]
         delays.append(hits_s[0] - neighbour["on_s"] if hits_s else None)
     return delays
