@@ -28,15 +28,17 @@ WEB_PORT = 8099
 CONTROLLER, MONITOR, HAPROXY = "slackwater-controller", "slackwater-monitor", "haproxy"
 ENVIRONMENT = {"HOME": STATE_DIR, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """As in slackwater-controller.service."""
-INIT = (
-    *("slackwater", "init", "--listen", f"{BALANCER_ADDRESS}:14222", "--tls-cert", "/etc/slackwater/bus.pem"),
+INIT = ("slackwater", "init")
+MONITORS = (
+    *("slackwater", "monitors", "--listen", f"{BALANCER_ADDRESS}:14222", "--tls-cert", "/etc/slackwater/bus.pem"),
     *("--tls-key", "/etc/slackwater/bus.key", "--tls-ca", "/etc/slackwater/authority.pem"),
 )
+"""The second step."""
 AS_CONTROLLER = (
     *("setpriv", "--reuid=slackwater", "--regid=slackwater", "--groups=haproxy"),
     # Python may lie in root's home on the machine that runs the tests.
-    *("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"),
-    "--bounding-set=-all,+dac_read_search",
+    *("--inh-caps=-all,+dac_read_search,+net_raw", "--ambient-caps=-all,+dac_read_search,+net_raw"),
+    "--bounding-set=-all,+dac_read_search,+net_raw",
 )
 """The unit's user, with the group of the drop-in that makes HAProxy's socket its own."""
 AS_NODE = (
@@ -129,25 +131,22 @@ class Slackwater:
         """What `slackwater ARGV` prints; raises LabError with its message when it fails."""
         return self.host.call("slackwater", *argv)
 
-    def init(self, *more: str) -> dict[str, Any]:
-        """`slackwater init`: what it says to programs."""
-        answer: dict[str, Any] = json.loads(self.host.call(*INIT, *more, "--json"))
-        return answer
+    def monitors(self) -> list[str]:
+        """`slackwater monitors`: the commands that set the web servers up."""
+        said = json.loads(self.host.call(*MONITORS, "--json"))
+        return [command for node in said["nodes"] for command in node["commands"]]
 
     def open_socket(self) -> None:
-        """The remedy that `init` names where HAProxy's admin socket is root's alone, as it is with Debian's file."""
+        """The remedy that `init` names where HAProxy's admin socket is root's alone."""
         cfg = self.host.place("/etc/haproxy/haproxy.cfg")
         cfg.write_text(cfg.read_text().replace("mode 660 level admin", "mode 660 group haproxy level admin"))
         self.host.call("systemctl", "restart", HAPROXY)
-        drop_ins = self.host.place(f"/etc/systemd/system/{CONTROLLER}.service.d")
-        drop_ins.mkdir(parents=True)
-        (drop_ins / "override.conf").write_text("[Service]\nSupplementaryGroups=haproxy\n")
 
     def set_up(self) -> None:
-        """From nothing to green, by the commands and remedies that `init` prints."""
+        """From nothing to green with monitors, by the commands and remedies that are printed."""
         self.open_socket()
-        said = self.init()
-        for command in (line for node in said["nodes"] for line in node["commands"]):
+        self.host.call(*INIT)
+        for command in self.monitors():
             self.host.call("/bin/sh", "-c", command)
         self.host.call("systemctl", "enable", "--now", CONTROLLER)
         self.command("check", "--wait", "60s")

@@ -223,6 +223,7 @@ class Site:
         layer = self.folder / "balancer-files"
         debian.add_users(layer)
         debian.add_folders(layer, ("var/lib/haproxy", "etc/slackwater"))
+        debian.add_program(layer, "slackwater-sniffer")
         python = f"PYTHONPATH={ROOT} exec {sys.executable} -m slackwater.controller.cli.main"
         ours = {"slackwater": f'#!/bin/sh\n{python} "$@"\n', **dict.fromkeys(relay.PROGRAMS, relay.ASKING)}
         debian.add_files(layer, {f"usr/bin/{name}": text for name, text in ours.items()}, executable=True)

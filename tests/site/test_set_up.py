@@ -1,4 +1,4 @@
-"""From nothing to green, by what `init` and `check` print, word for word."""
+"""From nothing to green, without monitors and then with them, by what `init`, `monitors` and `check` print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.site.controller import CONTROLLER, INIT, Slackwater
+from tests.site.controller import CONTROLLER, INIT, MONITORS, Slackwater
 from tests.site.site import SHAPES, Site, missing
 
 LACKS = missing()
@@ -26,7 +26,7 @@ nothing is missing
 """
 
 
-def test_init_prints_what_leads_to_green_and_check_says_when_it_is() -> None:
+def test_what_is_printed_leads_to_green_and_check_says_when_it_is() -> None:
     with Site(SHAPES["stock"]) as site, Slackwater(site) as slackwater:
         first = slackwater.run("slackwater", "check")
         assert first.returncode == 1
@@ -44,20 +44,36 @@ def test_init_prints_what_leads_to_green_and_check_says_when_it_is() -> None:
         assert "restart HAProxy (a reload keeps the socket's owner)" in remedy
         assert slackwater.run(*INIT).returncode != 0, "what is there stays"
 
+        drop_in = slackwater.host.place(f"/etc/systemd/system/{CONTROLLER}.service.d/haproxy-socket.conf")
+        assert drop_in.read_text().endswith("[Service]\nSupplementaryGroups=haproxy\n")
+
         slackwater.open_socket()
         again = slackwater.run(*INIT, "--force")
         assert "✕" not in again.stdout, "the remedy was right"
         assert "  slackwater web user add NAME --role operator" in again.stdout
-        steps = again.stdout.partition("For each web server")[2].splitlines()
-        commands = [line.strip() for line in steps if line.startswith(("  ssh ", "  slackwater "))]
-        assert len(commands) == 3 * len(site.webs)
-        for command in commands:
-            slackwater.host.call("/bin/sh", "-c", command)
         half = slackwater.run("slackwater", "check")
         assert half.returncode == 1
         assert f"✕ controller: it does not run\n    → systemctl enable --now {CONTROLLER}" in half.stdout
 
         slackwater.host.call("systemctl", "enable", "--now", CONTROLLER)
+        alone = slackwater.run("slackwater", "check", "--wait", "60s")
+        assert (alone.returncode, alone.stdout.splitlines()[-1]) == (0, "nothing is missing")
+        alone = slackwater.run("slackwater", "check")
+        assert "✓ node web1 of pool web: its balancer sees it" in alone.stdout
+        assert (
+            "+ monitors of pool web: 3 of 3 servers have none, and need none; one would add the cause" in alone.stdout
+        )
+        assert "    → slackwater monitors\n" in alone.stdout
+
+        second = slackwater.run(*MONITORS)
+        assert second.returncode == 0, second.stderr
+        assert f"  systemctl restart {CONTROLLER}\n" in second.stdout
+        steps = second.stdout.partition("For each web server")[2].splitlines()
+        commands = [line.strip() for line in steps if line.startswith(("  ssh ", "  slackwater "))]
+        assert len(commands) == 3 * len(site.webs)
+        slackwater.host.call("systemctl", "restart", CONTROLLER)
+        for command in commands:
+            slackwater.host.call("/bin/sh", "-c", command)
         waited = slackwater.run("slackwater", "check", "--wait", "60s")
         assert (waited.returncode, waited.stdout.splitlines()[-1]) == (0, "nothing is missing")
         green = slackwater.run("slackwater", "check").stdout

@@ -207,9 +207,6 @@ def view_lines(pool: str, samples: Collection[Sample], remedy: str) -> Iterator[
     """Whether packets or only counters tell of the servers without a monitor, by their fresh Samples. `remedy`: what
     the capture lacks on this host."""
     about = f"balancer's view of pool {pool}"
-    if not samples:
-        yield CheckLine(about, "ok", "no server without a monitor is seen")
-        return
     reasons = Counter(
         (sample.absent[TIMES], "nothing tells" if sample.traffic is None else "only counters tell")
         for sample in samples
