@@ -27,7 +27,7 @@ from tests.support.package_repository import SigningKey, apt_repository, signing
 from tests.support.paths import ROOT
 from tools.systems import MACHINES, SYSTEMS, own_architecture
 
-OURS = ("slackwater-controller", "slackwater-node")
+OURS = CONTROLLER, NODE = "slackwater-controller", "slackwater-node"
 UPGRADED, NEWER = "99", "newer"
 """Revision of the packages that the upgrade brings, and the folder that they are in, below the others."""
 APT_S = 1800.0
@@ -54,30 +54,47 @@ class Step:
 class Story:
     """The steps, in their order, on one release; each gives in words what it found."""
 
-    def __init__(self, site: CleanSite, release: str, packages: Path, key: SigningKey) -> None:
+    def __init__(self, site: CleanSite, release: str, packages: Path, key: SigningKey, *, captures: bool) -> None:
+        """`captures`: packets can be captured there, and not only counters be read."""
         self.site, self.root, self.release = site, site.root, release
-        self._packages, self._key = packages, key
+        self._packages, self._key, self._captures = packages, key, captures
 
     def steps(self) -> list[Callable[[], str]]:
-        return [self.install, self.init, self.observe, self.act, self.upgrade, self.remove]
+        first_use = [self.install, self.init, self.alone]
+        return [*first_use, self.monitors, self.observe, self.act, self.upgrade, self.remove]
 
     def install(self) -> str:
-        """The repository among apt's sources, and both packages by apt-get."""
+        """The repository among apt's sources, and the controller by apt-get."""
         self._publish(self._packages)
         (self.root.place / SOURCE.lstrip("/")).write_text(SOURCES.format(release=self.release))
         before_bytes = self.root.size_bytes()
         self._update()
-        self._apt("install", *OURS, "nats-server")
+        self._apt("install", CONTROLLER, "nats-server")
         version = self.root.run("slackwater", "--version").stdout.strip()
         taken_mb = (self.root.size_bytes() - before_bytes) / 1e6
         return f"{version}; {taken_mb:.0f} MB with all that they need"
 
     def init(self) -> str:
         """Settings beside the running HAProxy, and the controller started as its unit starts it."""
-        found = json.loads(self.root.run("slackwater", "init", "--listen", BUS, "--json").stdout)
+        found = json.loads(self.root.run("slackwater", "init", "--json").stdout)
         self.site.start_controller()
         assert found["written"], found
-        return f"{len(found['nodes'])} servers found"
+        assert not found["missing"], found
+        return f"{len(found['pools'][0]['nodes'])} servers found; {found['access']}"
+
+    def alone(self) -> str:
+        """Each server's rate, errors and percentiles, with nothing on the web servers."""
+        self.site.start_requests()
+        rows = self.site.known(times=self._captures)
+        shown = rows[0]["percentiles"]
+        times = f"p50 {shown['p50_ms']:.2f} ms, p99 {shown['p99_ms']:.2f} ms" if self._captures else "no packets"
+        return f"{rows[0]['node']}: {rows[0]['rps']:.0f} requests/s, {times}, {rows[0]['state']}"
+
+    def monitors(self) -> str:
+        """The node's package, and the bus with a user for each web server."""
+        self._apt("install", NODE)
+        found = json.loads(self.root.run("slackwater", "monitors", "--listen", BUS, "--json").stdout)
+        return f"commands for {len(found['nodes'])} web servers"
 
     def observe(self) -> str:
         """A neighbour beside a server: an episode, and no weight is changed."""
@@ -144,10 +161,11 @@ def tell(release: str, architecture: str, packages: Path) -> Iterator[Step]:
         revised(file, packages / NEWER, UPGRADED)
     system = SYSTEMS[release]
     with clean_root(system, architecture) as root, clean_site(root) as site, tempfile.TemporaryDirectory() as folder:
-        for one in Story(site, release, packages, signing_key(Path(folder, "gnupg"))).steps():
+        key, captures = signing_key(Path(folder, "gnupg")), architecture == own_architecture()
+        for step in Story(site, release, packages, key, captures=captures).steps():
             began_s = time.monotonic()
-            found = one()
-            yield Step(one.__name__, round(time.monotonic() - began_s, 1), found)
+            found = step()
+            yield Step(step.__name__, round(time.monotonic() - began_s, 1), found)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tools.systems import SYSTEMS, own_architecture
 
 CASES = list(dict.fromkeys([*((release, own_architecture()) for release in SYSTEMS), ("bookworm", "arm64")]))
 """arm64 is emulated on another machine, which takes a while."""
-STEPS = ["install", "init", "observe", "act", "upgrade", "remove"]
+STEPS = ["install", "init", "alone", "monitors", "observe", "act", "upgrade", "remove"]
 
 
 @pytest.mark.slow

@@ -103,12 +103,11 @@ class CleanRoot:
     def __init__(self, place: Path) -> None:
         self.place = place
 
-    def popen(self, *words: str, user: str = "root", groups: str = "", log: Path) -> subprocess.Popen[bytes]:
+    def popen(self, *words: str, user: str = "root", log: Path) -> subprocess.Popen[bytes]:
         """Starts a command in it, as one of its users."""
-        who = [f"--userspec={user}:{user}", *([f"--groups={groups}"] if groups else [])]
         with log.open("ab") as sink:
             return subprocess.Popen(
-                ["chroot", *who, str(self.place), *words],
+                ["chroot", f"--userspec={user}:{user}", str(self.place), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,

@@ -10,7 +10,7 @@ import json
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ IN_TIME_S = 180.0
 BASELINE = 100
 HAPROXY = f"""\
 global
-    stats socket /run/haproxy/admin.sock mode 660 level admin group haproxy
+    stats socket /run/haproxy/admin.sock mode 660 level admin
 defaults
     mode http
     timeout connect 5s
@@ -60,7 +60,8 @@ class CleanSite:
         """Debian's HAProxy, as it was before Slackwater."""
         self.root.run("apt-get", "-qq", "-y", "install", "--no-download", "haproxy")
         (self.root.place / "etc/haproxy/haproxy.cfg").write_text(HAPROXY + servers_of(ports) + "\n")
-        (self.root.place / "run/haproxy").mkdir(exist_ok=True)
+        # As its package's tmpfiles.d has it: the socket has the folder's group.
+        self.root.run("install", "-d", "-m", "2775", "-o", "haproxy", "-g", "haproxy", "/run/haproxy")
         command = ("haproxy", "-Ws", "-f", "/etc/haproxy/haproxy.cfg")
         self._balancer = self.root.popen(*command, log=self.root.place / "tmp/haproxy.log")
         until(lambda: self.weights() is not None, "HAProxy answers", IN_TIME_S)
@@ -88,7 +89,11 @@ class CleanSite:
         folder = self.root.place / "run/slackwater"
         folder.mkdir(exist_ok=True)
         self.root.run("chown", "slackwater:slackwater", "/run/slackwater")
-        self._controller = self.root.popen("slackwater", "serve", user="slackwater", groups="haproxy", log=self.log)
+        drop_in = self.root.place / "etc/systemd/system/slackwater-controller.service.d/haproxy-socket.conf"
+        groups = drop_in.read_text().partition("SupplementaryGroups=")[2].strip()
+        who = ("--reuid=slackwater", "--regid=slackwater", f"--groups={groups}")
+        may = tuple(f"--{kind}=-all,+net_raw" for kind in ("inh-caps", "ambient-caps", "bounding-set"))
+        self._controller = self.root.popen("setpriv", *who, *may, "slackwater", "serve", log=self.log)
         until(lambda: self._runs() and self.states() is not None, "the controller answers", IN_TIME_S)
 
     def stop_controller(self) -> None:
@@ -104,11 +109,30 @@ class CleanSite:
 
     def states(self) -> dict[str, str] | None:
         """Each server's state, as `slackwater status` shows it; None while it shows none."""
+        rows = self.rows()
+        return None if rows is None else {row["node"]: row["state"] for row in rows}
+
+    def rows(self) -> list[dict[str, Any]] | None:
+        """The servers in `slackwater status`; None while it shows none."""
         done = self.root.run("slackwater", "status", "--json", check=False)
         if done.returncode != 0:
             return None
         pool = json.loads(done.stdout)["pools"][0]
-        return None if pool["stale"] else {row["node"]: row["state"] for row in pool["rows"]}
+        return None if pool["stale"] else list(pool["rows"])
+
+    def known(self, *, times: bool) -> list[dict[str, Any]]:
+        """The servers once each has its rate and errors, and with `times` its p50, p95 and p99."""
+
+        def whole() -> list[dict[str, Any]]:
+            rows = self.rows() or []
+            is_whole = len(rows) == len(self.cluster.names) and all(
+                row["rps"] and row["errors_per_s"] is not None and (row["percentiles"]["p99_ms"] or not times)
+                for row in rows
+            )
+            return rows if is_whole else []
+
+        found: list[dict[str, Any]] = until(whole, "each server is known", IN_TIME_S)
+        return found
 
     def changes(self) -> list[dict[str, Any]]:
         """What `slackwater log` shows."""
@@ -130,14 +154,17 @@ class CleanSite:
 
     # --- the web servers
 
+    def start_requests(self) -> None:
+        """Requests through HAProxy."""
+        self._start(self._request)
+
     def start_nodes(self) -> None:
-        """Requests through HAProxy, and Samples of each server under its own user of the bus."""
-        self._threads = [
-            threading.Thread(target=asyncio.run, args=(self._publish(),), daemon=True),
-            threading.Thread(target=self._request, daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        """Samples of each server under its own user of the bus."""
+        self._start(lambda: asyncio.run(self._publish()))
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=work, daemon=True))
+        self._threads[-1].start()
 
     def noise(self, name: str) -> None:
         self.loud.add(name)
