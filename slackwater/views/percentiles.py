@@ -38,7 +38,8 @@ def percentiles_of(recent: Histogram) -> ServerPercentiles:
     absent = NO_REQUEST
     if count:
         least = next((least for share, least in ((p95_ms, 20), (p99_ms, 100), (p999_ms, 1000)) if share is None), 0)
-        absent = f"there were {count} requests in the last {WINDOW}, and {least} are needed"
+        were = "was 1 request" if count == 1 else f"were {count} requests"
+        absent = f"there {were} in the last {WINDOW}, and {least} are needed"
         absent = absent if least else ""
     return ServerPercentiles(count, p50_ms, p95_ms, p99_ms, p999_ms, absent)
 

@@ -271,7 +271,7 @@ def as_text(episode: Episode) -> str:
     if episode.undone:
         lines.append(f"  no weight was changed: {episode.undone}")
     if renewals:
-        lines.append(f"  Orders were renewed {renewals} times")
+        lines.append(f"  Orders were renewed {'once' if renewals == 1 else f'{renewals} times'}")
     return "\n".join(lines)
 
 

@@ -180,7 +180,10 @@ def test_console_command_prints_one_line_and_no_traceback(tmp_path: Path) -> Non
         env={**os.environ, "SLACKWATER_CONFIG": str(tmp_path / "none.toml")},
     )
     assert done.returncode == 1
-    assert done.stderr == f"error: {tmp_path}/none.toml: cannot be read: No such file or directory\n"
+    assert done.stderr == (
+        f"error: {tmp_path}/none.toml: cannot be read: No such file or directory; beside HAProxy `slackwater init`"
+        " writes it; --config names another file\n"
+    )
     assert done.stdout == ""
 
 

@@ -146,7 +146,7 @@ def test_orders_are_reported_by_what_came_of_them_and_renewals_are_counted(journ
     assert "php_fpm.max_children of web1: 4 → 16, by wsengine: run delay; 16 processes" in text
     assert text.count("php_fpm.max_children") == 1
     assert "order cpu.frequency of web1" in text, "an Order that nobody answered is told"
-    assert text.endswith("Orders were renewed 1 times")
+    assert text.endswith("Orders were renewed once")
 
 
 def test_an_earlier_episode_is_found_by_its_time(journal: Journal) -> None:

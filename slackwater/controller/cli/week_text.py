@@ -39,7 +39,7 @@ def _totals(pool: PoolWeek) -> list[str]:
         avoided += f", {duration(totals.least_avoided_s)} to {duration(totals.most_avoided_s)} as predictions went here"
     marks = [f"{count} {MARKS[mark]}" for mark, count in totals.marks.items() if count]
     return [
-        f"{totals.episodes} episodes, {totals.interference} of them beside a neighbour"
+        f"{totals.episodes} episode{'s' * (totals.episodes != 1)}, {totals.interference} of them beside a neighbour"
         f"{f', {totals.not_visible} with a cause that is not visible from the balancer' if totals.not_visible else ''};"
         f" marked: {', '.join([*marks, f'{totals.unmarked} not'])}; false alarms: {totals.false_alarms}",
         f"users' p95 above the limit: {_amount(totals.slow_s, totals, totals.slow_unknown)},"
@@ -56,7 +56,7 @@ def _acted(pool: PoolWeek) -> bool:
 def _amount(seconds: float, totals: Totals, unknown: int) -> str:
     if unknown and unknown == totals.episodes:
         return "not known"
-    return duration(seconds) + (f", and of {unknown} episodes it is not known" if unknown else "")
+    return duration(seconds) + (f", and of {unknown} episode{'s' * (unknown != 1)} it is not known" if unknown else "")
 
 
 def _acting(pool: PoolWeek) -> list[str]:

@@ -40,6 +40,9 @@ def read(path: str | Path) -> str:
     path = Path(path)
     try:
         return bytes_of(path).decode("utf-8-sig")  # with a byte order mark, which some editors write, or without
+    except FileNotFoundError as error:
+        remedy = "beside HAProxy `slackwater init` writes it; --config names another file"
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; {remedy}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
