@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -41,6 +41,8 @@ NO_IP = "`ip route get` cannot be asked"
 KEPT_S = 10.0
 """A server that is not shown any more is watched for so long: it may be there again, and each change of the servers
 starts the programs anew."""
+MOST_LOOKS = 5
+"""Looks that are kept while nobody takes them: asking the balancer takes a while now and then."""
 HEARD_WITHIN_LOOKS = 5
 """After so many periods without a line the program counts as silent."""
 
@@ -110,20 +112,23 @@ class Sniffer:
         self.answered = Counter[str]()
         """Exchanges by server (`end_of`) since this began."""
         self._heard_s = 0.0
-        self._look: dict[str, Line] = {}
-        self._end = Line()
+        self._looks = deque[tuple[dict[str, Line], Line]](maxlen=MOST_LOOKS)
         self._looked = looked
         self._task = asyncio.create_task(self._run())
 
     def take(self) -> tuple[Mapping[str, Line], Line] | None:
-        """The lines of the newest look by server, and the line that ended it. None where it was taken before, or where
-        there is none: `why_not` says so."""
+        """The lines by server of the oldest look that was not taken yet, and the line that ended it. None: there is no
+        such look, or `why_not` says why there is none."""
         if not self.why_not and time.monotonic() - self._heard_s > HEARD_WITHIN_LOOKS * self._every_s:
             self.why_not = f"the sniffer on {self._interface} is silent"
-        if self.why_not or self._end.period_s <= 0:
-            return None
-        taken, self._end = (self._look, self._end), Line()
-        return taken
+        if self.why_not:
+            self._looks.clear()
+        return self._looks.popleft() if self._looks else None
+
+    @property
+    def is_ahead(self) -> bool:
+        """There is a look that was not taken yet."""
+        return bool(self._looks)
 
     async def close(self) -> None:
         self._task.cancel()
@@ -162,7 +167,8 @@ class Sniffer:
                     look[read.server] = read
                     self.answered[read.server] += read.exchanges
                     continue
-                self._look, self._end, look = look, read, {}
+                self._looks.append((look, read))
+                look = {}
                 self._heard_s, self.why_not, self.is_new = time.monotonic(), "", False
                 self._looked.set()
             told = (await process.stderr.read(LONGEST_LINE_BYTES)).decode("utf-8", "replace").strip()
@@ -223,6 +229,11 @@ class Packets:
                 look, last = taken
                 times |= {end: (look.get(end, SILENT), last) for end in sniffer.servers}
         return times
+
+    @property
+    def is_ahead(self) -> bool:
+        """There is a look that was not taken yet."""
+        return any(sniffer.is_ahead for sniffer in self._sniffers.values())
 
     @property
     def is_heard(self) -> bool:

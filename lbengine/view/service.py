@@ -149,6 +149,8 @@ class PoolView:
         """Waits for the packets' next look; without packets until a random moment, as the counters need it."""
         if self._packets is not None and self._packets.is_heard:
             self._packets.looked.clear()
+            if self._packets.is_ahead:
+                return
             await _first_of([stop, self._packets.looked], 2 * self._look_s)
         else:
             until_asked_s = self._asked_s + self._least_pause_s - time.monotonic()
@@ -166,7 +168,7 @@ class PoolView:
             name = seen.server.name
             times = None if seen.why_not else by_end.get(seen.end)
             counted = self._counters.counted.get(name)
-            if counted is None or not (is_fresh or (seen.complete and times is not None)):
+            if counted is None or (times is None if seen.complete else not is_fresh):
                 continue
             busy = is_busy(None if times is None else times[0], counted if is_fresh else None)
             self._busy_s = now_s if busy else self._busy_s

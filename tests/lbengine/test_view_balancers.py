@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -87,7 +88,9 @@ class View:
 
 
 @asynccontextmanager
-async def viewing(played: Played, sniffer: str = "") -> AsyncIterator[View]:
+async def viewing(played: Played, sniffer: str = "", *, twice: bool = False) -> AsyncIterator[View]:
+    """`twice`: for each look at the packets the view looks twice, and asks the balancer the second time, when there is
+    nothing new of the packets: as with a second sniffer."""
     settings = parse(
         f'[balancer_view]\nmode = "on"\nlook_s = 0.05\nsniffer = "{sniffer}"\n'
         '[[pool]]\nname = "web"\nbalancer = "lvs"\nservice = "-t 10.9.0.1:80"\n',
@@ -99,6 +102,14 @@ async def viewing(played: Played, sniffer: str = "") -> AsyncIterator[View]:
         view.samples.append(sample)
 
     looking = PoolView(settings.pool[0], settings, keep, listens_s=0.0, quiet_s=0.05, balancer=played)
+    if twice:
+        look, turns = looking._look, itertools.cycle((False, True))
+
+        async def look_twice() -> list[Sample]:
+            return [*await look(), *await look()]
+
+        looking._look = look_twice  # type: ignore[method-assign]
+        looking._should_ask = lambda by_end: next(turns)  # type: ignore[method-assign]  # noqa: ARG005
     stop = asyncio.Event()
     task = asyncio.create_task(looking.run(stop))
     try:
@@ -199,3 +210,30 @@ def test_two_servers_at_one_address_have_rates_of_their_own(ports: list[int]) ->
 
     view = asyncio.run(play())
     assert (view.requests("web0"), view.requests("web1")) == (6 * REQUESTS, 6 * REQUESTS)
+
+
+@may_capture
+def test_the_balancer_asked_between_two_looks_at_the_packets_counts_nothing_twice(ports: list[int]) -> None:
+    assert SNIFFER, "slackwater-sniffer is missing: run `make setup`"
+    played = counting(*(Server(name=f"web{n}", weight=100, address=f"127.0.0.1:{p}") for n, p in enumerate(ports)))
+
+    async def play() -> View:
+        async with viewing(played, SNIFFER or "", twice=True) as view:
+            await view.until(lambda: view.samples and not view.samples[-1].absent.get("traffic.times"), "packets")
+
+            async def requests(steps: int) -> None:
+                for _ in range(steps):
+                    for port in ports:
+                        await asyncio.to_thread(ask, port, 2)
+                    played.count(2)
+                    await asyncio.sleep(0.005)
+                reads = played.reads
+                await view.until(lambda: played.reads > reads + 8, "more looks")
+
+            await requests(REQUESTS)
+            view.samples.clear()
+            await requests(REQUESTS // 2)
+        return view
+
+    view = asyncio.run(play())
+    assert (view.requests("web0"), view.requests("web1")) == (REQUESTS, REQUESTS)
