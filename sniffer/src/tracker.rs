@@ -35,6 +35,9 @@ const SWEEP_NS: u64 = 1_000_000_000;
 /// Connections looked at for each packet while a sweep is under way.
 const SWEEP_STEP: usize = 16;
 
+/// Connections for which no memory is reserved.
+const SMALL_TABLE: usize = 4_096;
+
 /// Number of connections from which one is chosen to make room.
 const CANDIDATES: usize = 16;
 
@@ -81,8 +84,10 @@ impl Tracker {
             ports[usize::from(port >> 6)] |= 1 << (port & 63);
         }
         let ledger = Ledger::new(&settings);
-        // Unused capacity costs no memory, and growing later would cost the time to move all connections.
-        let slots = Vec::with_capacity(settings.most_connections.min(1 << 16));
+        // Unused capacity costs no memory, and growing later would cost the time to move all connections. A small table is
+        // moved within a millisecond, and a thousand servers would reserve gigabytes.
+        let reserved = if settings.most_connections > SMALL_TABLE { settings.most_connections.min(1 << 16) } else { 0 };
+        let slots = Vec::with_capacity(reserved);
         Tracker {
             ports,
             settings,
