@@ -563,8 +563,8 @@ def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert follow.before == change.rt_p95_ms
     assert isinstance(follow.after, float)
     assert follow.after == pytest.approx(4.2, rel=0.05)
-    assert follow.why.startswith("10 s after 100 -> 0: the pool's p95 ")
-    assert "host1's share of the requests 33% -> 0%" in follow.why
+    assert follow.why.startswith("10 s after the weight went from 100 to 0, the pool's p95 is 4.")
+    assert "host1 gets 0% of the requests instead of 33%" in follow.why
 
 
 def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) -> None:
@@ -580,7 +580,7 @@ def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) 
         site.cycle()
     recorded = [change for change in site.changes() if change.what == "outcome"]
     assert [change.follows for change in recorded] == [down.id, up.id]
-    assert recorded[1].why.startswith("10 s after 0 -> 100: the pool's p95 is not known")
+    assert recorded[1].why.startswith("10 s after the weight went from 0 to 100, the pool's p95 is not known")
 
 
 def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:
