@@ -31,8 +31,8 @@ WATCHED = ("agent-check", "outlier")
 """Monitors run, and no detector."""
 OBSERVED = ("wsengine-only", "observed-lc")
 """The detector runs, and no weight is changed."""
-MOVED = ("ice", "slackwater-lc")
-"""The detector runs, and lbengine sets weights."""
+MOVED = ("ice", "slackwater-lc", "slackwater-lb-lc")
+"""The detector runs, and lbengine sets weights; the last one without monitors."""
 POLICIES = (*ORACLES, *SILENT, *WATCHED, *OBSERVED, *MOVED)
 
 

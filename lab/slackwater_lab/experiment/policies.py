@@ -28,14 +28,11 @@ def _agents(lab: Lab, scenario: Scenario) -> PolicyRunner:
     return AgentRunner(lab, scenario, AgentCheck())
 
 
-def _balancer_alone(lab: Lab, scenario: Scenario) -> PolicyRunner:
-    return Slackwater(lab, scenario, balancer_alone=True)
-
-
 def _outlier(lab: Lab, scenario: Scenario) -> PolicyRunner:
     return SampleRunner(lab, scenario, Outlier())
 
 
+ALONE = partial(Slackwater, balancer_alone=True)
 POLICIES: dict[str, Policy] = {
     "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", PolicyRunner),
     "leastconn": Policy("leastconn", "HAProxy's `leastconn` with its configured weights", PolicyRunner),
@@ -48,8 +45,8 @@ POLICIES: dict[str, Policy] = {
     "ice": Policy("roundrobin", "ICE, ICAC 2015: threshold law and knobs", TwoStageRunner),
     "slackwater": Policy("roundrobin", "this project, as it comes", Slackwater),
     "slackwater-lc": Policy("leastconn", "the same on `leastconn`", Slackwater),
-    "slackwater-lb-lc": Policy("leastconn", "the same with the balancer alone, no monitors", _balancer_alone),
-    "slackwater-lb-random": Policy("random(2)", "the same on `random(2)`", _balancer_alone),
+    "slackwater-lb-lc": Policy("leastconn", "the same with the balancer alone, no monitors", ALONE),
+    "slackwater-lb-random": Policy("random(2)", "the same on `random(2)`", ALONE),
     "observed-lc": Policy("leastconn", "the same in mode observe: what it costs", partial(Slackwater, mode="observe")),
     "oracle": Policy("roundrobin", "knows when and where the noise is, and what each server can do", OracleRunner),
     "oracle-split": Policy("roundrobin", "the same, but keeps any split", partial(OracleRunner, drains=False)),
