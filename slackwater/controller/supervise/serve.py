@@ -141,7 +141,7 @@ class Supervisor:
             # It needs no bus to put right what an earlier run has left, so it does not wait for it.
             self._add(self._part(LBENGINE))
             nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings), meanwhile=self._tend)
-            if not nats_server.nodes_of(settings):
+            if settings.balancer_view.mode == "off" and not nats_server.nodes_of(settings):
                 log.warning("no node may log in to the bus yet: `slackwater bus node add POOL NODE`")
         for name in names_of(settings):
             if self._child(name) is None:
