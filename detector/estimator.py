@@ -8,7 +8,7 @@ so that law cannot see it. Capacities therefore come from `slackwater.detector.c
 ICE fitted one law for a pool of equal servers. Here each node refreshes a law of its own: the servers of a pool may
 have different processors and different other jobs, and a common law would follow the node that changes most. The nodes
 share only the start, the model's coefficients, which are fitted to all of its recordings
-(`slackwater.detector.train.training.fit_law`). A new node begins with these, and not with its peers' present
+(`slackwater.detector.train.fit.fit_law`). A new node begins with these, and not with its peers' present
 coefficients.
 """
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from slackwater.detector.classify.tree import Model
 from slackwater.detector.recordings.recording import STATES_OF_KINDS, Recording
+from slackwater.detector.train.fit import compare_laws, mean_laws
+from slackwater.detector.train.learned import Progress, learn, replay, track
 from slackwater.detector.train.scores import Scores
-from slackwater.detector.train.training import Progress, compare_laws, learn, mean_laws, replay, track
 
 
 def evaluate(recordings: Sequence[Recording], model: Model, progress: Progress) -> dict[str, Any]:

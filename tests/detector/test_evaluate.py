@@ -16,8 +16,10 @@ from slackwater.core.messages import Sample, State, Verdict
 from slackwater.detector.classify import tree
 from slackwater.detector.features.columns import Floats
 from slackwater.detector.recordings.recording import Label, Recording, read
+from slackwater.detector.train.cross_validation import pairs_of
+from slackwater.detector.train.fit import compare_laws, quadratic
+from slackwater.detector.train.learned import Learned, learn
 from slackwater.detector.train.scores import rate_interval, score, share_interval
-from slackwater.detector.train.training import Learned, compare_laws, learn, pairs_of, quadratic
 from tests.support.synthetic_recording import make
 
 KINDS = (("cpu", "dcopy"), ("llcprobe", "disk"), ("cpu", "disk"))

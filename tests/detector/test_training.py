@@ -21,9 +21,10 @@ from slackwater.detector.estimator import START, TERMS
 from slackwater.detector.features.features import FEATURES
 from slackwater.detector.judge import Judge
 from slackwater.detector.recordings.recording import read
+from slackwater.detector.train.learned import TrainingError, learn
 from slackwater.detector.train.replay import batches, play
 from slackwater.detector.train.scores import score
-from slackwater.detector.train.training import TrainingError, learn, train_model
+from slackwater.detector.train.training import train_model
 from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import Cluster
 from tests.support.synthetic_recording import make

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from slackwater.detector.recordings.recording import read
-from slackwater.detector.train.training import replay
+from slackwater.detector.train.learned import replay
 from slackwater.lbengine.decision import calm, loads, position
 from slackwater_lab.ablate import data, page, play, summary
 from slackwater_lab.ablate.detector_mechanisms import DETECTOR

@@ -16,7 +16,7 @@ from slackwater.detector.classify.tree import Model
 from slackwater.detector.recordings.recording import Recording
 from slackwater.detector.recordings.recording import read as read_recording
 from slackwater.detector.train import scores
-from slackwater.detector.train.training import judged
+from slackwater.detector.train.learned import judged
 from slackwater_lab import cells
 from slackwater_lab.ablate.data import digest_of
 from slackwater_lab.ablate.detector_mechanisms import DETECTOR

@@ -16,9 +16,10 @@ from slackwater.detector.classify import tree
 from slackwater.detector.estimator import TERMS
 from slackwater.detector.recordings.recording import RecordingError, read
 from slackwater.detector.train import reliability
+from slackwater.detector.train.learned import Progress, TrainingError, track
 from slackwater.detector.train.report import page, reliability_plot
 from slackwater.detector.train.scores import SURE
-from slackwater.detector.train.training import Progress, TrainingError, track, train_model
+from slackwater.detector.train.training import train_model
 
 
 def _files(data: Iterable[Path]) -> list[Path]:
@@ -148,8 +149,8 @@ def count_evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
 
     Example: slackwater detector evidence recordings/ --json
     """
+    from slackwater.detector.train.learned import show
     from slackwater.detector.train.levels import calm_sums, evidence
-    from slackwater.detector.train.training import show
 
     try:
         model = tree.load(tree.path_of(which))
