@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from slackwater.detector.estimator import Estimates, Estimator
 from slackwater.detector.explain import Explainer, silence
 from slackwater.detector.features.balancer_latency import COLUMN, BalancerLatency
 from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
-from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
+from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, is_outside, node_of, row_of, table_of
 from slackwater.detector.features.features import FELT, Features, Frame
 from slackwater.detector.features.history import SampleWindows
 from slackwater.detector.features.signals import leave_out_idle
@@ -97,6 +98,8 @@ class Judge(SlotArrays):
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, for training: the labels decide what is learnt, and not the unfinished judgement."""
         self._restored: StoredBaselines = {}
+        self._of_other_source: StoredBaselines = {}
+        """Node -> the baseline of its monitor's Samples while the balancer's are judged, and the other way round."""
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
             *(self.rules, self.slowness, self.calm_capacity),
@@ -128,6 +131,7 @@ class Judge(SlotArrays):
     def take(self, now_s: float, arrived: Sequence[Row], samples: Sequence[Sample] = ()) -> list[Verdict]:
         """Does what `tick` does, for Samples that are rows already."""
         verdicts: list[Verdict] = []
+        arrived, samples = self._monitors_first(arrived, samples)
         if arrived:
             table = table_of(arrived, self.pool, samples)
             sorted_samples = self.sorter.sort(table, now_s)
@@ -165,22 +169,61 @@ class Judge(SlotArrays):
         wanted = self.baseline_nodes() if nodes is None else nodes
         slot_of = self.sorter.nodes
         heard = [node for node in wanted if node in slot_of]
-        slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
         baselines: StoredBaselines = {node: self._restored[node] for node in wanted if node in self._restored}
-        for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
+        for node, cells in zip(heard, self._export([slot_of[node] for node in heard]), strict=True):
+            if cells:
+                baselines[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
+        return baselines
+
+    def _export(self, slots: Sequence[int]) -> list[dict[str, Any]]:
+        """Each slot's calm baseline as JSON."""
+        cells_by_slot: list[dict[str, Any]] = self.features.baselines.export(np.array(slots, dtype=np.int64))
+        for slot, cells in zip(slots, cells_by_slot, strict=True):
             if routes := self.windows.routes.export(slot):
                 cells[ROUTES] = routes
             if highest_rps := self.windows.rates.export(slot):
                 cells[HIGHEST_RPS] = highest_rps
-            if cells:
-                baselines[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
-        return baselines
+        return cells_by_slot
+
+    def _restore(self, slot: int, node: str, stored: Mapping[str, Any], *, outside: bool) -> None:
+        """Restores a slot's calm baseline, unless it was learnt from Samples of the other source."""
+        try:
+            cells = {**stored}
+            cells.pop(LAST_HEARD, None)
+            highest_rps = cells.pop(HIGHEST_RPS, None)
+            if outside != (highest_rps is not None):
+                return
+            if outside:
+                self.windows.rates.restore(slot, highest_rps)
+            self.windows.routes.restore(slot, cells.pop(ROUTES, {}))
+            self.features.baselines.restore(slot, cells)
+        except (ValueError, TypeError) as error:
+            log.warning("%s/%s: its stored baseline is left out: %s", self.pool, node, error)
 
     def restore_baselines(self, nodes: StoredBaselines) -> None:
         """Restores a result of `export_baselines`; each node gets its baseline when it is first heard of."""
         self._restored = dict(nodes)
 
     # -- one tick ---------------------------------------------------------------------------------------------------
+
+    def _monitors_first(
+        self, arrived: Sequence[Row], samples: Sequence[Sample]
+    ) -> tuple[Sequence[Row], Sequence[Sample]]:
+        """The Samples without those of the balancer whose node has a monitor that speaks: it sees more."""
+        from_balancer = [is_outside(row) for row in arrived]
+        if not any(from_balancer):
+            return arrived, samples
+        speak = {node_of(row) for row, outside in zip(arrived, from_balancer, strict=True) if not outside}
+        for node in {node_of(row) for row, outside in zip(arrived, from_balancer, strict=True) if outside}:
+            slot = self.sorter.slot(node)
+            if slot is not None and slot < len(self._fresh) and self._fresh[slot] and not self._outside[slot]:
+                speak.add(node)
+        kept = [
+            number
+            for number, (row, outside) in enumerate(zip(arrived, from_balancer, strict=True))
+            if not outside or node_of(row) not in speak
+        ]
+        return [arrived[number] for number in kept], [samples[number] for number in kept if samples]
 
     def _add_nodes(self, now_s: float, table: Table, new_nodes: Sequence[tuple[int, int]]) -> None:
         """Makes room for new nodes, and empties their slots of other nodes' values."""
@@ -193,19 +236,9 @@ class Judge(SlotArrays):
                 self.explainer.forget(slot)
             self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=node in self.lowered)
             self._outside[slot] = outside = bool(table.columns["balancer.only"][row])
+            self._of_other_source.pop(node, None)
             if node in self._restored:
-                try:
-                    cells = {**self._restored.pop(node)}
-                    cells.pop(LAST_HEARD, None)
-                    highest_rps = cells.pop(HIGHEST_RPS, None)
-                    if outside != (highest_rps is not None):
-                        continue  # it was learnt with a monitor, and there is none now, or the other way round
-                    if outside:
-                        self.windows.rates.restore(slot, highest_rps)
-                    self.windows.routes.restore(slot, cells.pop(ROUTES, {}))
-                    self.features.baselines.restore(slot, cells)
-                except (ValueError, TypeError) as error:
-                    log.warning("%s/%s: its stored baseline is left out: %s", self.pool, node, error)
+                self._restore(slot, node, self._restored.pop(node), outside=outside)
 
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """Judges one Sample of each of these slots, all in one pass."""
@@ -229,11 +262,15 @@ class Judge(SlotArrays):
         return self._verdicts(table, frame, outcome, estimates)
 
     def _change_sources(self, slots: Ints, table: Table) -> None:
-        """Forgets the baselines of nodes that got a monitor, or lost it: their loads mean something else."""
+        """Changes the baselines of nodes whose monitor came, or fell silent: their loads mean something else."""
         outside = table.columns["balancer.only"] > 0.0
-        for slot in slots[outside != self._outside[slots]].tolist():
+        for row in np.flatnonzero(outside != self._outside[slots]).tolist():
+            slot, node = int(slots[row]), table.nodes[row]
+            (cells,) = self._export([slot])
             for part in (self.features, self.windows, self.estimator, self.calm_capacity):
                 part.forget(slot)
+            self._restore(slot, node, self._of_other_source.get(node, {}), outside=bool(outside[row]))
+            self._of_other_source[node] = cells
         self._outside[slots] = outside
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
@@ -250,6 +287,8 @@ class Judge(SlotArrays):
             calm = np.where((state == ALL_SLOW) | (state == OVERLOAD), long, looks_calm)
             # The first baseline decides what is normal, so no row that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & outcome.stands_out)
+        # A server without a monitor that just came back answers what waited for it.
+        calm &= ~(frame.outside & frame.replaced)
         fit = calm & ~np.isnan(frame.values).all(axis=1)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
         outside = calm & frame.outside

@@ -53,7 +53,7 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
         Canary(),
         ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms"),
     ),
-    "traffic": (Traffic(), ("rps", "rps_error", "rt_mean_ms", "rt_p95_ms", "in_flight")),
+    "traffic": (Traffic(), ("rps", "rps_error", "rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "in_flight")),
     "gaps": (Gaps(), ("moments", "lost_share", "queued_share")),
     "memory": (Memory(), ("major_faults_per_s",)),
     "disk": (Disk(device=""), ("busy", "wait_ms")),
@@ -64,6 +64,7 @@ detector reads."""
 _WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absent", "source")
 _PLAIN = ("time_unix_s", "period_s", "next_within_s", "seq", "samples_dropped")
 _NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items() for field in fields))
+_NODE, _SOURCE = _WORDS.index("node"), _WORDS.index("source")
 _words, _numbers = attrgetter(*_WORDS), attrgetter(*_NUMBERS)
 _pack = struct.Struct(f"{len(_NUMBERS)}d").pack
 
@@ -106,6 +107,16 @@ def row_of(sample: Sample) -> Row:
         return words, _pack(*numbers)
     except struct.error:  # a value is absent
         return words, _pack(*(math.nan if value is None else value for value in numbers))
+
+
+def node_of(row: Row) -> str:
+    """The node that a row's Sample is about."""
+    return str(row[0][_NODE])
+
+
+def is_outside(row: Row) -> bool:
+    """Whether a row's Sample was made beside the balancer."""
+    return bool(row[0][_SOURCE] == "balancer")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ UNKNOWN_OWN = 1.5
 """Without any baseline only the peers' present values are there to compare with. A node that stands out among them
 counts this much less."""
 MOST_EXCESS = 1000.0
+HALF_SLOWER = 1.1
+"""Without a monitor a server counts as slow only where the median of its response times is at least this multiple of
+calm's too. A single connection with slow requests, of one client or one route, moves the tail and the mean alone."""
 _CORE: Bools = np.array([signal.group == "core" for signal in SIGNALS])
 CAUSES: tuple[Group, ...] = ("run queue", "core", "cost", "disk", "memory", "network")
 """The groups of signals that can explain why users wait."""
@@ -54,6 +57,7 @@ _OF_CAUSE: tuple[Ints, ...] = tuple(
     np.flatnonzero([signal.group == group and signal.scale < math.inf for signal in SIGNALS]) for group in CAUSES
 )
 _RATIO = INDEX["canary_ratio"]
+_MEDIAN = INDEX["rt_p50"]
 _CGROUPS_ONLY: Ints = np.flatnonzero([signal.cgroups_only for signal in SIGNALS])
 _INSTEAD = [(INDEX[signal.key], INDEX[signal.instead_of]) for signal in SIGNALS if signal.instead_of]
 _LOG_SCALE: Floats = np.log(SCALES)
@@ -116,6 +120,12 @@ class Frame(SampleRows):
         columns = self.columns_of(FELT)
         rows = np.arange(len(columns))
         return np.minimum(np.log(excess[rows, columns]) / _LOG_SCALE[columns], MAX_FEATURE)
+
+    @cached_property
+    def tail_alone(self) -> Bools:
+        """(M,) whether less than half of the requests of a server without a monitor are slower than in calm."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.outside & (self.own[:, _MEDIAN] < HALF_SLOWER))
 
     def columns_of(self, feature: str) -> Ints:
         """(M,) column of the signal that the feature has in each row."""
@@ -185,7 +195,7 @@ class Features(SlotArrays):
             others[np.ix_(alone, needed)] = _median_of_others(self._levels[:, needed], fresh, rows.slots[alone])
         peers_own, peers_raw, peers_demand = others[:, :count], others[:, count:-1], others[:, -1]
         peers = np.where(np.isnan(own), rows.values / np.maximum(peers_raw, FLOORS), own / np.maximum(peers_own, 1.0))
-        own_excess, excess = _excess(rows, own, usual, spreads, peers)
+        own_excess, excess = _excess(rows, own, usual, spreads, peers, in_episode[rows.slots])
         return Frame(
             **vars(rows),
             baseline=median,
@@ -230,14 +240,18 @@ class Features(SlotArrays):
         return lent
 
 
-def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers: Floats) -> tuple[Floats, Floats]:
-    """`Frame.own_excess` and `Frame.excess`."""
+def _excess(
+    rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers: Floats, in_episode: Bools
+) -> tuple[Floats, Floats]:
+    """`Frame.own_excess` and `Frame.excess`. `in_episode`: (M,)."""
     with np.errstate(invalid="ignore"):
         unusual = (spreads >= MIN_SPREADS) & ((usual > 1.0) | ~_CORE)
         no_own = np.isnan(own)
         # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself.
         # From the balancer it is not known how full a server is: the response times of a lower load are stretched.
-        waits_for_itself = ((rows.peak >= SELF_INFLICTED_LOAD) & ~rows.outside) | rows.replaced
+        # One that was relieved in an episode answers little for that reason, and only its answers end the episode.
+        replaced = rows.replaced & ~(rows.outside & in_episode)
+        waits_for_itself = ((rows.peak >= SELF_INFLICTED_LOAD) & ~rows.outside) | replaced
         self_inflicted = waits_for_itself[:, None] & QUEUES
         # A machine's stolen time is booked on the program that was running. So a full machine may still wait for a
         # neighbour, and its probe and its requests' cost count.

@@ -8,6 +8,7 @@ import numpy as np
 
 from slackwater.detector.features.calm_rate import CalmRates
 from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, Table, filled
+from slackwater.detector.features.returns import Returns
 from slackwater.detector.features.routes import RouteTimes
 from slackwater.detector.features.signals import INDEX, SIGNALS, WINDOW_S
 from slackwater.detector.slot_arrays import SlotArrays
@@ -46,7 +47,8 @@ class SampleRows:
     """(M,) the highest load, with other programs, in the Samples of the last `PEAK_S`: a burst's queue outlives the
     burst."""
     replaced: Bools
-    """(M,) whether the web server was started anew or reloaded in the last `WINDOW_S`."""
+    """(M,) whether the web server was started anew or reloaded in the last `WINDOW_S`, by its threads. Without a
+    monitor: whether it just came back after a time without answers (`features.returns`)."""
     rps: Floats
     """(M,) requests per second, mean of the window."""
     utilisation: Floats
@@ -74,7 +76,8 @@ class SampleWindows(SlotArrays):
     def __init__(self) -> None:
         self.routes = RouteTimes()
         self.rates = CalmRates()
-        super().__init__(self.routes, self.rates, _last=np.full((MOST, KEPT), np.nan), _at=0)
+        self.returns = Returns()
+        super().__init__(self.routes, self.rates, self.returns, _last=np.full((MOST, KEPT), np.nan), _at=0)
 
     def add(self, slots: Ints, table: Table, first: Bools) -> SampleRows:
         """Adds one Sample of each slot, (M,); returns the rows. `first`: (M,) whether it is a monitor's first, which
@@ -120,6 +123,9 @@ class SampleWindows(SlotArrays):
         if outside.any():
             load[outside] = self.rates.load(slots[outside], rps[outside], columns["period_s"][outside])
             peak[outside] = load[outside]
+            replaced[outside] = self.returns.update(
+                slots[outside], columns["traffic.rps"][outside], columns["period_s"][outside]
+            )
         return SampleRows(
             slots=slots,
             values=values,

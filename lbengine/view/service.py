@@ -37,7 +37,7 @@ log = logging.getLogger("slackwater.view")
 
 LISTENS_S = 3.0
 """Before the first Sample: a monitor sends one each second, also while nothing happens."""
-MONITOR_GONE_AFTER_S = 60.0
+MONITOR_GONE_AFTER_S = 10.0
 """A node whose monitor was silent for so long has none."""
 BUSY_WITHIN_S = 5.0
 """A balancer without requests for so long is idle."""

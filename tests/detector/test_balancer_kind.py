@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -146,6 +146,22 @@ def test_one_slow_client_on_one_connection_is_no_slow_server() -> None:
     assert "slow" not in states(verdicts)
 
 
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_client_whose_slow_requests_are_in_every_look_makes_no_slow_server(seed: int) -> None:
+    """On one connection a request of 150 ms follows the other: each look's p95 and mean are ten times as long."""
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    play(judge, cluster, 20.0)
+    verdicts = []
+    for now_s, samples in cluster.run(20.0):
+        for sample in map(outside, samples):
+            if sample.node == "host1" and sample.traffic is not None:
+                answers = max(1.0, (sample.traffic.rps or 0.0) * 0.2)
+                mean_ms = ((answers - 1.0) * (sample.traffic.rt_mean_ms or 0.0) + 150.0) / answers
+                sample.traffic = msgspec.structs.replace(sample.traffic, rt_mean_ms=mean_ms, rt_p95_ms=150.0)
+            verdicts += judge.tick(now_s, [sample])
+    assert set(states(verdicts)) == {"calm"}
+
+
 def test_a_drained_server_stays_slow_until_its_answers_prove_calm() -> None:
     judge, cluster = new_judge(), Cluster(seed=5)
     play(judge, cluster, 20.0)
@@ -160,6 +176,53 @@ def test_a_drained_server_stays_slow_until_its_answers_prove_calm() -> None:
     cluster.hosts["host1"].neighbour = 0.0
     cluster.hosts["host1"].rps = 83.0
     assert seconds_until(judge, cluster, "host1", "calm") <= 10.0
+
+
+def both(cluster: Cluster, seconds: float, silent: str = "") -> Iterator[tuple[float, list[Sample]]]:
+    """Ticks with the Samples of each host's monitor, and of the balancer for each host. `silent`: whose monitor is."""
+    for now_s, samples in cluster.run(seconds):
+        seen = []
+        for sample in samples:
+            at_balancer = outside(sample)
+            at_balancer.boot_id = "the balancer's"
+            seen += [at_balancer] if sample.node == silent else [at_balancer, sample]
+        yield now_s, seen
+
+
+def test_while_a_monitor_speaks_it_alone_is_judged_and_the_balancers_view_stands_in_when_it_is_silent() -> None:
+    judge, cluster = new_judge(), Cluster(seed=7)
+
+    def verdicts_of(seconds: float, silent: str = "") -> list[Verdict]:
+        return [
+            verdict
+            for now_s, samples in both(cluster, seconds, silent)
+            for verdict in judge.tick(now_s, samples)
+            if verdict.node == "host1"
+        ]
+
+    calm = verdicts_of(20.0)
+    assert set(states(calm)) == {"calm"}
+    assert len(calm) == 100, "one for each Sample of the monitor"
+    assert all(verdict.cpu is not None for verdict in calm)
+    cluster.hosts["host1"].neighbour = 0.9
+    assert "interference" in states(verdicts_of(3.0))
+    cluster.hosts["host1"].neighbour = 0.0
+    verdicts_of(10.0)
+    learnt = judge.export_baselines(0.0)["host1"]
+
+    silent = verdicts_of(20.0, "host1")
+    assert silent[-1].state == "calm"
+    assert silent[-1].cpu is None
+    assert len(silent) > 50
+    cluster.hosts["host1"].neighbour = 0.9
+    beside = verdicts_of(3.0, "host1")
+    assert beside[-1].state == "slow"
+    assert {"slow", "calm"} >= set(states(beside))
+
+    assert "interference" in states(verdicts_of(3.0))
+    kept = judge.export_baselines(0.0)["host1"]
+    assert HIGHEST_RPS not in kept
+    assert kept.keys() == learnt.keys(), "what is calm by the monitor is known again"
 
 
 def test_a_node_that_gets_a_monitor_is_judged_by_it_and_its_rates_are_forgotten() -> None:

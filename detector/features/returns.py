@@ -1,0 +1,63 @@
+"""Returns of servers that are seen from the balancer only: what follows a time without answers. Pure.
+
+A server that is restarted, reloaded or deployed to answers nothing for a while, and one that was taken out has no
+requests. Then the requests that wait are answered late, and caches are cold. A neighbour slows a server, which goes on
+answering. So the response times just after a time without answers say nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slackwater.detector.features.columns import Bools, Floats, Ints
+from slackwater.detector.slot_arrays import SlotArrays
+
+USUAL_OVER_S = 10.0
+"""Time over which the usual rate of answers is averaged."""
+MISSING = 6.0
+"""A server was away when this many answers are missing, by its usual rate. By chance none comes in such a time with
+a probability of 1 in 400."""
+AWAY_S = 0.15
+"""It was away for at least this time."""
+TIMES_AS_LONG = 3.0
+"""The queue that was left, and cold caches, last for this many times the time away. At a load of 0.7 a queue lasts for
+2.3 times as long."""
+LEAST_S, MOST_S = 2.0, 10.0
+"""A return lasts for at least and at most this time."""
+REST_S = 5.0
+"""After a return another time without answers excuses nothing for so long, which is enough to be found slow: a
+neighbour may make a server stand still again and again."""
+ROUNDING_S = 1e-6
+
+
+class Returns(SlotArrays):
+    """The usual rate of answers of every slot, its time without any, and how long its return lasts yet."""
+
+    _rps: Floats
+    _away_s: Floats
+    _missing: Floats
+    """Answers that are missing since the last one, by the usual rate."""
+    _left_s: Floats
+    """The return lasts for this time yet. Below 0 it is over since so long; -infinity: there was none."""
+
+    def __init__(self) -> None:
+        super().__init__(_rps=np.nan, _away_s=0.0, _missing=0.0, _left_s=-np.inf)
+
+    def update(self, slots: Ints, answered_rps: Floats, period_s: Floats) -> Bools:
+        """(M,) whether these slots return, after Samples of `period_s` with this rate of answers; NaN is not known."""
+        usual = self._rps[slots]
+        known = ~np.isnan(answered_rps)
+        none = known & (answered_rps <= 0.0)
+        away_s, missing = self._away_s[slots], self._missing[slots]
+        left_s = self._left_s[slots] - period_s
+        was_away = known & ~none & (missing >= MISSING) & (away_s >= AWAY_S)
+        begins = was_away & (left_s <= -REST_S)
+        left_s = np.where(begins, np.clip(TIMES_AS_LONG * away_s, LEAST_S, MOST_S), left_s)
+        self._away_s[slots] = np.where(none, away_s + period_s, np.where(known, 0.0, away_s))
+        self._missing[slots] = np.where(none, missing + np.nan_to_num(usual) * period_s, np.where(known, 0.0, missing))
+        kept = np.exp(-period_s / USUAL_OVER_S)
+        moved = np.where(np.isnan(usual), answered_rps, kept * usual + (1.0 - kept) * answered_rps)
+        # While it is away the usual rate stays.
+        self._rps[slots] = np.where(known & ~none, moved, usual)
+        self._left_s[slots] = left_s
+        return np.asarray(left_s > ROUNDING_S)

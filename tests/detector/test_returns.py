@@ -1,0 +1,121 @@
+"""A server without a monitor that comes back after a time without answers is not slow; one that stays slow is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from slackwater.core.config import DetectorSettings
+from slackwater.detector.classify.tree import SHIPPED, load
+from slackwater.detector.features.returns import LEAST_S, MOST_S, REST_S, Returns
+from slackwater.detector.judge import Judge
+from slackwater.detector.recordings.recording import read
+from slackwater.detector.train.balancer import seen_from_balancer
+from slackwater.detector.train.replay import play as replay
+from tests.detector.test_balancer_kind import play, seconds_until, states
+from tests.support.judges import new_judge
+from tests.support.paths import RECORDINGS
+from tests.support.seeds import seeds
+from tests.support.synthetic_cluster import Cluster, Host
+
+LOOK_S = 0.2
+
+
+def restart(host: Host, away_s: float, queue_ms: float, drained_s: float) -> Callable[[float], None]:
+    """Each look of a restart that begins now: no answers for `away_s`, then a queue that goes in `drained_s`."""
+    begin_s: list[float] = []
+
+    def each(now_s: float) -> None:
+        begin_s.append(now_s)
+        since_s = now_s - begin_s[0] - away_s
+        host.rps = 0.0 if since_s < 0 else 83.0
+        host.slow_database_ms = queue_ms * max(0.0, 1.0 - since_s / drained_s) if since_s >= 0 else 0.0
+
+    return each
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize(("away_s", "drained_s"), [(0.2, 0.8), (1.0, 2.0), (3.0, 8.0)])
+def test_a_restart_or_a_deploy_on_one_server_is_not_slow(seed: int, away_s: float, drained_s: float) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    play(judge, cluster, 20.0)
+    begun = restart(cluster.hosts["host1"], away_s, 1000.0 * away_s, drained_s)
+    assert set(states(play(judge, cluster, away_s + 15.0, begun))) == {"calm"}
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize(("away_s", "every_s"), [(1.0, 1000.0), (0.4, 1.0)])
+def test_a_server_that_is_slow_after_its_return_is_found_and_one_that_stands_still_again_and_again_too(
+    seed: int, away_s: float, every_s: float
+) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    play(judge, cluster, 20.0)
+    begin_s, host = cluster.now_s, cluster.hosts["host1"]
+    host.neighbour = 0.9
+
+    def still(now_s: float) -> None:
+        host.rps = 0.0 if (now_s - begin_s) % every_s < away_s else 83.0
+
+    assert states(play(judge, cluster, 4.0 * away_s + LEAST_S + 3.0, still), "host1")["slow"] > 0
+
+
+def test_a_server_in_an_episode_gets_no_time_to_return() -> None:
+    """It was relieved, so it answered nothing. Its first answers are as slow as before, and do not end the episode."""
+    judge, cluster = new_judge(), Cluster(seed=5)
+    play(judge, cluster, 20.0)
+    host = cluster.hosts["host1"]
+    host.neighbour = 0.9
+    seconds_until(judge, cluster, "host1", "slow")
+    host.rps = 0.0
+    play(judge, cluster, 5.0)
+    host.rps = 83.0
+    assert set(states(play(judge, cluster, 5.0), "host1")) == {"slow"}
+
+
+@pytest.mark.parametrize("name", ["by-event/events-calm-disturbed", "dokuwiki-calm"])
+def test_reloads_deploys_and_starts_in_recordings_of_the_lab_are_not_slow(name: str) -> None:
+    recording = seen_from_balancer(read(RECORDINGS / f"{name}.parquet"))
+    judge = Judge.of(recording.samples[0].pool, DetectorSettings(), load(SHIPPED))
+    judge.explainer = None
+    before: dict[str, str] = {}
+    slow_during: Counter[str] = Counter()
+    for verdict in replay(recording, judge):
+        if verdict.state == "slow" and before.get(verdict.node) != "slow":
+            labels = [label for label in recording.labels if label.node in (verdict.node, "*")]
+            slow_during.update(
+                label.kind for label in labels if label.start_unix_s <= verdict.time_unix_s < label.end_unix_s
+            )
+        before[verdict.node] = verdict.state
+    assert {label.kind for label in recording.labels} >= {"deploy", "reload", "slow_database"}
+    assert not set(slow_during) & {"deploy", "reload", "start", "slow_database"}
+
+
+def returned(answers_per_look: list[float]) -> list[bool]:
+    """Whether a server returns, look by look."""
+    returns = Returns()
+    returns.resize(1)
+    slots, period_s = np.zeros(1, dtype=np.int64), np.array([LOOK_S])
+    return [bool(returns.update(slots, np.array([count / LOOK_S]), period_s)[0]) for count in answers_per_look]
+
+
+@pytest.mark.parametrize(("away_s", "lasts_s"), [(0.2, LEAST_S), (2.0, 6.0), (600.0, MOST_S)])
+def test_a_return_lasts_three_times_as_long_as_the_time_away_within_bounds(away_s: float, lasts_s: float) -> None:
+    told = returned([40.0] * 50 + [0.0] * round(away_s / LOOK_S) + [40.0] * 100)
+    assert sum(told) == pytest.approx(lasts_s / LOOK_S, abs=1)
+    assert not any(told[: 50 + round(away_s / LOOK_S)])
+
+
+def test_a_server_with_few_requests_is_not_away_between_them() -> None:
+    assert not any(returned([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0] * 50))
+
+
+def test_the_next_return_comes_only_after_a_rest() -> None:
+    told = returned([40.0] * 50 + ([0.0] * 3 + [40.0] * 2) * 20)
+    lasts, rests = round(LEAST_S / LOOK_S), round(REST_S / LOOK_S)
+    first = told.index(True)
+    second = told.index(True, first + lasts)
+    assert first == 53
+    assert rests <= second - first - lasts <= rests + 5  # it is away in 3 of 5 looks
