@@ -15,7 +15,7 @@ from slackwater.detector.judge import Judge
 from slackwater.detector.recordings.recording import read
 from slackwater.detector.train.balancer import seen_from_balancer
 from slackwater.detector.train.replay import play as replay
-from tests.detector.test_balancer_kind import play, seconds_until, states
+from tests.support.balancers_samples import play, seconds_until, states
 from tests.support.judges import new_judge
 from tests.support.paths import RECORDINGS
 from tests.support.seeds import seeds
