@@ -26,10 +26,11 @@ from slackwater.detector.estimator import Estimates, Estimator
 from slackwater.detector.explain import Explainer, silence
 from slackwater.detector.features.balancer_latency import COLUMN, BalancerLatency
 from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
-from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, is_outside, node_of, row_of, table_of
+from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
 from slackwater.detector.features.features import FELT, Features, Frame
 from slackwater.detector.features.history import SampleWindows
 from slackwater.detector.features.signals import leave_out_idle
+from slackwater.detector.monitors_first import monitors_first
 from slackwater.detector.sample_sorter import SampleSorter, Stale
 from slackwater.detector.slot_arrays import SlotArrays
 
@@ -131,7 +132,7 @@ class Judge(SlotArrays):
     def take(self, now_s: float, arrived: Sequence[Row], samples: Sequence[Sample] = ()) -> list[Verdict]:
         """Does what `tick` does, for Samples that are rows already."""
         verdicts: list[Verdict] = []
-        arrived, samples = self._monitors_first(arrived, samples)
+        arrived, samples = monitors_first(arrived, samples, self._has_monitor)
         if arrived:
             table = table_of(arrived, self.pool, samples)
             sorted_samples = self.sorter.sort(table, now_s)
@@ -206,24 +207,10 @@ class Judge(SlotArrays):
 
     # -- one tick ---------------------------------------------------------------------------------------------------
 
-    def _monitors_first(
-        self, arrived: Sequence[Row], samples: Sequence[Sample]
-    ) -> tuple[Sequence[Row], Sequence[Sample]]:
-        """The Samples without those of the balancer whose node has a monitor that speaks: it sees more."""
-        from_balancer = [is_outside(row) for row in arrived]
-        if not any(from_balancer):
-            return arrived, samples
-        speak = {node_of(row) for row, outside in zip(arrived, from_balancer, strict=True) if not outside}
-        for node in {node_of(row) for row, outside in zip(arrived, from_balancer, strict=True) if outside}:
-            slot = self.sorter.slot(node)
-            if slot is not None and slot < len(self._fresh) and self._fresh[slot] and not self._outside[slot]:
-                speak.add(node)
-        kept = [
-            number
-            for number, (row, outside) in enumerate(zip(arrived, from_balancer, strict=True))
-            if not outside or node_of(row) not in speak
-        ]
-        return [arrived[number] for number in kept], [samples[number] for number in kept if samples]
+    def _has_monitor(self, node: str) -> bool:
+        """Whether a node's Samples are those of its monitor, and it is heard of."""
+        slot = self.sorter.slot(node)
+        return slot is not None and slot < len(self._fresh) and bool(self._fresh[slot] and not self._outside[slot])
 
     def _add_nodes(self, now_s: float, table: Table, new_nodes: Sequence[tuple[int, int]]) -> None:
         """Makes room for new nodes, and empties their slots of other nodes' values."""
