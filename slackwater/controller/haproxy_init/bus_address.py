@@ -7,7 +7,7 @@ import ipaddress
 import re
 import socket
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,6 +75,25 @@ def with_bus(text: str, address: BusAddress, path: Path) -> str:
     added = "\n".join([text.rstrip("\n"), "", *address.lines, ""])
     parse(added, str(path))
     return added
+
+
+def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -> str:
+    """The text of controller.toml whose pool has these `servers` (server -> node).
+
+    Raises ConfigError where the pool's table has others, or is not found.
+    """
+    before = next(settings for settings in parse(text, str(path)).pool if settings.name == pool)
+    if before.servers == servers:
+        return text
+    pairs = ", ".join(f"{toml_text(server)} = {toml_text(node)}" for server, node in servers.items())
+    line = f"servers = {{ {pairs} }}"
+    name = re.compile(rf"^name *= *{re.escape(toml_text(pool))}.*$", re.MULTILINE)
+    added = name.sub(lambda found: f"{found[0]}\n{line}", text, count=1)
+    if not before.servers:
+        after = next(settings for settings in parse(added, str(path)).pool if settings.name == pool)
+        if after.servers == servers:
+            return added
+    raise ConfigError(f"{path}: servers of pool `{pool}` share machines: write this there, and run it again: {line}")
 
 
 def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -> list[str]:

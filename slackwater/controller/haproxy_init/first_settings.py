@@ -19,7 +19,7 @@ from slackwater.lbengine.backends.haproxy.survey import FoundBackend, FoundServe
 
 
 class NewNode(msgspec.Struct, frozen=True):
-    """A machine with web servers, which may have a monitor."""
+    """A server as it is seen from the balancer, or a machine with servers, which may have a monitor."""
 
     name: str
     pool: str
@@ -57,7 +57,7 @@ HERE = "", ""
 
 def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool], list[LeftOut]]:
     """The first pools, those with the most servers first, and the backends that are left out; of these backends, if
-    some are named.
+    some are named. Each server is a node: what is seen from the balancer is seen of each.
 
     A machine belongs to one pool. So of several backends with the same machines only one becomes a pool.
     """
@@ -79,7 +79,8 @@ def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool],
             why = f"its servers are machines of pool `{same[0]}` too, and a machine belongs to one pool"
             left_out.append(LeftOut(backend.name, f"{why}; choose with --backend"))
         else:
-            nodes = _nodes(backend, list(on_machines.values()), taken)
+            servers = [[server] for servers in on_machines.values() for server in servers]
+            nodes = _nodes(backend, servers, taken)
             pools.append(NewPool(backend.name, nodes))
             taken |= {node.name for node in nodes}
             machines |= dict.fromkeys(on_machines, backend.name)
@@ -149,8 +150,15 @@ def _node(name: str, pool: str, servers: Sequence[FoundServer], *, each_is_one: 
     return NewNode(name, pool, [server.name for server in servers], host, list(dict.fromkeys(ports)), is_here)
 
 
-def nodes_of_pool(backend: FoundBackend, pool: str, names: Mapping[str, str]) -> list[NewNode]:
-    """The machines of a backend that is a pool already. `names`: server -> node, where they differ."""
+def machines_of_pool(backend: FoundBackend, pool: str, names: Mapping[str, str], taken: Set[str]) -> list[NewNode]:
+    """The machines of a backend that is a pool already, each a node. `names`: server -> node, where they differ;
+    `taken`: nodes of other pools.
+
+    Where names have put several servers together, that holds. Otherwise servers at the same address are a machine.
+    """
+    machines = list(_by_machine(backend).values())
+    if len(set(names.values())) == len(names) and any(len(servers) > 1 for servers in machines):
+        return [msgspec.structs.replace(node, pool=pool) for node in _nodes(backend, machines, taken)]
     by_node: dict[str, list[FoundServer]] = {}
     for server in backend.servers:
         node = names.get(server.name, server.name)

@@ -14,8 +14,9 @@ from slackwater.controller.haproxy_init.bus_address import (
     own_address,
     with_bus,
     with_certificate,
+    with_servers,
 )
-from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for, nodes_of_pool, reached_from_outside
+from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for, machines_of_pool, reached_from_outside
 from slackwater.controller.haproxy_init.site_files import ASK_WITHIN_S, FOR_THE_SERVICE, haproxy_configuration, write
 from slackwater.controller.own_bus import ADDS, private, taken_over
 from slackwater.core.bus import nats_server
@@ -95,17 +96,22 @@ def monitors(
     if not pools:
         raise ConfigError(f"{config_path}: no pool behind HAProxy; `slackwater bus node add POOL NODE` adds each node")
     configuration = haproxy_configuration(haproxy_cfg)
+    there = text = read(config_path)
     surveys: dict[str, Survey] = {}
     nodes: list[NewNode] = []
     for pool in pools:
         if pool.socket not in surveys:
             surveys[pool.socket] = survey(pool.socket, "as set", configuration, ASK_WITHIN_S)
         backends = [backend for backend in surveys[pool.socket].backends if backend.name == pool.backend]
-        nodes += [node for backend in backends for node in nodes_of_pool(backend, pool.name, pool.servers)]
+        taken = {node.name for node in nodes}
+        for backend in backends:
+            machines = machines_of_pool(backend, pool.name, pool.servers, taken)
+            nodes += machines
+            together = {server: node.name for node in machines for server in node.servers if server != node.name}
+            text = with_servers(text, pool.name, together, config_path)
     files = [str(Path(file).absolute()) if file else "" for file in (tls_cert, tls_key, tls_ca)]
     asked = BusAddress(listen or _listen(settings, nodes), *files)
     address = with_certificate(asked, config_path.parent)
-    text = read(config_path)
     changed = with_bus(text, address, config_path)
     new = parse(changed, str(config_path))
     listed = [ListedNode(node.pool, node.name) for node in nodes]
@@ -114,8 +120,8 @@ def monitors(
     if not dry_run:
         if address != asked:
             certificate = make_certificate(new, config_path.parent, write)
-        nats_server.change_nodes(new, lambda there: _with_nodes(there, listed))
-        if changed != text:
+        nats_server.change_nodes(new, lambda before: _with_nodes(before, listed))
+        if changed != there:
             write(config_path, changed, FOR_THE_SERVICE)
         else:
             taken_over(new)
@@ -125,7 +131,7 @@ def monitors(
         written=not dry_run,
         bus=new.bus.listen,
         certificate=certificate,
-        restart=changed != text and running_serve(new.state_dir) is not None,
+        restart=changed != there and running_serve(new.state_dir) is not None,
         nodes=[
             NodeLines(node.name, node.pool, lines_for(node, new.bus_folder / "passwords", new.bus.tls_ca, named))
             for node in nodes
