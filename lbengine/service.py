@@ -175,8 +175,9 @@ class Driver:
                 self._ownership = await self._own(bus)
             except BusError as error:
                 log.warning("pool %s: %s; asking again", self.pool.name, error)
+                # Another lbengine may drive the same balancer: nobody knows before the store answers.
+                self.engine.may_lower = lambda: False
                 if self._is_shared:
-                    # Another host's lbengine may drive the same balancer: nobody knows before the store answers.
                     await self._thread.run(self.engine.stand_by, "who drives it is not known yet", False)
                 self._owning = asyncio.create_task(self._own_later(bus))
         self._attached.set()
@@ -235,6 +236,7 @@ class Driver:
             bucket = await bus.bucket(BUCKET)
         except NoStoreError as error:
             log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
+            self.engine.may_lower = lambda: True
             return None
         ownership = Ownership(
             self.engine,

@@ -1,4 +1,4 @@
-"""lbengine on balancers that several hosts drive, while the bus's store has no leader yet."""
+"""lbengine while the bus's store has no leader yet: another lbengine may drive the same balancer."""
 
 from __future__ import annotations
 
@@ -29,13 +29,20 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.stop()
 
 
-def test_it_stands_by_until_the_store_says_whose_the_balancer_is(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_shared", "waits"),
+    [(True, "standing by, who drives it is not known"), (False, "not lowered: host1 (the lease on the balancer")],
+)
+def test_nothing_is_lowered_until_the_store_says_whose_the_balancer_is(
+    cluster: Cluster, tmp_path: Path, is_shared: bool, waits: str
+) -> None:
     with (
         web_servers(3) as ports,
         haproxy(backend(ports)) as balancer,
         tcp_to(balancer.socket) as address,
     ):
-        site = LbengineProcess(balancer, tmp_path, f'socket = "tcp://{address}"\nallow_tcp_socket = true\n')
+        tcp = f'socket = "tcp://{address}"\nallow_tcp_socket = true\n'
+        site = LbengineProcess(balancer, tmp_path, tcp if is_shared else "")
         site.config.write_text(site.config.read_text().replace(site.listen, cluster.listens[0]))
         site.url = cluster.url(0)
         cluster.start(0)  # alone it finds no leader
@@ -44,7 +51,7 @@ def test_it_stands_by_until_the_store_says_whose_the_balancer_is(cluster: Cluste
             site.start()
             await until(lambda: "asking again" in site.log.read_text(), site, "it asks for the store")
             detector.states["host1"] = "interference"
-            await until(lambda: "standing by, who drives it is not known" in site.log.read_text(), site, "it waits")
+            await until(lambda: waits in site.log.read_text(), site, "it waits")
             assert site.weights() == [100, 100, 100]
             cluster.start(1, 2)
             await until(lambda: site.weights()[0] == 0, site, "with the lease it drives")
