@@ -141,6 +141,7 @@ def clean_root(system: System, architecture: str) -> Iterator[CleanRoot]:
     started with `own(architecture)`."""
     lower = base(system, architecture)
     folder = Path(tempfile.mkdtemp(dir=FOLDER, prefix="run."))
+    folder.chmod(0o711)  # files of the service's user are read under that user's number, which may be one here too
     for name in ("upper", "work", "root"):
         (folder / name).mkdir()
     place = folder / "root"
