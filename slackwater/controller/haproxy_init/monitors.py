@@ -20,6 +20,7 @@ from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for
 from slackwater.controller.haproxy_init.site_files import ASK_WITHIN_S, FOR_THE_SERVICE, haproxy_configuration, write
 from slackwater.controller.own_bus import ADDS, private, taken_over
 from slackwater.core.bus import nats_server
+from slackwater.core.bus.authority import AuthorityFiles
 from slackwater.core.bus.config import ListedNode, parse_nodes
 from slackwater.core.config import ConfigError, ControllerSettings, is_loopback, parse, read
 from slackwater.core.options import DEFAULT_CONFIG, config_option
@@ -102,15 +103,15 @@ def monitors(
     for pool in pools:
         if pool.socket not in surveys:
             surveys[pool.socket] = survey(pool.socket, "as set", configuration, ASK_WITHIN_S)
-        backends = [backend for backend in surveys[pool.socket].backends if backend.name == pool.backend]
-        taken = {node.name for node in nodes}
-        for backend in backends:
-            machines = machines_of_pool(backend, pool.name, pool.servers, taken)
-            nodes += machines
-            together = {server: node.name for node in machines for server in node.servers if server != node.name}
-            text = with_servers(text, pool.name, together, config_path)
+        backend = next((shown for shown in surveys[pool.socket].backends if shown.name == pool.backend), None)
+        if backend is None:
+            raise ConfigError(f"{config_path}: {pool.socket}: HAProxy has no backend `{pool.backend}` with servers")
+        machines = machines_of_pool(backend, pool.name, pool.servers, {node.name for node in nodes})
+        nodes += machines
+        together = {server: node.name for node in machines for server in node.servers if server != node.name}
+        text = with_servers(text, pool.name, together, config_path)
     files = [str(Path(file).absolute()) if file else "" for file in (tls_cert, tls_key, tls_ca)]
-    asked = BusAddress(listen or _listen(settings, nodes), *files)
+    asked = BusAddress(listen or _listen(settings, nodes, config_path.parent), *files)
     address = with_certificate(asked, config_path.parent)
     changed = with_bus(text, address, config_path)
     new = parse(changed, str(config_path))
@@ -140,8 +141,11 @@ def monitors(
     click.echo(msgspec.json.encode(result).decode() if as_json else _as_text(result, new))
 
 
-def _listen(settings: ControllerSettings, nodes: list[NewNode]) -> str:
-    """Where the bus listens for these; empty: as it does. Raises ConfigError where no address leads to them."""
+def _listen(settings: ControllerSettings, nodes: list[NewNode], folder: Path) -> str:
+    """Where the bus listens for these; empty: as it does, with a certificate of the site's. Raises ConfigError where no
+    address leads to them."""
+    if settings.bus.tls_cert == str(AuthorityFiles(folder.absolute()).certificate):
+        return settings.bus.listen
     if not is_loopback(settings.bus.listen) or not reached_from_outside(nodes):
         return ""
     if not (host := own_address(node.host for node in nodes if node.host)):
