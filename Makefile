@@ -20,7 +20,7 @@ setup-demo:  ## brings what `make demo` needs into .build/, and no more
 setup-arm64: setup  ## brings what packages for arm64 need besides into .build/, and builds the programs for it
 	@python3 tools/setup.py arm64
 
-demo: setup-demo  ## the whole loop in three acts: calm, a noisy neighbour, the neighbour with Slackwater (DEMO_STAY=1 stays)
+demo: setup-demo  ## the whole loop in four acts: calm, a noisy neighbour, and with Slackwater: balancer alone, monitors (DEMO_STAY=1 stays)
 	slackwater lab demo
 
 lint: setup  ## formatting, lints and types of both languages; generated documents up to date

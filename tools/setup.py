@@ -232,7 +232,7 @@ DEMO = (
         part_of="load generator",
     ),
     Step(
-        "Rust binary of the demo",
+        "Rust binaries of the demo",
         rust.sources,
         rust.quick_present,
         rust.quick_run,

@@ -6,6 +6,7 @@ For the demo both are built to be there soon: less optimised, and oha's C librar
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.setup_base import BIN, BUILD, DEBIAN, MULTIARCH, ROOT, SetupError, link, need, report, run
@@ -13,7 +14,7 @@ from tools.setup_base import BIN, BUILD, DEBIAN, MULTIARCH, ROOT, SetupError, li
 OHA_VERSION = "1.16.0"
 CARGO_DENY_VERSION = "0.20.2"
 RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
-DEMO_BINARY = "slackwater-monitor"
+DEMO_BINARIES = ("slackwater-monitor", "slackwater-sniffer")
 QUICK_PROFILE = "quick"
 """A profile of Cargo.toml."""
 SHOW_PROGRESS = {"CARGO_TERM_PROGRESS_WHEN": "always", "CARGO_TERM_PROGRESS_WIDTH": "80"}
@@ -40,19 +41,23 @@ def release_run() -> None:
 
 
 def release_present() -> bool:
-    return all((BIN / name).resolve() == built("release", name) for name in RUST_BINARIES) and all(
-        built("release", name).exists() for name in RUST_BINARIES
-    )
+    return are_linked("release", RUST_BINARIES)
 
 
 def quick_run() -> None:
-    """The one that the demo runs."""
-    build(QUICK_PROFILE, "--package", DEMO_BINARY)
-    link(BIN / DEMO_BINARY, built(QUICK_PROFILE, DEMO_BINARY))
+    """Those that the demo runs."""
+    build(QUICK_PROFILE, *(word for name in DEMO_BINARIES for word in ("--package", name)))
+    for name in DEMO_BINARIES:
+        link(BIN / name, built(QUICK_PROFILE, name))
 
 
 def quick_present() -> bool:
-    return (BIN / DEMO_BINARY).resolve() == built(QUICK_PROFILE, DEMO_BINARY) and (BIN / DEMO_BINARY).exists()
+    return are_linked(QUICK_PROFILE, DEMO_BINARIES)
+
+
+def are_linked(profile: str, names: Sequence[str]) -> bool:
+    """Whether these programs are there, of this profile."""
+    return all((BIN / name).resolve() == built(profile, name) and (BIN / name).exists() for name in names)
 
 
 def build(profile: str, *what: str) -> None:

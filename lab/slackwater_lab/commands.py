@@ -218,11 +218,20 @@ def record(
 
 
 @lab.command(epilog="Example: slackwater lab demo --seconds 30")
-@click.option("--seconds", type=click.FloatRange(5), default=15.0, show_default=True, help="Length of each act.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5),
+    default=12.0,
+    show_default=True,
+    help="Length of each act, of the calm one half.",
+)
 @click.option("--stay", is_flag=True, envvar="DEMO_STAY", help="Keep it up at the end, until Ctrl-C.")
 @cluster_options
 def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
-    """Show it: calm, a neighbour with static weights, the neighbour with Slackwater. Status 1 if it did not help."""
+    """Show it: calm, a neighbour with static weights, and twice with Slackwater. Status 1 if it did not help.
+
+    First it acts by what the balancer sees, then with monitors on the web servers.
+    """
     from slackwater_lab.stories import demo as play
 
     with Lab(settings, click.echo) as cluster:

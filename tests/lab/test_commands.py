@@ -85,8 +85,8 @@ def figures(p95_ms: float | None, errors: int = 0) -> Figures:
 
 def test_the_demo_is_judged_by_half_of_the_static_p95() -> None:
     assert judge(Act("2", figures(40.0)), Act("3", figures(19.9))) is None
-    assert judge(Act("2", figures(40.0)), Act("3", figures(20.0))) == (
-        "p95 beside the neighbour is 20.0 ms with Slackwater, not below half of 40.0 ms without"
+    assert judge(Act("2", figures(40.0)), Act("alone", figures(9.0)), Act("monitors", figures(20.0))) == (
+        "p95 is 20.0 ms in the act `monitors`, not below half of 40.0 ms without Slackwater"
     )
     assert judge(Act("2", figures(None)), Act("3", figures(1.0))) is not None
 

@@ -190,6 +190,17 @@ class Controller:
             watch=[self.program, *self._monitors],
         )
 
+    def add_monitors(self) -> None:
+        """Starts a monitor in each guest beside a controller that runs; waits until it judges all nodes by them."""
+        self.monitors = True
+        self._monitors = start_monitors(self.lab)
+        wait_until(
+            lambda: self.judges_all() and all(verdict.cpu is not None for verdict in self.verdicts().values()),
+            "a Verdict on each node by its monitor's Samples",
+            READY_S,
+            watch=self._monitors,
+        )
+
     def stop(self) -> None:
         """Ends serve; it puts the baseline weights back. The monitors stay."""
         if self.program is not None:
