@@ -235,7 +235,7 @@ def _in_episode(
     target = baseline if share is None else share.weight
     if verdict.state == "slow":
         few = guard.least_weight(baseline)
-        blind = blind or before.weight < few or not verdict.shown
+        blind = blind or not verdict.rps or not verdict.shown
         few_s = _few_s(state, servers, baseline, few)
         slow = _is_slow(verdict)
         after = position.tried_with_few(before, baseline, few, few_s, now_s, blind=blind, slow=slow)

@@ -11,8 +11,8 @@ is tried too. If its neighbour is still there, the server is lowered again; afte
 keeps its baseline weight.
 
 A server without a monitor shows nothing at all while it is drained. So its trials begin sooner, and each begins with a
-few requests: it gets a low weight for less than a second. Only where these look calm it gets its baseline weight. Such
-trials cost little, so there is no limit, but each waits longer than the one before.
+few requests: it gets a low weight for a second or so. Only where these look calm it gets its baseline weight. Such trials
+cost little, so there is no limit, but each waits longer than the one before.
 """
 
 from __future__ import annotations

@@ -43,10 +43,11 @@ def turn(
     total_rps: float = 180.0,
     shown: bool = True,
     probability: float | None = None,
+    rps: float | None = None,
 ) -> Decision:
     """The decision on host0, whose peers are calm."""
     positions = {name: Position(100) for name in NAMES} | {"host0": position}
-    mine = msgspec.structs.replace(said(state, blind=blind), shown=shown, probability=probability)
+    mine = msgspec.structs.replace(said(state, blind=blind), shown=shown, probability=probability, rps=rps)
     verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": mine}
     look = snapshot([server(name, positions[name].weight) for name in NAMES], balance)
     found = decided(look, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
@@ -107,6 +108,15 @@ def test_a_drained_server_without_a_monitor_is_tried_with_few_requests_as_long_a
     assert FEW_AFTER_S <= apart_s[0] <= FEW_AFTER_S * 1.5
     assert apart_s == sorted(apart_s), "each waits longer than the one before"
     assert all(FEW_LEAST_S <= end - begin <= FEW_MOST_S for begin, end in zip(begins_s, ends_s, strict=True))
+
+
+def test_a_slow_server_without_a_monitor_that_has_requests_is_not_tried() -> None:
+    """As in mode observe, where its weight is low only as far as we are concerned."""
+    position = Position(0, moved_s=NOW_S)
+    for number in range(300):
+        after = turn(position, "slow", rps=60.0, probability=0.95, now_s=NOW_S + number / 5.0)
+        position = after.position
+        assert (position.weight, after.cause) == (0, "slow")
 
 
 def test_fewer_requests_in_the_pool_make_a_trial_longer() -> None:

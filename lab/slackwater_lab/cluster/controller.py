@@ -36,16 +36,8 @@ STOP_S = 15.0
 FRESH_S = 2.0
 
 
-def controller_toml(
-    pools: Sequence[str],
-    admin_socket: Path,
-    web_listen: str,
-    mode: Mode,
-    law: Law = "optimal",
-    *,
-    balancer_view: bool = False,
-) -> str:
-    """The controller's file, all else at its defaults. `balancer_view`: servers without a monitor are judged too."""
+def controller_toml(pools: Sequence[str], admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
+    """The controller's file, all else at its defaults."""
     sections = "".join(
         f"""\
 [[pool]]
@@ -58,11 +50,10 @@ law = "{law}"
 """
         for pool in pools
     )
-    view = '[balancer_view]\nmode = "on"\n\n' if balancer_view else ""
     return f"""\
 state_dir = "{STATE_DIR}"
 
-{sections}{view}{bus.controller_section()}
+{sections}{bus.controller_section()}
 [web]
 listen = "{web_listen}"
 """
@@ -151,14 +142,10 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, of
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
-    def __init__(
-        self, lab: Lab, mode: Mode, law: Law = "optimal", *, balancer_view: bool = False, monitors: bool = True
-    ) -> None:
-        """`balancer_view`: servers without a monitor are judged by what their balancer sees; `monitors`: the guests
-        have monitors."""
+    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal", *, monitors: bool = True) -> None:
+        """`monitors`: the guests have monitors; without, servers are judged by what their balancer sees."""
         self.lab = lab
         self.law: Law = law
-        self.balancer_view = balancer_view
         self.monitors = monitors
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
@@ -171,7 +158,7 @@ class Controller:
         """Writes the controller's file; in force from the next start."""
         bus.prepare(self.lab.hosts)
         where = pools_of(self.lab.hosts), self.lab.balancer.admin_socket, self.web
-        text = controller_toml(*where, mode, self.law, balancer_view=self.balancer_view)
+        text = controller_toml(*where, mode, self.law)
         CONTROLLER_FILE.write_text(text)
 
     def start(self, monitors: Callable[[], list[Running]] | None = None) -> None:

@@ -32,7 +32,7 @@ def _outlier(lab: Lab, scenario: Scenario) -> PolicyRunner:
     return SampleRunner(lab, scenario, Outlier())
 
 
-ALONE = partial(Slackwater, balancer_alone=True)
+ALONE = partial(Slackwater, monitors=False)
 POLICIES: dict[str, Policy] = {
     "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", PolicyRunner),
     "leastconn": Policy("leastconn", "HAProxy's `leastconn` with its configured weights", PolicyRunner),

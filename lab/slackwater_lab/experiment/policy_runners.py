@@ -123,9 +123,9 @@ class OracleRunner(PolicyRunner):
 
 
 class SlackwaterRunner(PolicyRunner):
-    """Slackwater itself: the real controller and monitors, with one of its laws.
+    """Slackwater itself: the real controller, with one of its laws.
 
-    `balancer_alone`: no host has a monitor, and servers are judged by what their balancer sees.
+    Without `monitors` servers are judged by what their balancer sees.
     """
 
     def __init__(
@@ -135,17 +135,16 @@ class SlackwaterRunner(PolicyRunner):
         law: Law = "optimal",
         *,
         mode: Mode = "act",
-        balancer_alone: bool = False,
+        monitors: bool = True,
     ) -> None:
         super().__init__(lab, scenario)
         self._law: Law = law
         self._mode: Mode = mode
-        self._balancer_alone = balancer_alone
+        self._monitors = monitors
 
     def begin(self) -> None:
         forget()
-        alone = self._balancer_alone
-        controller = Controller(self.lab, self._mode, self._law, balancer_view=alone, monitors=not alone)
+        controller = Controller(self.lab, self._mode, self._law, monitors=self._monitors)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()

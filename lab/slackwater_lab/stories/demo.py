@@ -213,7 +213,7 @@ def run(lab: Lab, seconds: float, linger: bool, progress: Callable[[str], None])
     if share is not None:
         rate_rps = round(share * capacity_rps(lab), 1)
     demand = Demand(rate_rps=rate_rps)
-    controller = Controller(lab, "observe", balancer_view=True, monitors=False)
+    controller = Controller(lab, "observe", monitors=False)
     warm = lab.load(demand, WARM_UP_S)
     progress(f"\nOpen {controller.dashboard} now (it answers in some seconds). Four acts follow.")
     progress(f"The web pages under load: {lab.balancer.url}{lab.app.paths[0]}")
