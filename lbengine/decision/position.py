@@ -11,8 +11,8 @@ is tried too. If its neighbour is still there, the server is lowered again; afte
 keeps its baseline weight.
 
 A server without a monitor shows nothing at all while it is drained. So its trials begin sooner, and each begins with a
-few requests: it gets a low weight for a second or so. Only where these look calm it gets its baseline weight. Such trials
-cost little, so there is no limit, but each waits longer than the one before.
+few requests: it gets a low weight for a second or so. Only where these look calm it gets its baseline weight. Such
+trials cost little, so there is no limit, but each waits longer than the one before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIAL_AFTER_S = 6.0
 TRIAL_S = 3.0
 """Length of a trial. At five requests a second they decide within this time."""
 MOST_TRIALS = 2
-FEW_AFTER_S, FEW_GROW, FEW_MOST_S = 3.0, 1.1, 20.0
+FEW_AFTER_S, FEW_GROW, FEW_AFTER_MOST_S = 3.0, 1.1, 20.0
 """A trial with few requests begins this long after the drain or after the trial before. The time grows by this factor
 with each trial, up to the last."""
 FEW_DECIDE_S = 1.0
@@ -122,7 +122,7 @@ def tried_with_few(
         if not blind or position.weight >= baseline:
             return dataclasses.replace(position, blind_s=None)
         blind_s = now_s if position.blind_s is None else position.blind_s
-        if now_s - blind_s < min(FEW_AFTER_S * FEW_GROW**position.trials, FEW_MOST_S):
+        if now_s - blind_s < min(FEW_AFTER_S * FEW_GROW**position.trials, FEW_AFTER_MOST_S):
             return dataclasses.replace(position, blind_s=blind_s)
         trials, before = position.trials + 1, position.weight
         position = dataclasses.replace(position, blind_s=None, trial_s=now_s, trials=trials, untried=before)
