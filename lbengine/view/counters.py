@@ -8,7 +8,7 @@ is regular, such as the period of a CPU quota, always in the same phase.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slackwater.lbengine.balancer import Server, Snapshot
 
@@ -34,6 +34,14 @@ class Counted:
     seen."""
     count: int = 0
     """Answers; where the balancer counts no requests, connections that it sent to the server."""
+
+    def after_quiet(self, quiet_s: float) -> Counted:
+        """The same over a longer time, which begins with `quiet_s` in which nothing happened."""
+        period_s = self.period_s + quiet_s
+        rps, errors_per_s = (
+            None if rate is None else rate * self.period_s / period_s for rate in (self.rps, self.errors_per_s)
+        )
+        return replace(self, period_s=period_s, rps=rps, errors_per_s=errors_per_s)
 
 
 @dataclass(frozen=True)

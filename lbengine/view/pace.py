@@ -18,15 +18,24 @@ class SamplePace:
         self.quiet_s = quiet_s
         self._last: dict[str, tuple[float, bool]] = {}
         """Server -> monotonic time of its last Sample, and whether it was busy."""
+        self._skipped_s: dict[str, float] = {}
+        """Server -> time that its looks without a Sample covered since its last Sample."""
 
-    def is_due(self, server: str, now_s: float, *, busy: bool) -> bool:
-        """Whether it should have a Sample now, which is taken for made then. The first one of a server that was busy
-        and is no more comes at once too."""
+    def is_due(self, server: str, now_s: float, period_s: float, *, busy: bool) -> bool:
+        """Whether it should have a Sample of a look that covers `period_s`. The first one of a server that was busy and
+        is no more comes at once too. What is due is taken for made once `take_skipped_s` is called."""
         last_s, was_busy = self._last.get(server, (0.0, True))
         due = busy or was_busy or now_s - last_s >= self.quiet_s - FAVOUR_S
         if due:
             self._last[server] = now_s, busy
+        else:
+            self._skipped_s[server] = self._skipped_s.get(server, 0.0) + period_s
         return due
+
+    def take_skipped_s(self, server: str) -> float:
+        """The time before the look that has no Sample. The server was quiet in it, and its next Sample covers it too: a
+        detector adds up the periods of Samples to know how late they are."""
+        return self._skipped_s.pop(server, 0.0)
 
 
 def is_busy(line: Line | None, counted: Counted | None) -> bool:

@@ -40,15 +40,21 @@ def sample_of(
     why_not: str,
     *,
     complete: bool = False,
+    quiet_s: float = 0.0,
 ) -> Sample:
     """A server's Sample. `server`: the balancer's name of it; `times`: its packets, and the line that ended their look;
-    `why_not`: why there are none; `complete`: its packets show all of its requests.
+    `why_not`: why there are none; `complete`: its packets show all of its requests; `quiet_s`: time before the look in
+    which it was quiet and had no Sample, which this one covers too.
 
     It has no traffic where neither the balancer nor packets tell anything of the requests: zero would look like calm.
     """
     absent = dict.fromkeys(SECTIONS, NO_MONITOR)
     if times is not None and times[0].is_foreign:
         times, why_not = None, OTHER_PROTOCOL
+    if quiet_s > 0.0:
+        counted = counted.after_quiet(quiet_s)
+        if times is not None:
+            times = times[0], msgspec.structs.replace(times[1], period_s=times[1].period_s + quiet_s)
     if times is not None:
         traffic = _by_packets(counted, server, *times) if complete else _with_times(counted, server, *times)
     elif counted.rps is not None:

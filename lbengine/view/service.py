@@ -172,7 +172,8 @@ class PoolView:
                 continue
             busy = is_busy(None if times is None else times[0], counted if is_fresh else None)
             self._busy_s = now_s if busy else self._busy_s
-            if not self._pace.is_due(name, now_s, busy=busy):
+            period_s = times[1].period_s if times is not None and seen.complete else counted.period_s
+            if not self._pace.is_due(name, now_s, period_s, busy=busy):
                 continue
             seq = self._seq[seen.node] = self._seq.get(seen.node, -1) + 1
             within_s = 3 * (self._look_s + (0.0 if seen.complete else self._least_pause_s))
@@ -180,6 +181,7 @@ class PoolView:
                 Origin(self.pool.name, self._boot_id, within_s + (0.0 if busy else self._pace.quiet_s)),
                 *(seen.node, name, seq, time_unix_s, counted, times, seen.why_not),
                 complete=seen.complete,
+                quiet_s=self._pace.take_skipped_s(name),
             )
             samples.append(made)
             self._note_unseen(seen.server, made)
