@@ -70,7 +70,7 @@ def test_however_often_it_has_fallen_calm_gives_the_weight_back_and_the_next_epi
 @pytest.mark.parametrize("balance", ["leastconn", "roundrobin"])
 def test_a_server_without_a_monitor_that_is_slow_falls_as_one_beside_a_neighbour_does(balance: str) -> None:
     for before in (Position(100), Position(60, moved_s=NOW_S - 1.0)):
-        beside, slow = turn(before, balance=balance), turn(before, "slow", balance=balance)
+        beside, slow = turn(before, balance=balance), turn(before, "slow", balance=balance, rps=60.0)
         assert slow.position == beside.position
         assert (beside.cause, slow.cause) == ("interference", "slow")
         assert "interference" not in slow.why
