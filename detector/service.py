@@ -76,6 +76,12 @@ def spare_the_collector() -> None:
     gc.set_threshold(NET_OBJECTS, 20, 20)
 
 
+def _knows_requests(sample: Sample) -> bool:
+    """Whether a Sample has a rate of requests. In a Sample of `sample_decoder` an absent rate is NaN."""
+    rps = None if sample.traffic is None else sample.traffic.rps
+    return rps is not None and not math.isnan(rps)
+
+
 class Detector:
     """One judge a pool, and the loop that feeds them."""
 
@@ -147,7 +153,7 @@ class Detector:
     def _take_sample(self, sample: Sample) -> None:
         """Keeps a Sample for the next tick. The balancer's are not judged where the model has no tree for them, or
         where they only say why nothing is known of the requests."""
-        if sample.source == "balancer" and (not self._judges_outside or sample.traffic is None):
+        if sample.source == "balancer" and not (self._judges_outside and _knows_requests(sample)):
             return
         self._arrived[sample.pool].append(row_of(sample))
         self._alarm.bring_forward(self._pause_until_s())

@@ -267,6 +267,27 @@ def test_at_its_start_nothing_is_called_calm_before_lbengine_has_said_what_is_lo
     assert {state for _, state in asyncio.run(main(False))} == {"calm"}, "there is no lbengine"
 
 
+def test_a_sample_of_the_balancer_that_knows_nothing_of_the_requests_is_not_judged(tmp_path: Path) -> None:
+    settings = ControllerSettings(
+        state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
+    )
+
+    async def main() -> list[tuple[str, str]]:
+        sent = Sent()
+        detector = Detector(settings, cast(Bus, sent), shipped())
+        cluster = Cluster()
+        for node in ("host1", "host2"):
+            full = cluster.sample(node, cluster.now_s)
+            sample = Sample(1, node, "web", full.time_unix_s, "boot", 0, 0.2, next_within_s=4.0, source="balancer")
+            known = {"traffic": full.traffic} if node == "host1" else {"absent": {"traffic": "direct routing"}}
+            sample = msgspec.structs.replace(sample, **known)
+            detector._take_sample(sample_decoder.decode(messages.encode(sample)))
+        await detector._tick(time.monotonic())
+        return sent.states
+
+    assert {node for node, _ in asyncio.run(main())} == {"host1"}, "a rate of zero would look like calm"
+
+
 def test_a_sample_wakes_it(tmp_path: Path) -> None:
     settings = ControllerSettings(
         state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
