@@ -34,7 +34,7 @@ _NEW, _RESTART, _DUPLICATE, _OLD, _LATE = range(len(ARRIVALS))
 
 @dataclass(frozen=True)
 class Round:
-    """At most one Sample of each node, (M,) each."""
+    """Samples that are judged in one pass: at most one of each node, (M,) each."""
 
     rows: Ints
     """Row in the tick's table."""

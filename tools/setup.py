@@ -114,7 +114,7 @@ def all_python() -> None:
 
 
 def demo_python() -> None:
-    """Of the tools only the one that installs this checkout."""
+    """Brings the demo's Python packages; of the tools only the one that installs this checkout."""
     builder = BUILD / "requirements-builder.txt"
     builder.write_text(locked_package((ROOT / DEV_LOCK).read_text(), "setuptools"))
     install_python([ROOT / LAB_LOCK, builder])

@@ -33,7 +33,7 @@ class Release:
 
     @property
     def all_packages(self) -> list[str]:
-        """With those of its Python."""
+        """Its packages with those of its Python."""
         name = self.python
         pythons = (f"{name}-minimal", f"lib{name}-minimal", f"lib{name}-stdlib", "libc6", "libexpat1", "zlib1g")
         return sorted({*self.packages, *(pythons if name else ())})
@@ -48,7 +48,7 @@ HAPROXY_LIBRARIES = (
     *("libc6", "libcrypt1", "libgcc-s1", "libjemalloc2", "liblua5.4-0", "libopentracing-c-wrapper0t64"),
     *("libopentracing1", "libpcre2-8-0", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g"),
 )
-"""Of Debian 13 and later."""
+"""The packages of Debian 13 and later."""
 RELEASES = (
     Release(DEBIAN_12),
     Release(

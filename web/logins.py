@@ -33,7 +33,7 @@ class Client:
     address: str
     """An IPv4 address, or the /64 of an IPv6 address: that much everybody has."""
     device: str = ""
-    """From the cookie of an earlier login under the same name; empty: there is none."""
+    """The device in the cookie of an earlier login under the same name; empty: there is none."""
 
 
 class Tries:

@@ -101,7 +101,7 @@ class JournalReader:
         self.clock = clock
         self._path = journal_path(settings.state_dir)
         self.measured_by = Remembered()
-        """For `week`."""
+        """What `week` has measured."""
         self._usual = Usual()
         self.lane = Lane(READS, READS_WAITING)
         """The lane of reads that are done anew for each request."""

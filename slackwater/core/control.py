@@ -82,7 +82,7 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def request_of(question: Any) -> Request:
-    """From JSON's types; raises ValueError naming the field and what was expected."""
+    """The request that a question in JSON's types asks; raises ValueError with the field and what was expected."""
     action = question.get("action") if isinstance(question, dict) else "pause"
     if action not in ACTIONS:
         raise ValueError(f"action {action!r} is not known; expected {', '.join(f'`{name}`' for name in ACTIONS)}")

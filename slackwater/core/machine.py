@@ -76,7 +76,7 @@ class Process:
     """A process as others tell it apart, and how it finds out whether another one of its `space` has ended."""
 
     host: str
-    """For people."""
+    """Name of the host, for people."""
     space: str
     """The space of processes (`process_space`)."""
     pid: int

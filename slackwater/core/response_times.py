@@ -53,7 +53,7 @@ class Histogram:
         )
 
     def cumulative(self) -> list[int]:
-        """For each of `CLASS_BOUNDS_S` the number of response times up to it."""
+        """The number of response times up to each of `CLASS_BOUNDS_S`."""
         by_class = [0] * (len(CLASS_BOUNDS_S) + 1)
         for bucket, count in self.counts.items():
             by_class[bucket // BUCKETS_OF_CLASS] += count

@@ -59,7 +59,7 @@ class GovernedNode(OrderedNode):
         self._sampled_s = 0.0
         """Sum of the Samples' periods: the policy's clock."""
         self._lost_s = -math.inf
-        """By the policy's clock: an older request without an answer will never have one."""
+        """A request that is older, by the policy's clock, will never be answered."""
         self._gathered: list[Observation] = []
         """Since the policy's last decision."""
         self._gathered_s = 0.0

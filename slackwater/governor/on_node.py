@@ -22,7 +22,7 @@ class ChosenPolicy:
     """A policy with its parameters."""
 
     value: str
-    """For the knob `cpu.policy`."""
+    """The value of the knob `cpu.policy`."""
     lever: str
     """The knob that stands for the clock."""
     why: str

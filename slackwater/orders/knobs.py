@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slackwater.core.messages import ChangeCause, Knobs, KnobState
 
 Value = int | float | str
-"""Of a knob; messages check its bounds (`slackwater.core.messages.fields.Value`)."""
+"""The value of a knob; messages check its bounds (`slackwater.core.messages.fields.Value`)."""
 FREQUENCY = "cpu.frequency"
 RELEASE = "baseline"
 """The value that ends a lease."""

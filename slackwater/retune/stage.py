@@ -57,7 +57,7 @@ class Stage:
         return False
 
     def adopt(self, severity: float, why: str) -> None:
-        """As if this run had entered: an earlier run of ours changed the node's knobs."""
+        """Enters the stage for an earlier run of ours, which changed the node's knobs."""
         self.entered, self.severity, self.why = True, max(self.severity, severity), self.why or why
 
     def _enter(self, now_s: float, affected: Affected, how_long: str) -> bool:

@@ -118,7 +118,7 @@ def end_of(episode: Episode, now_unix_s: float) -> float:
 def finest_steps(
     of: Sequence[Sequence[Episode]], servers: int, now_unix_s: float, keep_samples_s: float
 ) -> list[float]:
-    """In which steps each run (the oldest first) is read: of a second or a minute."""
+    """The steps in which each run (the oldest first) is read: of a second or a minute."""
     left = MOST_SERVER_S
     found = []
     for run in reversed(of):

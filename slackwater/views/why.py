@@ -246,7 +246,7 @@ def _undone(journal: Journal, episode: Episode, servers: Collection[str]) -> str
 
 
 def as_text(episode: Episode) -> str:
-    """For people, times in the local zone."""
+    """The episode as text for people, with times in the local zone."""
     since = episode.since_unix_s
     lasted = "it goes on" if episode.until_unix_s is None else f"{episode.until_unix_s - since:.1f} s"
     if episode.unseen_since_unix_s is not None:

@@ -50,7 +50,7 @@ class Fault:
 
 
 def _nothing() -> None:
-    """For faults that are over as soon as they have begun."""
+    """The undoing of a fault that is over as soon as it has begun."""
 
 
 def kill(site: Site, injection: Injection) -> Undo:
@@ -209,7 +209,7 @@ def reload_haproxy(site: Site, injection: Injection) -> Undo:  # noqa: ARG001
 
 
 def restart_haproxy(site: Site, injection: Injection) -> Undo:
-    """By the same program, or by that of another version until it is over."""
+    """Starts HAProxy again: the same program, or that of another version until the fault is over."""
     if injection.value is None:
         site.lab.start_balancer("haproxy")
         return _nothing

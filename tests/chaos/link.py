@@ -30,7 +30,7 @@ class State:
     delay_s: float = 0.0
     """Added to each part that is passed on; parts behind it wait."""
     share: float = 0.0
-    """Of messages that are lost, doubled or swapped."""
+    """Share of the messages that are lost, doubled or swapped."""
 
 
 class Link:

@@ -68,7 +68,7 @@ class Look:
     leases_until_s: Mapping[str, float] = field(default_factory=dict)
     """Host -> when the last Order that was heard for it runs out."""
     usage: Mapping[str, Usage] = field(default_factory=dict)
-    """Of the parts' processes, by name."""
+    """Name of a process -> what it uses."""
     journal_bytes: int = 0
     failed: Sequence[Failed] = ()
     """Since the look before."""

@@ -26,7 +26,7 @@ from tests.chaos.watch import FailedRequests, Watch
 
 LOOK_S = 0.1
 AFTERMATH_S = 10.0
-"""For so long after its end a fault may still explain what is seen."""
+"""A fault may explain what is seen for this long after its end."""
 QUIET_S = 60.0
 """An invariant that broke is not reported again within this time."""
 WARM_UP_S = 15.0

@@ -242,7 +242,7 @@ class Site:
         return [program for program in self.lab.programs if isinstance(program, Program)]
 
     def signal(self, target: str, number: signal.Signals) -> None:
-        """To all processes of a part; those that are gone meanwhile are left out."""
+        """Sends a signal to all processes of a part; those that are gone meanwhile are left out."""
         for pid in self.pids(target):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -251,7 +251,7 @@ class Site:
         wait_until(judged, "a Verdict on each node that is not `unknown`", READY_S)
 
     def stop_web_server(self, host: Host) -> None:
-        """As the machine's end stops it: at once."""
+        """Ends the web server at once, as the machine's end does."""
         for running in [running for running in self._programs() if running.name.endswith(f"2 of {host.name}")]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.process.pid, signal.SIGKILL)

@@ -19,7 +19,7 @@ EVENT = (
     "ServerLimit 8\nThreadsPerChild 64\nThreadLimit 64\nMinSpareThreads 64\nMaxSpareThreads 512\n"
     "MaxRequestWorkers 512\nKeepAliveTimeout 60\n"
 )
-"""As the lab's hosts have it."""
+"""The knobs of the lab's hosts."""
 
 
 def look(now_s: float, state: State) -> Look:

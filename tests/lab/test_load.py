@@ -30,7 +30,7 @@ class Asked:
     now: int = 0
     """Requests under way."""
     most: int = 0
-    """At a time."""
+    """Most requests at a time."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 

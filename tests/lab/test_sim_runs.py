@@ -94,7 +94,7 @@ def test_no_sample_of_the_balancers_view_says_more_than_requests_do() -> None:
 
 
 def have_the_first_node_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the end of the warm-up on."""
+    """The first node lies from the end of the warm-up on."""
     judges = control.Detecting.tick
 
     def tick(self: control.Detecting, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
@@ -179,7 +179,7 @@ class FirstFall(requests.Simulation):
             self.at_s = now_s
 
     def p95_ms(self, since_s: float) -> float:
-        """Of the requests that were answered in a window."""
+        """The p95 of the requests that were answered in a window."""
         answered = [n for n, ended_s in self._ended.items() if since_s <= ended_s < since_s + WINDOW_S]
         return 1e3 * float(np.percentile([self._ended[n] - self._began[n] for n in answered], 95))
 

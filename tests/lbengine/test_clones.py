@@ -66,7 +66,7 @@ class One:
         self.ownership = Ownership(self.engine, self.pool, store, self.thread, lambda _: None, process)
 
     async def turns(self) -> None:
-        """For longer than a lease, while nobody says anything."""
+        """Takes turns for longer than a lease, while nobody says anything."""
         now_s = asyncio.get_running_loop().time()
         for second in range(20):
             await self.thread.run(self.engine.cycle, now_s + second)

@@ -633,7 +633,7 @@ def test_a_server_that_keeps_its_clients_by_cookie_is_reported(tmp_path: Path) -
 
 
 def counted(engine: Engine, rps: float | None) -> None:
-    """As if this had been counted last, and nothing since."""
+    """Has the engine look as if this had been counted last, and nothing since."""
     engine.state = dataclasses.replace(engine.state, rates=Rates(counted_rps=rps))
 
 

@@ -59,7 +59,7 @@ class Two:
         self.fleet = self.again()
 
     def again(self) -> HAProxies:
-        """As a process that is started anew sees them."""
+        """The HAProxies as a process that is started anew sees them."""
         return HAProxies(self.doors, self.clock)
 
     @contextmanager
@@ -205,7 +205,7 @@ class Driven:
         return (self.folder / "baseline" / "web.json").read_text()
 
     def restore(self, patience_s: float = PATIENCE_S) -> tuple[int, str]:
-        """By the command."""
+        """Restores by the command."""
         config = self.folder / "controller.toml"
         first, second = (member.socket for member in self.two.members)
         config.write_text(

@@ -59,7 +59,7 @@ class Controller:
         self._until(f"! ipvsadm -Sn | grep -q -e '-r {SERVERS[0]} .*-w 20'")
 
     def weight(self) -> int:
-        """Of the first server."""
+        """The weight of the first server."""
         lines = self.guest.ok("ipvsadm -Sn").splitlines()
         return next(int(line.split("-w ")[1].split()[0]) for line in lines if f"-r {SERVERS[0]} " in line)
 

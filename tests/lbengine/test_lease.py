@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 
 def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -> Lease:
-    """With a `host` it is another machine's, whose process ids say nothing here."""
+    """A lease; with a `host` it is another machine's, whose process ids say nothing here."""
     made = Lease(store, "k", folder, clock)
     if host:
         made._me = msgspec.structs.replace(made._me, folder=host, process_space=host, pid=1)

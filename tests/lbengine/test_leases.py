@@ -41,7 +41,7 @@ def clock() -> Clock:
 
 
 def leases(store: Store, clock: Clock, names: str, host: str) -> Leases:
-    """Of a balancer for each letter, on another host."""
+    """Leases on a balancer for each letter, on another host."""
     made = Leases(store, {name: f"backend `web` behind {name}" for name in names}, f"/{host}", clock)
     for lease in made._leases:
         lease._me = msgspec.structs.replace(lease._me, host=host, folder=host, process_space=host, pid=1)
@@ -203,7 +203,7 @@ def three() -> Iterator[list[RealHAProxy]]:
 
 
 class Spread(Store):
-    """With what only a cluster's store does."""
+    """A store that also does what only a cluster's does."""
 
     async def spread(self) -> None:
         pass

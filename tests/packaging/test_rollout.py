@@ -50,7 +50,7 @@ def systems(request: pytest.FixtureRequest) -> Mapping[str, System]:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For all systems, in one folder."""
+    """The packages for all systems, in one folder."""
     return made_packages(tmp_path_factory.mktemp("packages"), HERE)
 
 

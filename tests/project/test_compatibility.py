@@ -70,7 +70,7 @@ TITLES = {command: release.system.title for release in OTHERS for command in rel
 
 
 def sources(program: str) -> dict[str, str]:
-    """By version where those come from that are run."""
+    """Version -> where the programs that are run come from."""
     return {row.version: row.source for row in rows() if row.program == program and row.is_run}
 
 

@@ -12,7 +12,7 @@ from tools import fuzz
 
 PYTHON = ROOT / "fuzz/python/corpus"
 MOST_BYTES = 200_000
-"""Of one corpus: it stays small."""
+"""Most bytes of one corpus: it stays small."""
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 PRODUCTION = ("slackwater", "detector", "lbengine", "web")
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({NEEDS['lab']!r}))\n"
-"""As if these packages were not installed."""
+"""Code after which these packages seem not to be installed."""
 
 
 def modules() -> list[str]:

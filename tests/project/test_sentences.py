@@ -36,9 +36,9 @@ SENTENCES = {
     "error",
 }
 SENTENCES |= {"cut_short", "search_told", "strerror"}
-"""With or without `_` in front."""
+"""The names count with or without `_` in front."""
 TOLD = "told"
-"""As an attribute too; as a name it is also other things that somebody told."""
+"""It counts as an attribute; a name `told` may be other things that somebody told."""
 TAKES_APART = {
     "startswith",
     "endswith",
@@ -133,7 +133,7 @@ RUST_FUNCTION = re.compile(r"\bfn (\w+)")
 
 
 def rust_branches(source: str) -> Iterator[tuple[str, str]]:
-    """As `branches`, of what is not a test; comments do not count."""
+    """The `branches` of Rust code that is no test; comments do not count."""
     function = "module"
     for line in source.partition("#[cfg(test)]\nmod ")[0].splitlines():
         code = line.partition("//")[0]

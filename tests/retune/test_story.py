@@ -59,7 +59,7 @@ WAIT_PHP = "<?php usleep(1000 * (int) $_GET['ms']); echo '<html>waited</html>';\
 
 
 class Listener:
-    """In a pool's place: it only keeps what came."""
+    """It stands in a pool's place, and only keeps what came."""
 
     def __init__(self) -> None:
         self.cycle: Cycle | None = None

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class SimulatedThread(EngineThread):
-    """As `EngineThread`, in a thread of the simulation."""
+    """An `EngineThread` in a thread of the simulation."""
 
     def __init__(self, process: Process, haproxy: HAProxy) -> None:
         self._process, self._haproxy = process, haproxy
@@ -117,7 +117,7 @@ class SimulatedThread(EngineThread):
 
 
 class Records:
-    """In the journal's place: it is not what is tried here."""
+    """It stands in the journal's place, which is not tried here."""
 
     def record(self, *batch: Message, wait: bool = True) -> None:
         pass
@@ -133,7 +133,7 @@ class Machine:
     name: str
     machine_id: str
     running: dict[int, Process] = field(default_factory=dict)
-    """By process id. Containers with the same process ids share it."""
+    """Process id -> the process. Containers with the same process ids share it."""
     boot: int = 1
     pid_namespace: int = 1
 

@@ -76,7 +76,7 @@ class Broker:
             self.world.at(self.world.now_s + takes_s, deliver, process=process)
 
     def publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
-        """To everybody who listens."""
+        """Sends a message to everybody who listens."""
         self.subscriptions = [subscription for subscription in self.subscriptions if subscription.process.is_alive]
         for subscription in self.subscriptions:
             if subject.startswith(subscription.prefix):
@@ -117,7 +117,7 @@ async def _ask(broker: Broker, process: Process, link: Link, work: Callable[[], 
 
 
 class SimulatedBucket:
-    """As `slackwater.core.bus.bus.Bucket`."""
+    """A `slackwater.core.bus.bus.Bucket` of the simulation."""
 
     def __init__(self, broker: Broker, process: Process, link: Link) -> None:
         self._broker, self._process, self._link = broker, process, link
@@ -141,7 +141,7 @@ class SimulatedBucket:
 
 
 class SimulatedBus(Bus):
-    """As `slackwater.core.bus.bus.Bus`; `connect` is `SimulatedBus.open`."""
+    """A `slackwater.core.bus.bus.Bus` of the simulation; `connect` is `SimulatedBus.open`."""
 
     def __init__(self, broker: Broker, process: Process, link: Link) -> None:
         self._broker, self._process, self._link = broker, process, link

@@ -48,7 +48,7 @@ class Result:
     schedules: int
     took_s: float
     broken: list[Outcome]
-    """By seed."""
+    """The broken outcomes, in the order of their seeds."""
 
 
 def run_one(seed: int, *, with_logs: bool = False) -> Outcome:

@@ -16,7 +16,7 @@ class Strand:
     """A thread that runs from `go_on` until its next `pause`, or its end. Threads are used again."""
 
     _idle: ClassVar[dict[int, list[Strand]]] = {}
-    """By process id: threads do not outlive a fork."""
+    """Process id -> its idle strands: threads do not outlive a fork."""
 
     def __init__(self) -> None:
         self._go, self._back = threading.Lock(), threading.Lock()
@@ -47,7 +47,7 @@ class Strand:
         self._back.acquire()
 
     def pause(self) -> None:
-        """From within: waits for the next `go_on`."""
+        """Called from within: waits for the next `go_on`."""
         self._back.release()
         self._go.acquire()
         if self._is_crashed:

@@ -111,7 +111,7 @@ class Takeover:
         return [*self.controllers, *self.second_stages]
 
     def _add_second_stages(self) -> None:
-        """And the model of a wsengine in the node that has the neighbour."""
+        """Adds the second stages, and the model of a wsengine in the node that has the neighbour."""
         self.broker.ordered = self._order_sent
         self.nodes = [Node(self.world, SERVERS[0], self.broker, KEY.public_key(), self._order_replaced)]
         for controller in self.controllers:
@@ -131,7 +131,7 @@ class Takeover:
         self.world.tell("detector", f"host1: {state}")
 
     def _publish_verdicts(self) -> None:
-        """As a detector would that is beside the broker."""
+        """Publishes Verdicts as a detector beside the broker would."""
         for node in SERVERS:
             state: State = self.state if node == SERVERS[0] else "calm"
             self.broker.publish(f"slackwater.verdict.web.{node}", messages.encode(verdict(node, state)), {})
@@ -177,7 +177,7 @@ class Takeover:
         random.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]()
 
     def _at_some_step(self, hit: Controller | SecondStage, happens: Callable[[], None]) -> None:
-        """At an await of its own."""
+        """Has something happen at an await of its own."""
         if hit.process is not None:
             hit.process.at_step = (hit.process.steps + self.world.random.randrange(1, 40), happens)
 

@@ -46,7 +46,7 @@ class Handle:
         return self.is_cancelled
 
     def when(self) -> float:
-        """By its process's clock."""
+        """The time by its process's clock."""
         return self._when_s
 
 
@@ -172,7 +172,7 @@ class Process(asyncio.AbstractEventLoop):
             handle.context.run(handle.callback, *handle.arguments)
 
     def freeze(self, for_s: float) -> None:
-        """As SIGSTOP, or a machine that is held up: its clock goes on."""
+        """Stops it as SIGSTOP does, or as a machine that is held up: its clock goes on."""
         self.is_frozen = True
         self.world.at(self.world.now_s + for_s, self._thaw)
 

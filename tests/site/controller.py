@@ -27,7 +27,7 @@ STATE_DIR = "/var/lib/slackwater"
 WEB_PORT = 8099
 CONTROLLER, MONITOR, HAPROXY = "slackwater-controller", "slackwater-monitor", "haproxy"
 ENVIRONMENT = {"HOME": STATE_DIR, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""As in slackwater-controller.service."""
+"""The environment of slackwater-controller.service."""
 INIT = ("slackwater", "init")
 MONITORS = (
     *("slackwater", "monitors", "--listen", f"{BALANCER_ADDRESS}:14222", "--tls-cert", "/etc/slackwater/bus.pem"),
@@ -56,7 +56,7 @@ class Slackwater:
         self.host = site.balancer
         self._webs = {web.name: web for web in site.webs}
         self._units: dict[tuple[str, str], Service] = {}
-        """By machine and name, those that were started."""
+        """(Machine, name) -> each unit that was started."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Slackwater:

@@ -56,7 +56,7 @@ class Episode:
     noise: str
     noisy: str
     falls: dict[str, int]
-    """By server, in the whole round."""
+    """Server -> its falls in the whole round."""
     rises: dict[str, int]
     first_fall_s: float | None
     back_s: float | None
@@ -121,7 +121,7 @@ def turns(track: Track) -> list[tuple[float, int]]:
 
 
 def below(track: Track, end_s: float) -> list[tuple[float, float]]:
-    """From when until when the weight was below its baseline without a break."""
+    """The times in which the weight was below its baseline without a break: from when until when."""
     spans: list[tuple[float, float]] = []
     for (begin_s, weight), (until_s, _) in pairwise([*track, (end_s, 0)]):
         if weight < BASELINE:

@@ -28,7 +28,7 @@ NOBODY = "-"
 
 @dataclass(frozen=True)
 class Requests:
-    """In order of due time. Status 0: no answer came."""
+    """The requests in order of due time. Status 0: no answer came."""
 
     due_mono_s: NDArray[np.float64]
     seconds: NDArray[np.float64]

@@ -46,7 +46,7 @@ class Service(Running):
 
     @property
     def pid(self) -> int | None:
-        """As this process sees it; None when it is gone."""
+        """The process id as this process sees it; None when it is gone."""
         number = self.outer.process.pid
         with contextlib.suppress(OSError):
             children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
@@ -114,7 +114,7 @@ class Machine:
 
     @property
     def pid(self) -> int:
-        """Of its first process. Raises LabError when it has ended."""
+        """The id of its first process. Raises LabError when it has ended."""
         pid = self._first.pid
         if pid is None:
             raise LabError(f"machine {self.name} has ended:\n  {self._first.log_end()}")

@@ -47,7 +47,7 @@ SITE_WEIGHT = 1000
 READY_S = 60.0
 FINISH_S = load.TIMEOUT_S + 15.0
 HAPROXY = ["-Ws", "-f", "/etc/haproxy/haproxy.cfg", "-p", "/run/haproxy.pid", "-S", "/run/haproxy-master.sock"]
-"""As Debian's haproxy.service starts it."""
+"""The command line of Debian's haproxy.service."""
 ADMIN_SOCKET = "/run/haproxy/admin.sock"
 SERVICES = {
     "php-fpm": "mkdir -p /run/php; exec /usr/sbin/php-fpm8.2 --nodaemonize --fpm-config /etc/php/8.2/fpm/php-fpm.conf",
@@ -114,7 +114,7 @@ class WebServer:
 
     @property
     def cgroup(self) -> str:
-        """With the quota."""
+        """The cgroup that has the quota."""
         return f"{self.site_cgroup}/{self.name}"
 
     @property
@@ -278,7 +278,7 @@ class Site:
         return ""
 
     def reload_haproxy(self) -> None:
-        """As `systemctl reload haproxy` does; waits until the new worker alone answers."""
+        """Does what `systemctl reload haproxy` does; waits until the new worker alone answers."""
         pid = self.haproxy.pid
         before = self._worker()
         wait_until(lambda: master_hears(pid or 0, self._info()), "HAProxy's master", READY_S, watch=[self.haproxy])

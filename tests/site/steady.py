@@ -42,7 +42,7 @@ AFTER_S = 12.0
 SEED = 49
 SET_UP_S = 40.0
 EACH_SHAPE = 6
-"""So many episodes before the site is built anew in another shape."""
+"""Number of episodes before the site is built anew in another shape."""
 FEW_FALLS = 2
 
 
@@ -130,7 +130,7 @@ def turns(row: Row) -> tuple[int, int]:
 
 
 def is_one(row: Row) -> bool:
-    """At most one fall and one rise."""
+    """Whether there was at most one fall and one rise."""
     falls, rises = turns(row)
     return falls <= 1 and rises <= 1
 

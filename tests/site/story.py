@@ -94,7 +94,7 @@ class Day:
     # --- what is there, without Slackwater's words
 
     def weights(self) -> dict[str, int]:
-        """As HAProxy shows them."""
+        """The weights that HAProxy shows."""
         return self.site.snapshot().weight
 
     def seen(self, seconds: float, at_most: Callable[[], bool] = lambda: False) -> list[dict[str, int]]:

@@ -25,7 +25,7 @@ BASE = dict.fromkeys(HOSTS, 100)
 
 @pytest.fixture
 def site(tmp_path: Path, balancer: RealHAProxy) -> Iterator[Site]:
-    """As a `serve` left it that was killed while host1 had no weight."""
+    """The site that a `serve` left which was killed while host1 had no weight."""
     site = Site(tmp_path, balancer)
     last_settings.keep(site.state, site.config, site.config.read_text())
     leave_lowered(site, balancer)

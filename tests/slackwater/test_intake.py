@@ -20,7 +20,7 @@ from tests.support.nats_process import Server, until
 
 SENDERS = 200
 AGAIN_S = 0.5
-"""So soon after a flood used its credit up, all are heard together again."""
+"""All are heard together again this soon after a flood used its credit up."""
 
 
 def test_of_one_subject_only_so_many_messages_a_second_count() -> None:

@@ -26,7 +26,7 @@ pytestmark = needs_haproxy
 LEASE_S = 40.0
 """Longer than a busy machine takes to start a part."""
 PATIENCE_S = 300.0
-"""For a reload, which starts several parts one after the other."""
+"""Longest time of a reload, which starts several parts one after the other."""
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_answers_are_progress_and_a_stopped_server_makes_none(tmp_path: Path) ->
 
 
 async def write(settings: BusSettings, seconds: float) -> None:
-    """As a lease is renewed, for some time; what fails is no matter."""
+    """Writes for some time, as a lease is renewed; what fails is no matter."""
     bus = await Bus.connect(settings, "writer")
     try:
         bucket = await bus.bucket(BUCKET)

@@ -48,7 +48,7 @@ def asked(admin: Path, command: str) -> str:
 
 
 def configured_weights(admin: Path) -> dict[str, dict[str, int]]:
-    """By backend, each server's weight as HAProxy took it from its configuration."""
+    """Backend -> each server's weight as HAProxy took it from its configuration."""
     found: dict[str, dict[str, int]] = {}
     for line in asked(admin, "show servers state").splitlines()[2:]:
         if values := line.split():

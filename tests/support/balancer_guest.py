@@ -76,7 +76,7 @@ class Balancer:
         guest.ok("systemctl restart haproxy")
 
     def drop_in(self, name: str, text: str) -> None:
-        """Of the controller's unit; without a text it is gone."""
+        """Writes a drop-in of the controller's unit; without a text it is removed."""
         folder = f"/etc/systemd/system/{UNIT}.service.d"
         self.guest.ok(f"mkdir -p {folder}")
         if text:

@@ -50,7 +50,7 @@ def own(architecture: str) -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """Of commands in a root: nothing of this machine but the path."""
+    """The environment of commands in a root: nothing of this machine but the path."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {"PATH": path, "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "COLUMNS": "120"}
 

@@ -33,7 +33,7 @@ IN_TIME_S = 60.0
 LEASE_S = 45.0
 """Longer than a busy machine holds anybody up: between two words of the detector, say."""
 PATIENCE_S = 20.0
-"""For HAProxy's answer, likewise."""
+"""Longest time of HAProxy's answer."""
 
 
 class LbengineProcess:

@@ -25,7 +25,7 @@ class Impostor:
     then: Callable[[int], bytes] = lambda _: b""
     url: str = ""
     heard: list[bytes] = field(default_factory=list)
-    """Of each connection, in their order."""
+    """The bytes that each connection sent, in their order."""
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = len(self.heard)

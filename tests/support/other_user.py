@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 UID = 64999
-"""Of nobody on this machine."""
+"""An id that no user of this machine has."""
 
 
 @contextmanager

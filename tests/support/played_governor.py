@@ -30,7 +30,7 @@ CORES, QUOTA, FREQUENCY, POLICY = "cpu.cores", "cpu.quota", "cpu.frequency", "cp
 FOUR_CORES = {CORES: (4, 1, 4), QUOTA: (400, 20, 400)}
 """Knob -> the value without us, the lowest and the highest that Orders may set."""
 WITHOUT_US = {POLICY: "off", BATCH_RUNNING: "on"}
-"""Of the knobs whose values are words."""
+"""The values without us of the knobs whose values are words."""
 PERIOD_S = 0.2
 
 
@@ -54,7 +54,7 @@ class PlayedNode:
     """Orders do not reach it."""
     seq: int = 0
     answers: bool = True
-    """Else nobody asks, or nobody is answered."""
+    """Whether requests are answered; if not, nobody asks, or nobody is answered."""
     lost_s: float | None = None
     """A request that was never seen answered waits for so long."""
 
@@ -125,14 +125,14 @@ class Played:
         self.notes: list[tuple[str, Value | None, Value | None]] = []
         self.published: list[Governed] = []
         self.state: str | None = "calm"
-        """Of the Verdicts; None: there are none."""
+        """State of the Verdicts; None: there are none."""
         self.paused = self.silent = self.blind = False
         """`silent`: no Cycles. `blind`: no Samples."""
         self.refusal = ""
         self._sent: dict[str, float] = {}
         """Id of each Order of this run, and when it was sent."""
         self.mode: Mode = "act"
-        """Of the Cycles."""
+        """Mode of the Cycles."""
         self.begin(mode)
 
     def begin(self, mode: Mode = "act") -> None:

@@ -169,7 +169,7 @@ class Story:
         self.settings = msgspec.convert(given, RetuneSettings)
         self.paused = False
         self.mode: Mode = "act"
-        """Of the Cycles."""
+        """Mode of the Cycles."""
         self.states: dict[str, tuple[State, float]] = {}
         self.p95_ms: Callable[[str], float] = lambda _: 20.0
         self.capacity_rps = 300.0

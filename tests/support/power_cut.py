@@ -50,9 +50,9 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._contents: dict[int, bytes] = {}
-        """By inode."""
+        """Inode -> the bytes of its file."""
         self._names: dict[Path, dict[str, int | None]] = {folder: _names(folder)}
-        """By folder, its names and their inodes; None for a folder."""
+        """Folder -> its names and their inodes; None for a folder."""
 
     @contextmanager
     def in_force(self, cutter: Cutter) -> Iterator[None]:

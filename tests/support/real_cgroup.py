@@ -85,7 +85,7 @@ class Guest:
         return int((self.cpu / "cpu.shares").read_text()), int((self.cpu / "cpu.cfs_quota_us").read_text())
 
     def quota_percent(self) -> int | None:
-        """Of one core; None: there is no quota."""
+        """The quota in percent of one core; None: there is none."""
         if self.cgroups.version == 2:
             quota, period = (self.cpu / "cpu.max").read_text().split()
         else:
@@ -93,7 +93,7 @@ class Guest:
         return None if quota in ("max", "-1") else round(100 * int(quota) / int(period))
 
     def set_quota_percent(self, percent: int) -> None:
-        """As an operator does."""
+        """Sets the quota, as an operator does."""
         if self.cgroups.version == 2:
             period = (self.cpu / "cpu.max").read_text().split()[1]
             (self.cpu / "cpu.max").write_text(f"{percent * int(period) // 100} {period}")

@@ -27,12 +27,12 @@ from tests.support.paths import ROOT
 from tests.support.real_processes import free_port
 
 HAPROXIES = ("haproxy-2.2", "haproxy-2.4", "haproxy", "haproxy-2.8", "haproxy-3", "haproxy-3.2", "haproxy-3.4")
-"""Of Debian and Ubuntu (`tools/setup_releases.py`); `haproxy` is Debian 12's."""
+"""The HAProxies of Debian and Ubuntu (`tools/setup_releases.py`); `haproxy` is Debian 12's."""
 SLOW_AGENTS = ("haproxy-2.2", "haproxy-2.4")
 PROGRAM = "haproxy"
 """The command that the tests run now: one of them (fixtures `haproxy_version` and `haproxy_in_full`)."""
 PATIENCE_S = 30.0
-"""For an answer: a busy machine may keep anybody waiting for some seconds."""
+"""Longest time of an answer: a busy machine may keep anybody waiting for some seconds."""
 
 
 def quick_with(*names: str) -> list[Any]:
@@ -43,7 +43,7 @@ def quick_with(*names: str) -> list[Any]:
 oldest_and_newest_too = pytest.mark.parametrize(
     "haproxy_in_full", quick_with("haproxy-2.2", "haproxy", "haproxy-3.2"), indirect=True
 )
-"""For the tests that tell most of what differs from version to version."""
+"""The versions for the tests that tell most of what differs between versions."""
 
 
 def agent_inter_ms() -> int:
@@ -152,7 +152,7 @@ class RealHAProxy:
         return pid_in(self.send("show info"))
 
     def connection(self, source: tuple[str, int] | None = None) -> http.client.HTTPConnection:
-        """To the frontend."""
+        """A connection to the frontend."""
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S, source_address=source)
 
     def request(self, count: int = 1, cookie: str = "") -> None:

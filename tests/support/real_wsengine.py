@@ -83,7 +83,7 @@ class Nats:
         self._process = None
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Ends it as a crash does."""
         if self._process:
             self._process.kill()
         self.stop()

@@ -126,7 +126,7 @@ class Hosts:
         return [*known, "ControlMaster=auto", "ControlPersist=60", persist]
 
     def power_off(self, name: str) -> None:
-        """As when the plug is pulled: its processes are killed, nothing of them runs on."""
+        """Pulls the plug: the host's processes are killed, and nothing of them runs on."""
         host = self.hosts[name]
         if (init := host.init) is not None:
             with contextlib.suppress(ProcessLookupError):

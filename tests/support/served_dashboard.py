@@ -34,7 +34,7 @@ class Dashboard:
     log: Path
 
     def memory_mib(self, what: str = "VmRSS") -> int:
-        """From /proc; `VmHWM`: the most so far."""
+        """Memory from /proc; `VmHWM`: the most so far."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(what)) >> 10
 
@@ -42,7 +42,7 @@ class Dashboard:
         return socket.create_connection(self.address, IN_TIME_S)
 
     def first_line(self, request: bytes) -> bytes:
-        """Of the answer; empty when the connection was closed without one."""
+        """The answer's first line; empty when the connection was closed without one."""
         with self.connect() as connection:
             connection.sendall(request)
             with connection.makefile("rb") as stream:
@@ -51,7 +51,7 @@ class Dashboard:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Dashboard]:
-    """With its state in this folder, where nothing need be."""
+    """A dashboard with its state in this folder, where nothing need be."""
     host, _, port = free_address().rpartition(":")
     config = (
         f'state_dir = "{folder}"\n[[pool]]\nname = "web"\nbackend = "b"\nsocket = "/s"\n'

@@ -52,7 +52,7 @@ class Host:
     takes: str = "cpu"
     """What the neighbour takes: `cpu`, or (on a cluster with `rich` Samples) another resource of a Verdict."""
     threads: int = 84
-    """Of the web server."""
+    """Threads of the web server."""
     seq: int = 0
     boot_id: str = "boot-1"
 
@@ -69,7 +69,7 @@ class Cluster:
     sched: bool = True
     steal: bool = False
     rich: bool = False
-    """Also hardware counters, the canary's parts, memory, disk and network."""
+    """Whether there are hardware counters, the canary's parts, memory, disk and network too."""
     routes: bool = False
     clock_off_s: float = 0.0
     """How wrong the hosts' wall clock is."""

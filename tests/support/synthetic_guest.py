@@ -42,7 +42,7 @@ class Shape:
     wall_cpu_ratio: float
     wall_cpu_ratio_times: float
     cycles_times: float
-    """Of the canary's, in the ticks in which the neighbour meets it."""
+    """Factor on the canary's cycles, in the ticks in which the neighbour meets it."""
     meets: float
     """Share of ticks in which it does."""
 

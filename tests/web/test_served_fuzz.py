@@ -91,7 +91,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    """With a story in its journal, and an operator who has logged in."""
+    """A dashboard with a story in its journal, and an operator who has logged in."""
     folder = tmp_path_factory.mktemp("state")
     users = Users(folder)
     users.add_user("anna", "operator", PASSWORD)

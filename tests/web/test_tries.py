@@ -29,7 +29,7 @@ def log_in(client: FlaskClient, peer: str = "127.0.0.1", password: str = PASSWOR
 
 
 def lock_strangers_out(site: Site, name: str = "anna") -> None:
-    """With wrong logins from many addresses."""
+    """Sends wrong logins from many addresses."""
     answers = [wrong_logins(site, name, 1, peer=f"203.0.113.{n}")[0] for n in range(101)]
     assert answers == [401] * 100 + [429]
 

@@ -36,7 +36,7 @@ class Batch(Guest):
         (self.freezer / "cgroup.procs").write_text(str(job.pid))
 
     def stands_still(self) -> bool:
-        """As the kernel says."""
+        """Whether the kernel says that it stands still."""
         if self.cgroups.version == 1:
             return (self.freezer / "freezer.state").read_text() == "FROZEN\n"
         return "frozen 1" in (self.freezer / "cgroup.events").read_text()
@@ -49,7 +49,7 @@ class Batch(Guest):
         return self._from_job.read(5)
 
     def let_run(self) -> None:
-        """As an operator does."""
+        """Lets the job run, as an operator does."""
         name, text = ("freezer.state", "THAWED") if self.cgroups.version == 1 else ("cgroup.freeze", "0")
         (self.freezer / name).write_text(text)
 

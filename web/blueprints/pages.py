@@ -62,7 +62,7 @@ def utc(time_unix_s: float) -> str:
 
 @pages.app_template_filter()
 def iso(time_unix_s: float) -> str:
-    """For the `datetime` attribute."""
+    """The time as the `datetime` attribute has it."""
     return _utc(time_unix_s, "%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -18,7 +18,7 @@ URGENCY: tuple[Look, ...] = (
 
 NAMES: dict[str, str] = {**{look: look for look in URGENCY}, **{str(state): word for state, word in WORDS.items()}}
 NAMES["aside"] = "taken out"
-"""For counts of servers."""
+"""Names of states in counts of servers."""
 
 
 class Badge(NamedTuple):

@@ -58,9 +58,9 @@ class ShownRow(msgspec.Struct):
     cpu: str
     cpu_share: float
     why: str
-    """In a sentence."""
+    """The reason in a sentence."""
     details: str
-    """With its numbers; empty where `why` is all."""
+    """The reason with its numbers; empty where `why` is all."""
 
 
 class ShownPercentiles(msgspec.Struct):

@@ -32,7 +32,7 @@ from slackwater.web.metric_values import METRICS, Value, is_counter
 
 SCOPE = InstrumentationScope("slackwater", __version__)
 MOST_CHANGES = 1000
-"""As many Changes of an episode become spans, the oldest; more are counted only."""
+"""Most Changes of an episode that become spans, the oldest; more are counted only."""
 NOT_SAID = {"v", "pool", "time_unix_s"}
 """Fields of a Change that its span does not repeat."""
 

@@ -23,7 +23,7 @@ log = logging.getLogger("slackwater.otlp")
 LOOK_BACK_S = 86400.0
 """Episodes that ended longer ago are not sent any more."""
 CLOCKS_S = 300.0
-"""So much may lie between a node's last Verdict in an episode and the next state."""
+"""Longest time between a node's last Verdict in an episode and the next state."""
 AT_ONCE = 50
 """Most episodes in one sending; those that ended at the same moment go together."""
 FILE = "otlp.json"

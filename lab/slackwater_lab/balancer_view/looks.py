@@ -39,12 +39,12 @@ class Look:
     """How long the slowest of these took, or the oldest that waits has waited; None: nothing was answered, nothing
     waits."""
     answered_at_least: tuple[int, ...] = ()
-    """Of the table: answers so far that took at least as long as each bound."""
+    """Number of answers in the table so far that took at least as long as each bound."""
 
 
 @dataclass
 class Looks:
-    """By server, in the order of time."""
+    """The looks at each server, in the order of time."""
 
     by_server: dict[str, list[Look]] = field(default_factory=dict)
 

@@ -43,7 +43,7 @@ PER_NODE = ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
 START_UNIX_S = 1_795_000_000.0
 LEVELS, LEVEL_S = 8, 60.0
 EPISODE_S, CYCLE_S = 6.0, 60.0
-"""With Samples by event a tenth of the nodes are in an episode at any time."""
+"""A tenth of the nodes are in an episode at any time, where Samples come by event."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ WARM_UP_S = 30.0
 """Load before the first minute, in which each node gets a calm baseline."""
 LOOK_S = 1.0
 STOOD_STILL_S = 30.0
-"""So late is no overload: the machine was stopped."""
+"""A look that is this late shows no overload: the machine was stopped."""
 Progress = Callable[[str], None]
 
 

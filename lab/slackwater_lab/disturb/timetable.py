@@ -17,7 +17,7 @@ NOISE_REST_S = (4.5, 6.0)
 DISTURBANCE_S = (6.0, 9.0)
 DISTURBANCE_REST_S = (5.0, 7.0)
 DISTURBANCE_EVERY = 4
-"""With noises, every fourth turn is a disturbance."""
+"""Every fourth turn is a disturbance where there are noises too."""
 OVERLOAD_EVERY = 3
 DRAIN_WEIGHTS = (100, 50, 10, 0)
 OVERLOAD = (1.15, 1.5)

@@ -290,7 +290,7 @@ def _batch(name: str, processor: Hardware) -> Policy:
 
 
 def _ours(processor: Hardware, ladder: list[Configuration] | None) -> Slackwater:
-    """For batch jobs a configuration costs its cores, then its clock."""
+    """Our policy, to which a configuration costs its cores and then its clock: batch jobs want cores."""
     cost = None if ladder is None else (lambda configuration, _: configuration.cores + configuration.clock_mhz / 1e6)
     return Slackwater(
         processor, TARGET_MS, period_s=STEP_S, candidates=ladder, cost=cost, tail_of=lambda seen: seen.p99_ms

@@ -54,7 +54,7 @@ class PinnedQueues:
         self._turn = 0
         """Queue of the next request, where they are dealt out in turn."""
         self._waiting: list[tuple[Floats, Floats]] = []
-        """For each queue: when its requests were sent, and the work that is left of each."""
+        """When the requests of each queue were sent, and the work that is left of each."""
 
     def run(self, seconds: float, rps: float, speeds: Sequence[float]) -> Interval:
         """The next interval: requests at this rate, to as many queues as there are speeds, evenly."""

@@ -30,7 +30,7 @@ class Outcome:
     policy: str
     felt: Felt
     detection_s: list[float]
-    """For each answered episode: time from its begin to the first lower weight."""
+    """Time from the begin of each answered episode to the first lower weight."""
     back_s: list[float]
     """Of each episode that was answered and after which its server's next one, or the end, left `LEFT_S`: from its end
     until all balancers had the server at its baseline to stay. Infinite where they did not."""

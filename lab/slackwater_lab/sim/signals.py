@@ -32,7 +32,7 @@ LATE_SHARE = 0.7
 LATEST_MS = (2.0, 30.0)
 """Range of the probe's wait in such a Sample, log-uniform."""
 CALM_LATE_MS = 0.1
-"""In calm its delay is exponential with this mean."""
+"""Mean of its delay in calm, which is exponential."""
 
 
 def probe(dice: np.random.Generator, noisy: Bools) -> tuple[Floats, Floats]:

@@ -17,7 +17,7 @@ class Algorithm:
     weights_mean: WeightsMean
     """`keys` holds with `hash-type consistent` only."""
     note: str = ""
-    """For `keys` what the site should know, for `none` why the algorithm is refused."""
+    """What the site should know of `keys`, or why the algorithm of `none` is refused."""
 
 
 _KEYS = Algorithm("keys", "weights move a share of the keys, and with them their sessions and caches")

@@ -232,7 +232,7 @@ def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str, un
 
 
 def _tell_restored(restored: Restored) -> None:
-    """For people; an error is told at the end."""
+    """Prints what was restored for people; an error is told at the end."""
     for change in restored.changes:
         click.echo(f"{restored.pool}: {change.target} {change.before} -> {change.after}")
     for text in restored.kept:

@@ -31,7 +31,7 @@ class PoolAnswer(msgspec.Struct, omit_defaults=True):
 
 
 class PoolAnswers(msgspec.Struct):
-    """For `--json`."""
+    """The answers as `--json` has them."""
 
     answers: list[PoolAnswer]
 

@@ -123,7 +123,7 @@ class Child:
         return self._is_killed
 
     def use(self, command: Sequence[str], pass_fds: Sequence[int], limits: SilenceLimits) -> None:
-        """For its next start, whenever that is."""
+        """Sets what its next start uses, whenever that is."""
         self._command, self._pass_fds, self._next_limits = list(command), list(pass_fds), limits
 
     def start(self) -> None:

@@ -16,7 +16,7 @@ from slackwater.controller.support.scrub import Scrubber
 from slackwater.core.messages import plain_text
 
 RESERVED_BYTES = 24_000
-"""For the list of contents, and for the archive's own structure."""
+"""Room for the list of contents, and for the archive's own structure."""
 ENTRY_BYTES = 600
 """What an entry takes beside its text, compressed."""
 LEAST_CUT_BYTES = 2_000

@@ -28,7 +28,7 @@ MAX_PAYLOAD_BYTES = 256 * 1024
 MOST_SUBSCRIPTIONS = 16_384
 """The most subscriptions of one connection: a reader has one for each node while somebody floods."""
 MOST_WAITING_BYTES = 32 * 1024 * 1024
-"""Of a connection that does not read; who sends to it waits from half of this on."""
+"""Most bytes that wait for a connection that does not read; whoever sends to it waits from half of this on."""
 LIMITS = {
     "max_payload": MAX_PAYLOAD_BYTES,
     "max_control_line": 1024,

@@ -67,7 +67,7 @@ class WholeCycles:
     def __init__(self, handle: Callable[[Cycle], None]) -> None:
         self._handle = handle
         self._begun: dict[tuple[str, str], list[Cycle]] = {}
-        """By pool and controller, the parts of the newest one so far, in their order."""
+        """(Pool, controller) -> the parts of its newest Cycle so far, in their order."""
 
     def __call__(self, cycle: Cycle) -> None:
         key = cycle.pool, cycle.controller

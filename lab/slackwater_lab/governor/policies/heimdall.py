@@ -18,7 +18,7 @@ from slackwater.detector.tail.estimator import TailEstimator
 from slackwater.governor.types import Action, Configuration, Hardware, Observation, whole
 
 SLACK_SHARE = 0.1
-"""Of the target."""
+"""Share of the target."""
 
 
 def inputs(hardware: Hardware, rps: Floats | float, configurations: Sequence[Configuration]) -> Floats:

@@ -21,7 +21,7 @@ ALPHA, GAMMA = 0.6, 0.9
 BUCKET = 0.04
 LEARN_S = 500.0
 SAFE = 0.8
-"""Of the target; above it the reward is smaller, at random."""
+"""Share of the target; above it the reward is smaller, at random."""
 
 
 def ordered(hardware: Hardware, by: Literal["energy", "ips"]) -> list[Configuration]:

@@ -13,7 +13,7 @@ from slackwater.governor.types import Action, Hardware, Observation
 
 PERIOD_S, THRESHOLD_S = 0.05, 0.45
 FIRST_PERIOD_S, FIRST_THRESHOLD_S = 0.01, 0.35
-"""Of the thesis's first experiment (p. 26)."""
+"""Period and threshold of the thesis's first experiment (p. 26)."""
 
 
 class HurryUp:

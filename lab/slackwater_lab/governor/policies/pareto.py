@@ -21,7 +21,7 @@ UP_AFTER_UP_S, UP_AFTER_DOWN_S, DOWN_AFTER_S = 0.2, 2.0, 4.0
 MARGIN = 1.2
 SMT_WORTH, TURBO_WORTH = 1.0 - 1.0 / 1.3, 0.1
 LOADS = 50
-"""So many loads are compared."""
+"""Number of loads that are compared."""
 
 
 def energy_ladder(hardware: Hardware) -> list[Configuration]:
