@@ -88,12 +88,13 @@ class OrderedNode(ABC):
         is_late = released is not None and now_s >= released.sent_s + REACHES_S
         return released is not None and is_late and released.order not in (knobs.waiting or ())
 
-    def hold(self, knob: str, value: Value, order: str, now_s: float) -> None:
-        """An Order was sent."""
+    def hold(self, knob: str, value: Value, order: str, now_s: float, *, is_carried_out: bool = False) -> None:
+        """An Order was sent. `is_carried_out`: the node has answered that it did so."""
         if value == RELEASE:
             self.held.pop(knob, None)
             self._over_s[knob] = now_s
-            self._released[knob] = Held(value, order, now_s)
+            if not is_carried_out:
+                self._released[knob] = Held(value, order, now_s)
         else:
             self.held[knob] = Held(value, order, now_s)
             self._over_s.pop(knob, None)

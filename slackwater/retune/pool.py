@@ -177,7 +177,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
         node.next_reload_s = now_s + self._settings.reload_min_interval_s
         for knob, change in outcome.changes.items():
             if change.applied or values[knob] == RELEASE:
-                node.hold(knob, values[knob], change.follows, now_s)
+                node.hold(knob, values[knob], change.follows, now_s, is_carried_out=change.applied)
             else:
                 node.leave_alone(knob, change.why, now_s)
         for knob, order in outcome.unanswered.items() if self.sets_nothing else ():

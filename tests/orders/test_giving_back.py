@@ -233,17 +233,20 @@ def test_an_order_to_give_back_that_was_lost_is_sent_again(paused: bool, mode: M
     play(script())
 
 
-def test_an_order_to_give_back_that_waits_for_a_reload_is_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_an_order_to_give_back_that_waits_for_a_reload_or_was_answered_is_not_lost(
+    tmp_path: Path, is_carried_out: bool
+) -> None:
     async def script() -> None:
         story = Story(tmp_path)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
         node, report = story.pool.node("web1"), story.site.knobs("web1")
-        node.hold(CHILDREN, RELEASE, "the last", story.site.now_s)
-        for waiting, is_held in ((["the last"], False), ([], True)):
+        node.hold(CHILDREN, RELEASE, "the last", story.site.now_s, is_carried_out=is_carried_out)
+        for waiting, is_lost in ((["the last"], False), ([], not is_carried_out)):
             report.waiting = waiting
             node.see_knobs(report, story.site.now_s + REACHES_S, story.site.sent_s)
-            assert (CHILDREN in node.held) == is_held
+            assert (CHILDREN in node.held) == is_lost
 
     play(script())
 
