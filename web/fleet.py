@@ -88,6 +88,8 @@ class Fleet:
         except JournalError as failed:
             error = str(failed)
             views = [no_view(pool.name, error) for pool in pools]
-        servers = [one for pool, view in zip(pools, views, strict=True) for one in servers_of(view, pool, now_unix_s)]
+        servers = [
+            server for pool, view in zip(pools, views, strict=True) for server in servers_of(view, pool, now_unix_s)
+        ]
         silent = [view.pool for view in views if view.stale]
         return FleetEvent(now_unix_s, error, silent, summary(servers), servers)

@@ -65,8 +65,8 @@ class HttpServer:
         self._beat_at_s = 0.0
         self._ending = False
         self.listening = [
-            _Listener(application, self._map, dispatcher=self._threads, adj=self._settings, sockinfo=one)
-            for one in self._settings.listen
+            _Listener(application, self._map, dispatcher=self._threads, adj=self._settings, sockinfo=address)
+            for address in self._settings.listen
         ]
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ class HttpServer:
 
     def _close_unread(self) -> None:
         """Closes the unread ones, also those that waitress gave up: it waits until they can be written to."""
-        found = [channel for one in self.listening for channel in one.active_channels.values()]
+        found = [channel for listener in self.listening for channel in listener.active_channels.values()]
         found.sort(key=lambda channel: int(channel.total_outbufs_len))
         unread_bytes = sum(channel.total_outbufs_len for channel in found)
         for channel in reversed(found):
@@ -93,8 +93,8 @@ class HttpServer:
         """Has `run` return, from another thread; requests that run have 2 s to end."""
         self._threads.shutdown(timeout=2)
         self._ending = True
-        for one in self.listening:
-            one.pull_trigger()
+        for listener in self.listening:
+            listener.pull_trigger()
 
 
 class _Listener(TcpWSGIServer):  # type: ignore[misc]
@@ -102,9 +102,9 @@ class _Listener(TcpWSGIServer):  # type: ignore[misc]
 
     def handle_accept(self) -> None:
         super().handle_accept()
-        waiting = [one for one in self.active_channels.values() if not (one.requests or one.will_close)]
+        waiting = [channel for channel in self.active_channels.values() if not (channel.requests or channel.will_close)]
         if len(self.active_channels) > MOST_CONNECTIONS and waiting:
-            min(waiting, key=lambda one: one.creation_time).will_close = True
+            min(waiting, key=lambda channel: channel.creation_time).will_close = True
 
 
 class _Beat:

@@ -214,7 +214,7 @@ class JournalReader:
         except JournalError as error:
             return Health(now_unix_s, str(error), self._standing([], str(error)), {}, {}, {})
         ages_s = {view.pool: view.age_s for view in views}
-        stale, outages = {one.pool: one.stale for one in views}, {one.pool: one.outage for one in views}
+        stale, outages = {view.pool: view.stale for view in views}, {view.pool: view.outage for view in views}
         return Health(now_unix_s, "", self._standing(views), ages_s, stale, outages)
 
     def _standing(self, views: Sequence[PoolStatus], error: str = "") -> Standing:
@@ -239,7 +239,11 @@ class JournalReader:
                     view = self.view(journal, pool)
                     views.append(view)
                     changes = journal.changes(pool.name, limit=CHANGES)
-                    going_on = [one for one in episodes(journal, pool.name, now_unix_s - 60.0) if _goes_on(one, view)]
+                    going_on = [
+                        episode
+                        for episode in episodes(journal, pool.name, now_unix_s - 60.0)
+                        if _goes_on(episode, view)
+                    ]
                     shown.append(show(view, changes, now_unix_s, pool, going_on, all_rows=only is not None))
                     del shown[-1].changes[LINES if only else FEW_LINES :]
                     if only is not None:

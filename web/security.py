@@ -61,7 +61,7 @@ def _is_own(header: str, own: Collection[str]) -> bool:
     if found is None:
         return False
     name = _spelt(found[1] or found[2])
-    return name in own or any(one.startswith(".") and name.endswith(one) for one in own)
+    return name in own or any(domain.startswith(".") and name.endswith(domain) for domain in own)
 
 
 def _spelt(name: str) -> str:

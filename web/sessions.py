@@ -34,7 +34,7 @@ class EndedSessions:
         while len(self._ended) > MOST:
             del self._ended[next(iter(self._ended))]
         try:
-            replace_durably(self._path, "".join(f"{one}\n" for one in list(self._ended)).encode(), PRIVATE)
+            replace_durably(self._path, "".join(f"{digest}\n" for digest in list(self._ended)).encode(), PRIVATE)
         except OSError as error:
             log.error("%s: a logout may be forgotten at the next start: %s", self._path, error.strerror)
 

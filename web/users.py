@@ -110,7 +110,7 @@ class Users:
         """Raises UsersError when there is none of that name."""
         with self._changing() as file:
             old: list[User] | list[Token] = file.users if kind == "user" else file.tokens
-            left = [one for one in old if one.name != name]
+            left = [entry for entry in old if entry.name != name]
             if len(left) == len(old):
                 raise UsersError(f"there is no {kind} `{name}`")
             setattr(file, f"{kind}s", left)

@@ -20,7 +20,7 @@ class Complaints:
     def are_due(self, about: str) -> bool:
         """Whether to say something about this now; it counts as said."""
         now_s = self._clock()
-        self._said_s = {one: at_s for one, at_s in self._said_s.items() if now_s - at_s < EVERY_S}
+        self._said_s = {complaint: at_s for complaint, at_s in self._said_s.items() if now_s - at_s < EVERY_S}
         if about in self._said_s or len(self._said_s) >= MOST:
             return False
         self._said_s[about] = now_s

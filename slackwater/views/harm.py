@@ -101,11 +101,11 @@ def runs(episodes: Iterable[Episode], now_unix_s: float) -> list[list[Episode]]:
     """The episodes (the oldest first) in runs with at least `APART_S` between them."""
     found: list[list[Episode]] = []
     until = -math.inf
-    for one in episodes:
-        if not found or one.since_unix_s - until >= APART_S:
+    for episode in episodes:
+        if not found or episode.since_unix_s - until >= APART_S:
             found.append([])
-        found[-1].append(one)
-        until = max(until, end_of(one, now_unix_s))
+        found[-1].append(episode)
+        until = max(until, end_of(episode, now_unix_s))
     return found
 
 
@@ -130,7 +130,7 @@ def finest_steps(
 
 
 def until_of(run: Sequence[Episode], now_unix_s: float) -> float:
-    return max(end_of(one, now_unix_s) for one in run)
+    return max(end_of(episode, now_unix_s) for episode in run)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def measure(journal: Journal, run: Run, now_unix_s: float) -> MeasuredRun:
     if limit_ms is None:
         calm_s, calm_until = CALM_S[finest_s], _floor(since - ONSET_S, finest_s)
         before = requests(journal, pool.name, calm_until - calm_s, calm_s, calm_until)
-        calm_ms = pooled_ms([one for known in before.values() for one in known], Q)
+        calm_ms = pooled_ms([server for known in before.values() for server in known], Q)
         limit_ms = None if calm_ms is None else TIMES_CALM * calm_ms
     avoided_unknown = _avoided_unknown(changes, run.weights_work)
     if limit_ms is None:
@@ -183,7 +183,7 @@ class Remembered:
     def __call__(self, journal: Journal, run: Run, now_unix_s: float) -> MeasuredRun:
         if now_unix_s - until_of(run.episodes, now_unix_s) < OVER_S:
             return measure(journal, run, now_unix_s)
-        spans = tuple((one.node, one.since_unix_s, one.until_unix_s) for one in run.episodes)
+        spans = tuple((episode.node, episode.since_unix_s, episode.until_unix_s) for episode in run.episodes)
         changes = tuple(made.id for made in run.changes)
         key = (run.pool.name, run.pool.target_p95_ms, spans, changes, run.finest_s, run.weights_work)
         with self._lock:
@@ -210,7 +210,7 @@ def harm(measured: MeasuredRun, episode: Episode | None, now_unix_s: float, off_
     if measured.slow_unknown:
         return Harm(measured.limit_ms, slow_unknown=measured.slow_unknown, avoided_unknown=measured.avoided_unknown)
     of = measured.episodes if episode is None else [episode]
-    spans = [(one.since_unix_s, end_of(one, now_unix_s)) for one in of]
+    spans = [(each.since_unix_s, end_of(each, now_unix_s)) for each in of]
     inside = {
         piece: min(begins)
         for piece in measured.pieces
@@ -249,9 +249,9 @@ def _avoided_s(slow: Mapping[Piece, float], limit_ms: float, factor: float) -> f
 def off_by(outcomes: Iterable[Change]) -> float | None:
     """The factor within which nine of ten predictions came true; None if too few outcomes are known."""
     factors = sorted(
-        max(one.rt_p95_ms / one.rt_p95_predicted_ms, one.rt_p95_predicted_ms / one.rt_p95_ms)
-        for one in outcomes
-        if one.rt_p95_ms and one.rt_p95_predicted_ms
+        max(outcome.rt_p95_ms / outcome.rt_p95_predicted_ms, outcome.rt_p95_predicted_ms / outcome.rt_p95_ms)
+        for outcome in outcomes
+        if outcome.rt_p95_ms and outcome.rt_p95_predicted_ms
     )
     return factors[math.ceil(0.9 * len(factors)) - 1] if len(factors) >= LEAST_OUTCOMES else None
 
@@ -269,7 +269,11 @@ def _pieces(
     """
     predicted = [made for made in changes if made.rt_p95_predicted_ms is not None]
     times = [made.time_unix_s for made in predicted]
-    cuts = sorted(set(times) | {one.since_unix_s for one in episodes} | {end_of(one, now_unix_s) for one in episodes})
+    cuts = sorted(
+        set(times)
+        | {episode.since_unix_s for episode in episodes}
+        | {end_of(episode, now_unix_s) for episode in episodes}
+    )
     for begin, end, known in steps:
         share = share_above(known, limit_ms)
         if share is None:

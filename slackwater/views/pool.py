@@ -118,7 +118,9 @@ def pool_status(
     seen = not stale and outage is None
     wanted = sum(server.wanted for server in shown if server.condition in TAKES_REQUESTS)
     p95_ms = {
-        node: one.rt_p95_ms for node, one in readings.items() if now_unix_s - one.received_unix_s <= STALE_AFTER_S
+        node: reading.rt_p95_ms
+        for node, reading in readings.items()
+        if now_unix_s - reading.received_unix_s <= STALE_AFTER_S
     }
     slow_now = slow(journal, pool, p95_ms, mostly(journal, pool, now_unix_s)) if seen else {}
 
@@ -296,7 +298,7 @@ def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str)
         now = shown.get(row.server)
         row.weight, row.wanted = (None, None) if now is None else (now.weight, None)
         row.condition, row.in_flight = (None, None) if now is None else (now.condition, now.in_flight)
-    weights = [f"{name} {one.weight}" for name, one in shown.items()]
+    weights = [f"{name} {server.weight}" for name, server in shown.items()]
     view.weights_unix_s = None
     view.headline = f"The controller does not run{since}; {view.balancer} shows the weights {listed(weights, 6)}"
     return view

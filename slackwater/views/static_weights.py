@@ -114,7 +114,7 @@ def estimate_ms(seen: Mapping[str, Sequence[Known]], baselines: Mapping[str, flo
     for node, baseline in baselines.items():
         if baseline <= 0.0:
             continue
-        known = [one for one in seen.get(node, ()) if one[2] is not None]
+        known = [answered for answered in seen.get(node, ()) if answered[2] is not None]
         total = math.fsum(rps for rps, *_ in known)
         if not total:
             return None

@@ -36,7 +36,7 @@ def together(spans: Iterable[S]) -> list[list[S]]:
     groups: list[list[S]] = []
     latest: dict[str, tuple[list[S], float]] = {}
     """The newest group of each, and when the last of it ended: a server that wavers for days has one of thousands."""
-    for span in sorted(spans, key=lambda one: (one.since_unix_s, one.node)):
+    for span in sorted(spans, key=lambda span: (span.since_unix_s, span.node)):
         key = "" if span.state == "all_slow" else span.node
         group, until = latest.get(key, ([], -math.inf))
         ends = math.inf if span.until_unix_s is None else span.until_unix_s
@@ -58,7 +58,7 @@ def leading(group: Sequence[S]) -> S:
 def end(group: Sequence[Span]) -> float | None:
     """When the last of them ended; None: it goes on."""
     ends = [span.until_unix_s for span in group]
-    return None if None in ends else max(one for one in ends if one is not None)
+    return None if None in ends else max(until for until in ends if until is not None)
 
 
 def _follows(first_unix_s: float, until_unix_s: float, since_unix_s: float) -> bool:

@@ -147,7 +147,7 @@ def week(
         days=days,
         since_unix_s=now_unix_s - days * DAY_S,
         until_unix_s=now_unix_s,
-        totals=_sum([one.totals for one in found]),
+        totals=_sum([week_of_pool.totals for week_of_pool in found]),
         pools=found,
     )
 
@@ -166,7 +166,7 @@ def _of_pool(
     newest = every[-MOST_EPISODES:]
     listed = episodes(journal, pool.name, newest[0][0].since_unix_s)[-MOST_EPISODES:] if newest else []
     note_unseen(journal, pool.name, listed, now_unix_s)
-    begin = min([since, *(one.since_unix_s - BEFORE_S for one in listed)])
+    begin = min([since, *(episode.since_unix_s - BEFORE_S for episode in listed)])
     changes = journal.changes(pool.name, MOST_CHANGES, begin, what="weight")[::-1]
     decided = [made for made in changes if made.by == "lbengine" and made.cause not in NOT_DECIDED]
     off = off_by(journal.changes(pool.name, MOST_CHANGES, now_unix_s - OUTCOMES_S, what="outcome"))
@@ -189,9 +189,9 @@ def _of_pool(
         if off is not None and whole.avoided_s is not None:
             totals.least_avoided_s = (totals.least_avoided_s or 0.0) + (whole.least_avoided_s or 0.0)
             totals.most_avoided_s = (totals.most_avoided_s or 0.0) + (whole.most_avoided_s or 0.0)
-        for one in run:
-            about = _about(one, run, of_run, pool, now_unix_s)
-            shown.append(_episode(one, about, harm(measured, one, now_unix_s, off)))
+        for episode in run:
+            about = _about(episode, run, of_run, pool, now_unix_s)
+            shown.append(_episode(episode, about, harm(measured, episode, now_unix_s, off)))
     observed = observed_s(journal, pool.name, since, now_unix_s)
     if observed >= WEEK_DAYS * DAY_S - HOUR_S:
         totals.false_alarms_per_week = totals.false_alarms * WEEK_DAYS * DAY_S / observed
@@ -212,7 +212,7 @@ def _of_pool(
 def _count(every: Sequence[Sequence[Begin]], marked: Mapping[tuple[str, int], Marked]) -> Totals:
     words = []
     for group in every if marked else []:
-        said = [marked[key] for one in group if (key := mark_key(one.node, one.since_unix_s)) in marked]
+        said = [marked[key] for begin in group if (key := mark_key(begin.node, begin.since_unix_s)) in marked]
         words += [max(said, key=lambda mark: mark.time_unix_s).mark] if said else []
     return Totals(
         episodes=len(every),
@@ -226,10 +226,10 @@ def _count(every: Sequence[Sequence[Begin]], marked: Mapping[tuple[str, int], Ma
 
 def _sum(parts: Sequence[Totals]) -> Totals:
     """Added up; what is not known of one is not known of all."""
-    whole = Totals(marks={mark: sum(one.marks[mark] for one in parts) for mark in get_args(EpisodeMark)})
+    whole = Totals(marks={mark: sum(part.marks[mark] for part in parts) for mark in get_args(EpisodeMark)})
     for name in Totals.__struct_fields__:
         if name != "marks":
-            values = [getattr(one, name) for one in parts]
+            values = [getattr(part, name) for part in parts]
             setattr(whole, name, None if None in values else sum(values))
     return whole
 
@@ -239,7 +239,9 @@ def _about(
 ) -> list[Change]:
     """The changes of the episode's server, until its next one begins."""
     nodes = set(episode.nodes)
-    later = [one.since_unix_s for one in run if nodes & set(one.nodes) and one.since_unix_s > episode.since_unix_s]
+    later = [
+        other.since_unix_s for other in run if nodes & set(other.nodes) and other.since_unix_s > episode.since_unix_s
+    ]
     until = min([end_of(episode, now_unix_s) + AFTER_S, *(since - BEFORE_S for since in later)])
     return [
         made

@@ -125,13 +125,13 @@ def episode_of(
     `servers` maps server to node names.
     """
     found = [
-        one
-        for one in (
+        episode
+        for episode in (
             episodes(journal, pool, now_unix_s - LOOK_BACK_S)
             if at_unix_s is None
             else episodes(journal, pool, at_unix_s, oldest=True)
         )
-        if node in one.nodes and (at_unix_s is None or _went_on(one, at_unix_s))
+        if node in episode.nodes and (at_unix_s is None or _went_on(episode, at_unix_s))
     ]
     if not found:
         return None
@@ -163,10 +163,10 @@ def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool =
 def note_unseen(journal: Journal, pool: str, found: Iterable[Episode], now_unix_s: float) -> None:
     """Notes in those that have no end since when nobody has judged their nodes, if so."""
     judged = journal.received("verdict", pool)
-    for one in found:
-        last_s = max((judged[node] for node in one.nodes if node in judged), default=None)
-        if one.until_unix_s is None and last_s is not None and now_unix_s - last_s > SILENT_S:
-            one.unseen_since_unix_s = last_s
+    for episode in found:
+        last_s = max((judged[node] for node in episode.nodes if node in judged), default=None)
+        if episode.until_unix_s is None and last_s is not None and now_unix_s - last_s > SILENT_S:
+            episode.unseen_since_unix_s = last_s
 
 
 def _episode(pool: str, parts: list[EpisodePart], marked: Mapping[tuple[str, int], Marked]) -> Episode:
@@ -183,7 +183,7 @@ def _episode(pool: str, parts: list[EpisodePart], marked: Mapping[tuple[str, int
         path=first.path,
         resource=named[-1] if named else first.resource,
         changes=[],
-        marked=max(said, key=lambda one: one.time_unix_s, default=None),
+        marked=max(said, key=lambda mark: mark.time_unix_s, default=None),
         parts=parts,
     )
 
@@ -218,10 +218,10 @@ def with_changes(journal: Journal, episode: Episode, servers: Mapping[str, str])
     since, until = episode.since_unix_s - BEFORE_S, _until(journal, episode)
     found = journal.changes(episode.pool, 10_000, since, until_unix_s=until)
     targets = {*names, episode.pool}
-    changes = [one for one in reversed(found) if one.target in targets and one.what != "mark_episode"]
-    ids = {one.id for one in changes}
-    changes = [one for one in changes if one.what != "outcome" or not one.follows or one.follows in ids]
-    undone = "" if any(one.what in SETS for one in changes) else _undone(journal, episode, names)
+    changes = [change for change in reversed(found) if change.target in targets and change.what != "mark_episode"]
+    ids = {change.id for change in changes}
+    changes = [change for change in changes if change.what != "outcome" or not change.follows or change.follows in ids]
+    undone = "" if any(change.what in SETS for change in changes) else _undone(journal, episode, names)
     return msgspec.structs.replace(episode, changes=changes, undone=undone)
 
 
@@ -231,9 +231,9 @@ def _until(journal: Journal, episode: Episode) -> float | None:
         return None
     nodes = set(episode.nodes)
     later = [
-        one.since_unix_s - BEFORE_S
-        for one in episodes(journal, episode.pool, episode.until_unix_s, oldest=True)
-        if one.since_unix_s > episode.until_unix_s and not nodes.isdisjoint(one.nodes)
+        other.since_unix_s - BEFORE_S
+        for other in episodes(journal, episode.pool, episode.until_unix_s, oldest=True)
+        if other.since_unix_s > episode.until_unix_s and not nodes.isdisjoint(other.nodes)
     ]
     return min([episode.until_unix_s + AFTER_S, *later])
 
@@ -241,7 +241,9 @@ def _until(journal: Journal, episode: Episode) -> float | None:
 def _undone(journal: Journal, episode: Episode, servers: Collection[str]) -> str:
     """Why no weight was changed: while it goes on as lbengine says, later by its state."""
     cycle = journal.latest_cycle(episode.pool) if episode.until_unix_s is None else None
-    said = [one.why for one in cycle.servers if one.server in servers and one.why] if cycle is not None else []
+    said = (
+        [server.why for server in cycle.servers if server.server in servers and server.why] if cycle is not None else []
+    )
     return said[0] if said else UNDONE.get(episode.state, "")
 
 

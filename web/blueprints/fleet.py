@@ -24,14 +24,14 @@ def show() -> tuple[str, int]:
     harm = (
         harms.HarmMap(0.0, 0.0, 1.0, []) if event.error else source.harm(chosen.last, chosen.until or event.time_unix_s)
     )
-    by_key = {f"{one.pool}/{one.node}": one for one in harm.servers}
+    by_key = {f"{server.pool}/{server.node}": server for server in harm.servers}
     groups = arrange(event.servers, by_key, chosen)
     cells, more = harms.cells(harm)
     query = {key: value for key, value in msgspec.structs.asdict(chosen).items() if value}
     page = render_template(
         "fleet.html", event=event, chosen=chosen, groups=groups, harm=harm,
         shown=sum(len(group.servers) for group in groups),
-        pool_paths={name: url_for("pages.pool", pool=name) for name in {one.pool for one in event.servers}},
+        pool_paths={name: url_for("pages.pool", pool=name) for name in {server.pool for server in event.servers}},
         by_key=by_key, map_px=harms.map_px(len(harm.servers)), cells=cells, more=more,
         group_names=list(GROUPS), sort_names=list(SORTS),
         ranges={last: url_for("fleet.show", **{**query, "last": last}) for last in harms.RANGES},

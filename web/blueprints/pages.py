@@ -116,11 +116,11 @@ def all_episodes() -> str:
     now_unix_s = reader.clock()
     with reader.one_request() as journal:
         listed = [
-            one
+            row
             for name in context().pool_names
-            for one in episodes.listed(journal, name, now_unix_s - 90 * 86400.0, now_unix_s)
+            for row in episodes.listed(journal, name, now_unix_s - 90 * 86400.0, now_unix_s)
         ]
-    listed.sort(key=lambda one: one.since_unix_s, reverse=True)
+    listed.sort(key=lambda row: row.since_unix_s, reverse=True)
     return render_template("episodes.html", episodes=listed)
 
 
@@ -133,9 +133,9 @@ def week() -> str:
     with reader.one_request() as journal:
         found = weeks.week(journal, settings, settings.pool, int(text), reader.clock(), reader.measured_by)
     acting = [pool.acting for pool in found.pools if pool.acting is not None]
-    made = any(one.made for one in acting)
+    made = any(acted.made for acted in acting)
     observes = any(pool.mode != "act" for pool in found.pools)
-    would = (not made and (observes or not acting)) or any(one.weight_changes for one in acting)
+    would = (not made and (observes or not acting)) or any(acted.weight_changes for acted in acting)
     title = WEEK_TITLES[made or not would, would]
     return render_template(
         "week.html", title=title, made=made, observes=observes, week=found, spans=weeks.DAYS,

@@ -100,25 +100,25 @@ def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, 
     return [
         Listed(
             pool=pool,
-            node=one.who,
-            url=episode_url(one),
-            symbol=SYMBOLS[one.state],
-            word=WORDS[one.state],
-            since_unix_s=one.since_unix_s,
-            lasted=_lasted(one, now_unix_s),
-            severity=percent(one.severity),
-            because=one.path[0] if one.path else "",
-            marked=one.marked,
+            node=episode.who,
+            url=episode_url(episode),
+            symbol=SYMBOLS[episode.state],
+            word=WORDS[episode.state],
+            since_unix_s=episode.since_unix_s,
+            lasted=_lasted(episode, now_unix_s),
+            severity=percent(episode.severity),
+            because=episode.path[0] if episode.path else "",
+            marked=episode.marked,
         )
-        for one in reversed(episodes(journal, pool, since_unix_s)[-most:])
+        for episode in reversed(episodes(journal, pool, since_unix_s)[-most:])
     ]
 
 
 def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Episode | None:
     """The episode of a node that began then, with its Changes; None if there was none."""
-    for one in episodes(journal, pool.name, since_ms / 1000.0 - 1.0, oldest=True):
-        if one.began(node, since_ms):
-            return with_changes(journal, one, pool.servers)
+    for episode in episodes(journal, pool.name, since_ms / 1000.0 - 1.0, oldest=True):
+        if episode.began(node, since_ms):
+            return with_changes(journal, episode, pool.servers)
     return None
 
 
@@ -222,7 +222,10 @@ def _signal(
 
 def _felt(means: dict[str, NodeSeries]) -> float | None:
     """The p95 over all requests."""
-    known = [(one.rps[0] or 0.0, one.rt_p50_ms[0], one.rt_p95_ms[0], one.rt_p99_ms[0]) for one in means.values()]
+    known = [
+        (series.rps[0] or 0.0, series.rt_p50_ms[0], series.rt_p95_ms[0], series.rt_p99_ms[0])
+        for series in means.values()
+    ]
     return pooled_ms(known, 0.95)
 
 

@@ -118,22 +118,22 @@ def _server(row: Row, pool: PoolSettings, baseline: int, now_unix_s: float) -> F
 def arrange(servers: Iterable[FleetServer], harm: Mapping[str, ServerHarm], chosen: ServerFilter) -> list[ServerGroup]:
     """The servers that match, sorted, in their groups; `harm` by their keys. `static/js/fleet.js` does the same."""
     words = chosen.q.lower().split()
-    shown = [one for one in servers if all(word in _searched(one) for word in words)]
+    shown = [server for server in servers if all(word in _searched(server) for word in words)]
     shown.sort(key=_natural)
     if chosen.sort == "harm":
-        shown.sort(key=lambda one: -harm[one.key].lost_s if one.key in harm else 0.0)
+        shown.sort(key=lambda server: -harm[server.key].lost_s if server.key in harm else 0.0)
     elif chosen.sort == "state":
-        shown.sort(key=lambda one: one.rank)
+        shown.sort(key=lambda server: server.rank)
     elif chosen.sort == "load":
-        shown.sort(key=lambda one: 1e9 if one.load_share is None else one.load_share)
+        shown.sort(key=lambda server: 1e9 if server.load_share is None else server.load_share)
     elif chosen.sort == "p95":
-        shown.sort(key=lambda one: -(one.p95_ms or 0.0))
+        shown.sort(key=lambda server: -(server.p95_ms or 0.0))
     field = GROUPS[chosen.group]
     if not field:
         return [ServerGroup("", shown)] if shown else []
     found: dict[str, list[FleetServer]] = {}
-    for one in shown:
-        found.setdefault(getattr(one, field), []).append(one)
+    for server in shown:
+        found.setdefault(getattr(server, field), []).append(server)
     return [
         ServerGroup(title or NOTHING, found[title]) for title in sorted(found, key=lambda title: (not title, title))
     ]
@@ -141,8 +141,8 @@ def arrange(servers: Iterable[FleetServer], harm: Mapping[str, ServerHarm], chos
 
 def summary(servers: Sequence[FleetServer]) -> str:
     """How many servers look how: `▲ 2 interference, ● 298 calm`."""
-    symbols = {one.state: one.symbol for one in servers}
-    counts = [(look, sum(one.state == look for one in servers)) for look in URGENCY if look in symbols]
+    symbols = {server.state: server.symbol for server in servers}
+    counts = [(look, sum(server.state == look for server in servers)) for look in URGENCY if look in symbols]
     return ", ".join(f"{symbols[look]} {count} {NAMES[look]}" for look, count in counts)
 
 

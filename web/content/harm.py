@@ -80,7 +80,9 @@ def read(journal: Journal, pools: Sequence[PoolSettings], last: str, until_unix_
 
 def _harm(pool: str, node: str, losses: Losses) -> ServerHarm:
     cells = zip(losses.lost_s, losses.known_s, strict=True)
-    worst = max(zip(losses.lost_s, losses.worst_unix_s, strict=True), key=lambda one: (one[1] is not None, one[0]))[1]
+    worst = max(zip(losses.lost_s, losses.worst_unix_s, strict=True), key=lambda lost: (lost[1] is not None, lost[0]))[
+        1
+    ]
     total = sum(losses.lost_s)
     return ServerHarm(
         pool=pool,
@@ -111,21 +113,21 @@ def map_px(servers: int) -> int:
 def cells(harm: HarmMap) -> tuple[list[Cell], int]:
     """The cells in which most was lost, and how many more had episodes."""
     found = [
-        (one.lost_percent[slot] or 0, slot, number)
-        for number, one in enumerate(harm.servers)
-        for slot, count in enumerate(one.episodes)
+        (server.lost_percent[slot] or 0, slot, number)
+        for number, server in enumerate(harm.servers)
+        for slot, count in enumerate(server.episodes)
         if count
     ]
     shown = [
         Cell(
-            pool=one.pool,
-            node=one.node,
+            pool=server.pool,
+            node=server.node,
             since_unix_s=harm.since_unix_s + slot * harm.step_s,
-            lost=NOTHING if one.lost_percent[slot] is None else percent(lost / 100),
-            episodes=one.episodes[slot],
-            url=episode_path(one.pool, one.node, one.worst_unix_ms[slot] / 1000.0),
+            lost=NOTHING if server.lost_percent[slot] is None else percent(lost / 100),
+            episodes=server.episodes[slot],
+            url=episode_path(server.pool, server.node, server.worst_unix_ms[slot] / 1000.0),
         )
         for lost, slot, number in nlargest(MOST_LISTED, found)
-        for one in [harm.servers[number]]
+        for server in [harm.servers[number]]
     ]
     return shown, len(found) - len(shown)

@@ -49,7 +49,7 @@ def of_pool(view: PoolStatus) -> Badge:
     whole = Badge(view.state, SYMBOLS[view.state], WORDS[view.state])
     if view.stale or view.outage is not None:
         return whole
-    worst = min([whole, *map(badge, view.rows)], key=lambda one: URGENCY.index(one.look))
+    worst = min([whole, *map(badge, view.rows)], key=lambda shown: URGENCY.index(shown.look))
     if worst.look == "calm" and any(row.exceptions for row in view.rows):
         return Badge("attention", "!", "attention")
     return worst

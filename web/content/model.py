@@ -79,9 +79,9 @@ def model_page(about: dict[str, Any]) -> ModelPage:
     scores: list[list[str]] = []
     delays: list[str] = []
     if (result := (about.get("scores") or {}).get("tree")) is not None:
-        for state, one in result["states"].items():
-            if one["ticks"]:
-                scores.append([state, _share(one["precision"]), _share(one["recall"]), f"{one['ticks']:,}"])
+        for state, score in result["states"].items():
+            if score["ticks"]:
+                scores.append([state, _share(score["precision"]), _share(score["recall"]), f"{score['ticks']:,}"])
         median, p95 = result["detection_delay_median_s"], result["detection_delay_p95_s"]
         delays.append(
             f"{result['noises']} noises, {result['missed']} missed; seen after {median} s (median) and {p95} s (p95)"
@@ -117,7 +117,7 @@ def _during(found: dict[str, int]) -> str:
     """What was done to the nodes meanwhile: `: 8 while nothing was done, 4 beside a flash_crowd`."""
     parts = [
         f"{count} {'while nothing was done' if what == 'nothing' else f'beside a {what}'}"
-        for what, count in sorted(found.items(), key=lambda one: -one[1])
+        for what, count in sorted(found.items(), key=lambda pair: -pair[1])
     ]
     return f": {', '.join(parts)}" if parts else ""
 

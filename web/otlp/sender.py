@@ -61,8 +61,8 @@ class Sender:
                 found = self._ended(journal, until_unix_s)
                 if len(found) > AT_ONCE:
                     until_unix_s = end_of(found[AT_ONCE - 1])
-                    found = [(pool, one) for pool, one in found if end_of((pool, one)) <= until_unix_s]
-                told = [with_changes(journal, one, pool.servers) for pool, one in found]
+                    found = [(pool, episode) for pool, episode in found if end_of((pool, episode)) <= until_unix_s]
+                told = [with_changes(journal, episode, pool.servers) for pool, episode in found]
         except JournalError as error:
             self._note("episodes", str(error))
             return

@@ -353,7 +353,7 @@ class Bus:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAINED_WITHIN_S):
                 await self.flush(DRAINED_WITHIN_S)
-                while any(one.pending_msgs for one in self._client._subs.values()):
+                while any(subscription.pending_msgs for subscription in self._client._subs.values()):
                     await asyncio.sleep(0.001)
         await self.close()
 

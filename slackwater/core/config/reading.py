@@ -97,7 +97,9 @@ def parse(text: str, where: str) -> ControllerSettings:
 def _zero(value: object, at: KeyPath = ()) -> KeyPath:
     """Where a text has a zero byte; empty: none has."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return next((found for key, one in inside if (found := _zero(one, (*at, key)))), at if "\0" in str(value) else ())
+    return next(
+        (found for key, inner in inside if (found := _zero(inner, (*at, key)))), at if "\0" in str(value) else ()
+    )
 
 
 def _tables(raw: dict[str, Any], section: str) -> list[tuple[KeyPath, dict[str, Any]]]:

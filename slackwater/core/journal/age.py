@@ -53,8 +53,8 @@ def advance(segments: Sequence[Segment], now_unix_s: float, elapsed_s: float | N
 def shown(segments: Sequence[Segment], last_s: float) -> tuple[float, float]:
     """The earliest and the latest time (Unix) that the wall clock showed during the last `last_s` of age."""
     from_age_s = segments[-1].end_age_s - last_s
-    among = [one for one in segments if one.end_age_s >= from_age_s]
+    among = [segment for segment in segments if segment.end_age_s >= from_age_s]
     return (
-        min(one.begin_unix_s + max(0.0, from_age_s - one.begin_age_s) for one in among),
-        max(one.end_unix_s for one in among),
+        min(segment.begin_unix_s + max(0.0, from_age_s - segment.begin_age_s) for segment in among),
+        max(segment.end_unix_s for segment in among),
     )

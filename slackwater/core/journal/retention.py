@@ -150,7 +150,7 @@ class Keeper:
             )
         kept_s = max(self._settings.keep_changes_d, self._settings.keep_minutes_d) * DAY_S
 
-        kept = [one for one in segments if one.end_age_s >= segments[-1].end_age_s - kept_s]
+        kept = [segment for segment in segments if segment.end_age_s >= segments[-1].end_age_s - kept_s]
 
         def write(database: sqlite3.Connection) -> None:
             database.execute("DELETE FROM clock")

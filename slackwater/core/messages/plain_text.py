@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return plain_text(value)
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {plain_text(name): _plain(one) for name, one in value.items()}
+        return {plain_text(name): _plain(item) for name, item in value.items()}
     return value
