@@ -62,15 +62,15 @@ def python_packages() -> Outcome:
         found = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         return Outcome(what, not_done=f"no advisories: {reason(done.stderr)}")
-    asked = [one for one in found if "skip_reason" not in one]
+    asked = [known for known in found if "skip_reason" not in known]
     if not asked:
         return Outcome(what, not_done="no advisories: the registry has none")
     return Outcome(
         what,
         tuple(
-            f"{one['name']} {one['version']}: {fault['id']} (fixed in {', '.join(fault['fix_versions']) or 'none'})"
-            for one in asked
-            for fault in one["vulns"]
+            f"{known['name']} {known['version']}: {fault['id']} (fixed in {', '.join(fault['fix_versions']) or 'none'})"
+            for known in asked
+            for fault in known["vulns"]
         ),
     )
 
@@ -86,7 +86,7 @@ def browser_packages() -> Outcome:
         return Outcome(what, not_done=f"no advisories: {reason(done.stderr)}")
     except KeyError:
         return Outcome(what, not_done=f"no advisories: {reason(str(found.get('message', '')))}")
-    return Outcome(what, tuple(f"{name}: {one['severity']}" for name, one in faults.items()))
+    return Outcome(what, tuple(f"{name}: {fault['severity']}" for name, fault in faults.items()))
 
 
 def crates(metadata: Path) -> Outcome:

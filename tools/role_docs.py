@@ -14,7 +14,7 @@ def role_page(role: Path) -> str:
     """What the role in this folder is for, and a table of its variables."""
     spec: Json = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]
     needs: list[Json] = yaml.safe_load((role / "meta/main.yml").read_text())["dependencies"]
-    others = "".join(f" Its variables are those of {one['role']} too." for one in needs)
+    others = "".join(f" Its variables are those of {needed['role']} too." for needed in needs)
     lines = [
         f"# {role.name}\n",
         "Written by `tools/role_docs.py` from `meta/argument_specs.yml` and `defaults/main.yml`; change those, then run"

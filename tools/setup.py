@@ -275,7 +275,7 @@ def progress_of(step: Step) -> str:
 def give_up(waiting: dict[str, Step], failed: str) -> list[str]:
     """Takes out the steps that need the failed one, and those that need these; says so."""
     said = []
-    for other in [one for one in waiting.values() if failed in one.after]:
+    for other in [step for step in waiting.values() if failed in step.after]:
         del waiting[other.name]
         said += [f"{other.name}: not tried without {failed}", *give_up(waiting, other.name)]
     return said

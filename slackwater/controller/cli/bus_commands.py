@@ -114,7 +114,7 @@ def add(pool_name: str, name: str, config_path: Path, as_json: bool) -> None:
 def list_nodes(config_path: Path, as_json: bool) -> None:
     """Print the nodes that may log in, as POOL NODE."""
     nodes = nats_server.nodes_of(private(config_path))
-    tell({"nodes": nodes}, "\n".join(f"{one.pool} {one.name}" for one in nodes), as_json)
+    tell({"nodes": nodes}, "\n".join(f"{node.pool} {node.name}" for node in nodes), as_json)
 
 
 class PortType(click.ParamType[Port]):
@@ -149,11 +149,11 @@ def settings(name: str, ports: tuple[Port, ...], no_port: bool, config_path: Pat
     if no_port and click.get_current_context().get_parameter_source("ports") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--no-port and --port exclude each other.")
     controller = private(config_path)
-    for one in nats_server.nodes_of(controller):
-        if one.name == name:
+    for node in nats_server.nodes_of(controller):
+        if node.name == name:
             bus, has_authority = controller.bus, bool(controller.bus.tls_ca)
-            text = node_text(name, one.pool, bus.address, () if no_port else ports, has_authority=has_authority)
-            tell({"pool": one.pool, "node": name, "node_toml": text}, text.rstrip("\n"), as_json)
+            text = node_text(name, node.pool, bus.address, () if no_port else ports, has_authority=has_authority)
+            tell({"pool": node.pool, "node": name, "node_toml": text}, text.rstrip("\n"), as_json)
             return
     raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")
 
@@ -165,9 +165,9 @@ def settings(name: str, ports: tuple[Port, ...], no_port: bool, config_path: Pat
 def remove(name: str, config_path: Path, as_json: bool) -> None:
     """Let NODE no longer log in, and end its connections; its passwords are deleted."""
     settings = private(config_path)
-    gone = [one for one in nats_server.nodes_of(settings) if one.name == name]
+    gone = [node for node in nats_server.nodes_of(settings) if node.name == name]
     if not gone:
         raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")
-    nats_server.change_nodes(settings, lambda nodes: [one for one in nodes if one.name != name])
+    nats_server.change_nodes(settings, lambda nodes: [node for node in nodes if node.name != name])
     taken_over(settings)
     tell({"pool": gone[0].pool, "node": name}, f"{name} may no longer log in", as_json)

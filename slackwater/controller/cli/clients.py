@@ -87,13 +87,13 @@ class LocalClient:
 
         pools = [self._settings.the_pool(pool)] if pool else self._settings.pool
         with self._journal() as journal:
-            views = [pool_status(journal, one.name, time.time(), one.servers, one.title) for one in pools]
+            views = [pool_status(journal, pool.name, time.time(), pool.servers, pool.title) for pool in pools]
         if not any(view.stale for view in views) or not self._is_dead():
             return views
         timeout_s = self._settings.lbengine.socket_timeout_s
         return [
-            without_controller(view, look_at(one, timeout_s)) if view.stale else view
-            for view, one in zip(views, pools, strict=True)
+            without_controller(view, look_at(pool, timeout_s)) if view.stale else view
+            for view, pool in zip(views, pools, strict=True)
         ]
 
     def _is_dead(self) -> bool:

@@ -199,7 +199,7 @@ def restore(
             _tell_restored(restored[-1])
     if as_json:
         click.echo(msgspec.json.encode({"pools": restored}).decode())
-    if failed := [f"{one.pool}: {one.error}" for one in restored if one.error]:
+    if failed := [f"{result.pool}: {result.error}" for result in restored if result.error]:
         raise RestoreError("; ".join(failed))
 
 

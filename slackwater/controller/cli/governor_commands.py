@@ -69,7 +69,9 @@ def run(
 
     settings = load(config_path)
     pool = settings.the_pool(pool_name) if pool_name or len(settings.pool) == 1 else None
-    if target_ms is None and not any(one.target_p95_ms for one in settings.pool if pool in (None, one)):
+    if target_ms is None and not any(
+        candidate.target_p95_ms for candidate in settings.pool if pool in (None, candidate)
+    ):
         raise GovernorError("there is no target; set the pool's `target_p95_ms`, or give --target-ms")
     changed = msgspec.structs.replace(
         settings.governor, mode="act" if act else "observe", policy=policy or settings.governor.policy
@@ -77,7 +79,7 @@ def run(
     settings = msgspec.structs.replace(settings, governor=changed)
     if problem := settings.governor_problem(has_target=True):
         raise GovernorError(problem[1])
-    if act and not any(one.mode == "act" for one in settings.pool if pool in (None, one)):
+    if act and not any(candidate.mode == "act" for candidate in settings.pool if pool in (None, candidate)):
         raise GovernorError('the pool only observes; the governor acts in pools with `mode = "act"`')
     name = pool.name if pool is not None else None
     asyncio.run(service.run(settings, only=name, target_ms=target_ms, tell=click.echo, for_s=for_s))

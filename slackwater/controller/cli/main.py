@@ -202,7 +202,7 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
         if entry is None:
             return None
-        if missing := [one for one in NEEDS.get(cmd_name, ()) if importlib.util.find_spec(one) is None]:
+        if missing := [module for module in NEEDS.get(cmd_name, ()) if importlib.util.find_spec(module) is None]:
             return incomplete(cmd_name, missing)
         importlib.import_module(
             "slackwater.lbengine.backends.table"

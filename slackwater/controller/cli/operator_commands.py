@@ -65,7 +65,7 @@ def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_jso
             _say(answers.answers[-1])
     if as_json:
         tell(answers, "", as_json)
-    if any(one.error for one in answers.answers):
+    if any(answer.error for answer in answers.answers):
         raise SystemExit(1)
 
 

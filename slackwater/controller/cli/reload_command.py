@@ -44,8 +44,8 @@ def reload(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
         sys.exit(1 if outcome.error else 0)
     if outcome.error:
         raise ReloadError(f"refused, the settings before stay in force: {_plain(outcome.error)}")
-    for one in outcome.changed:
-        click.echo(_plain(str(one)))
+    for difference in outcome.changed:
+        click.echo(_plain(str(difference)))
     if not outcome.changed:
         click.echo("nothing differs from the settings in force")
     else:

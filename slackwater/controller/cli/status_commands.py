@@ -118,7 +118,7 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
         click.echo(stories.as_text(episode))
     if not as_json:
         recent = client.changes(pool, GOVERNOR_LOOKS_AT, time.time() - GOVERNOR_LOOK_BACK_S)
-        of_governor = [one for one in recent if (one.by, one.target) == (GOVERNOR, node)][:GOVERNOR_SHOWS]
+        of_governor = [change for change in recent if (change.by, change.target) == (GOVERNOR, node)][:GOVERNOR_SHOWS]
         if of_governor:
             click.echo(f"{node} ({pool}): the governor's last decisions")
         for change in reversed(of_governor):

@@ -52,8 +52,8 @@ def support_bundle(config_path: Path, out: Path | None, max_mb: float, since: st
         return
     click.echo(f"{path}: {len(data) / 1e6:.2f} MB, readable for you alone; secrets removed: {contents.secrets_removed}")
     click.echo("in it:")
-    for one in contents.files:
-        click.echo(f"  {one.name}: {one.bytes} bytes{' (its newest lines)' if one.cut else ''}")
+    for file in contents.files:
+        click.echo(f"  {file.name}: {file.bytes} bytes{' (its newest lines)' if file.cut else ''}")
     if contents.left_out:
         click.echo("left out:")
     for what, reason in contents.left_out.items():

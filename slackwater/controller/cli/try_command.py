@@ -49,7 +49,11 @@ def try_recording(speed: float, once: bool, port: int | None, no_page: bool, as_
     """
     if no_page and port is not None:
         raise click.UsageError("--no-page and --port exclude each other.")
-    heard = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    heard = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, _stop) for number in heard}
     try:
         with tempfile.TemporaryDirectory(prefix="slackwater-try-") as folder, ExitStack() as parts:

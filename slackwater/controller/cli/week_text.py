@@ -86,30 +86,30 @@ def _table(episodes: list[WeekEpisode]) -> Table:
         table.add_column(heading, no_wrap=True)
     for heading in ("done, or would have been", "it was"):
         table.add_column(heading, overflow="fold")
-    for one in episodes:
-        table.add_row(*_cells(one))
+    for episode in episodes:
+        table.add_row(*_cells(episode))
     return table
 
 
 def _reasons(episodes: list[WeekEpisode]) -> Iterator[str]:
     """Why amounts are not known."""
-    for one in episodes:
-        yield from (UNKNOWN[word] for word in (one.harm.slow_unknown, one.harm.avoided_unknown) if word)
+    for episode in episodes:
+        yield from (UNKNOWN[word] for word in (episode.harm.slow_unknown, episode.harm.avoided_unknown) if word)
 
 
-def _cells(one: WeekEpisode) -> list[str]:
-    lasted = "goes on" if one.until_unix_s is None else duration(one.until_unix_s - one.since_unix_s)
-    if one.unseen_since_unix_s is not None:
-        lasted = f"at least {duration(max(0.0, one.unseen_since_unix_s - one.since_unix_s))}"
+def _cells(episode: WeekEpisode) -> list[str]:
+    lasted = "goes on" if episode.until_unix_s is None else duration(episode.until_unix_s - episode.since_unix_s)
+    if episode.unseen_since_unix_s is not None:
+        lasted = f"at least {duration(max(0.0, episode.unseen_since_unix_s - episode.since_unix_s))}"
     slow, avoided = (
-        "not known" if value is None else duration(value) for value in (one.harm.slow_s, one.harm.avoided_s)
+        "not known" if value is None else duration(value) for value in (episode.harm.slow_s, episode.harm.avoided_s)
     )
-    done = "; ".join(one.done[:MOST_DONE]) + ("; ..." if len(one.done) > MOST_DONE else "")
-    if one.rt_p95_ms is not None:
-        done += f"; p95 {milliseconds(one.rt_p95_ms)} -> {milliseconds(one.rt_p95_predicted_ms)} predicted"
-    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since_unix_s))
-    state = f"{SYMBOLS[one.state]} {WORDS[one.state]}"
-    marked = "" if one.marked is None else MARKS[one.marked.mark]
-    if done and not one.applied:
+    done = "; ".join(episode.done[:MOST_DONE]) + ("; ..." if len(episode.done) > MOST_DONE else "")
+    if episode.rt_p95_ms is not None:
+        done += f"; p95 {milliseconds(episode.rt_p95_ms)} -> {milliseconds(episode.rt_p95_predicted_ms)} predicted"
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(episode.since_unix_s))
+    state = f"{SYMBOLS[episode.state]} {WORDS[episode.state]}"
+    marked = "" if episode.marked is None else MARKS[episode.marked.mark]
+    if done and not episode.applied:
         done = f"would: {done}"
-    return [began, one.who or one.node, state, lasted, slow, avoided, done or "nothing", marked]
+    return [began, episode.who or episode.node, state, lasted, slow, avoided, done or "nothing", marked]

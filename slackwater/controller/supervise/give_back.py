@@ -39,7 +39,7 @@ def set_baseline(settings: ControllerSettings, pools: Collection[PoolSettings], 
     """Sets the baseline weights of these pools; returns those where that could not be confirmed, with the reason in
     the log. All at once: one balancer that does not answer holds up no other. A pool that another controller drives is
     left to it."""
-    return [one.pool for one in _give_back(settings, pools, why) if not one.is_confirmed]
+    return [given.pool for given in _give_back(settings, pools, why) if not given.is_confirmed]
 
 
 def _give_back(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[GivenBack]:
@@ -114,7 +114,9 @@ def _after_failed_start(settings: ControllerSettings) -> None:
         is_of_another = os.geteuid() == 0 and in_hands_of(folder) is not None  # root takes nobody's word for a place
         ours = take_free(locks, [*settings.pool, *([] if is_of_another else stored_elsewhere(settings))])
         done = _give_back(settings, ours, "`slackwater serve` could not start")
-    log.info("could not start; %s", "; ".join(f"pool {one.pool.name}: {one.text}" for one in done) or "no pool is ours")
+    log.info(
+        "could not start; %s", "; ".join(f"pool {given.pool.name}: {given.text}" for given in done) or "no pool is ours"
+    )
 
 
 def settings_for_restore(config: Path) -> ControllerSettings:

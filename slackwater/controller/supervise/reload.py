@@ -74,11 +74,11 @@ def reload(site: ReloadedSite, path: Path, found: ReloadOutcome) -> Iterator[Non
     old = site.in_force
     try:
         differences = compare(old.settings, new.settings)
-        if stubborn := [one.setting for one in differences if not one.parts]:
+        if stubborn := [difference.setting for difference in differences if not difference.parts]:
             raise ReloadRefused(f"{path}: {', '.join(stubborn)} cannot change while the controller runs: restart it")
         found.changed = differences
         running = {*names_of(old.settings), *names_of(new.settings)}
-        concerned = running.intersection(part for one in differences for part in one.parts)
+        concerned = running.intersection(part for difference in differences for part in difference.parts)
         found.restarted = [name for name in names_of(new.settings) if name in concerned]
         if differences:
             yield from _apply(site, new, differences, concerned)
@@ -93,7 +93,7 @@ def _apply(
     site: ReloadedSite, new: SettingsInForce, differences: list[Difference], concerned: set[str]
 ) -> Iterator[None]:
     old = site.in_force
-    examined = {one.pool for one in differences if one.pool and one.after is not None}
+    examined = {difference.pool for difference in differences if difference.pool and difference.after is not None}
     listen = new.settings.web.listen if new.settings.web.listen != old.settings.web.listen else ""
     yield from _trial(new, concerned, examined, listen)
     try:
@@ -114,7 +114,11 @@ def _trial(new: SettingsInForce, parts: Collection[str], pools: Collection[str],
     """Raises ReloadRefused with what the trial says."""
     if not parts:
         return
-    words = ["try-settings", *(f"--part={name}" for name in sorted(parts)), *(f"--pool={one}" for one in sorted(pools))]
+    words = [
+        "try-settings",
+        *(f"--part={name}" for name in sorted(parts)),
+        *(f"--pool={pool}" for pool in sorted(pools)),
+    ]
     with tempfile.TemporaryFile() as said:
         trial = subprocess.Popen(
             [*new.command(*words), f"--listen={listen}"],

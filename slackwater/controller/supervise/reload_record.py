@@ -38,8 +38,8 @@ def to_log(outcome: ReloadOutcome) -> None:
     if outcome.error:
         log.error("reload refused, the settings before stay in force: %s", outcome.error)
         return
-    for one in outcome.changed:
-        log.info("reload: %s", one)
+    for difference in outcome.changed:
+        log.info("reload: %s", difference)
     count = len(outcome.changed)
     settings = "nothing differs" if not count else f"{count} setting{'' if count == 1 else 's'} changed"
     log.info("reload done: %s; started anew: %s", settings, ", ".join(outcome.restarted) or "nothing")
@@ -48,8 +48,10 @@ def to_log(outcome: ReloadOutcome) -> None:
 def to_journal(settings: ControllerSettings, outcome: ReloadOutcome) -> None:
     """A Change for each pool that it is about; what is about no pool is about all. Returns before it is written."""
     changes = []
-    for pool in dict.fromkeys([*(one.name for one in settings.pool), *(one.pool for one in outcome.changed)]):
-        texts = [str(one) for one in outcome.changed if one.pool in ("", pool)]
+    for pool in dict.fromkeys(
+        [*(known.name for known in settings.pool), *(difference.pool for difference in outcome.changed)]
+    ):
+        texts = [str(difference) for difference in outcome.changed if difference.pool in ("", pool)]
         if pool and texts:
             why = "; ".join(texts)[:MOST_TEXT]
             changes.append(

@@ -116,7 +116,9 @@ def _fit(text: _Text, room: int) -> _Text | None:
 def _described(contents: Contents) -> list[_Text]:
     lines = [HEAD.format(made=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), removed=contents.secrets_removed)]
     lines += ["In it:\n"]
-    lines += [f"  {one.name}: {one.bytes} bytes{', the newest lines' if one.cut else ''}\n" for one in contents.files]
+    lines += [
+        f"  {file.name}: {file.bytes} bytes{', the newest lines' if file.cut else ''}\n" for file in contents.files
+    ]
     lines += ["\nLeft out:\n"] if contents.left_out else []
     lines += [f"  {name}: {reason}\n" for name, reason in contents.left_out.items()]
     return [

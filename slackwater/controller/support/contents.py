@@ -113,7 +113,7 @@ def versions(_: BundledSite) -> Iterator[Text]:
         lines += [f"{key} {value}" for key, value in platform.freedesktop_os_release().items() if key != "HOME_URL"]
     except OSError:
         lines.append("os-release: not there")
-    lines += sorted({f"package {one.name} {one.version}" for one in importlib.metadata.distributions()})
+    lines += sorted({f"package {package.name} {package.version}" for package in importlib.metadata.distributions()})
     for command in PROGRAMS:
         if shutil.which(command[0]):
             lines += [f"$ {' '.join(command)}", output(*command).strip()]

@@ -63,11 +63,14 @@ def _rows(journal: Journal) -> Iterator[tuple[str, str]]:
         if not ends:
             continue
         found = episodes(journal, pool, max(ends) - EPISODES_S)
-        for one in found:
-            if one.marked is not None and one.marked.note:
-                one.marked.note = REMOVED
-        yield f"journal/{pool}-episodes.jsonl", "".join(f"{msgspec.json.encode(one).decode()}\n" for one in found)
-        noisy = list(dict.fromkeys(one.node for one in reversed(found)))
+        for episode in found:
+            if episode.marked is not None and episode.marked.note:
+                episode.marked.note = REMOVED
+        yield (
+            f"journal/{pool}-episodes.jsonl",
+            "".join(f"{msgspec.json.encode(episode).decode()}\n" for episode in found),
+        )
+        noisy = list(dict.fromkeys(episode.node for episode in reversed(found)))
         nodes = list(dict.fromkeys([*noisy, *sorted(journal.latest_samples(pool))]))[:MOST_NODES]
         cycle = journal.latest_cycle(pool)
         times = [sample.time_unix_s for sample in journal.latest_samples(pool).values()]
