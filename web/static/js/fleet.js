@@ -25,15 +25,15 @@ let states = "";
 
 // The order of the rows, to compare: the keys below each title.
 function keysOf(groups) {
-  return JSON.stringify(groups.map(([title, of]) => [title ?? "", of.map((one) => one.key)]));
+  return JSON.stringify(groups.map(([title, members]) => [title ?? "", members.map((server) => server.key)]));
 }
 
 // As `arrange` in web/content/fleet.py.
 function groups() {
   const words = form.elements.q.value.toLowerCase().split(/\s+/);
-  const searched = (one) => [one.node, one.pool, one.zone, one.machine_type, one.word].join(" ").toLowerCase();
-  const shown = servers.filter((one) => words.every((word) => searched(one).includes(word)));
-  const lost = (one) => harm.get(one.key)?.lost_s ?? 0;
+  const searched = (server) => [server.node, server.pool, server.zone, server.machine_type, server.word].join(" ").toLowerCase();
+  const shown = servers.filter((server) => words.every((word) => searched(server).includes(word)));
+  const lost = (server) => harm.get(server.key)?.lost_s ?? 0;
   const before = {
     harm: (a, b) => lost(b) - lost(a),
     name: () => 0,
@@ -44,8 +44,8 @@ function groups() {
   shown.sort((a, b) => before(a, b) || names.compare(a.node, b.node) || names.compare(a.pool, b.pool));
   const field = FIELDS[form.elements.group.value];
   if (!field) return [["", shown]];
-  const found = Map.groupBy(shown, (one) => one[field]);
-  return [...found].sort(([a], [b]) => (a === "") - (b === "") || names.compare(a, b)).map(([title, of]) => [title || NOTHING, of]);
+  const found = Map.groupBy(shown, (server) => server[field]);
+  return [...found].sort(([a], [b]) => (a === "") - (b === "") || names.compare(a, b)).map(([title, members]) => [title || NOTHING, members]);
 }
 
 function rowOf(server) {
@@ -73,16 +73,16 @@ function fill(row, server) {
   }
 }
 
-function fillHarm(row, one) {
-  setText(row.querySelector('[data-field="lost"]'), one?.lost ?? NOTHING);
+function fillHarm(row, server) {
+  setText(row.querySelector('[data-field="lost"]'), server?.lost ?? NOTHING);
   const cell = row.querySelector('[data-field="worst"]');
-  if (!one?.worst_url) {
+  if (!server?.worst_url) {
     setText(cell, NOTHING);
-  } else if (cell.firstElementChild?.getAttribute("href") !== one.worst_url) {
+  } else if (cell.firstElementChild?.getAttribute("href") !== server.worst_url) {
     const link = document.createElement("a");
     const time = document.createElement("time");
-    link.setAttribute("href", one.worst_url);
-    setTime(time, one.worst_unix_s);
+    link.setAttribute("href", server.worst_url);
+    setTime(time, server.worst_unix_s);
     link.append(time);
     cell.replaceChildren(link);
   }
@@ -99,35 +99,35 @@ function groupRow(title, count) {
 function arrange() {
   if (servers.length === 0 || !asked) return;
   const found = groups();
-  const order = found.flatMap(([, of]) => of);
+  const order = found.flatMap(([, members]) => members);
   const now = keysOf(found);
   if (now !== arranged) {
     arranged = now;
     const focused = document.activeElement;
     for (const body of [...table.tBodies]) body.remove();
-    for (const [title, of] of found) {
+    for (const [title, members] of found) {
       const body = table.createTBody();
-      body.append(...(title ? [groupRow(title, of.length)] : []), ...of.map(rowOf));
+      body.append(...(title ? [groupRow(title, members.length)] : []), ...members.map(rowOf));
     }
     if (table.contains(focused)) focused.focus();
     document.getElementById("fleet-empty").hidden = order.length > 0;
     document.getElementById("fleet-shown").textContent = `${order.length} of ${servers.length}`;
   }
-  heat.show(map, order.map((one) => harm.get(one.key)).filter(Boolean));
+  heat.show(map, order.map((server) => harm.get(server.key)).filter(Boolean));
 }
 
 function onEvent(event) {
   servers = event.servers;
-  for (const one of servers) if (rows.has(one.key)) fill(rows.get(one.key), one);
+  for (const server of servers) if (rows.has(server.key)) fill(rows.get(server.key), server);
   document.getElementById("fleet-summary").textContent = event.summary;
   const alarm = document.getElementById("fleet-alarm");
   alarm.hidden = event.error === "" && event.silent.length === 0;
   alarm.textContent = event.error || `The controller is silent about: ${event.silent.join(", ")}`;
   document.title = "Fleet · Slackwater";
-  const present = servers.map((one) => one.key + one.state).join();
+  const present = servers.map((server) => server.key + server.state).join();
   if (present !== states) arrange();
   states = present;
-  return event.error !== "" || servers.every((one) => event.silent.includes(one.pool));
+  return event.error !== "" || servers.every((server) => event.silent.includes(server.pool));
 }
 
 async function loadHarm() {
@@ -143,7 +143,7 @@ async function loadHarm() {
     return;
   }
   asked = true;
-  harm = new Map(map.servers.map((one) => [`${one.pool}/${one.node}`, one]));
+  harm = new Map(map.servers.map((server) => [`${server.pool}/${server.node}`, server]));
   for (const [key, row] of rows) fillHarm(row, harm.get(key));
   for (const [place, unixS] of [map.since_unix_s, map.until_unix_s].entries()) setTime(section.querySelectorAll(".axis time")[place], unixS);
   if (servers.length > 0) arrange();

@@ -24,12 +24,12 @@ function onEvent(event) {
   for (const pool of event.pools) showPool(sections.get(pool.pool), pool);
   document.title = [...event.pools.slice(0, 3).map((pool) => `${pool.symbol} ${pool.pool}`), "Slackwater"].join(" · ");
   for (const stack of stacks) {
-    const pool = event.pools.find((one) => one.pool === stack.section.dataset.of);
+    const pool = event.pools.find((shown) => shown.pool === stack.section.dataset.of);
     if (!pool) continue;
     stack.update(pool, event.tails[pool.pool]);
     if (first || gap > GAP_S) stack.renew();
   }
-  return event.error !== "" || event.pools.every((one) => one.stale);
+  return event.error !== "" || event.pools.every((pool) => pool.stale);
 }
 
 // What is secondary is folded on a narrow screen alone, and never on paper.
