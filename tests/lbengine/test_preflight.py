@@ -48,7 +48,7 @@ def test_a_good_pool_has_no_warnings(balance: str) -> None:
 @needs_haproxy
 def test_least_connections_without_maxconn_has_one_lever_less_and_a_warning() -> None:
     (warning,) = warnings_of(plain("leastconn"), mode="act")
-    assert "host1, host2, host3 has no `maxconn`" in warning
+    assert "no `maxconn` is set for host1, host2, host3" in warning
 
 
 @needs_haproxy

@@ -205,7 +205,8 @@ def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
         )
     if by_socket and snapshot.by_concurrency and (endless := [server for server in active if server.maxconn is None]):
         warnings.append(
-            f"{where}: {names(endless)} has no `maxconn`, so under `balance {snapshot.balance}` a slow one can only be"
-            " given less weight or none; with a `maxconn` the second stage could give it fewer requests at a time"
+            f"{where}: no `maxconn` is set for {names(endless)}, so under `balance {snapshot.balance}` a slow server"
+            " can only be given less weight or none; with a `maxconn` the second stage could give it fewer requests at"
+            " a time"
         )
     return warnings
