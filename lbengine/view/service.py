@@ -1,8 +1,8 @@
 """The part that looks at servers from the balancer: Samples of each server whose node has no monitor.
 
 They go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Of
-several controllers of a pool one speaks: two would seem to be a machine that restarts with each Sample. It is one whose
-balancer has requests, as of an active and a standby balancer the standby's servers look idle.
+several controllers of a pool one speaks of a node: two would seem to be a machine that restarts with each Sample. It is
+one whose balancer has requests, as of an active and a standby balancer the standby's servers look idle.
 
 Packets are looked at five times a second. The balancer is asked as often only while a server is busy whose packets do
 not show all of its requests; otherwise once a second, for its servers and its errors.
@@ -29,6 +29,7 @@ from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 from slackwater.lbengine.view.agreement import Agreement
 from slackwater.lbengine.view.counters import Counted, Counters
+from slackwater.lbengine.view.others import BUSY_WITHIN_S, OtherControllers
 from slackwater.lbengine.view.pace import QUIET_S, SamplePace, is_busy
 from slackwater.lbengine.view.packets import NO_SNIFFER, SILENT, Line, Packets, end_of
 from slackwater.lbengine.view.samples import Origin, sample_of
@@ -39,8 +40,6 @@ LISTENS_S = 3.0
 """Before the first Sample: a monitor sends one each second, also while nothing happens."""
 MONITOR_GONE_AFTER_S = 10.0
 """A node whose monitor was silent for so long has none."""
-BUSY_WITHIN_S = 5.0
-"""A balancer without requests for so long is idle."""
 IDLE_S = 5.0
 """From one look to the next while every server has a monitor."""
 MOST_CORE_SHARE = 0.02
@@ -113,7 +112,7 @@ class PoolView:
         self._monitors: dict[str, float] = {}
         """Node -> time when its monitor was heard last."""
         self._boot_id = kernel_id()
-        self._another_speaks_until_s = 0.0
+        self._others = OtherControllers(self._boot_id, LISTENS_S)
         self._busy_s = -math.inf
         """Monotonic time when some server had requests last."""
         self._seq: dict[str, int] = {}
@@ -121,15 +120,12 @@ class PoolView:
         self._dice = random.Random()
 
     def hear(self, sample: Sample) -> None:
-        """Notes which nodes have a monitor, and whether another host speaks of those that have none."""
+        """Notes which nodes have a monitor, and of which another controller speaks."""
+        now_s = time.monotonic()
         if sample.source == "monitor":
-            self._monitors[sample.node] = time.monotonic()
-        elif sample.boot_id != self._boot_id:
-            now_s = time.monotonic()
-            they_are_busy = sample.traffic is not None and bool(sample.traffic.rps)
-            we_are_busy = now_s - self._busy_s < BUSY_WITHIN_S
-            if they_are_busy > we_are_busy or (they_are_busy == we_are_busy and sample.boot_id < self._boot_id):
-                self._another_speaks_until_s = now_s + (sample.next_within_s or LISTENS_S)
+            self._monitors[sample.node] = now_s
+        else:
+            self._others.hear(sample, now_s, we_are_busy=now_s - self._busy_s < BUSY_WITHIN_S)
 
     async def run(self, stop: asyncio.Event, beat: Callable[[], None] = lambda: None) -> None:
         """Looks until `stop`; calls `beat` after each look."""
@@ -137,7 +133,8 @@ class PoolView:
         try:
             while not stop.is_set():
                 for sample in await self._look():
-                    if time.monotonic() >= max(speaks_from_s, self._another_speaks_until_s):
+                    now_s = time.monotonic()
+                    if now_s >= speaks_from_s and not self._others.speak_of(sample.node, now_s):
                         await self._publish(sample)
                 beat()
                 await self._pause(stop)

@@ -25,6 +25,7 @@ from tests.support.watched_view import WITHIN_S, Watched, traffic_of, watching
 
 SNIFFER = shutil.which("slackwater-sniffer", path=str(PROGRAMS))
 HOSTS = ("host1", "host2", "host3")
+NODES = ("host1", "host2", "third")
 pytestmark = needs_haproxy
 may_capture = pytest.mark.skipif(os.geteuid() != 0, reason="only root may capture")
 
@@ -123,15 +124,34 @@ def test_of_two_controllers_one_speaks_and_the_other_takes_over(running: RealHAP
         watched = Watched(running)
         async with watching(watched):
             await watched.a_look()
-            other = Sample(1, "host1", "web", 1.0, "", 0, 0.2, next_within_s=3600.0, source="balancer")
-            watched.view.hear(other)
+            others = [Sample(1, node, "web", 1.0, "", 0, 0.2, next_within_s=60.0, source="balancer") for node in NODES]
+            for other in others:
+                watched.view.hear(other)
             before = len(watched.samples)
             reads = watched.view._counters
             await watched.until(lambda: watched.view._counters is not reads, "a look")
             await asyncio.sleep(0.3)
             assert len(watched.samples) <= before + len(HOSTS), "at most those that were on their way"
-            watched.view.hear(msgspec.structs.replace(other, next_within_s=0.001))
+            for other in others:
+                watched.view.hear(msgspec.structs.replace(other, next_within_s=0.001))
             await watched.a_look()
+
+    asyncio.run(play())
+
+
+def test_a_node_that_looks_like_another_controller_silences_itself_alone(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running)
+        async with watching(watched):
+            await watched.a_look()
+            traffic = Traffic(rps=1e9)
+            watched.view.hear(
+                Sample(1, "host1", "web", 1.0, "", 0, 0.2, next_within_s=1e300, traffic=traffic, source="balancer")
+            )
+            before = [len(watched.of(node)) for node in NODES]
+            await watched.until(lambda: len(watched.of("third")) >= before[2] + 3, "Samples of the others")
+        assert len(watched.of("host2")) > before[1]
+        assert len(watched.of("host1")) <= before[0] + 1, "at most the one that was on its way"
 
     asyncio.run(play())
 
@@ -146,7 +166,8 @@ def test_of_two_controllers_the_one_whose_balancer_has_requests_speaks(running: 
             )
             await ask(running, 30)
             await watched.until(lambda: watched.answered("host1") == 10, "ten requests")
-            watched.view.hear(idle)
+            for node in NODES:
+                watched.view.hear(msgspec.structs.replace(idle, node=node))
             await watched.a_look()
 
     asyncio.run(play())
@@ -159,7 +180,8 @@ def test_a_standby_leaves_the_word_to_the_active_controller(running: RealHAProxy
             await watched.a_look()
             behind = "~"  # its boot id sorts behind ours
             active = Sample(1, "host1", "web", 1.0, behind, 0, 0.2, traffic=Traffic(rps=9.0), source="balancer")
-            watched.view.hear(msgspec.structs.replace(active, next_within_s=3600.0))
+            for node in NODES:
+                watched.view.hear(msgspec.structs.replace(active, node=node, next_within_s=60.0))
             before, counters = len(watched.samples), watched.view._counters
             await watched.until(lambda: watched.view._counters is not counters, "a look")
             await asyncio.sleep(0.3)
