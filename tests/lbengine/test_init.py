@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slackwater.controller.cli.main import cli
+from slackwater.controller.haproxy_init.bus_address import with_servers
 from slackwater.controller.haproxy_init.first_settings import choose, lines_for, settings_text
 from slackwater.core.bus import nats_server
-from slackwater.core.config import is_loopback, load, parse
+from slackwater.core.config import ConfigError, is_loopback, load, parse
 from slackwater.core.service_user import give_group
 from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, StatsSocket, SurveyError, read_configuration
 from slackwater.lbengine.backends.haproxy.survey import (
@@ -132,6 +133,62 @@ def test_monitors_change_nothing_of_what_a_person_has_set(here: Here, balancer: 
     other = here.monitors("--listen", "192.0.2.2:14222")
     assert other.exit_code == 1
     assert 'its section [bus] says otherwise: write this there, and run it again: listen = "192.0.2.2' in other.output
+
+
+def test_names_that_a_person_gave_hold_also_of_servers_that_are_away(here: Here, balancer: RealHAProxy) -> None:
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    mine = here.config.read_text() + 'servers = { host1 = "host1", host2 = "second", away = "third" }\n'
+    here.config.write_text(mine)
+    for _ in range(2):
+        done = here.monitors()
+        assert done.exit_code == 0, done.output
+        assert here.config.read_text() == mine
+    assert [node.name for node in nats_server.nodes_of(load(here.config))] == ["host1", "second", "host3"]
+
+
+def test_the_servers_of_a_machine_stay_together_while_one_of_them_is_away(tmp_path: Path) -> None:
+    text = '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"  # mine\n'
+    together = with_servers(text, "web", {"vm-1": "vm", "vm-2": "vm", "other": "other"}, tmp_path)
+    assert parse(together, "test").pool[0].servers == {"vm-1": "vm", "vm-2": "vm"}
+    assert together.replace('servers = { "vm-1" = "vm", "vm-2" = "vm" }\n', "") == text
+    assert with_servers(together, "web", {"vm-2": "vm", "other": "other"}, tmp_path) == together
+    with pytest.raises(ConfigError, match='"vm-1" = "vm", "vm-2" = "vm", "other" = "vm"'):
+        with_servers(together, "web", {"vm-2": "vm", "other": "vm"}, tmp_path)
+
+
+def test_monitors_need_no_socket_that_may_set_weights(here: Here, balancer: RealHAProxy) -> None:
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    by_agents = here.config.read_text().replace(balancer.socket, balancer.operator)
+    by_agents += 'weight_delivery = "agent-check"\nsockets = ["/no/such.sock"]\n'
+    here.config.write_text(by_agents)
+    done = here.monitors()
+    assert done.exit_code == 0, done.output
+    first_away = by_agents.replace(balancer.operator, "/other.sock").replace("/no/such.sock", balancer.operator)
+    here.config.write_text(first_away)
+    assert here.monitors().exit_code == 0
+    here.config.write_text(by_agents.replace('backend = "web"', 'backend = "gone"'))
+    done = here.monitors("--listen", "192.0.2.1:14222")
+    assert done.exit_code == 1
+    assert "HAProxy has no backend `gone` with servers" in done.output
+    assert [path.name for path in here.config.parent.iterdir()] == ["controller.toml"], "no certificate either"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
+def test_settings_keep_their_owner_their_mode_and_their_place(here: Here, balancer: RealHAProxy) -> None:
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    place = here.config.with_name("kept-in-git.toml")
+    here.config.rename(place)
+    here.config.symlink_to(place.name)
+    os.chown(place, 65534, 65534)
+    place.chmod(0o644)
+    for step in (here.monitors, lambda *_: here.init("--socket", balancer.socket, "--force")):
+        before = place.read_text()
+        done = step("--listen", "192.0.2.1:14222")
+        assert done.exit_code == 0, done.output
+        assert here.config.is_symlink()
+        assert place.read_text() != before
+        status = place.stat()
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (65534, 65534, 0o644)
 
 
 def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) -> None:

@@ -46,8 +46,8 @@ USUAL_SOCKETS = (
 HAPROXY_GROUP = "haproxy"
 INTERNAL = ("<", "MASTER")
 """Beginnings of the names of HAProxy's own proxies."""
-_BACKEND_AND_SERVER = 2 | 4
-"""Types of lines in `show stat`."""
+SHOW_SERVERS = "show stat -1 6 -1"
+"""Of all proxies the lines of the types backend (2) and server (4)."""
 
 
 class FoundServer(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ def find_socket(named: str, configuration: SiteConfiguration, usual: Sequence[st
 def survey(socket: str, found_by: str, configuration: SiteConfiguration, timeout_s: float) -> Survey:
     """Asks the HAProxy behind the socket, and changes nothing. Raises SurveyError when it does not answer."""
     haproxy = HAProxy(socket, "none", timeout_s)
-    questions = ("show info", f"show stat -1 {_BACKEND_AND_SERVER} -1", "show servers state", "set server none/none")
+    questions = ("show info", SHOW_SERVERS, "show servers state", "set server none/none")
     try:
         info, stats, state, tried = haproxy.ask(*questions)
         facts = facts_of(info, socket)
@@ -168,6 +168,25 @@ def survey(socket: str, found_by: str, configuration: SiteConfiguration, timeout
         for name, balance, servers in backends_of(stats, state, configuration)
     ]
     return Survey(socket, found_by, facts.get("Version", "?"), backends, access_of(socket, configuration))
+
+
+def backends_behind(
+    sockets: Sequence[str], configuration: SiteConfiguration, timeout_s: float
+) -> dict[str, FoundBackend]:
+    """The backends, by name, behind the first of these sockets that answers, whatever its level. Whether they can be
+    driven is not asked. Raises SurveyError where none answers."""
+    errors = []
+    for socket in sockets:
+        try:
+            stats, state = HAProxy(socket, "none", timeout_s).ask(SHOW_SERVERS, "show servers state")
+        except BalancerError as error:
+            errors.append(str(error))
+            continue
+        return {
+            name: FoundBackend(name, balance, servers, [], [])
+            for name, balance, servers in backends_of(stats, state, configuration)
+        }
+    raise SurveyError("; ".join(errors))
 
 
 def backends_of(

@@ -78,20 +78,22 @@ def with_bus(text: str, address: BusAddress, path: Path) -> str:
 
 
 def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -> str:
-    """The text of controller.toml whose pool has these `servers` (server -> node).
+    """The text of controller.toml whose pool has these nodes for its servers (server -> node, the same name too).
 
-    Raises ConfigError where the pool's table has others, or is not found.
+    What the pool says of other servers stays: they may come again. Raises ConfigError where its table has other nodes
+    for these, or is not found.
     """
     before = next(settings for settings in parse(text, str(path)).pool if settings.name == pool)
-    if before.servers == servers:
+    if all(before.servers.get(server, server) == node for server, node in servers.items()):
         return text
-    pairs = ", ".join(f"{toml_text(server)} = {toml_text(node)}" for server, node in servers.items())
+    wanted = {**before.servers, **{server: node for server, node in servers.items() if server != node}}
+    pairs = ", ".join(f"{toml_text(server)} = {toml_text(node)}" for server, node in wanted.items())
     line = f"servers = {{ {pairs} }}"
     name = re.compile(rf"^name *= *{re.escape(toml_text(pool))}.*$", re.MULTILINE)
     added = name.sub(lambda found: f"{found[0]}\n{line}", text, count=1)
     if not before.servers:
         after = next(settings for settings in parse(added, str(path)).pool if settings.name == pool)
-        if after.servers == servers:
+        if after.servers == wanted:
             return added
     raise ConfigError(f"{path}: servers of pool `{pool}` share machines: write this there, and run it again: {line}")
 

@@ -19,10 +19,9 @@ from slackwater.controller.haproxy_init.first_settings import (
 )
 from slackwater.controller.haproxy_init.site_files import (
     ASK_WITHIN_S,
-    FOR_THE_SERVICE,
     USUAL_CONFIGURATION,
     haproxy_configuration,
-    write,
+    write_settings,
 )
 from slackwater.core.config import ControllerSettings, parse
 from slackwater.core.files import exists
@@ -117,7 +116,7 @@ def init(
     named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
     access = ""
     if not dry_run:
-        write(config_path, text, FOR_THE_SERVICE)
+        write_settings(config_path, text)
         access = _give_access(haproxy, config_path)
     result = InitResult(
         config=str(config_path),

@@ -17,7 +17,7 @@ from slackwater.controller.haproxy_init.bus_address import (
     with_servers,
 )
 from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for, machines_of_pool, reached_from_outside
-from slackwater.controller.haproxy_init.site_files import ASK_WITHIN_S, FOR_THE_SERVICE, haproxy_configuration, write
+from slackwater.controller.haproxy_init.site_files import ASK_WITHIN_S, haproxy_configuration, write, write_settings
 from slackwater.controller.own_bus import ADDS, private, taken_over
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.authority import AuthorityFiles
@@ -26,7 +26,7 @@ from slackwater.core.config import ConfigError, ControllerSettings, is_loopback,
 from slackwater.core.options import DEFAULT_CONFIG, config_option
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.lbengine.backends.haproxy.survey import Survey, survey
+from slackwater.lbengine.backends.haproxy.survey import backends_behind
 
 BUS_PORT = 14222
 SERVICE = "slackwater-controller"
@@ -98,18 +98,16 @@ def monitors(
         raise ConfigError(f"{config_path}: no pool behind HAProxy; `slackwater bus node add POOL NODE` adds each node")
     configuration = haproxy_configuration(haproxy_cfg)
     there = text = read(config_path)
-    surveys: dict[str, Survey] = {}
     nodes: list[NewNode] = []
     for pool in pools:
-        if pool.socket not in surveys:
-            surveys[pool.socket] = survey(pool.socket, "as set", configuration, ASK_WITHIN_S)
-        backend = next((shown for shown in surveys[pool.socket].backends if shown.name == pool.backend), None)
-        if backend is None:
+        backends = backends_behind(pool.all_sockets, configuration, ASK_WITHIN_S)
+        if pool.backend not in backends:
             raise ConfigError(f"{config_path}: {pool.socket}: HAProxy has no backend `{pool.backend}` with servers")
-        machines = machines_of_pool(backend, pool.name, pool.servers, {node.name for node in nodes})
+        taken = {node.name for node in nodes}
+        machines = machines_of_pool(backends[pool.backend], pool.name, pool.servers, taken)
         nodes += machines
-        together = {server: node.name for node in machines for server in node.servers if server != node.name}
-        text = with_servers(text, pool.name, together, config_path)
+        node_of = {server: node.name for node in machines for server in node.servers}
+        text = with_servers(text, pool.name, node_of, config_path)
     files = [str(Path(file).absolute()) if file else "" for file in (tls_cert, tls_key, tls_ca)]
     asked = BusAddress(listen or _listen(settings, nodes, config_path.parent), *files)
     address = with_certificate(asked, config_path.parent)
@@ -123,7 +121,7 @@ def monitors(
             certificate = make_certificate(new, config_path.parent, write)
         nats_server.change_nodes(new, lambda before: _with_nodes(before, listed))
         if changed != there:
-            write(config_path, changed, FOR_THE_SERVICE)
+            write_settings(config_path, changed)
         else:
             taken_over(new)
     named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())

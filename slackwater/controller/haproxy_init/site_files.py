@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import grp
 import os
+import stat
 from pathlib import Path
 
 from slackwater.core.files import PRIVATE, SERVICE_USER, in_hands_of, replacing
@@ -25,6 +26,20 @@ def haproxy_configuration(named: Path | None) -> SiteConfiguration:
         running = started()
         return read_configuration(Path(running[0].files[0])) if len(running) == 1 else SiteConfiguration()
     return read_configuration(named or USUAL_CONFIGURATION)
+
+
+def write_settings(path: Path, text: str) -> None:
+    """Writes the controller's settings whole or not at all. A file that is there keeps its owner, its group and its
+    mode, and its place behind a link, as far as no other user than root could have put that there."""
+    if os.geteuid() != 0 or in_hands_of(path) is not None or not path.exists():
+        write(path, text, FOR_THE_SERVICE)
+        return
+    place = path.resolve()
+    before = place.stat()
+    with replacing(place, PRIVATE) as draft:
+        draft.write_text(text, encoding="utf-8")
+        os.chown(draft, before.st_uid, before.st_gid)
+        draft.chmod(stat.S_IMODE(before.st_mode))
 
 
 def write(path: Path, text: str, mode: int) -> None:
