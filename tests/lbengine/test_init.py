@@ -135,6 +135,20 @@ def test_monitors_change_nothing_of_what_a_person_has_set(here: Here, balancer: 
     assert 'its section [bus] says otherwise: write this there, and run it again: listen = "192.0.2.2' in other.output
 
 
+def test_a_second_init_cuts_no_monitor_off(here: Here, balancer: RealHAProxy) -> None:
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    assert here.monitors("--listen", "192.0.2.1:14222").exit_code == 0
+    bus = load(here.config).bus
+    assert bus.listen == "192.0.2.1:14222"
+    mine = here.config.read_text() + '# of mine\n\n[web]\nlisten = "127.0.0.1:1"\n'
+    here.config.write_text(mine.replace("[bus]", "[bus] # and this"))
+    assert here.init("--socket", balancer.socket, "--force").exit_code == 0
+    assert load(here.config).bus == bus
+    assert load(here.config).web.listen != "127.0.0.1:1"
+    for comment in ("\n[bus] # and this\n", "\n# of mine\n"):
+        assert comment in here.config.read_text()
+
+
 def test_names_that_a_person_gave_hold_also_of_servers_that_are_away(here: Here, balancer: RealHAProxy) -> None:
     assert here.init("--socket", balancer.socket).exit_code == 0
     mine = here.config.read_text() + 'servers = { host1 = "host1", host2 = "second", away = "third" }\n'
@@ -181,9 +195,10 @@ def test_settings_keep_their_owner_their_mode_and_their_place(here: Here, balanc
     here.config.symlink_to(place.name)
     os.chown(place, 65534, 65534)
     place.chmod(0o644)
-    for step in (here.monitors, lambda *_: here.init("--socket", balancer.socket, "--force")):
-        before = place.read_text()
-        done = step("--listen", "192.0.2.1:14222")
+    steps = (("--listen", "192.0.2.1:14222"), here.monitors), (("--socket", balancer.socket, "--force"), here.init)
+    for words, step in steps:
+        place.write_text(before := place.read_text() + "# mine\n")
+        done = step(*words)
         assert done.exit_code == 0, done.output
         assert here.config.is_symlink()
         assert place.read_text() != before

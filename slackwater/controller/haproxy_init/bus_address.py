@@ -26,6 +26,7 @@ from slackwater.core.config import (
 
 ANY_PORT = 9
 """Nothing is sent to it: the kernel only chooses a route."""
+BUS_SECTION = re.compile(r"^\[bus\].*(?:\n(?!\[).*)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ def with_bus(text: str, address: BusAddress, path: Path) -> str:
     added = "\n".join([text.rstrip("\n"), "", *address.lines, ""])
     parse(added, str(path))
     return added
+
+
+def bus_section(text: str) -> str:
+    """The section `[bus]` of controller.toml, as it stands there, with its comments; empty where it has none."""
+    section = BUS_SECTION.search(text)
+    return f"\n{section[0].rstrip()}\n" if section else ""
 
 
 def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -> str:

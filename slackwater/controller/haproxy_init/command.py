@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 import msgspec
 
 from slackwater.controller.capture import capture_remedy
+from slackwater.controller.haproxy_init.bus_address import bus_section
 from slackwater.controller.haproxy_init.first_settings import (
     LeftOut,
     NewPool,
@@ -23,7 +25,7 @@ from slackwater.controller.haproxy_init.site_files import (
     haproxy_configuration,
     write_settings,
 )
-from slackwater.core.config import ControllerSettings, parse
+from slackwater.core.config import ConfigError, ControllerSettings, parse, read
 from slackwater.core.files import exists
 from slackwater.core.options import DEFAULT_CONFIG, config_option
 from slackwater.core.service_user import give_group
@@ -92,8 +94,8 @@ def init(
 
     The web servers need nothing: each is known by what its HAProxy sees of it. Prints what each backend lacks to be
     driven. Where the controller's user lacks the group that opens the socket, a drop-in of its unit gives it. HAProxy
-    itself is not changed. A configuration that is there is left alone. The exit status is 1, and nothing is written, if
-    no backend can be driven.
+    itself is not changed. A configuration that is there is left alone; with --force its section [bus] stays, and so do
+    the monitors that log in by it. The exit status is 1, and nothing is written, if no backend can be driven.
     """
     if config_path.exists() and not (force or dry_run):
         raise InitError(f"{config_path} is there already; --force replaces it, --dry-run shows what would be written")
@@ -112,6 +114,8 @@ def init(
         ]
         raise InitError("no backend can be driven:\n  " + "\n  ".join(reasons))
     text = settings_text(haproxy, pools, str(Path(state_dir).absolute()) if state_dir else "")
+    with contextlib.suppress(ConfigError):  # there is none yet, or none that can be read
+        text += bus_section(read(config_path))
     settings = parse(text, str(config_path))
     named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
     access = ""
