@@ -125,7 +125,7 @@ def test_other_writers_and_persistence_are_warned_of() -> None:
     ],
 )
 def test_a_pool_with_one_server_is_refused(section: str) -> None:
-    with pytest.raises(BalancerError, match=r"has 1 server that take.*expected at least 2"):
+    with pytest.raises(BalancerError, match=r"has 1 server that is no backup.*expected at least 2"):
         warnings_of(section)
 
 
