@@ -31,6 +31,8 @@ from slackwater.detector.features.signals import SIGNALS
 
 NOTHING = "no signal is beyond what is usual"
 NOT_VISIBLE = "the cause is not visible from the balancer"
+RETURNED = "it came back after a time without answers, so its response times say nothing yet"
+TAIL_ALONE = "half of its requests are as quick as in calm, so a client or a route is slow, and not the server"
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
 SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
 SHOWN_SHARE = 0.05
@@ -58,6 +60,9 @@ class Explainer:
             rows = np.flatnonzero(outcome.answers.kind == number)
             for row, lines in zip(rows.tolist(), _paths(tree, frame, rows, outcome.answers.leaf), strict=True):
                 reasons[row] = lines
+        for words, excused in ((RETURNED, frame.outside & frame.replaced), (TAIL_ALONE, frame.tail_alone)):
+            for row in np.flatnonzero(excused & frame.users_wait & (steps.state == CALM)).tolist():
+                reasons[row] = [*reasons[row], words]
         eventful = (looks != CALM) | (steps.state != CALM) | (steps.event != TickEffect.QUIET)
         for row in eventful.nonzero()[0].tolist():
             reasons[row] = self._eventful(frame, outcome, row, reasons[row])

@@ -187,12 +187,13 @@ class Judge(SlotArrays):
         return cells_by_slot
 
     def _restore(self, slot: int, node: str, stored: Mapping[str, Any], *, outside: bool) -> None:
-        """Restores a slot's calm baseline, unless it was learnt from Samples of the other source."""
+        """Restores a slot's calm baseline. One that was learnt from Samples of the other source waits for these."""
         try:
             cells = {**stored}
             cells.pop(LAST_HEARD, None)
             highest_rps = cells.pop(HIGHEST_RPS, None)
             if outside != (highest_rps is not None):
+                self._of_other_source[node] = dict(stored)
                 return
             if outside:
                 self.windows.rates.restore(slot, highest_rps)
@@ -238,6 +239,7 @@ class Judge(SlotArrays):
         outcome = self.rules.step(now_s, table, frame, self._fresh, self._in_episode)
         neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
+        self.windows.returns.end(slots[neighbour])
         calm = self._learn(now_s, frame, outcome, table)
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         if frame.outside.any():

@@ -122,6 +122,13 @@ class Frame(SampleRows):
         return np.minimum(np.log(excess[rows, columns]) / _LOG_SCALE[columns], MAX_FEATURE)
 
     @cached_property
+    def users_wait(self) -> Bools:
+        """(M,) whether users wait longer than in the node's own calm, whatever explains it."""
+        columns = self.columns_of(FELT)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.own[np.arange(len(columns)), columns] >= SCALES[columns])
+
+    @cached_property
     def tail_alone(self) -> Bools:
         """(M,) whether less than half of the requests of a server without a monitor are slower than in calm."""
         with np.errstate(invalid="ignore"):
@@ -195,7 +202,7 @@ class Features(SlotArrays):
             others[np.ix_(alone, needed)] = _median_of_others(self._levels[:, needed], fresh, rows.slots[alone])
         peers_own, peers_raw, peers_demand = others[:, :count], others[:, count:-1], others[:, -1]
         peers = np.where(np.isnan(own), rows.values / np.maximum(peers_raw, FLOORS), own / np.maximum(peers_own, 1.0))
-        own_excess, excess = _excess(rows, own, usual, spreads, peers, in_episode[rows.slots])
+        own_excess, excess = _excess(rows, own, usual, spreads, peers)
         return Frame(
             **vars(rows),
             baseline=median,
@@ -240,18 +247,14 @@ class Features(SlotArrays):
         return lent
 
 
-def _excess(
-    rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers: Floats, in_episode: Bools
-) -> tuple[Floats, Floats]:
-    """`Frame.own_excess` and `Frame.excess`. `in_episode`: (M,)."""
+def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers: Floats) -> tuple[Floats, Floats]:
+    """`Frame.own_excess` and `Frame.excess`."""
     with np.errstate(invalid="ignore"):
         unusual = (spreads >= MIN_SPREADS) & ((usual > 1.0) | ~_CORE)
         no_own = np.isnan(own)
         # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself.
         # From the balancer it is not known how full a server is: the response times of a lower load are stretched.
-        # One that was relieved in an episode answers little for that reason, and only its answers end the episode.
-        replaced = rows.replaced & ~(rows.outside & in_episode)
-        waits_for_itself = ((rows.peak >= SELF_INFLICTED_LOAD) & ~rows.outside) | replaced
+        waits_for_itself = ((rows.peak >= SELF_INFLICTED_LOAD) & ~rows.outside) | rows.replaced
         self_inflicted = waits_for_itself[:, None] & QUEUES
         # A machine's stolen time is booked on the program that was running. So a full machine may still wait for a
         # neighbour, and its probe and its requests' cost count.

@@ -61,3 +61,8 @@ class Returns(SlotArrays):
         self._rps[slots] = np.where(known & ~none, moved, usual)
         self._left_s[slots] = left_s
         return np.asarray(left_s > ROUNDING_S)
+
+    def end(self, slots: Ints) -> None:
+        """Ends the returns of these slots, and lets none begin for `REST_S`: in an episode a server is relieved, so it
+        answers little for that reason, and only its answers end the episode."""
+        self._left_s[slots] = 0.0

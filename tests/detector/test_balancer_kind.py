@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -14,6 +15,7 @@ from slackwater.core import messages
 from slackwater.core.messages import Sample, Verdict
 from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
 from slackwater.detector.classify.tree import PLAIN, SHIPPED, load, model_of
+from slackwater.detector.explain import TAIL_ALONE
 from slackwater.detector.judge import HIGHEST_RPS
 from tests.support.balancers_samples import outside, play, seconds_until, states
 from tests.support.judges import new_judge
@@ -131,6 +133,7 @@ def test_a_client_whose_slow_requests_are_in_every_look_makes_no_slow_server(see
                 sample.traffic = msgspec.structs.replace(sample.traffic, rt_mean_ms=mean_ms, rt_p95_ms=150.0)
             verdicts += judge.tick(now_s, [sample])
     assert set(states(verdicts)) == {"calm"}
+    assert Counter(verdict.node for verdict in verdicts if TAIL_ALONE in verdict.path)["host1"] > 50
 
 
 def test_a_drained_server_stays_slow_until_its_answers_prove_calm() -> None:

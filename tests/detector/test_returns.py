@@ -10,6 +10,7 @@ import pytest
 
 from slackwater.core.config import DetectorSettings
 from slackwater.detector.classify.tree import SHIPPED, load
+from slackwater.detector.explain import RETURNED
 from slackwater.detector.features.returns import LEAST_S, MOST_S, REST_S, Returns
 from slackwater.detector.judge import Judge
 from slackwater.detector.recordings.recording import read
@@ -43,7 +44,9 @@ def test_a_restart_or_a_deploy_on_one_server_is_not_slow(seed: int, away_s: floa
     judge, cluster = new_judge(), Cluster(seed=seed)
     play(judge, cluster, 20.0)
     begun = restart(cluster.hosts["host1"], away_s, 1000.0 * away_s, drained_s)
-    assert set(states(play(judge, cluster, away_s + 15.0, begun))) == {"calm"}
+    verdicts = play(judge, cluster, away_s + 15.0, begun)
+    assert set(states(verdicts)) == {"calm"}
+    assert {verdict.node for verdict in verdicts if RETURNED in verdict.path} == {"host1"}
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -119,3 +122,16 @@ def test_the_next_return_comes_only_after_a_rest() -> None:
     second = told.index(True, first + lasts)
     assert first == 53
     assert rests <= second - first - lasts <= rests + 5  # it is away in 3 of 5 looks
+
+
+def test_no_return_begins_in_an_episode_nor_soon_after_it() -> None:
+    returns = Returns()
+    returns.resize(1)
+    slots, period_s = np.zeros(1, dtype=np.int64), np.array([LOOK_S])
+    looks = [40.0] * 50 + ([0.0] * 3 + [40.0] * 2) * 20
+    told = []
+    for number, count in enumerate(looks):
+        told.append(bool(returns.update(slots, np.array([count / LOOK_S]), period_s)[0]))
+        if number < 100:
+            returns.end(slots)
+    assert 100 + round(REST_S / LOOK_S) - 1 <= told.index(True) <= 100 + round(REST_S / LOOK_S) + 5
