@@ -57,8 +57,7 @@ class Returns(SlotArrays):
         self._missing[slots] = np.where(none, missing + np.nan_to_num(usual) * period_s, np.where(known, 0.0, missing))
         kept = np.exp(-period_s / USUAL_OVER_S)
         moved = np.where(np.isnan(usual), answered_rps, kept * usual + (1.0 - kept) * answered_rps)
-        # While it is away the usual rate stays.
-        self._rps[slots] = np.where(known & ~none, moved, usual)
+        self._rps[slots] = np.where(known, moved, usual)
         self._left_s[slots] = left_s
         return np.asarray(left_s > ROUNDING_S)
 

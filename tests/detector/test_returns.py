@@ -113,6 +113,7 @@ def test_a_return_lasts_three_times_as_long_as_the_time_away_within_bounds(away_
 
 def test_a_server_with_few_requests_is_not_away_between_them() -> None:
     assert not any(returned([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0] * 50))
+    assert not any(returned(([0.0] * 9 + [1.0]) * 50))
 
 
 def test_the_next_return_comes_only_after_a_rest() -> None:
