@@ -133,7 +133,7 @@ def test_a_client_whose_slow_requests_are_in_every_look_makes_no_slow_server(see
                 sample.traffic = msgspec.structs.replace(sample.traffic, rt_mean_ms=mean_ms, rt_p95_ms=150.0)
             verdicts += judge.tick(now_s, [sample])
     assert set(states(verdicts)) == {"calm"}
-    assert Counter(verdict.node for verdict in verdicts if TAIL_ALONE in verdict.path)["host1"] > 50
+    assert Counter(verdict.node for verdict in verdicts if TAIL_ALONE in verdict.path)["host1"] > 20
 
 
 def test_a_drained_server_stays_slow_until_its_answers_prove_calm() -> None:
