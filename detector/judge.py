@@ -217,6 +217,8 @@ class Judge(SlotArrays):
         """Makes room for new nodes, and empties their slots of other nodes' values."""
         if new_nodes:
             self.resize(self.sorter.slots)
+            for node in self._of_other_source.keys() - self.sorter.nodes.keys():
+                del self._of_other_source[node]
         for slot, row in new_nodes:
             node = table.nodes[row]
             self.forget(slot)

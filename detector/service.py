@@ -37,8 +37,9 @@ however seldom the node sends Samples."""
 HEARS_OF_WEIGHTS_WITHIN_S = 1.5
 """Longest wait for lbengine's first word on which servers are lowered, which it sends at least once a second. Before it
 nothing is called calm."""
-LOWERED_FOR: frozenset[DecisionCause | None] = frozenset({"interference", "slow", "unknown", "waiting"})
-"""Causes of a lowered weight with which a server was slow by itself, as far as lbengine knows."""
+LOWERED_FOR: frozenset[DecisionCause | None] = frozenset({"interference", "slow", "tried", "unknown", "waiting"})
+"""Causes of a lowered weight with which a server was slow by itself, as far as lbengine knows. `tried`: in a trial with
+few requests."""
 ALIVE_EVERY_S = 5.0
 """The supervisor gets a heartbeat at least this often."""
 NET_OBJECTS = 200_000

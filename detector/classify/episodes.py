@@ -42,6 +42,8 @@ ONSETS_PER_NODE_DAY, MEAN_EPISODE_S = 20.0, 60.0
 MOST_CERTAIN = 1.0 - 1e-6
 MOST_RATIO = 4.0
 """Limit, both ways, of the log-likelihood ratio of a tick without requests."""
+TAKEN_UP = 0.9
+"""Probability of a neighbour in an episode that began before our start, until there is evidence."""
 RELIEVED = 0.5
 """A server is judged as one without requests when its share of the pool's requests is below this part of its share when
 the episode began."""
@@ -190,6 +192,7 @@ class StateMachines(SlotArrays):
         """Puts a new node into an episode that began before our start. Its server is lowered, so looking calm proves
         nothing. The signs that show its neighbour are learnt from now on."""
         self._begin(np.array([slot]), np.array([INTERFERENCE]), now_s, np.array([label_unix_s]))
+        self._probability[slot] = TAKEN_UP
 
     def step(
         self,

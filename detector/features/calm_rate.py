@@ -30,11 +30,13 @@ class CalmRates(SlotArrays):
         super().__init__(_rps=np.nan, _highest=np.nan)
 
     def load(self, slots: Ints, rps: Floats, period_s: Floats) -> Floats:
-        """(M,) loads of these slots at these rates; NaN before any calm. Their means move by `period_s`."""
+        """(M,) loads of these slots at these rates. Their means move by `period_s`. Before any calm the mean stands in
+        for the highest rate of calm: a server whose monitor fell silent in an episode has requests all the same."""
         before = np.where(np.isnan(self._rps[slots]), rps, self._rps[slots])
         kept = np.exp(-period_s / OVER_S)
         self._rps[slots] = np.where(np.isnan(rps), before, kept * before + (1.0 - kept) * rps)
-        return np.asarray(AT_HIGHEST * rps / np.maximum(self._highest[slots], 1e-3))
+        highest = np.where(np.isnan(self._highest[slots]), self._rps[slots], self._highest[slots])
+        return np.asarray(AT_HIGHEST * rps / np.maximum(highest, 1e-3))
 
     def learn(self, slots: Ints, period_s: Floats) -> None:
         """Learns that these slots are calm at their rates."""

@@ -234,16 +234,16 @@ def _in_episode(
     blind = verdict.calm_shows_within_s is None
     target = baseline if share is None else share.weight
     if verdict.state == "slow":
-        few = guard.least_weight(baseline)
         blind = blind or not verdict.rps or not verdict.shown
-        few_s = _few_s(state, servers, baseline, few)
-        slow = _is_slow(verdict)
+        few, few_s = _few(state, servers, name, baseline)
+        slow = _is_slow(state, verdict, name)
         after = position.tried_with_few(before, baseline, few, few_s, now_s, blind=blind, slow=slow)
         if after.untried is not None:
             raised = after.weight > after.untried
             return _Move(after, Reason("tried", verdict) if raised else Reason(verdict.state, verdict))
     else:
         # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
+        before = replace(before, untried=None)
         after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
         if after.is_tried(now_s):
             return _Move(position.moved(after, baseline, now_s), Reason("tried", verdict))
@@ -267,18 +267,28 @@ def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int)
     return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
 
 
-def _is_slow(verdict: Verdict) -> bool | None:
-    """Whether a server is slow by its last requests; None: they leave a doubt."""
+def _is_slow(state: PoolState, verdict: Verdict, name: str) -> bool | None:
+    """Whether a server is slow by its last requests. None: they leave a doubt. Without answers a low probability is one
+    too, since it falls with time alone."""
     probability = _probability(verdict)
-    return None if DOUBT < probability < 1.0 - DOUBT else probability > DOUBT
+    if probability >= 1.0 - DOUBT:
+        return True
+    answers = verdict.rps != 0.0 or (state.rates.served or {}).get(name)
+    return False if probability <= DOUBT and answers else None
 
 
-def _few_s(state: PoolState, servers: _Servers, baseline: int, few: int) -> float:
-    """The time in which the weight `few` brings a server `FEW_REQUESTS`, where weights share the requests. Under least
-    connections it brings more."""
-    others = sum(servers.movable.values()) - baseline
+def _few(state: PoolState, servers: _Servers, name: str, baseline: int) -> tuple[int, float]:
+    """The weight of a trial with few requests, and the time in which it brings a server `FEW_REQUESTS`.
+
+    Its share is that of a tenth of the baseline beside others at their baselines; more under least connections.
+    """
+    present = {server.name: server.weight for server in servers.usable}
+    present |= {other: state.positions[other].weight for other in servers.movable}
+    usual = {**present, **servers.movable}
+    others, others_usual = (sum(weights.values()) - weights[name] for weights in (present, usual))
+    few = max(math.ceil(guard.least_weight(baseline) * others / max(others_usual, 1)), 1)
     rps = (state.rates.total_rps or 0.0) * few / max(others + few, 1)
-    return min(max(FEW_REQUESTS / max(rps, 1e-9), FEW_LEAST_S), FEW_MOST_S)
+    return few, min(max(FEW_REQUESTS / max(rps, 1e-9), FEW_LEAST_S), FEW_MOST_S)
 
 
 def _back(

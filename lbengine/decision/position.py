@@ -53,11 +53,18 @@ class Position:
     least: int = 0
     """The lowest weight that the server gets until the end of the episode. It brings enough requests to see the
     neighbour leave, or is what the others have no room for."""
+    few_trials: int = 0
+    """Number of trials with few requests in this episode. They count apart: the server's monitor may come back."""
+    few_trial_s: float | None = None
+    """Begin of the last trial with few requests."""
     untried: int | None = None
     """The weight before the trial with few requests that is on; None where none is."""
 
     def is_tried(self, now_s: float) -> bool:
-        """Whether the server has its baseline weight so that its requests decide. After the last trial it keeps it."""
+        """Whether the server has its baseline weight so that its requests decide. After the last trial it keeps it.
+
+        Trials with few requests do not count.
+        """
         if self.trial_s is None:
             return False
         return now_s - self.trial_s < TRIAL_S or self.trials >= MOST_TRIALS
@@ -116,23 +123,26 @@ def tried_with_few(
     """The position of a server without a monitor, in its next trial if that is due.
 
     `few`: the weight that brings it a few requests, for `few_s`. `blind` as in `tried`; `slow`: whether its last
-    requests were, None for a doubt. After the few requests it waits for its Verdict with the weight of before.
+    requests were, None for a doubt, or where it answered none. After the few requests it waits for its Verdict with the
+    weight of before.
     """
-    if position.untried is None or position.trial_s is None:
+    if position.untried is None or position.few_trial_s is None:
         if not blind or position.weight >= baseline:
             return dataclasses.replace(position, blind_s=None)
         blind_s = now_s if position.blind_s is None else position.blind_s
-        if now_s - blind_s < min(FEW_AFTER_S * FEW_GROW**position.trials, FEW_AFTER_MOST_S):
+        if now_s - blind_s < min(FEW_AFTER_S * FEW_GROW**position.few_trials, FEW_AFTER_MOST_S):
             return dataclasses.replace(position, blind_s=blind_s)
-        trials, before = position.trials + 1, position.weight
-        position = dataclasses.replace(position, blind_s=None, trial_s=now_s, trials=trials, untried=before)
+        trials, before = position.few_trials + 1, position.weight
+        position = dataclasses.replace(position, blind_s=None, few_trial_s=now_s, few_trials=trials, untried=before)
         return moved(position, max(few, before), now_s)
     if slow is False:
         return moved(position, baseline, now_s)
-    lasted_s, is_whole = now_s - position.trial_s, position.weight >= baseline
+    lasted_s = now_s - position.few_trial_s
+    # Where the baseline is 1 the weight of few requests is the baseline too.
+    is_whole = position.weight >= baseline and (few < baseline or lasted_s >= few_s)
     if (is_whole and slow is None) or (not is_whole and lasted_s < few_s):
         return position
     lowered = moved(position, max(position.untried, position.least), now_s)
     if not is_whole and lasted_s < few_s + FEW_DECIDE_S:
         return lowered
-    return dataclasses.replace(lowered, untried=None, blind_s=now_s if is_whole else position.trial_s)
+    return dataclasses.replace(lowered, untried=None, blind_s=now_s if is_whole else position.few_trial_s)

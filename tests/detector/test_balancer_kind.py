@@ -17,6 +17,7 @@ from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
 from slackwater.detector.classify.tree import PLAIN, SHIPPED, load, model_of
 from slackwater.detector.explain import TAIL_ALONE
 from slackwater.detector.judge import HIGHEST_RPS
+from slackwater.detector.sample_sorter import FORGET_AFTER_S
 from tests.support.balancers_samples import outside, play, seconds_until, states
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
@@ -152,6 +153,20 @@ def test_a_drained_server_stays_slow_until_its_answers_prove_calm() -> None:
     assert seconds_until(judge, cluster, "host1", "calm") <= 10.0
 
 
+def test_a_new_detector_does_not_doubt_that_a_lowered_server_is_slow_before_it_answers() -> None:
+    judge, cluster = new_judge(), Cluster(seed=5)
+    play(judge, cluster, 20.0)
+    again = new_judge()
+    again.restore_baselines(judge.export_baselines(0.0))
+    again.lowered = {"host1"}
+    cluster.hosts["host1"].rps = 0.0
+    verdicts = [verdict for verdict in play(again, cluster, 5.0) if verdict.node == "host1"]
+    assert set(states(verdicts)) == {"slow"}
+    assert all(verdict.shown and (verdict.probability or 0.0) > 0.75 for verdict in verdicts)
+    cluster.hosts["host1"].rps = 83.0
+    assert seconds_until(again, cluster, "host1", "calm") <= 10.0
+
+
 def both(cluster: Cluster, seconds: float, silent: str = "") -> Iterator[tuple[float, list[Sample]]]:
     """Ticks with the Samples of each host's monitor, and of the balancer for each host. `silent`: whose monitor is."""
     for now_s, samples in cluster.run(seconds):
@@ -197,6 +212,39 @@ def test_while_a_monitor_speaks_it_alone_is_judged_and_the_balancers_view_stands
     kept = judge.export_baselines(0.0)["host1"]
     assert HIGHEST_RPS not in kept
     assert kept.keys() == learnt.keys(), "what is calm by the monitor is known again"
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_monitor_that_falls_silent_in_an_episode_does_not_keep_its_server_slow(seed: int) -> None:
+    """The balancer's view has no calm of this server to compare with, but its peers'."""
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    for now_s, samples in both(cluster, 20.0):
+        judge.tick(now_s, samples)
+    host = cluster.hosts["host1"]
+    host.neighbour = 0.9
+    for now_s, samples in both(cluster, 3.0):
+        judge.tick(now_s, samples)
+    host.neighbour = 0.0
+    last = [
+        verdict
+        for now_s, samples in both(cluster, 20.0, "host1")
+        for verdict in judge.tick(now_s, samples)
+        if verdict.node == "host1"
+    ][-1]
+    assert (last.state, last.cpu) == ("calm", None)
+
+
+def test_nothing_is_kept_of_nodes_that_had_both_and_left_the_pool() -> None:
+    """Machines that come and go by the hour, each with a name of its own, and a monitor that comes after its server."""
+    judge = new_judge()
+    for number in range(3):
+        cluster = Cluster(names=(f"host{number}",), now_s=number * 2.0 * FORGET_AFTER_S)
+        play(judge, cluster, 5.0)
+        cluster.hosts[f"host{number}"].boot_id = "the monitor's"
+        for now_s, samples in cluster.run(2.0):
+            judge.tick(now_s, samples)
+        judge.tick(cluster.now_s + 1.5 * FORGET_AFTER_S, [])
+        assert len(judge._of_other_source) == 1
 
 
 def test_a_node_that_gets_a_monitor_is_judged_by_it_and_its_rates_are_forgotten() -> None:

@@ -19,7 +19,7 @@ import pytest
 from slackwater.core import messages
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import ControllerSettings, DetectorSettings
-from slackwater.core.messages import Cycle, Sample, ServerState, Verdict
+from slackwater.core.messages import Cycle, DecisionCause, Sample, ServerState, Verdict
 from slackwater.detector.classify import tree
 from slackwater.detector.features import sample_decoder
 from slackwater.detector.service import ALIVE_EVERY_S, BASELINES, HEARS_OF_WEIGHTS_WITHIN_S, Detector, choose_model
@@ -237,12 +237,15 @@ def test_a_node_that_is_waited_for_has_its_last_verdict_repeated_until_it_is_unk
     asyncio.run(main())
 
 
-def test_at_its_start_nothing_is_called_calm_before_lbengine_has_said_what_is_lowered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", ["interference", "slow", "tried"])
+def test_at_its_start_nothing_is_called_calm_before_lbengine_has_said_what_is_lowered(
+    tmp_path: Path, cause: DecisionCause
+) -> None:
     settings = ControllerSettings(
         state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
     )
     servers = [
-        ServerState("host1", "up", 0, 100, 0, cause="interference"),
+        ServerState("host1", "up", 10, 100, 10, cause=cause),
         ServerState("host2", "up", 100, 100, 100, cause="calm"),
         ServerState("host3", "up", 20, 100, 20, cause="pinned"),
     ]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from slackwater.core.messages import SLOW_ALONE, State, Verdict
+from slackwater.lbengine.baseline import Baseline
 from slackwater.lbengine.decision.decide import FEW_LEAST_S, FEW_MOST_S, WATCHED_RPS, WATCHED_SHARE, Decision
 from slackwater.lbengine.decision.position import (
     FEW_AFTER_S,
@@ -142,7 +143,7 @@ def test_few_requests_that_leave_a_doubt_do_not_bring_it_back() -> None:
 
 
 def test_a_server_that_the_few_requests_called_fast_is_lowered_when_more_are_slow() -> None:
-    position = Position(100, moved_s=NOW_S - 0.2, trial_s=NOW_S - 0.6, trials=1, untried=0)
+    position = Position(100, moved_s=NOW_S - 0.2, few_trial_s=NOW_S - 0.6, few_trials=1, untried=0)
     for probability in (0.0, 0.5, 0.7):
         assert turn(position, "slow", probability=probability).position == position, "more requests have to decide"
     after = turn(position, "slow", probability=0.95)
@@ -150,8 +151,67 @@ def test_a_server_that_the_few_requests_called_fast_is_lowered_when_more_are_slo
 
 
 def test_what_the_others_have_no_room_for_stays_after_a_trial() -> None:
-    position = Position(10, moved_s=NOW_S - 1.0, trial_s=NOW_S - 1.5, trials=1, untried=0, least=7)
+    position = Position(10, moved_s=NOW_S - 1.0, few_trial_s=NOW_S - 1.5, few_trials=1, untried=0, least=7)
     assert turn(position, "slow", probability=0.95).position.weight == 7
+
+
+@pytest.mark.parametrize("back_s", [3.6, 4.4, 12.0, 30.0])
+def test_a_monitor_that_comes_back_after_trials_with_few_requests_finds_its_server_lowered_and_keeps_it(
+    back_s: float,
+) -> None:
+    """Such trials are no trials of a server with a monitor, which is left with its load after two."""
+    position = Position(0, moved_s=NOW_S)
+    for number in range(round((back_s + 60.0) * 5.0)):
+        at_s = number / 5.0
+        state: State = "slow" if at_s < back_s else "interference"
+        position = turn(position, state, now_s=NOW_S + at_s, probability=0.95).position
+        assert position.weight <= 10
+    assert position.weight <= 10
+    assert position.trials == 0
+
+
+def test_a_server_that_answers_none_of_its_requests_is_not_called_fast() -> None:
+    """Its probability has fallen with time alone, since nothing was answered."""
+    position = Position(0, moved_s=NOW_S)
+    for number in range(300):
+        position = turn(position, "slow", now_s=NOW_S + number / 5.0, shown=False, probability=0.01, rps=0.0).position
+        assert position.weight <= 10
+    assert position.few_trials > 2
+
+
+def test_few_requests_are_few_also_where_the_other_server_is_lowered_too() -> None:
+    names = ("host0", "host1")
+    positions = {"host0": Position(3, moved_s=NOW_S), "host1": Position(10, moved_s=NOW_S)}
+    verdicts = {
+        name: msgspec.structs.replace(verdict(name, "slow", severity, None), probability=0.95)
+        for name, severity in (("host0", 0.97), ("host1", 0.95))
+    }
+    most = 0.0
+    for number in range(60):
+        shown = snapshot([server(name, positions[name].weight) for name in names], "roundrobin")
+        made = decided(shown, positions, verdicts, now_s=NOW_S + number / 5.0, total_rps=60.0).servers
+        positions = {name: decision.position for name, decision in made.items()}
+        most = max(most, positions["host0"].weight / sum(position.weight for position in positions.values()))
+    assert positions["host0"].few_trials > 0
+    assert most <= 3 / 13
+
+
+def test_where_the_baseline_is_1_a_trial_lasts_until_its_requests_have_come() -> None:
+    baselines = {name: Baseline(1, 1) for name in NAMES}
+    positions = {name: Position(1) for name in NAMES}
+    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES}
+    verdicts["host0"] = msgspec.structs.replace(verdict("host0", "slow", 0.8, None), probability=0.95)
+    weights = []
+    for number in range(60):
+        shown = snapshot([server(name, positions[name].weight) for name in NAMES], "roundrobin")
+        made = decided(
+            shown, positions, verdicts, now_s=NOW_S + number / 5.0, total_rps=60.0, baselines=baselines
+        ).servers
+        positions = {name: decision.position for name, decision in made.items()}
+        weights.append(positions["host0"].weight)
+    whole = [len(list(group)) / 5.0 for weight, group in itertools.groupby(weights) if weight == 1]
+    assert len(whole) > 1
+    assert all(FEW_LEAST_S <= lasted_s <= FEW_MOST_S for lasted_s in whole)
 
 
 def test_while_something_would_show_calm_a_drained_server_stays_drained() -> None:
