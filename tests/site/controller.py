@@ -68,6 +68,8 @@ class Slackwater:
         certificates(folder, BALANCER_ADDRESS)
         for file, name in (("ca.pem", "authority.pem"), ("server.pem", "bus.pem"), ("server.key", "bus.key")):
             shutil.copy(folder / file, self.host.place(f"/etc/slackwater/{name}"))
+        # As the package's tmpfiles.d has it.
+        self.host.call("install", "-d", "-m", "750", "-o", "slackwater", "-g", "slackwater", STATE_DIR)
         return self
 
     def __exit__(

@@ -57,7 +57,7 @@ def test_what_is_printed_leads_to_green_and_check_says_when_it_is() -> None:
 
         slackwater.host.call("systemctl", "enable", "--now", CONTROLLER)
         alone = slackwater.run("slackwater", "check", "--wait", "60s")
-        assert (alone.returncode, alone.stdout.splitlines()[-1]) == (0, "nothing is missing")
+        assert alone.returncode == 0, alone.stdout
         alone = slackwater.run("slackwater", "check")
         assert "✓ node web1 of pool web: its balancer sees it" in alone.stdout
         assert (
