@@ -32,7 +32,7 @@ from slackwater.detector.features.signals import SIGNALS
 NOTHING = "no signal is beyond what is usual"
 NOT_VISIBLE = "the cause is not visible from the balancer"
 RETURNED = "it came back after a time without answers, so its response times say nothing yet"
-TAIL_ALONE = "half of its requests are as quick as in calm, so a client or a route is slow, and not the server"
+TAIL_ALONE = "only a few requests are slower than in calm: a client or a route may be slow, and not the server"
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
 SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
 SHOWN_SHARE = 0.05

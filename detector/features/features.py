@@ -40,6 +40,11 @@ UNKNOWN_OWN = 1.5
 counts this much less."""
 MOST_EXCESS = 1000.0
 HALF_SLOWER = 1.1
+FEW_SLOW = 2.5
+"""Without a monitor a server counts as slow only where the median of its response times is at least `HALF_SLOWER` times
+calm's, or a Sample has at least `FEW_SLOW` slow requests. Fewer may come from a single connection, of one client."""
+MOST_EXCESS = 1000.0
+HALF_SLOWER = 1.1
 """Without a monitor a server counts as slow only where the median of its response times is at least this multiple of
 calm's too. A single connection with slow requests, of one client or one route, moves the tail and the mean alone."""
 _CORE: Bools = np.array([signal.group == "core" for signal in SIGNALS])
@@ -57,7 +62,7 @@ _OF_CAUSE: tuple[Ints, ...] = tuple(
     np.flatnonzero([signal.group == group and signal.scale < math.inf for signal in SIGNALS]) for group in CAUSES
 )
 _RATIO = INDEX["canary_ratio"]
-_MEDIAN = INDEX["rt_p50"]
+_MEDIAN, _P95, _MEAN = INDEX["rt_p50"], INDEX["rt_p95"], INDEX["rt_mean"]
 _CGROUPS_ONLY: Ints = np.flatnonzero([signal.cgroups_only for signal in SIGNALS])
 _INSTEAD = [(INDEX[signal.key], INDEX[signal.instead_of]) for signal in SIGNALS if signal.instead_of]
 _LOG_SCALE: Floats = np.log(SCALES)
@@ -130,9 +135,14 @@ class Frame(SampleRows):
 
     @cached_property
     def tail_alone(self) -> Bools:
-        """(M,) whether less than half of the requests of a server without a monitor are slower than in calm."""
-        with np.errstate(invalid="ignore"):
-            return np.asarray(self.outside & (self.own[:, _MEDIAN] < HALF_SLOWER))
+        """(M,) whether only a few requests of a server without a monitor are slower than in calm.
+
+        What the mean adds to calm's is counted in requests that take as long as the p95.
+        """
+        with np.errstate(invalid="ignore", divide="ignore"):
+            added_ms = self.values[:, _MEAN] * (1.0 - 1.0 / self.own[:, _MEAN])
+            slow = self.answers * added_ms / self.values[:, _P95]
+            return np.asarray(self.outside & (self.own[:, _MEDIAN] < HALF_SLOWER) & (slow < FEW_SLOW))
 
     def columns_of(self, feature: str) -> Ints:
         """(M,) column of the signal that the feature has in each row."""

@@ -51,6 +51,8 @@ class SampleRows:
     monitor: whether it just came back after a time without answers (`features.returns`)."""
     rps: Floats
     """(M,) requests per second, mean of the window."""
+    answers: Floats
+    """(M,) answered requests in the Sample."""
     utilisation: Floats
     """(M,) CPU utilisation, mean of the window."""
     cores: Floats
@@ -134,6 +136,7 @@ class SampleWindows(SlotArrays):
             peak=np.fmax(peak, load),
             replaced=replaced,
             rps=rps,
+            answers=columns["traffic.rps"] * columns["period_s"],
             utilisation=utilisation,
             cores=cores,
             outside=outside,

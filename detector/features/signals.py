@@ -209,7 +209,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_field("traffic.rt_p95_ms"), scale=3.0),
     Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN, scale=2.5),
     Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER, scale=2.5),
-    # Without a scale: it is no evidence. Without a monitor a server is slow only where half of its requests are.
+    # Without a scale: it is no evidence. Without a monitor it tells whether more than a few requests are slow.
     Signal("rt_p50", "median response time", " ms", 1.0, "users", "response", *_field("traffic.rt_p50_ms")),
     Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_field("traffic.in_flight")),
     Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_field("cpu.utilisation")),

@@ -137,6 +137,27 @@ def test_a_client_whose_slow_requests_are_in_every_look_makes_no_slow_server(see
     assert Counter(verdict.node for verdict in verdicts if TAIL_ALONE in verdict.path)["host1"] > 20
 
 
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_neighbour_in_slices_that_slows_a_quarter_of_the_requests_makes_a_slow_server(seed: int) -> None:
+    """The median stays as in calm, but more requests of a look are slow than a single connection's."""
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    for host in cluster.hosts.values():
+        host.rps = 120.0
+    play(judge, cluster, 20.0)
+    begun_s, slow_after_s = cluster.now_s, None
+    for now_s, samples in cluster.run(3.0):
+        for sample in map(outside, samples):
+            if sample.node == "host1" and sample.traffic is not None:
+                mean_ms = 0.75 * (sample.traffic.rt_mean_ms or 0.0) + 0.25 * 28.0
+                sample.traffic = msgspec.structs.replace(sample.traffic, rt_mean_ms=mean_ms, rt_p95_ms=28.0)
+            for verdict in judge.tick(now_s, [sample]):
+                if verdict.state == "slow" and slow_after_s is None:
+                    assert verdict.node == "host1"
+                    slow_after_s = now_s - begun_s
+    assert slow_after_s is not None
+    assert slow_after_s <= 1.5
+
+
 def test_a_drained_server_stays_slow_until_its_answers_prove_calm() -> None:
     judge, cluster = new_judge(), Cluster(seed=5)
     play(judge, cluster, 20.0)

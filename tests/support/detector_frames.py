@@ -36,6 +36,7 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         demand=nothing,
         peers_demand=nothing,
         rps=np.array(rps),
+        answers=0.2 * np.array(rps),
         utilisation=busy,
         cores=np.full(count, 0.4),
         outside=np.zeros(count, dtype=bool),
