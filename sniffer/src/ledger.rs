@@ -11,9 +11,8 @@ use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClas
 use crate::link::Unread;
 use crate::merge;
 use crate::recorder::{self, RouteRecorder, SizeRecorder};
-use crate::routes::{self, MOST_ROUTES, Route};
+use crate::routes::{self, Route};
 use crate::sampling::Sampling;
-use crate::settings::TrackerSettings;
 
 /// Limits of the memory for bytes held back and for waiting requests, shared by all connections.
 #[derive(Debug, Clone, Copy)]
@@ -63,14 +62,24 @@ pub struct Ledger {
     exchanges: Option<Vec<Exchange>>,
 }
 
+/// What a ledger keeps beside the counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Keeps {
+    /// Each exchange, until it is taken.
+    pub exchanges: bool,
+    /// Histograms of periods and of the summary.
+    pub histograms: bool,
+    /// Times and sizes since the start, for a summary.
+    pub total: bool,
+}
+
 impl Ledger {
     /// An empty ledger.
-    pub fn new(settings: &TrackerSettings) -> Self {
-        let routes: Vec<Route> = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
+    pub fn new(budget: Budget, sampling: Sampling, routes: Vec<Route>, keeps: Keeps) -> Self {
         let recorders = || (0..=routes.len()).map(|_| None).collect();
         Self {
             counts: Counts::default(),
-            sampling: Sampling::new(settings.sample_seed),
+            sampling,
             forgets: false,
             before: Counts::default(),
             connections: 0,
@@ -79,15 +88,15 @@ impl Ledger {
             stepped_at: 0,
             ports: Ports::default(),
             held_bytes: 0,
-            budget: Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting },
+            budget,
             not_understood: BTreeMap::new(),
             total: Counts::default(),
             buckets: Buckets::default(),
             period_routes: recorders(),
-            total_routes: settings.sums_up.then(recorders),
+            total_routes: keeps.total.then(recorders),
             routes,
-            with_histograms: settings.with_histograms,
-            exchanges: settings.keep_exchanges.then(Vec::new),
+            with_histograms: keeps.histograms,
+            exchanges: keeps.exchanges.then(Vec::new),
         }
     }
 
@@ -284,13 +293,8 @@ mod tests {
 
     fn ledger(routes: &[&str]) -> Ledger {
         let routes = routes.iter().map(|text| text.parse().expect("a route")).collect();
-        Ledger::new(&TrackerSettings {
-            most_held_bytes: 10,
-            most_waiting: 1,
-            routes,
-            with_histograms: true,
-            ..TrackerSettings::default()
-        })
+        let keeps = Keeps { exchanges: false, histograms: true, total: true };
+        Ledger::new(Budget { most_bytes: 10, most_waiting: 1 }, Sampling::new(0), routes, keeps)
     }
 
     fn exchange(status: u16, last_byte_ns: Option<u64>) -> Exchange {

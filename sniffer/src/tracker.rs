@@ -8,10 +8,12 @@ use hashbrown::HashMap;
 use crate::closed::Closed;
 use crate::figures::{Exchange, Period, Summary};
 use crate::key::Key;
-use crate::ledger::Ledger;
+use crate::ledger::{Budget, Keeps, Ledger};
 use crate::link::Skip;
 use crate::piece::Side;
 use crate::protocol::Protocol;
+use crate::routes::MOST_ROUTES;
+use crate::sampling::Sampling;
 use crate::segment::{Packet, Segment};
 use crate::settings::TrackerSettings;
 use crate::spread::{Booked, Spread};
@@ -83,7 +85,11 @@ impl Tracker {
         for port in &settings.ports {
             ports[usize::from(port >> 6)] |= 1 << (port & 63);
         }
-        let ledger = Ledger::new(&settings);
+        let keeps =
+            Keeps { exchanges: settings.keep_exchanges, histograms: settings.with_histograms, total: settings.sums_up };
+        let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
+        let routes = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
+        let ledger = Ledger::new(budget, Sampling::new(settings.sample_seed), routes, keeps);
         // Unused capacity costs no memory, and growing later would cost the time to move all connections. A small table is
         // moved within a millisecond, and a thousand servers would reserve gigabytes.
         let reserved = if settings.most_connections > SMALL_TABLE { settings.most_connections.min(1 << 16) } else { 0 };

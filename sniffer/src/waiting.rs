@@ -37,12 +37,13 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::TrackerSettings;
+    use crate::ledger::{Budget, Keeps};
+    use crate::sampling::Sampling;
 
     #[test]
     fn places_come_and_go_with_their_requests() {
-        let mut waiting = Waiting::default();
-        let mut ledger = Ledger::new(&TrackerSettings::default());
+        let (mut waiting, budget) = (Waiting::default(), Budget { most_bytes: 0, most_waiting: 0 });
+        let mut ledger = Ledger::new(budget, Sampling::new(0), Vec::new(), Keeps::default());
         for (slot, before, now) in [(0, 0, 1), (63, 0, 2), (64, 0, 1), (1000, 0, 3), (63, 2, 1), (64, 1, 0), (7, 0, 0)]
         {
             waiting.moved(slot, before, now, &mut ledger);

@@ -38,7 +38,8 @@ def left(
 
 def test_every_scenario_and_policy_is_in_it() -> None:
     assert set(VARIANTS) == set(SCENARIOS)
-    assert set(itertools.chain(*VARIANTS.values())) == POLICIES.keys()
+    on_a_page_of_their_own = {name for name in POLICIES if name.startswith("slackwater-lb-")}
+    assert set(itertools.chain(*VARIANTS.values())) == POLICIES.keys() - on_a_page_of_their_own
     for name, variants in VARIANTS.items():
         assert {goals.OURS, goals.STOCK} <= set(variants), name
         assert len(set(variants)) == len(variants), name
