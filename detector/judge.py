@@ -27,7 +27,7 @@ from slackwater.detector.explain import Explainer, silence
 from slackwater.detector.features.balancer_latency import COLUMN, BalancerLatency
 from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
 from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
-from slackwater.detector.features.features import FELT, Features, Frame
+from slackwater.detector.features.features import Features, Frame
 from slackwater.detector.features.history import SampleWindows
 from slackwater.detector.features.signals import leave_out_idle
 from slackwater.detector.monitors_first import monitors_first
@@ -293,15 +293,8 @@ class Judge(SlotArrays):
         self, frame: Frame, table: Table, outcome: Outcome, estimates: Estimates, calm: Bools
     ) -> Estimates:
         """The estimates; those of servers without a monitor are by their rates and response times."""
-        columns = frame.columns_of(FELT)
-        lost = self.slowness.update(
-            frame.slots,
-            frame.own[np.arange(len(columns)), columns],
-            table.columns["period_s"],
-            outcome.pool.looks == INTERFERENCE,
-            outcome.steps.state == INTERFERENCE,
-        )
-        in_episode = outcome.steps.state == INTERFERENCE
+        looks_slow, in_episode = outcome.pool.looks == INTERFERENCE, outcome.steps.state == INTERFERENCE
+        lost = self.slowness.update(frame.slots, frame.slower, table.columns["period_s"], looks_slow, in_episode)
         calm_rps = self.calm_capacity.update(
             frame.slots,
             table.columns["traffic.rps"],

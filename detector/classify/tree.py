@@ -1,10 +1,9 @@
 """The decision trees: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
 
-There is a tree for each kind of node, since neighbours show in different signals. A server without a monitor shows
-nothing but its requests, as the balancer sees them. A cgroup's neighbours are in its
+There is a tree for each kind of node, since neighbours show in different signals. A cgroup's neighbours are in its
 kernel, and make it wait in its run queue. A machine's neighbours are outside. The cost of its requests rises, and so do
-stolen time and late wake-ups, while its own run queue tells nothing. The trees are monotonic: the higher a feature, the
-more it speaks for a neighbour.
+stolen time and late wake-ups, while its own run queue tells nothing. A server without a monitor shows nothing but its
+requests, as the balancer sees them. The trees are monotonic: the higher a feature, the more it speaks for a neighbour.
 
 A leaf says how likely a neighbour is, as a log-likelihood ratio (`slackwater.detector.classify.evidence`). Leaves are
 pooled into levels, so that a leaf with a larger share of a neighbour's ticks never says less (the

@@ -43,10 +43,6 @@ HALF_SLOWER = 1.1
 FEW_SLOW = 2.5
 """Without a monitor a server counts as slow only where the median of its response times is at least `HALF_SLOWER` times
 calm's, or a Sample has at least `FEW_SLOW` slow requests. Fewer may come from a single connection, of one client."""
-MOST_EXCESS = 1000.0
-HALF_SLOWER = 1.1
-"""Without a monitor a server counts as slow only where the median of its response times is at least this multiple of
-calm's too. A single connection with slow requests, of one client or one route, moves the tail and the mean alone."""
 _CORE: Bools = np.array([signal.group == "core" for signal in SIGNALS])
 CAUSES: tuple[Group, ...] = ("run queue", "core", "cost", "disk", "memory", "network")
 """The groups of signals that can explain why users wait."""
@@ -126,12 +122,17 @@ class Frame(SampleRows):
         rows = np.arange(len(columns))
         return np.minimum(np.log(excess[rows, columns]) / _LOG_SCALE[columns], MAX_FEATURE)
 
-    @cached_property
+    @property
+    def slower(self) -> Floats:
+        """(M,) the response time over the node's own calm, whatever explains it."""
+        columns = self.columns_of(FELT)
+        return self.own[np.arange(len(columns)), columns]
+
+    @property
     def users_wait(self) -> Bools:
         """(M,) whether users wait longer than in the node's own calm, whatever explains it."""
-        columns = self.columns_of(FELT)
         with np.errstate(invalid="ignore"):
-            return np.asarray(self.own[np.arange(len(columns)), columns] >= SCALES[columns])
+            return np.asarray(self.slower >= SCALES[self.columns_of(FELT)])
 
     @cached_property
     def tail_alone(self) -> Bools:

@@ -70,12 +70,17 @@ def sample_of(
         time_unix_s=time_unix_s,
         boot_id=origin.boot_id,
         seq=seq,
-        period_s=times[1].period_s if times is not None and complete else counted.period_s,
+        period_s=covered_s(counted, times, complete=complete),
         next_within_s=origin.next_within_s,
         source="balancer",
         traffic=traffic,
         absent=absent,
     )
+
+
+def covered_s(counted: Counted, times: tuple[Line, Line] | None, *, complete: bool) -> float:
+    """The time that a look covers: the packets' where they show all requests, otherwise the counters'."""
+    return times[1].period_s if times is not None and complete else counted.period_s
 
 
 def _by_counters(counted: Counted, why_not: str) -> Traffic:

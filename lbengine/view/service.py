@@ -32,7 +32,7 @@ from slackwater.lbengine.view.counters import Counted, Counters
 from slackwater.lbengine.view.others import BUSY_WITHIN_S, OtherControllers
 from slackwater.lbengine.view.pace import QUIET_S, SamplePace, is_busy
 from slackwater.lbengine.view.packets import NO_SNIFFER, SILENT, Line, Packets, end_of
-from slackwater.lbengine.view.samples import Origin, sample_of
+from slackwater.lbengine.view.samples import Origin, covered_s, sample_of
 
 log = logging.getLogger("slackwater.view")
 
@@ -169,7 +169,7 @@ class PoolView:
                 continue
             busy = is_busy(None if times is None else times[0], counted if is_fresh else None)
             self._busy_s = now_s if busy else self._busy_s
-            period_s = times[1].period_s if times is not None and seen.complete else counted.period_s
+            period_s = covered_s(counted, times, complete=seen.complete)
             if not self._pace.is_due(name, now_s, period_s, busy=busy):
                 continue
             seq = self._seq[seen.node] = self._seq.get(seen.node, -1) + 1

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from slackwater.core.messages import Sample, Traffic
 from slackwater.lbengine.view.service import IDLE_S
 from tests.support.certificates import certificates
 from tests.support.paths import PROGRAMS
-from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, servers_of, stopped, web_servers
+from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, servers_of, stopped
 from tests.support.real_processes import free_port
 from tests.support.served_site import Site, until
 from tests.support.watched_view import WITHIN_S, Watched, traffic_of, watching
@@ -28,18 +27,6 @@ HOSTS = ("host1", "host2", "host3")
 NODES = ("host1", "host2", "third")
 pytestmark = needs_haproxy
 may_capture = pytest.mark.skipif(os.geteuid() != 0, reason="only root may capture")
-
-
-@pytest.fixture
-def ports() -> Iterator[list[int]]:
-    with web_servers(3) as listening:
-        yield listening
-
-
-@pytest.fixture
-def running(ports: list[int]) -> Iterator[RealHAProxy]:
-    with haproxy(backend(ports)) as balancer:
-        yield balancer
 
 
 async def ask(balancer: RealHAProxy, count: int) -> None:

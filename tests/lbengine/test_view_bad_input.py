@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,30 +18,16 @@ from tests.support.asked_haproxy import asked
 from tests.support.real_haproxy import (
     RealHAProxy,
     backend,
-    haproxy,
     haproxy_program,
     needs_haproxy,
     servers_of,
     until,
-    web_servers,
 )
 from tests.support.relayed_socket import relayed
 from tests.support.watched_view import Watched, traffic_of, watching
 
 NODES = ("host1", "host2", "third")
 pytestmark = needs_haproxy
-
-
-@pytest.fixture
-def ports() -> Iterator[list[int]]:
-    with web_servers(3) as listening:
-        yield listening
-
-
-@pytest.fixture
-def running(ports: list[int]) -> Iterator[RealHAProxy]:
-    with haproxy(backend(ports)) as balancer:
-        yield balancer
 
 
 async def ask(watched: Watched, balancer: RealHAProxy, total: int) -> None:

@@ -14,8 +14,12 @@ from tests.support.paths import ROOT
 WORDS = re.compile(r"\b(UP|DOWN|MAINT|DRAIN|NOLB|no check)\b")
 """How HAProxy's `show stat` begins a server's status."""
 HAPROXY = ROOT / "lbengine" / "backends" / "haproxy"
-PAGES = [path for ending in ("js", "html") for path in sorted((ROOT / "web").rglob(f"*.{ending}"))]
-PAGES = [path for path in PAGES if "vendor" not in path.parts]
+PAGES = [
+    path
+    for ending in ("js", "html")
+    for path in sorted((ROOT / "web").rglob(f"*.{ending}"))
+    if "vendor" not in path.parts
+]
 
 
 def texts(source: str) -> Iterator[str]:

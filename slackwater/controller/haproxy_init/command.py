@@ -21,13 +21,15 @@ from slackwater.controller.haproxy_init.first_settings import (
 )
 from slackwater.controller.haproxy_init.site_files import (
     ASK_WITHIN_S,
+    SERVICE,
     USUAL_CONFIGURATION,
     haproxy_configuration,
+    unless_usual,
     write_settings,
 )
 from slackwater.core.config import ConfigError, ControllerSettings, parse, read
 from slackwater.core.files import exists
-from slackwater.core.options import DEFAULT_CONFIG, config_option
+from slackwater.core.options import DEFAULT_CONFIG, config_option, json_option, tell
 from slackwater.core.service_user import give_group
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
@@ -40,7 +42,6 @@ from slackwater.lbengine.backends.haproxy.survey import (
 )
 from slackwater.lbengine.preflight import MOST_NAMES
 
-SERVICE = "slackwater-controller"
 MANY = 1000
 """From this number of servers on the survey takes seconds, which the person is told."""
 
@@ -79,7 +80,7 @@ class InitResult(msgspec.Struct, frozen=True):
 @click.option("--state-dir", default="", metavar="DIR", help="The controller's folder, if it is not the usual one.")
 @click.option("--force", is_flag=True, help="Replace a configuration that is there.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 def init(
     config_path: Path,
     socket: str,
@@ -117,7 +118,7 @@ def init(
     with contextlib.suppress(ConfigError):  # there is none yet, or none that can be read
         text += bus_section(read(config_path))
     settings = parse(text, str(config_path))
-    named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
+    named = unless_usual(config_path)
     access = ""
     if not dry_run:
         write_settings(config_path, text)
@@ -133,7 +134,7 @@ def init(
         login=[] if exists(Path(settings.state_dir) / "web-users.json") else [_login_command(named)],
         missing=_missing(haproxy, access, settings),
     )
-    click.echo(msgspec.json.encode(result).decode() if as_json else _as_text(result, settings))
+    tell(result, _as_text(result, settings), as_json)
 
 
 def _login_command(config: str) -> str:

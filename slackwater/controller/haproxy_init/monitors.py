@@ -17,19 +17,25 @@ from slackwater.controller.haproxy_init.bus_address import (
     with_servers,
 )
 from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for, machines_of_pool, reached_from_outside
-from slackwater.controller.haproxy_init.site_files import ASK_WITHIN_S, haproxy_configuration, write, write_settings
+from slackwater.controller.haproxy_init.site_files import (
+    ASK_WITHIN_S,
+    SERVICE,
+    haproxy_configuration,
+    unless_usual,
+    write,
+    write_settings,
+)
 from slackwater.controller.own_bus import ADDS, private, taken_over
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.authority import AuthorityFiles
 from slackwater.core.bus.config import ListedNode, parse_nodes
 from slackwater.core.config import ConfigError, ControllerSettings, is_loopback, parse, read
-from slackwater.core.options import DEFAULT_CONFIG, config_option
+from slackwater.core.options import config_option, json_option, tell
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.lbengine.backends.haproxy.survey import backends_behind
 
 BUS_PORT = 14222
-SERVICE = "slackwater-controller"
 A_FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -76,7 +82,7 @@ class MonitorsResult(msgspec.Struct, frozen=True):
     help="HAProxy's configuration, as for `init`, for the protocols of its servers.",
 )
 @click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 def monitors(
     config_path: Path,
     listen: str,
@@ -124,7 +130,7 @@ def monitors(
             write_settings(config_path, changed)
         else:
             taken_over(new)
-    named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
+    named = unless_usual(config_path)
     result = MonitorsResult(
         config=str(config_path),
         written=not dry_run,
@@ -136,7 +142,7 @@ def monitors(
             for node in nodes
         ],
     )
-    click.echo(msgspec.json.encode(result).decode() if as_json else _as_text(result, new))
+    tell(result, _as_text(result, new), as_json)
 
 
 def _listen(settings: ControllerSettings, nodes: list[NewNode], folder: Path) -> str:

@@ -9,12 +9,15 @@ import stat
 from pathlib import Path
 
 from slackwater.core.files import PRIVATE, SERVICE_USER, in_hands_of, replacing
+from slackwater.core.options import DEFAULT_CONFIG
 from slackwater.lbengine.backends.haproxy.configuration import started
 from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, read_configuration
 
 ASK_WITHIN_S = 3.0
 USUAL_CONFIGURATION = Path("/etc/haproxy/haproxy.cfg")
 FOR_THE_SERVICE = 0o640
+SERVICE = "slackwater-controller"
+"""The unit of the controller's package."""
 
 
 def haproxy_configuration(named: Path | None) -> SiteConfiguration:
@@ -26,6 +29,11 @@ def haproxy_configuration(named: Path | None) -> SiteConfiguration:
         running = started()
         return read_configuration(Path(running[0].files[0])) if len(running) == 1 else SiteConfiguration()
     return read_configuration(named or USUAL_CONFIGURATION)
+
+
+def unless_usual(config_path: Path) -> str:
+    """The path to name in a command that the person is told; empty where the configuration is at its usual place."""
+    return "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
 
 
 def write_settings(path: Path, text: str) -> None:
