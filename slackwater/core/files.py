@@ -64,7 +64,8 @@ def _not_roots(path: Path) -> FileUser | None:
 def as_owner(path: Path) -> Iterator[FileUser | None]:
     """For root: the files of the block are opened with the rights of the user who has `path` in hands, whom it gives.
 
-    It holds for this thread. For all other users, and where root alone has it in hands, nothing is changed. Raises
+    It holds for this thread. For all other users, and where root alone has it in hands, nothing is changed. Nothing is
+    imported in the block: Python's own files may be root's alone. A codec's first use is an import. Raises
     PermissionError where this root may not act for others.
     """
     user = in_hands_of(path) if os.geteuid() == 0 else None
@@ -122,16 +123,21 @@ def bytes_of(path: Path) -> bytes:
 def text_of(path: Path) -> str:
     """The text of a file that a person wrote: UTF-8, with a byte order mark or without. Raises OSError, for another
     encoding too."""
-    try:
-        return bytes_of(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise OSError(errno.EILSEQ, f"not UTF-8 at byte {error.start}", str(path)) from None
+    return _decoded(bytes_of(path), path)
 
 
 def secret_of(path: Path) -> tuple[str, int]:
     """The text (`text_of`), and who may read it: the file's mode."""
     with as_owner(path):
-        return text_of(path), stat.S_IMODE(path.stat().st_mode)
+        data, mode = bytes_of(path), stat.S_IMODE(path.stat().st_mode)
+    return _decoded(data, path), mode
+
+
+def _decoded(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, f"not UTF-8 at byte {error.start}", str(path)) from None
 
 
 def exists(path: Path) -> bool:

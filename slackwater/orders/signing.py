@@ -35,7 +35,8 @@ class Signer:
             with as_owner(path):
                 if path.stat().st_mode & 0o077:
                     raise SigningError(f"{path}: others than its owner may read it; chmod 600")
-                key = load_pem_private_key(bytes_of(path), password=None)
+                data = bytes_of(path)
+            key = load_pem_private_key(data, password=None)
         except OSError as error:
             raise SigningError(f"{path}: {error.strerror}") from None
         except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -252,6 +252,35 @@ def test_root_is_itself_again_afterwards(folder: Path, secret: Path) -> None:
     assert of_others(folder) == []
 
 
+IMPORTS_AS_ANOTHER = """
+import ctypes, sys
+from pathlib import Path
+from slackwater.core.files import secret_of
+from slackwater.orders.signing import Signer
+libc = ctypes.CDLL(None)
+class Watch:
+    def find_spec(name, path=None, target=None):
+        if libc.setfsuid(-1):
+            print(name)
+sys.meta_path.insert(0, Watch)
+folder = Path(sys.argv[1])
+assert secret_of(folder / "password")[0] == "word"
+Signer.load(folder / "order.key")
+from click.testing import CliRunner
+from slackwater.controller.cli.main import cli
+for words in (["bus", "node", "add", "web", "web1"], ["mark", "web1", "backup", "--begin"], ["status"], ["log"],
+              ["restore", "--all"]):
+    CliRunner().invoke(cli, [*words, "--config", str(folder.parent / "controller.toml")])
+"""
+
+
+def test_nothing_is_imported_with_another_users_rights(folder: Path) -> None:
+    """Python's own files may be root's alone, as below /root; a codec's first use is an import too."""
+    as_user(folder, "umask 077 && printf word >password && openssl genpkey -algorithm ed25519 -out order.key")
+    done = subprocess.run([sys.executable, "-c", IMPORTS_AS_ANOTHER, str(folder)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_a_supervisor_sees_a_folder_of_its_own_user(tmp_path: Path) -> None:
     assert state_dir.prepare(str(tmp_path / "made")) == tmp_path / "made"
     with socket.socket(socket.AF_UNIX) as listener:  # of any kind: it is no file of ours
