@@ -53,6 +53,8 @@ class CleanSite:
         self._controller: subprocess.Popen[bytes] | None = None
         self._done = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._failed: list[Exception] = []
+        """Errors that ended a thread."""
 
     # --- the balancer
 
@@ -64,7 +66,7 @@ class CleanSite:
         self.root.run("install", "-d", "-m", "2775", "-o", "haproxy", "-g", "haproxy", "/run/haproxy")
         command = ("haproxy", "-Ws", "-f", "/etc/haproxy/haproxy.cfg")
         self._balancer = self.root.popen(*command, log=self.root.place / "tmp/haproxy.log")
-        until(lambda: self.weights() is not None, "HAProxy answers", IN_TIME_S)
+        self._until(lambda: self.weights() is not None, "HAProxy answers")
 
     def weights(self) -> dict[str, int] | None:
         """Each server's weight; None while HAProxy does not answer."""
@@ -94,7 +96,7 @@ class CleanSite:
         who = ("--reuid=slackwater", "--regid=slackwater", f"--groups={groups}")
         may = tuple(f"--{kind}=-all,+net_raw" for kind in ("inh-caps", "ambient-caps", "bounding-set"))
         self._controller = self.root.popen("setpriv", *who, *may, "slackwater", "serve", log=self.log)
-        until(lambda: self._runs() and self.states() is not None, "the controller answers", IN_TIME_S)
+        self._until(lambda: self._runs() and self.states() is not None, "the controller answers")
 
     def stop_controller(self) -> None:
         if self._controller is not None:
@@ -131,7 +133,7 @@ class CleanSite:
             )
             return rows if is_whole else []
 
-        found: list[dict[str, Any]] = until(whole, "each server is known", IN_TIME_S)
+        found: list[dict[str, Any]] = self._until(whole, "each server is known")
         return found
 
     def changes(self) -> list[dict[str, Any]]:
@@ -145,11 +147,11 @@ class CleanSite:
             mine = [one for one in self.changes() if one["what"] == "weight" and one["target"] == name]
             return [one["after"] for one in mine if not one["applied"]]
 
-        return int(until(decided, f"a weight for {name}", IN_TIME_S)[0])
+        return int(self._until(decided, f"a weight for {name}")[0])
 
     def lowered(self, name: str) -> int:
         """A server's weight as soon as it is below the baseline."""
-        until(lambda: (self.weights() or {name: BASELINE})[name] < BASELINE, f"a lower weight of {name}", IN_TIME_S)
+        self._until(lambda: (self.weights() or {name: BASELINE})[name] < BASELINE, f"a lower weight of {name}")
         return (self.weights() or {})[name]
 
     # --- the web servers
@@ -163,17 +165,33 @@ class CleanSite:
         self._start(lambda: asyncio.run(self._publish()))
 
     def _start(self, work: Callable[[], None]) -> None:
-        self._threads.append(threading.Thread(target=work, daemon=True))
+        def kept() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failed.append(error)
+
+        self._threads.append(threading.Thread(target=kept, daemon=True))
         self._threads[-1].start()
+
+    def _until(self, condition: Callable[[], Any], what: str) -> Any:
+        """As `until`. The error that ended a thread is raised at once."""
+
+        def checked() -> Any:
+            if self._failed:
+                raise self._failed[0]
+            return condition()
+
+        return until(checked, what, IN_TIME_S)
 
     def noise(self, name: str) -> None:
         self.loud.add(name)
-        until(lambda: (self.states() or {}).get(name) == "interference", f"an episode of {name}", IN_TIME_S)
+        self._until(lambda: (self.states() or {}).get(name) == "interference", f"an episode of {name}")
 
     def calm(self) -> None:
         self.loud.clear()
-        until(lambda: set((self.states() or {"": ""}).values()) == {"calm"}, "calm servers", IN_TIME_S)
-        until(lambda: set((self.weights() or {}).values()) == {BASELINE}, "baseline weights", IN_TIME_S)
+        self._until(lambda: set((self.states() or {"": ""}).values()) == {"calm"}, "calm servers")
+        self._until(lambda: set((self.weights() or {}).values()) == {BASELINE}, "baseline weights")
 
     def _request(self) -> None:
         while not self._done.wait(1.0 / BURSTS_PER_S):
