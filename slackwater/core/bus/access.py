@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from pathlib import Path
 from typing import Any
 
 from slackwater.core.bus.client import ConnectionRules
-from slackwater.core.config import BusSettings
+from slackwater.core.config import BusSettings, OwnBusSettings
 from slackwater.core.files import secret_of
 from slackwater.core.messages import is_name
 
@@ -25,7 +26,18 @@ def without_password(url: str) -> str:
 def rules_of(settings: BusSettings) -> ConnectionRules:
     """What may be said on which connection."""
     follows = bool(settings.tls_ca) or not (settings.has_password or settings.needs_tls)
-    return ConnectionRules(needs_tls=settings.needs_tls, has_password=settings.has_password, follows=follows)
+    return ConnectionRules(settings.needs_tls, settings.has_password, follows, _users_of(settings))
+
+
+def _users_of(settings: BusSettings) -> frozenset[int]:
+    """Who may run the server: of the controller's own one the user whose passwords these are, and root. Empty: anybody,
+    as a server of the site's may be of any user."""
+    if not isinstance(settings, OwnBusSettings):
+        return frozenset()
+    try:
+        return frozenset({0, Path(settings.password_file).stat().st_uid})
+    except OSError:
+        return frozenset({0, os.geteuid()})
 
 
 def inbox_of(user: str) -> str:

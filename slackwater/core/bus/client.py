@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pwd
 import re
 import ssl
 import time
@@ -27,6 +28,7 @@ from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 
+from slackwater.core.bus.peers import user_at
 from slackwater.core.bus.wire import END, Info, ProtocolError, Reader, WireFrame, info_of
 from slackwater.core.config import ADDRESS_PATTERN, is_loopback_host
 from slackwater.core.messages import plain_text
@@ -54,6 +56,8 @@ class ConnectionRules:
     follows: bool = True
     """Whether servers that the server names are tried too. They are named before TLS, so only a certificate of a
     private authority tells them from a stranger's."""
+    users: frozenset[int] = frozenset()
+    """Users whose process may be at the other end of a connection without TLS; empty: any user's."""
 
     def apply_to(self, info: Info) -> Info:
         """The greeting as we go by it: TLS is what we want, also where somebody took it out."""
@@ -70,6 +74,30 @@ class ConnectionRules:
         host = str((writer.get_extra_info("peername") or ("nowhere",))[0])
         if self.has_password and not is_loopback_host(host):
             raise InsecureError(f"the password would go to {host} in the clear; use tls://")
+
+    def check_user(self, writer: asyncio.StreamWriter) -> None:
+        """Raises InsecureError where a process of another user answers. TLS has certificates for that."""
+        if not self.users or self.needs_tls:
+            return
+        other, own = (writer.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+        try:
+            user = user_at(other, own)
+        except OSError:  # the kernel does not show it
+            return
+        if user not in self.users:
+            listens = "no process of this machine" if user is None else f"a process of user {_user_name(user)}"
+            names = " or ".join(sorted(map(_user_name, self.users)))
+            raise InsecureError(
+                f"{listens} answers there, and the controller's own nats-server is of {names}: the password is not"
+                f" sent. See who listens: ss -lntp 'sport = :{other[1]}'"
+            )
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 DEFAULT_RULES = ConnectionRules()
@@ -89,6 +117,8 @@ class Transport(TcpTransport):
         if not self._is_greeted:
             self._is_greeted = True
             info = _info_in(line)
+            if self._bare_io_writer is not None:
+                self._rules.check_user(self._bare_io_writer)
             if self._rules.needs_tls and not (info.tls_required or info.tls_available):
                 raise InsecureError("it offers no TLS, and the settings demand it (tls:// or tls_ca)")
             return b"INFO " + msgspec.json.encode(self._rules.apply_to(info)) + END

@@ -24,5 +24,6 @@ from slackwater.core.config.settings import (
     Law,
     LbengineSettings,
     OtlpSettings,
+    OwnBusSettings,
     PoolSettings,
 )

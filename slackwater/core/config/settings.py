@@ -98,6 +98,10 @@ class BusSettings(Settings, frozen=True):
             raise ValueError(f"`listen` {self.listen}: expected the address or name that the certificate is for")
 
 
+class OwnBusSettings(BusSettings, frozen=True):
+    """The nats-server that `slackwater serve` runs, as `url`, to log in to it: it is of the controller's user."""
+
+
 class PoolSettings(Settings, frozen=True):
     """The settings that every pool has. Each balancer adds its own (`slackwater/core/config/balancers.py`)."""
 
@@ -354,7 +358,7 @@ class ControllerSettings(Settings, frozen=True):
 
     def _private_bus(self, user: str) -> BusSettings:
         password_file = self.bus_folder / "passwords" / f"{user}.password"
-        return BusSettings(self.bus.address, user=user, password_file=str(password_file), tls_ca=self.bus.tls_ca)
+        return OwnBusSettings(self.bus.address, user=user, password_file=str(password_file), tls_ca=self.bus.tls_ca)
 
     def governor_problem(self, has_target: bool = False) -> tuple[str, str] | None:
         """What the governor lacks, or shares with the second stage: the setting's key, and the text.
