@@ -159,6 +159,7 @@ def pool_status(
             rps=_first(reading.rps if reading else None, server.rps if server and seen else None),
             share=_first(server.share if server else None, measured(reading)) if seen else None,
             share_wanted=server.wanted / wanted if server and wanted and by_weight and seen else None,
+            rt_p50_ms=reading.rt_p50_ms if reading else None,
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             rt_p99_ms=reading.rt_p99_ms if reading else None,
             cpu=reading.cpu if reading else None,

@@ -69,6 +69,8 @@ class Row(msgspec.Struct):
     """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
     governed: list[str] = []
     """What the governor has changed on the node: `cpu.cores 4 → 2`."""
+    rt_p50_ms: float | None = None
+    """Of its newest Sample, like `rt_p95_ms` and `rt_p99_ms`; `percentiles` has those of the last minutes."""
     in_flight: int | None = None
     """Requests that the balancer has sent it and that are not answered yet."""
     queue: int | None = None

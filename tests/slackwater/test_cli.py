@@ -254,6 +254,9 @@ def test_status_as_json(site: Path) -> None:
     assert [pool["pool"] for pool in answer["pools"]] == ["web", "api"]
     assert answer["pools"][0]["stale"] is False
     assert answer["pools"][0]["rows"][0]["weight"] == 12
+    assert {"rps", "errors_per_s", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "state"} <= answer["pools"][0]["rows"][
+        0
+    ].keys()
     assert run("status", "--config", site, "--json", "--watch").exit_code == 2
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,10 @@ __all__ = ["PoolStatus", "as_json", "change_as_json", "change_as_line", "console
 
 PIPE_COLUMNS = 240
 """Width without a terminal: lines are not wrapped for a file or grep."""
+LEAST_REASON_COLUMNS = 40
+"""Where a terminal leaves less room beside the figures, the reasons stand below them."""
+NODE, STATE, SINCE, WEIGHT, SESSIONS, CPU, WHY = "node", "state", "since", "weight", "sessions", "cpu", "why"
+"""Headings of `slackwater status`."""
 STYLES: dict[State, str] = {
     "calm": "green",
     "interference": "bold red",
@@ -34,16 +39,18 @@ STYLES: dict[State, str] = {
 
 def show(views: list[PoolStatus], now_unix_s: float, out: Console | None = None) -> None:
     """Prints the pools' tables."""
-    (out or console()).print(_render(views, now_unix_s))
+    out = out or console()
+    out.print(_render(views, now_unix_s, out))
 
 
 def watch(look: Callable[[], list[PoolStatus]], every_s: float) -> None:
     """Prints them again and again in the same place, until Ctrl-C."""
+    out = console()
     try:
-        with Live(_render(look(), time.time()), console=console(), auto_refresh=False) as live:
+        with Live(_render(look(), time.time(), out), console=out, auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
-                live.update(_render(look(), time.time()), refresh=True)
+                live.update(_render(look(), time.time(), out), refresh=True)
     except KeyboardInterrupt:
         return
 
@@ -76,11 +83,11 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 
 
-def _render(views: list[PoolStatus], now_unix_s: float) -> RenderableType:
+def _render(views: list[PoolStatus], now_unix_s: float, out: Console) -> RenderableType:
     parts: list[RenderableType] = []
     for view in views:
         sentence = f"last cycle: {view.sentence}" if view.stale and view.age_s is not None else view.sentence
-        parts += [_headline(view), _table(view, now_unix_s), Text(sentence, style="dim"), Text()]
+        parts += [_headline(view), *_table(view, now_unix_s, out), Text(sentence, style="dim"), Text()]
     return Group(*parts[:-1])
 
 
@@ -105,35 +112,60 @@ def _headline(view: PoolStatus) -> Text:
     return line
 
 
-def _table(view: PoolStatus, now_unix_s: float) -> Table:
+def _table(view: PoolStatus, now_unix_s: float, out: Console) -> list[RenderableType]:
+    """The figures, and the reasons beside them or below. A narrow terminal lacks the columns that matter least."""
+    rows = [_cells(row, view.balancer, now_unix_s) for row in view.rows]
+    shown = list(rows[0]) if rows else []
+    if all(row.cpu is None for row in view.rows):  # only monitors measure it
+        shown = [heading for heading in shown if heading != CPU]
+    for heading in (SESSIONS, SINCE, CPU, f"in {view.balancer}", WEIGHT):
+        if _width(table := _figures(rows, shown), out) > out.width:
+            shown = [column for column in shown if column != heading]
+    table = _figures(rows, shown)
+    if _width(table, out) + LEAST_REASON_COLUMNS > out.width:
+        return [table, *(Text(f"{row.node}: {row.summary}") for row in view.rows if row.summary)]
+    table = _figures(
+        [cells | {WHY: Text(row.summary)} for cells, row in zip(rows, view.rows, strict=True)], [*shown, WHY]
+    )
+    return [table]
+
+
+def _width(table: Table, out: Console) -> int:
+    return Measurement.get(out, out.options.update(width=PIPE_COLUMNS), table).maximum
+
+
+def _figures(rows: Sequence[Mapping[str, RenderableType]], shown: Sequence[str]) -> Table:
+    """The columns with these headings."""
     table = Table(box=None, pad_edge=False, header_style="underline")
-    for heading in ("node", "state", "since", f"in {view.balancer}"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("weight", "sessions", "rps", "errors/s", "p95 ms", "cpu"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
-    for row in view.rows:
-        table.add_row(*_cells(row, now_unix_s))
+    for heading in shown:
+        is_text = heading in (NODE, STATE, SINCE, WHY) or heading.startswith("in ")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading != WHY, overflow="fold")
+    for cells in rows:
+        table.add_row(*(cells[heading] for heading in shown))
     return table
 
 
-def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
-    node = row.node if row.server in ("", row.node) else f"{row.node} ({row.server})"
+def _cells(row: Row, balancer: str, now_unix_s: float) -> dict[str, RenderableType]:
+    """By heading, in their order."""
     taken = f" ({row.resource})" if row.resource not in (None, "unclear") else ""
-    since = "" if row.since_unix_s is None else duration(max(0.0, now_unix_s - row.since_unix_s))
-    return [
-        node,
-        Text(f"{SYMBOLS[row.state]} {WORDS[row.state]}{taken}", style=STYLES[row.state]),
-        since,
-        Text("-" if row.condition is None else CONDITIONS[row.condition], style="bold red" if row.out else ""),
-        _weight(row),
-        _number(row.in_flight, "{:.0f}") + (f" + {row.queue} queued" if row.queue else ""),
-        _number(row.rps, "{:.1f}"),
-        Text(_number(row.errors_per_s, "{:.1f}"), style="bold red" if row.peers_failed_share is not None else ""),
-        _number(row.rt_p95_ms, "{:.1f}"),
-        _number(row.cpu, "{:.0%}"),
-        Text(row.summary),
-    ]
+    return {
+        NODE: row.node if row.server in ("", row.node) else f"{row.node} ({row.server})",
+        STATE: Text(f"{SYMBOLS[row.state]} {WORDS[row.state]}{taken}", style=STYLES[row.state]),
+        SINCE: "" if row.since_unix_s is None else duration(max(0.0, now_unix_s - row.since_unix_s)),
+        f"in {balancer}": Text(
+            "-" if row.condition is None else CONDITIONS[row.condition], style="bold red" if row.out else ""
+        ),
+        WEIGHT: _weight(row),
+        SESSIONS: _number(row.in_flight, "{:.0f}") + (f" + {row.queue} queued" if row.queue else ""),
+        "rps": _number(row.rps, "{:.1f}"),
+        "errors/s": Text(
+            _number(row.errors_per_s, "{:.1f}"), style="bold red" if row.peers_failed_share is not None else ""
+        ),
+        "p50 ms": _number(row.rt_p50_ms, "{:.1f}"),
+        "p95 ms": _number(row.rt_p95_ms, "{:.1f}"),
+        "p99 ms": _number(row.rt_p99_ms, "{:.1f}"),
+        CPU: _number(row.cpu, "{:.0%}"),
+    }
 
 
 def _weight(row: Row) -> str:
