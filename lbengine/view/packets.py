@@ -27,8 +27,13 @@ from slackwater.lbengine.balancer import Server
 
 log = logging.getLogger("slackwater.view")
 
-AGAIN_S = 30.0
-"""Time after which a program that ended is started again."""
+FIRST_AGAIN_S = 1.0
+"""Time after which a program that ended, or was ended, is started again; twice as long each further time."""
+LONGEST_AGAIN_S = 60.0
+WELL_AFTER_S = 60.0
+"""A program that reported for so long was well: the next end of one counts as the first."""
+HUNG_AFTER_S = 10.0
+"""A program that wrote nothing for so long is ended: it writes at the end of each look, whatever happened in it."""
 LONGEST_LINE_BYTES = 64 * 1024
 FIND_WITHIN_S = 5.0
 """For `ip`, to name the interfaces."""
@@ -105,6 +110,8 @@ class Sniffer:
         """Why there are no times, in words; empty while there are."""
         self.is_new = True
         """It has neither reported nor failed yet."""
+        self.pid = 0
+        """Of the program, once it was started."""
         self._interface, self._every_s = place.interface, every_s
         addresses = [word for server in sorted(servers) for word in ("--server", server)]
         self._command = [program, "servers", "--interface", place.interface, "--protocol", place.protocol]
@@ -112,6 +119,8 @@ class Sniffer:
         self.answered = Counter[str]()
         """Exchanges by server (`end_of`) since this began."""
         self._heard_s = 0.0
+        self._first_heard_s = 0.0
+        """When the program that runs now reported first; 0: it has not."""
         self._looks = deque[tuple[dict[str, Line], Line]](maxlen=MOST_LOOKS)
         self._looked = looked
         self._task = asyncio.create_task(self._run())
@@ -136,14 +145,19 @@ class Sniffer:
             await self._task
 
     async def _run(self) -> None:
-        complaint = ""
+        complaint, again_s = "", FIRST_AGAIN_S
         while True:
-            self.why_not = f"no times from packets on {self._interface}: {await self._once()}"
+            self._first_heard_s = 0.0
+            why_not = f"no times from packets on {self._interface}: {await self._once()}"
+            if self._first_heard_s and time.monotonic() - self._first_heard_s >= WELL_AFTER_S:
+                complaint, again_s = "", FIRST_AGAIN_S
+            if why_not != complaint:
+                text = "%s; the balancer's counters are used, and the sniffer is started again after %g to %g s"
+                log.warning(text, why_not, FIRST_AGAIN_S, LONGEST_AGAIN_S)
+            complaint = self.why_not = why_not
             self.is_new = False
-            level = logging.DEBUG if self.why_not == complaint else logging.WARNING
-            log.log(level, "%s; the balancer's counters are used; trying again every %g s", self.why_not, AGAIN_S)
-            complaint = self.why_not
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, LONGEST_AGAIN_S)
 
     async def _once(self) -> str:
         """Runs the program until it ends; gives the reason in words."""
@@ -159,9 +173,10 @@ class Sniffer:
             return f"{self._command[0]}: {error.strerror}"
         assert process.stdout is not None
         assert process.stderr is not None
+        self.pid = process.pid
         look: dict[str, Line] = {}
         try:
-            while line := await process.stdout.readline():
+            while line := await _line_of(process.stdout):
                 read = _decode(line)
                 if read.server:
                     look[read.server] = read
@@ -170,16 +185,29 @@ class Sniffer:
                 self._looks.append((look, read))
                 look = {}
                 self._heard_s, self.why_not, self.is_new = time.monotonic(), "", False
+                self._first_heard_s = self._first_heard_s or self._heard_s
                 self._looked.set()
             told = (await process.stderr.read(LONGEST_LINE_BYTES)).decode("utf-8", "replace").strip()
             status = await process.wait()
             return told.splitlines()[-1] if told else f"{self._command[0]} ended with status {status}"
+        except TimeoutError:
+            return f"{self._command[0]} hung: it wrote nothing for {HUNG_AFTER_S:g} s, and was ended"
         except (msgspec.DecodeError, ValueError) as error:
             return f"{self._command[0]} wrote a line that cannot be read: {error}"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def _line_of(stream: asyncio.StreamReader) -> bytes:
+    """The next line; empty at the end. Raises TimeoutError where none comes within `HUNG_AFTER_S`.
+
+    In two parts: where this process itself was stopped meanwhile, the first is over before what has come is read.
+    """
+    with contextlib.suppress(TimeoutError):
+        return await asyncio.wait_for(stream.readline(), HUNG_AFTER_S / 2)
+    return await asyncio.wait_for(stream.readline(), HUNG_AFTER_S / 2)
 
 
 class Packets:
