@@ -32,6 +32,7 @@ from slackwater.lbengine.engine import Engine
 from slackwater.lbengine.engine_thread import EngineThread
 from slackwater.lbengine.hooks import Hooks
 from slackwater.lbengine.leadership.ownership import BUCKET, Ownership
+from slackwater.lbengine.outage_log import OutageLog
 from slackwater.lbengine.overrides import temporary
 from slackwater.lbengine.overrides.overrides import CommandError
 from slackwater.lbengine.state_file import StateFileError
@@ -159,7 +160,7 @@ class Driver:
         self._ownership: Ownership | None = None
         self._owning: asyncio.Task[None] | None = None
         self._attached = asyncio.Event()
-        self._complaint = ""
+        self._outages = OutageLog(log, pool.name, pool.title)
         self._sentence = ""
 
     @property
@@ -274,21 +275,13 @@ class Driver:
         try:
             sentence = await self._thread.run(self.engine.cycle, self._clock())
         except BalancerError as error:
-            self._complain(str(error))
+            self._outages.lost(str(error))
         else:
-            if self._complaint:
-                log.warning("pool %s: %s answers again", self.pool.name, self.pool.title)
-                self._complaint = ""
+            self._outages.answered()
             log.log(logging.DEBUG if sentence == self._sentence else logging.INFO, "%s", sentence)
             self._sentence = sentence
         await self.publish()
         await self._thread.run(self.engine.settle)
-
-    def _complain(self, complaint: str) -> None:
-        """Logs an outage as an error once, and in further cycles for debugging."""
-        level = logging.DEBUG if self._complaint else logging.ERROR
-        self._complaint = complaint
-        log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
     async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """Carries out a person's command; ValueError becomes the answer's `error`.

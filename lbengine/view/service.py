@@ -27,6 +27,7 @@ from slackwater.core.messages import Sample, is_name
 from slackwater.core.stopping import stop_event
 from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
+from slackwater.lbengine.outage_log import OutageLog
 from slackwater.lbengine.view.agreement import Agreement
 from slackwater.lbengine.view.counters import Counted, Counters
 from slackwater.lbengine.view.others import BUSY_WITHIN_S, OtherControllers
@@ -44,6 +45,8 @@ IDLE_S = 5.0
 """From one look to the next while every server has a monitor."""
 MOST_CORE_SHARE = 0.02
 """Of a core, for reading the balancer; a balancer of very many servers is asked less often for that."""
+LBENGINE_TELLS_S = 10.0
+"""The log says that the balancer is away: lbengine does at once, and this part where it lasts."""
 ASKED_EVERY_S = 1.0
 """While packets show all that its servers are asked for."""
 Publish = Callable[[Sample], Awaitable[None]]
@@ -116,7 +119,7 @@ class PoolView:
         self._busy_s = -math.inf
         """Monotonic time when some server had requests last."""
         self._seq: dict[str, int] = {}
-        self._complaint = ""
+        self._outages = OutageLog(log, pool.name, pool.title, patience_s=LBENGINE_TELLS_S)
         self._dice = random.Random()
 
     def hear(self, sample: Sample) -> None:
@@ -206,13 +209,9 @@ class PoolView:
         try:
             snapshot = await asyncio.to_thread(self._read)
         except BalancerError as error:
-            if not self._complaint:
-                log.warning("pool %s: %s; its servers have no Samples from here meanwhile", self.pool.name, error)
-            self._complaint = str(error)
+            self._outages.lost(f"{error}; its servers have no Samples from here meanwhile")
             return False
-        if self._complaint:
-            log.warning("pool %s: %s answers again", self.pool.name, self.pool.title)
-            self._complaint = ""
+        self._outages.answered()
         self._counters = self._counters.after(time.monotonic(), snapshot)
         servers = [server for server in snapshot.servers if self._is_due(server)]
         if not servers:

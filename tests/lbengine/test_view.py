@@ -14,6 +14,7 @@ import pytest
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.machine import kernel_id
 from slackwater.core.messages import Sample, Traffic
+from slackwater.lbengine.view import service
 from slackwater.lbengine.view.service import IDLE_S
 from tests.support.certificates import certificates
 from tests.support.paths import PROGRAMS
@@ -73,8 +74,10 @@ def test_a_reload_loses_nothing_but_its_moment(running: RealHAProxy, ports: list
 
 
 def test_while_the_balancer_is_silent_nothing_is_said_and_then_it_goes_on(
-    running: RealHAProxy, caplog: pytest.LogCaptureFixture
+    running: RealHAProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(service, "LBENGINE_TELLS_S", 0.0)
+
     async def play() -> None:
         watched = Watched(running, timeout_s=0.2)
         async with watching(watched):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slackwater.lbengine.balancer import Server
-from slackwater.lbengine.view import packets
+from slackwater.lbengine.view import packets, service
 from slackwater.lbengine.view.packets import Packets
 from tests.support.asked_haproxy import asked
 from tests.support.real_haproxy import (
@@ -43,7 +43,11 @@ def as_it_was(watched: Watched, total: int) -> None:
     assert all((traffic_of(sample).rps or 0.0) >= 0.0 for sample in watched.samples)
 
 
-def test_a_haproxy_that_is_stopped_and_started_again(running: RealHAProxy, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_haproxy_that_is_stopped_and_started_again(
+    running: RealHAProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LBENGINE_TELLS_S", 0.0)
+
     async def play() -> None:
         watched = Watched(running)
         async with watching(watched):

@@ -152,7 +152,7 @@ def test_only_haproxy_that_is_away_is_waited_for(site: Site, tmp_path: Path) -> 
     site.write(mode="observe")
     site.replace(site.balancer.socket, f"{tmp_path}/later.sock")
     site.serve()
-    until(lambda: "trying again every" in site.log.read_text(), "the complaint")
+    until(lambda: "trying again until" in site.log.read_text(), "the complaint")
     until(lambda: weights(site.balancer) == BASE, "the baseline of the one that was driven before")
     (tmp_path / "later.sock").symlink_to(site.balancer.socket)
     until(lambda: "HAProxy answers again" in site.log.read_text(), "its answer")
