@@ -41,7 +41,8 @@ def halves_scores(recordings: Sequence[Recording], content: dict[str, Any]) -> S
             missed = sum(noise.delay_s is None for noise in felt)
             print(
                 f"{Path(recording.path).stem}: {missed} of {len(felt)} missed, {found.false_episodes} false in "
-                f"{found.calm_node_hours:.3f} node-hours {dict(found.false_during)}",
+                f"{found.calm_node_hours:.3f} node-hours {dict(found.false_during)}, slow by itself"
+                f" {dict(found.slow_during)}",
                 flush=True,
             )
             scores.merge(found)
@@ -58,7 +59,15 @@ def main() -> None:
     trees.pop(OUTSIDE, None)
     if "--score" in sys.argv[1:]:
         summary = halves_scores(recordings, content).as_dict()
-        for name in ("felt", "false_episodes", "false_during", "disturbances", "calm_node_hours"):
+        for name in (
+            "felt",
+            "false_episodes",
+            "false_during",
+            "slow_episodes",
+            "slow_during",
+            "disturbances",
+            "calm_node_hours",
+        ):
             print(f"{name}: {json.dumps(summary[name])}")
         return
     classifiers = skops.io.loads(data, trusted=tree.REVIEWED)["classifiers"]

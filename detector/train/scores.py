@@ -15,6 +15,7 @@ import numpy as np
 from slackwater.core.messages import SLOW_ALONE, Verdict
 from slackwater.detector.recordings.recording import Label, Recording
 from slackwater.detector.train.reliability import Reliability
+from slackwater.detector.train.slow_alone import Felt, was_slow
 
 GRACE_S = 3.0
 """Ticks this soon after a label's end do not count: queues drain, and the episode is held a while."""
@@ -54,7 +55,12 @@ class Scores:
     noises: list[ScoredNoise] = field(default_factory=list)
     true_episodes: int = 0
     false_episodes: int = 0
-    """Episodes of interference that began while the node had no neighbour."""
+    """Episodes that began while the node had no neighbour; of a server without a monitor those of them that began while
+    it was not slow by itself either."""
+    slow_episodes: int = 0
+    """Episodes of servers without a monitor that began while they had no neighbour, and were slow by themselves."""
+    slow_during: Counter[str] = field(default_factory=Counter)
+    """Kind of the disturbance when such an episode began, or `nothing` -> number of such episodes."""
     false_during: Counter[str] = field(default_factory=Counter)
     """Kind of the disturbance when a false episode began, or `nothing` -> number of such episodes."""
     disturbed_node_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -71,6 +77,8 @@ class Scores:
         self.true_episodes += other.true_episodes
         self.false_episodes += other.false_episodes
         self.false_during.update(other.false_during)
+        self.slow_episodes += other.slow_episodes
+        self.slow_during.update(other.slow_during)
         for kind, seconds in other.disturbed_node_s.items():
             self.disturbed_node_s[kind] += seconds
         self.calm_node_hours += other.calm_node_hours
@@ -104,6 +112,8 @@ class Scores:
             "precision": _share(self.true_episodes, self.true_episodes + self.false_episodes),
             "false_episodes": self.false_episodes,
             "false_during": dict(self.false_during),
+            "slow_episodes": self.slow_episodes,
+            "slow_during": dict(self.slow_during),
             "disturbances": self._disturbances(),
             "calm_node_hours": round(hours, 4),
             "false_episodes_per_node_hour": round(self.false_episodes / hours, 3) if hours else None,
@@ -184,8 +194,11 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
     """Compares Verdicts on a recording with its labels."""
     scores = Scores()
     by_node: dict[str, list[Verdict]] = defaultdict(list)
+    felt: dict[str, list[Felt]] = defaultdict(list)
     for verdict in verdicts:
         by_node[verdict.node].append(verdict)
+        if (felt_now := felt_in(verdict, verdict.time_unix_s)) is not None:
+            felt[verdict.node].append(felt_now)
     for node, ticks in by_node.items():
         labels = [label for label in recording.labels if label.node in (node, "*")]
         noises = [label for label in labels if label.state == "interference"]
@@ -193,7 +206,7 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             tick.rt_p95_ms for tick in ticks if not any(reaches(label, tick.time_unix_s) for label in labels)
         )
         calm_s = ticks[-1].time_unix_s - ticks[0].time_unix_s
-        felt: list[Label] = []
+        felt_noises: list[Label] = []
         for noise in noises:
             calm_s -= noise.end_unix_s - noise.start_unix_s
             during = [tick for tick in ticks if noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s]
@@ -203,8 +216,8 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             delay_s = None if found_unix_s is None else found_unix_s - noise.start_unix_s
             scores.noises.append(ScoredNoise(noise.kind, noise.intensity, delay_s, harm))
             if scores.noises[-1].felt:
-                felt.append(noise)
-        _count_reliability(scores.reliability, ticks, noises, felt)
+                felt_noises.append(noise)
+        _count_reliability(scores.reliability, ticks, noises, felt_noises)
         scores.calm_node_hours += max(0.0, calm_s) / 3600
         for label in labels:
             if label.state != "interference":
@@ -216,13 +229,25 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             if began and any(reaches(noise, tick.time_unix_s) for noise in noises):
                 scores.true_episodes += 1
             elif began:
-                scores.false_episodes += 1
-                beside = next((label.kind for label in labels if reaches(label, tick.time_unix_s)), "nothing")
-                scores.false_during[beside] += 1
+                reaching = [label for label in labels if reaches(label, tick.time_unix_s)]
+                latest = max(reaching, key=lambda label: label.start_unix_s, default=None)
+                beside = "nothing" if latest is None else latest.kind
+                if tick.state == "slow" and was_slow(node, tick.time_unix_s, felt):
+                    scores.slow_episodes += 1
+                    scores.slow_during[beside] += 1
+                else:
+                    scores.false_episodes += 1
+                    scores.false_during[beside] += 1
             if not any(label.end_unix_s <= tick.time_unix_s < label.end_unix_s + GRACE_S for label in labels):
                 state = "interference" if tick.state in SLOW_ALONE else tick.state
                 scores.confusion[recording.truth(node, tick.time_unix_s)][state] += 1
     return scores
+
+
+def felt_in(verdict: Verdict, at_s: float) -> Felt | None:
+    """What users felt by a Verdict of a server without a monitor, or with one; None where nothing was answered."""
+    rt_ms = verdict.rt_mean_ms if verdict.rt_p95_ms is None else verdict.rt_p95_ms
+    return None if rt_ms is None else Felt(at_s, rt_ms, verdict.state == "calm")
 
 
 def _count_reliability(

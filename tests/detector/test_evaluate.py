@@ -88,6 +88,40 @@ def test_noises_delays_episodes_and_hours_are_counted() -> None:
     assert found["confusion"]["calm"]["interference"] == 5, "a tick just after a noise counts neither way"
 
 
+@pytest.mark.parametrize(
+    ("own_ms", "peers_ms", "is_slow"),
+    [(11.0, 5.0, True), (9.0, 5.0, False), (11.0, 8.0, False), (11.0, None, False)],
+    ids=["slow by itself", "hardly slower", "its peers too", "no peers"],
+)
+def test_a_server_that_was_slow_to_its_users_was_not_called_slow_falsely(
+    own_ms: float, peers_ms: float | None, is_slow: bool
+) -> None:
+    """Beside its own backup, say: no neighbour, but less load helps its users. The word `interference` claims one."""
+    backup = label("n1", 50, 60, "own_backup")
+    for state in ("slow", "interference"):
+        word: State = "slow" if state == "slow" else "interference"
+        ticks = [
+            verdict(at, word if 51 <= at < 62 else "calm", p95=own_ms if 50 <= at < 60 else 5.0) for at in range(101)
+        ]
+        if peers_ms is not None:
+            ticks += [verdict(at, "calm", "n2", p95=peers_ms if 50 <= at < 60 else 5.0) for at in range(101)]
+        scores = score(recording(label("*", 10, 60, "deploy"), backup), ticks)
+        true = is_slow and state == "slow"
+        assert (scores.slow_during, scores.false_during) == (
+            ({"own_backup": 1}, {}) if true else ({}, {"own_backup": 1})
+        ), "what began last is what it was beside"
+        assert (scores.slow_episodes, scores.false_episodes) == (int(true), int(not true))
+
+
+def test_a_second_of_slow_answers_makes_no_slow_server() -> None:
+    ticks = [
+        verdict(at / 5, "slow" if 252 <= at < 262 else "calm", p95=20.0 if 250 <= at < 255 else 5.0)
+        for at in range(500)
+    ]
+    ticks += [verdict(at / 5, "calm", "n2") for at in range(500)]
+    assert score(recording(), ticks).false_during == {"nothing": 1}
+
+
 def test_a_recall_has_its_exact_interval() -> None:
     """The ends are where the share found has a chance of 2.5% to be as high, and as low, as it was."""
     assert share_interval(0, 0) is None

@@ -159,7 +159,10 @@ def test_an_overloaded_slice_and_the_one_after_it_do_not_count() -> None:
     assert tally.node_s() == {"deploy": 20.0, NOTHING: 20.0}
     assert (tally.overloaded_node_s(), tally.unjudged_node_s) == (40.0, 40.0)
     states = tally.began(
-        [Change(at_s, verdict("n1", "interference")) for at_s in (5.0, 25.0, 99.0)], 0.0, lambda *_: "x"
+        [Change(at_s, verdict("n1", "interference")) for at_s in (5.0, 25.0, 99.0)],
+        0.0,
+        lambda *_: "x",
+        States().was_slow,
     )
     assert [(state.after_s, state.counts, state.beside) for state in states] == [(5.0, True, "x"), (25.0, False, "x")]
 
@@ -250,6 +253,7 @@ def test_the_same_command_goes_on_and_another_state_of_the_code_begins_anew(tmp_
     assert data.left(minutes, a_minute(9).series, 5) == [2, 4]
     assert data.left(minutes, a_minute(9, decision_commit="code2").series, 2) == [1]
     assert data.left(minutes, a_minute(9, seed=8).series, 2) == [0, 1]
+    assert data.left(minutes, a_minute(9, view="balancer").series, 2) == [0, 1]
     assert data.left(minutes, a_minute(9).series, 2) == []
     assert [minute.decision_commit for minute in summary.of_one_state(minutes)] == ["code2"]
 
@@ -267,6 +271,27 @@ def test_a_line_that_is_no_minute_is_named(tmp_path: Path) -> None:
     file.write_text("{}\n")
     with pytest.raises(ExperimentError, match=r"calm\.jsonl, line 1: not a minute of calm"):
         data.read(file)
+
+
+def test_a_server_that_was_slow_to_its_users_is_no_false_episode_where_no_neighbour_is_claimed() -> None:
+    states = States()
+    for at in range(500):
+        for node, rt_ms in (("n1", 20.0 if at >= 400 else 5.0), ("n2", 5.0)):
+            state: State = "slow" if at >= 405 and node == "n1" else "calm"
+            states.hear(at / 5, msgspec.structs.replace(verdict(node, state), rt_p95_ms=rt_ms))
+    (change,) = states.changes
+    assert states.was_slow(change)
+    tally = a_tally(*[CARRIED] * 9)
+    (began,) = tally.began(states.changes, 0.0, lambda *_: "own_backup", states.was_slow)
+    assert began.was_slow
+    chance = msgspec.structs.replace(began, was_slow=False)
+    minute = a_minute(0, began, chance, view="balancer")
+    assert summary.episodes([minute]) == [chance]
+    assert summary.slow_by_itself([minute]) == {"own_backup": 1}
+    text = page.page([minute], "calm.jsonl", "calm.md")
+    assert "--view balancer" in text
+    assert "own_backup 1" in text
+    assert "no monitor" in text
 
 
 # -- the page and the command -----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from slackwater_lab.disturb.timetable import DISTURBANCES
 from slackwater_lab.options import FOLDER, cluster_options, json_option, pieces_options, progress, write_json
 
 if TYPE_CHECKING:
-    from slackwater_lab.calm.data import Minute
+    from slackwater_lab.calm.data import Minute, View
 
 FEW = 10
 """More hosts than this form pools of this size, and have small web servers."""
@@ -58,6 +58,13 @@ FEW = 10
     help="Share of this machine's processors that full load takes, within the quotas.",
 )
 @pieces_options("minutes that are measured", timed=False)
+@click.option(
+    "--view",
+    type=click.Choice(["monitors", "balancer"]),
+    default="monitors",
+    show_default=True,
+    help="What the hosts are judged by: monitors, or what their balancer sees, without any.",
+)
 @click.option("--recordings", type=FOLDER, help="Folder for a recording of each pool, labelled with the disturbances.")
 @json_option
 def calm(
@@ -68,6 +75,7 @@ def calm(
     disturbances: tuple[str, ...],
     per_hour: int,
     load: float,
+    view: View,
     pieces: Pieces,
     recordings: Path | None,
     json_file: str | None,
@@ -84,7 +92,10 @@ def calm(
     from slackwater_lab.calm.run import Calm, series_of
     from slackwater_lab.calm.summary import of_one_state, summary
 
-    plan = CalmPlan(seed, DISTURBANCES if "all" in disturbances else tuple(dict.fromkeys(disturbances)), per_hour, load)
+    # The balancer sees no clock of a web server.
+    every = tuple(kind for kind in DISTURBANCES if view == "monitors" or kind != "clock_step")
+    kinds = every if "all" in disturbances else tuple(dict.fromkeys(disturbances))
+    plan = CalmPlan(seed, kinds, per_hour, load, view)
     settings = replace(settings, pools=pools or math.ceil(settings.hosts / FEW))
     if settings.hosts > FEW:
         settings = replace(settings, mpm="event-small", php_children=2)
@@ -123,7 +134,8 @@ def _tell(minute: Minute) -> None:
     )
     for began in (began for began in minute.began if began.counts):
         beside = "nothing was done" if began.beside == NOTHING else f"beside {began.beside}"
-        progress(f"  {began.node} {began.state} after {began.after_s:.1f} s, {beside}: {'; '.join(began.why)}")
+        true = ", and it was slow by itself" if began.was_slow else ""
+        progress(f"  {began.node} {began.state} after {began.after_s:.1f} s, {beside}{true}: {'; '.join(began.why)}")
     if left_out := sum(not began.counts for began in minute.began):
         progress(f"  {left_out} states began in time that does not count")
 
@@ -140,6 +152,13 @@ def _show(minutes: Sequence[Minute]) -> None:
             row["beside"], str(row["times"] or "-"), f"{row['node_days']:.3f}", str(row["episodes"]), rate, low_high
         )
     console().print(table)
+    if total["slow_by_itself"]:
+        click.echo(f"called slow, and slow by themselves: {total['slow_by_itself']}")
+    low, high = total["rates"][0]["interval"] or (0.0, float("inf"))
+    click.echo(
+        f"false episodes: {total['rates'][0]['episodes']} in {24 * total['rates'][0]['node_days']:.2f} node-hours"
+        f" (95%: {low / 24:.3f} to {high / 24:.3f} a node-hour)"
+    )
     click.echo(
         f"{total['minutes']} minutes; {total['overloaded_node_days']:.3f} node-days do not count (machine overloaded;"
         f" {total['episodes_while_overloaded']} episodes in them), {total['unjudged_node_days']:.3f} had no Verdict;"

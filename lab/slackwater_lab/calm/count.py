@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from slackwater.core.messages import State, Verdict
+from slackwater.detector.train.scores import felt_in
+from slackwater.detector.train.slow_alone import Felt, was_slow
 from slackwater_lab.calm.data import NOTHING, Began
 from slackwater_lab.calm.machine_load import SliceLoad
 
 FRESH_S = 2.0
 """A node is judged while its last Verdict is younger than this; each node has at least one Verdict a second."""
 QUIET: tuple[State, ...] = ("calm", "unknown")
+MOST_FELT = 2000
+"""Verdicts of a node whose response times are kept: a few minutes of a busy one."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,24 @@ class States:
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, State]] = {}
         self.changes: list[Change] = []
+        self._felt: dict[str, dict[str, deque[Felt]]] = defaultdict(
+            lambda: defaultdict(partial(deque, maxlen=MOST_FELT))
+        )
+        """Pool -> node -> what its users felt, oldest first."""
 
     def hear(self, mono_s: float, verdict: Verdict) -> None:
         before = self._last.get(verdict.node)
         if verdict.state not in QUIET and before is not None and before[1] != verdict.state:
             self.changes.append(Change(mono_s, verdict))
         self._last[verdict.node] = (mono_s, verdict.state)
+        if (felt := felt_in(verdict, mono_s)) is not None:
+            self._felt[verdict.pool][verdict.node].append(felt)
+
+    def was_slow(self, change: Change) -> bool:
+        """Whether a server that was called `slow` was slow by itself, as far as was heard since."""
+        verdict = change.verdict
+        felt = {node: list(of_node) for node, of_node in list(self._felt[verdict.pool].items())}
+        return verdict.state == "slow" and was_slow(verdict.node, change.mono_s, felt)
 
     def judged(self, mono_s: float) -> set[str]:
         """The nodes with a fresh Verdict that is not `unknown`."""
@@ -92,9 +109,14 @@ class Tally:
         return round(float(sum(sum(part.node_s.values()) for part in self.slices if not part.counts)), 1)
 
     def began(
-        self, changes: Sequence[Change], begin_s: float, beside: Callable[[str, float], str | None]
+        self,
+        changes: Sequence[Change],
+        begin_s: float,
+        beside: Callable[[str, float], str | None],
+        slow: Callable[[Change], bool],
     ) -> list[Began]:
-        """The states that began in the slices. `beside` gives the disturbance of a node at a time."""
+        """The states that began in the slices. `beside` gives the disturbance of a node at a time, `slow` whether a
+        server was slow by itself (`States.was_slow`)."""
         states = []
         for change in changes:
             inside = next((part for part in self.slices if part.begin_s <= change.mono_s < part.end_s), None)
@@ -109,6 +131,7 @@ class Tally:
                         counts=inside.counts,
                         severity=round(verdict.severity, 3),
                         why=verdict.path,
+                        was_slow=slow(change),
                     )
                 )
         return states

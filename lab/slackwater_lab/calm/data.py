@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from slackwater.core.messages import SLOW_ALONE
 from slackwater_lab import cells
 
 FORMAT = 1
+View = Literal["monitors", "balancer"]
 NOTHING = "nothing"
 """Stands for a disturbance's kind where there is no disturbance."""
 
@@ -29,6 +31,14 @@ class Began(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     severity: float
     why: list[str]
     """The Verdict's reasons, in words."""
+    was_slow: bool = False
+    """The state is `slow`, and the server was slow by itself then (`slackwater.detector.train.slow_alone`)."""
+
+    @property
+    def is_false(self) -> bool:
+        """Whether it is an episode without a cause: nobody was loud, and of `slow`, which claims no neighbour, the
+        server was not slow either."""
+        return self.state in SLOW_ALONE and not self.was_slow
 
 
 class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +65,8 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A host gets its quota once in this time."""
     app: str
     balance: str
+    view: View = "monitors"
+    """What the hosts are judged by."""
     capacity_rps: float
     """Capacity of the whole fleet; the load is a share of it."""
     requests: int
@@ -91,6 +103,7 @@ class Series(NamedTuple):
     period_s: float
     app: str
     balance: str
+    view: View = "monitors"
 
 
 def described(series: Series) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def page(minutes: Sequence[Minute], data: str, place: str) -> str:
         example=_example(files),
         replay=shlex.join(["slackwater", "lab", "calm", *files, "--replay"]),
         minutes=current,
+        view=current[-1].view if current else "monitors",
         others=len(minutes) - len(current),
         total=summary.summary(current),
         word=summary.reached(summary.rates(current)[0]),
@@ -51,13 +52,15 @@ def page(minutes: Sequence[Minute], data: str, place: str) -> str:
 
 
 def _command(minute: Minute, files: Sequence[str]) -> str:
-    kinds = ["all"] if set(minute.kinds) == set(DISTURBANCES) else minute.kinds
+    unseen = {"clock_step"} if minute.view == "balancer" else set()
+    kinds = ["all"] if set(minute.kinds) == set(DISTURBANCES) - unseen else minute.kinds
     words = [
         *("slackwater", "lab", "calm", "--hosts", str(minute.hosts), "--pools", str(minute.pools)),
         *("--quota", f"{minute.quota_cores:g}", "--period-ms", f"{1000 * minute.period_s:g}"),
         *("--load", f"{minute.load:g}", "--seed", str(minute.seed)),
         *(word for kind in kinds for word in ("--disturbance", kind)),
         *(("--per-hour", str(minute.per_hour)) if kinds else ()),
+        *(("--view", minute.view) if minute.view != "monitors" else ()),
     ]
     return shlex.join([*words, *files])
 

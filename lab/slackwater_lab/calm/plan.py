@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slackwater_lab.calm.data import View
 from slackwater_lab.cluster.hosts import Host
 from slackwater_lab.disturb import swing
 from slackwater_lab.disturb.timetable import (
@@ -40,6 +41,8 @@ class CalmPlan:
     """Disturbances of each kind, somewhere in the fleet."""
     load: float = 0.4
     """Share of this machine's processors that the web servers' full load is, unless their quotas are less."""
+    view: View = "monitors"
+    """What the hosts are judged by."""
 
     def __post_init__(self) -> None:
         most = PLACES_PER_HOUR // max(1, len(self.kinds))

@@ -50,6 +50,7 @@ def series_of(settings: LabSettings, plan: CalmPlan) -> Series:
         period_s=settings.period_s,
         app=settings.app,
         balance=settings.balance,
+        view=plan.view,
     )
 
 
@@ -89,10 +90,12 @@ class Calm:
         self._capacity_rps = hosts_rps * min(1.0, plan.load * (os.cpu_count() or 1) / quotas)
         if site is not None:
             site.cpu_s = quotas / hosts_rps
-        self._progress(f"full load is {self._capacity_rps:.0f} requests/s; starting the monitors and the controller")
+        monitors = plan.view == "monitors"
+        started = "the monitors and the controller" if monitors else "the controller alone"
+        self._progress(f"full load is {self._capacity_rps:.0f} requests/s; starting {started}")
         facts = machine.describe(lab)
         self._machine = {key: facts[key] for key in (*MACHINE, *PROGRAMS, "php_children")}
-        controller = Controller(lab, "observe")
+        controller = Controller(lab, "observe", monitors=monitors)
         controller.start(site.start_monitors if site is not None else None)
         self._swings = self._start_load(minutes)
         self._load = MachineLoad(lab)
@@ -196,7 +199,7 @@ class Calm:
             unjudged_node_s=tally.unjudged_node_s,
             busy_shares=[round(part.load.busy_share, 3) for part in tally.slices],
             waits_ms=[round(part.load.wait_ms, 3) for part in tally.slices],
-            began=tally.began(states.changes, begin_s, disturbances.beside),
+            began=tally.began(states.changes, begin_s, disturbances.beside, states.was_slow),
             **data.described(self._series),
         )
         disturbances.forget(begin_s)

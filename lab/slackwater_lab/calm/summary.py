@@ -34,12 +34,15 @@ def of_one_state(minutes: Sequence[Minute]) -> list[Minute]:
 
 def episodes(minutes: Sequence[Minute], *, counting: bool = True) -> list[Began]:
     """The false episodes: in time that counts, or in time that does not."""
-    return [
-        began
-        for minute in minutes
-        for began in minute.began
-        if began.state == "interference" and began.counts == counting
-    ]
+    return [began for minute in minutes for began in minute.began if began.is_false and began.counts == counting]
+
+
+def slow_by_itself(minutes: Sequence[Minute]) -> dict[str, int]:
+    """Kind of disturbance, or `nothing` -> how many servers without a monitor were called slow beside it in time that
+    counts, and were."""
+    return dict(
+        Counter(began.beside for minute in minutes for began in minute.began if began.was_slow and began.counts)
+    )
 
 
 def rates(minutes: Sequence[Minute]) -> list[Rate]:
@@ -105,6 +108,7 @@ def summary(minutes: Sequence[Minute]) -> dict[str, Any]:
         "rates": rates(minutes),
         "goal_reached": reached(rates(minutes)[0]),
         "states_of_pools": shared(minutes),
+        "slow_by_itself": slow_by_itself(minutes),
         "overloaded_node_days": round(sum(minute.overloaded_node_s for minute in minutes) / DAY_S, 4),
         "episodes_while_overloaded": len(episodes(minutes, counting=False)),
         "unjudged_node_days": round(sum(minute.unjudged_node_s for minute in minutes) / DAY_S, 4),

@@ -174,11 +174,14 @@ class DisturbableCluster:
         balancer = self.lab.balancer
         balancer.set_weight(host.name, 0)
         threading.Event().wait(DRAINED_S)
-        for running in (self.monitors[host.name], self.apache(host), self.php(host)):
-            self.lab.programs.remove(running)
-            running.stop()
+        monitor = self.monitors.pop(host.name, None)  # none while the balancer's view is all there is
+        for running in (monitor, self.apache(host), self.php(host)):
+            if running is not None:
+                self.lab.programs.remove(running)
+                running.stop()
         self.lab.start_web_server(host)
-        self.monitors[host.name] = self._start_monitor(host)
+        if monitor is not None:
+            self.monitors[host.name] = self._start_monitor(host)
         wait_until(lambda: self.serves(host), f"pages of {host.name} after its restart", READY_S)
         balancer.set_weight(host.name, BASE_WEIGHT)
 
