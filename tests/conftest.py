@@ -135,8 +135,8 @@ def fpm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[...
 @pytest.fixture
 def nothing_before_and_after() -> Iterator[None]:
     """No lab is up before the test; what it leaves is taken down, and is its failure."""
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
+    if remains := traces():
+        pytest.skip(f"a lab is up or was left behind: {remains}")
     yield
     left = traces()
     if left:

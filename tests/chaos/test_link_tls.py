@@ -29,11 +29,11 @@ def test_a_link_stands_for_a_server_with_tls(tmp_path: Path) -> None:
     async def story() -> None:
         near = await Bus.connect(server.url, "near")
         far = await Bus.connect(BusSettings(link.url, tls_ca=f"{tmp_path}/ca.pem"), "far")
-        got: list[str] = []
-        await far.subscribe("verdict", lambda verdict: got.append(verdict.node))
+        nodes: list[str] = []
+        await far.subscribe("verdict", lambda verdict: nodes.append(verdict.node))
         await far.flush()
         await near.publish(Verdict(1, "n1", "web", 1.0, "calm", 1.0, 0.0, [], "said"))
-        await until(lambda: got == ["n1"])
+        await until(lambda: nodes == ["n1"])
         await far.close()
         await near.close()
 

@@ -25,29 +25,29 @@ def running(value: str = "on") -> KnobState:
     return KnobState(BATCH_RUNNING, value, value, words=["on", "off"])
 
 
-def found(*states: KnobState) -> BatchKnobs:
-    of = batch_knobs({state.name: state for state in states}, 4)
-    assert of is not None
-    return of
+def knobs_of(*states: KnobState) -> BatchKnobs:
+    knobs = batch_knobs({state.name: state for state in states}, 4)
+    assert knobs is not None
+    return knobs
 
 
 def test_batch_jobs_have_what_the_web_server_does_not_need_and_stand_still_when_that_is_nothing() -> None:
-    both = found(own_cores(), running())
-    assert [both.values(serving, may_run=True) for serving in (1, 3, 4)] == [
+    knobs = knobs_of(own_cores(), running())
+    assert [knobs.values(serving, may_run=True) for serving in (1, 3, 4)] == [
         {BATCH_CORES: 3},
         {BATCH_CORES: 1},
         {BATCH_CORES: 1, BATCH_RUNNING: "off"},
     ]
-    assert both.values(1, may_run=False) == {BATCH_CORES: 1, BATCH_RUNNING: "off"}
+    assert knobs.values(1, may_run=False) == {BATCH_CORES: 1, BATCH_RUNNING: "off"}
     in_force: list[dict[str, Value]] = [{}, {BATCH_CORES: 3}, {BATCH_CORES: 1, BATCH_RUNNING: "off"}]
-    assert [both.in_force(values) for values in in_force] == [4, 3, 0]
+    assert [knobs.in_force(values) for values in in_force] == [4, 3, 0]
 
 
 def test_the_nodes_own_limits_hold_for_batch_jobs_too() -> None:
-    assert found(own_cores(lowest=2)).values(4, may_run=True) == {BATCH_CORES: 2}, "they may not be stopped there"
-    assert found(own_cores(highest=2)).values(1, may_run=True) == {BATCH_CORES: 2}
-    assert found(running()).values(1, may_run=True) == {}
-    assert found(running()).values(4, may_run=True) == {BATCH_RUNNING: "off"}
+    assert knobs_of(own_cores(lowest=2)).values(4, may_run=True) == {BATCH_CORES: 2}, "they may not be stopped there"
+    assert knobs_of(own_cores(highest=2)).values(1, may_run=True) == {BATCH_CORES: 2}
+    assert knobs_of(running()).values(1, may_run=True) == {}
+    assert knobs_of(running()).values(4, may_run=True) == {BATCH_RUNNING: "off"}
 
 
 @pytest.mark.parametrize("states", [[], [own_cores(baseline=2), running()], [running("off")]])
@@ -102,9 +102,9 @@ def test_core_switch_moves_a_core_between_web_server_and_batch_jobs() -> None:
         site.node.busy_cores = 1.6
         await site.run(10.0)
         assert (site.node.value(CORES), site.node.value(BATCH_CORES)) == (2, 2)
-        said = site.published[-1]
-        assert (said.cores, said.batch_cores) == (2, 2)
-        assert "2 cores, stays, batch jobs have 2 cores: " in as_line(said)
+        governed = site.published[-1]
+        assert (governed.cores, governed.batch_cores) == (2, 2)
+        assert "2 cores, stays, batch jobs have 2 cores: " in as_line(governed)
         site.node.busy_cores = 0.5
         await site.run(10.0)
         assert (site.node.value(CORES), site.node.value(BATCH_CORES)) == (1, 3)

@@ -24,16 +24,16 @@ def runs(*words: str) -> KnobState:
     return KnobState(POLICY, "off", "off", words=list(words) or ["hurry-up", "pareto"])
 
 
-def chosen(of: GovernorSettings, *states: KnobState, cores: int = 2) -> str:
-    found = choose_policy(of, Knobs(1, "web1", "web", 1e9, "any", list(states)), cores)
-    return found.value if isinstance(found, ChosenPolicy) else f"none: {found}"
+def chosen(governor: GovernorSettings, *states: KnobState, cores: int = 2) -> str:
+    policy = choose_policy(governor, Knobs(1, "web1", "web", 1e9, "any", list(states)), cores)
+    return policy.value if isinstance(policy, ChosenPolicy) else f"none: {policy}"
 
 
 def test_a_quota_stands_in_for_the_clock_and_is_called_so() -> None:
     assert chosen(settings(), runs(), QUOTA_200) == HURRY_UP
-    found = choose_policy(settings(), Knobs(1, "web1", "web", 1e9, "any", [runs(), QUOTA_200]), 2)
-    assert isinstance(found, ChosenPolicy)
-    assert found.why == "hurry-up runs on the node: 40, 60 or 100 % of a core's time, by a quota, which is no clock"
+    policy = choose_policy(settings(), Knobs(1, "web1", "web", 1e9, "any", [runs(), QUOTA_200]), 2)
+    assert isinstance(policy, ChosenPolicy)
+    assert policy.why == "hurry-up runs on the node: 40, 60 or 100 % of a core's time, by a quota, which is no clock"
 
 
 def test_clocks_are_taken_where_there_are_some() -> None:
@@ -70,8 +70,8 @@ def test_why_there_is_none(states: list[KnobState], why: str) -> None:
 
 def played(mode: str = "act") -> Played:
     node = PlayedNode(knobs={QUOTA: (200, 10, 800)}, policies=["hurry-up", "pareto"], base_ms=20.0, busy_cores=0.2)
-    of = GovernorSettings(mode=mode, lease_s=LEASE_S, policy="hurry-up")  # type: ignore[arg-type]
-    return Played(of, node, mode)  # type: ignore[arg-type]
+    governor = GovernorSettings(mode=mode, lease_s=LEASE_S, policy="hurry-up")  # type: ignore[arg-type]
+    return Played(governor, node, mode)  # type: ignore[arg-type]
 
 
 def test_it_is_given_renewed_and_taken_back_beside_a_neighbour() -> None:

@@ -34,17 +34,17 @@ def seen(time_s: float, p95_ms: float = 1.0, rps: float = 100.0, watts: float = 
 def settings(policy: Policy, *observations: Observation) -> list[tuple[int, float]]:
     """Cores and clock after each."""
     policy.start()
-    return [(len(one.cores), one.clocks_mhz[0]) for one in map(policy.decide, observations)]
+    return [(len(action.cores), action.clocks_mhz[0]) for action in map(policy.decide, observations)]
 
 
 def test_ondemand_jumps_to_the_highest_clock_and_is_proportional_below() -> None:
-    found = settings(Linux(HARDWARE), seen(0.1, busy=0.96), seen(0.2, busy=0.5), seen(0.3, busy=0.0))
-    assert found == [(3, 1000.0), (3, 600.0), (3, 100.0)]
+    actions = settings(Linux(HARDWARE), seen(0.1, busy=0.96), seen(0.2, busy=0.5), seen(0.3, busy=0.0))
+    assert actions == [(3, 1000.0), (3, 600.0), (3, 100.0)]
 
 
 def test_schedutil_keeps_a_quarter_of_headroom() -> None:
-    found = settings(Linux(HARDWARE, "schedutil"), seen(0.1, busy=0.4), seen(0.2, busy=1.0))
-    assert found == [(3, 500.0), (3, 700.0)], "1.25 x 0.4 of 1000; then 1.25 x 500, next clock up"
+    actions = settings(Linux(HARDWARE, "schedutil"), seen(0.1, busy=0.4), seen(0.2, busy=1.0))
+    assert actions == [(3, 500.0), (3, 700.0)], "1.25 x 0.4 of 1000; then 1.25 x 500, next clock up"
 
 
 def test_with_a_clock_for_each_core_the_busiest_does_not_decide_for_all() -> None:
@@ -73,9 +73,9 @@ class Known:
 
 
 def test_heimdall_follows_the_load() -> None:
-    found = settings(Heimdall("heimdall", HARDWARE, 1.0, Known()), seen(1.0, rps=1e3), seen(2.0, rps=20e3))
-    assert found[0] == (1, 200.0)
-    assert found[1][0] * found[1][1] == pytest.approx(2400.0), "three cores at 800 MHz: 0.83 of the target"
+    actions = settings(Heimdall("heimdall", HARDWARE, 1.0, Known()), seen(1.0, rps=1e3), seen(2.0, rps=20e3))
+    assert actions[0] == (1, 200.0)
+    assert actions[1][0] * actions[1][1] == pytest.approx(2400.0), "three cores at 800 MHz: 0.83 of the target"
 
 
 def test_the_learner_goes_on_learning_from_what_is_in_use() -> None:
@@ -91,16 +91,16 @@ def test_the_learner_goes_on_learning_from_what_is_in_use() -> None:
 
 
 def test_hipster_orders_by_power_or_by_work_per_joule() -> None:
-    by_power = [HARDWARE.power_w(one, 1.0) for one in ordered(HARDWARE, "energy")]
+    by_power = [HARDWARE.power_w(configuration, 1.0) for configuration in ordered(HARDWARE, "energy")]
     assert by_power == sorted(by_power)
     assert ordered(HARDWARE, "ips")[0].clock_mhz == 100.0, "a lower clock does more per joule"
 
 
 def test_hipster_steps_while_it_learns_and_then_takes_the_best_entry() -> None:
     policy = Hipster(HARDWARE, 1.0, 100.0, "energy", learn_s=20.0, up=0.8, down=0.3)
-    order = [(one.cores, one.clock_mhz) for one in ordered(HARDWARE, "energy")]
+    order = [(configuration.cores, configuration.clock_mhz) for configuration in ordered(HARDWARE, "energy")]
     down = settings(policy, *[seen(float(second), 0.1) for second in range(1, 4)])
-    assert [order.index(one) for one in down] == [len(order) - 2, len(order) - 3, len(order) - 4]
+    assert [order.index(configuration) for configuration in down] == [len(order) - 2, len(order) - 3, len(order) - 4]
     up = [policy.decide(seen(4.0, 0.9))]
     assert order.index((len(up[0].cores), up[0].clocks_mhz[0])) == len(order) - 3
     known = policy.decide(seen(21.0, 0.5))
@@ -111,16 +111,16 @@ def test_hipster_steps_while_it_learns_and_then_takes_the_best_entry() -> None:
 
 def test_heracles_plays_ping_pong_and_suspends_after_a_miss() -> None:
     policy = Heracles(HARDWARE, 1.0, 1000.0)
-    found = settings(policy, *[seen(float(second), 0.5 if second % 4 == 2 else 0.9) for second in range(1, 15)])
-    assert {cores for cores, _ in found} == {2, 3}
+    actions = settings(policy, *[seen(float(second), 0.5 if second % 4 == 2 else 0.9) for second in range(1, 15)])
+    assert {cores for cores, _ in actions} == {2, 3}
     assert settings(policy, seen(15.0, 1.5), seen(100.0, 0.1), seen(134.0, 0.1)) == [(3, 1000.0)] * 3
     assert settings(policy, seen(136.0, 0.1))[0][0] == 2
 
 
 def test_heracles_lowers_the_clock_near_the_highest_power() -> None:
     policy = Heracles(HARDWARE, 1.0, 1000.0)
-    found = settings(policy, seen(2.0, 0.9, watts=HARDWARE.power_w(HARDWARE.highest, 1.0)), seen(4.0, 0.9, watts=1.0))
-    assert [clock for _, clock in found] == [900.0, 1000.0]
+    actions = settings(policy, seen(2.0, 0.9, watts=HARDWARE.power_w(HARDWARE.highest, 1.0)), seen(4.0, 0.9, watts=1.0))
+    assert [clock for _, clock in actions] == [900.0, 1000.0]
 
 
 def test_pegasus_steps_by_distance_and_rests_at_the_top() -> None:

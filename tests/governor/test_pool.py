@@ -43,9 +43,9 @@ def test_it_takes_away_at_low_load_and_gives_back_when_it_rises() -> None:
         await played.run(2.0)
         assert played.node.capacity_cores > 2.6, "more is given at once"
         await played.run(60.0)
-        said = played.published[-1]
-        assert said.misses < 10 < said.seconds
-        assert (said.cores, said.most_cores) == (played.node.value(CORES), 4)
+        governed = played.published[-1]
+        assert governed.misses < 10 < governed.seconds
+        assert (governed.cores, governed.most_cores) == (played.node.value(CORES), 4)
 
     go(story())
 
@@ -59,7 +59,7 @@ def test_it_begins_with_all_there_is_and_lowers_no_more_often_than_it_may() -> N
         given = [at_s for (at_s, _, _), cause in zip(played.orders, played.causes, strict=True) if cause == "governor"]
         times = sorted(set(given))
         assert len(times) >= 2
-        assert all(later - at >= 20.0 - 1e-6 for at, later in itertools.pairwise(times))
+        assert all(later - earlier >= 20.0 - 1e-6 for earlier, later in itertools.pairwise(times))
 
     go(story())
 
@@ -155,11 +155,11 @@ def test_in_observe_it_only_records_what_it_would_set(mode: str) -> None:
         knob, before, _ = played.notes[0]
         assert before == played.node.knobs[knob][0], "from the value without us"
         assert played.node.set == {}
-        said = played.published[-1]
-        assert said.mode == "observe"
-        assert said.wanted_cores is not None
-        assert said.wanted_cores < 4
-        assert "would set" in as_line(said)
+        governed = played.published[-1]
+        assert governed.mode == "observe"
+        assert governed.wanted_cores is not None
+        assert governed.wanted_cores < 4
+        assert "would set" in as_line(governed)
 
     go(story())
 

@@ -38,11 +38,13 @@ def test_it_takes_at_low_load_gives_when_it_rises_and_puts_everything_back(whole
     serving = whole.serve()
     assert GOVERNOR in whole.children()
     until(lambda: whole.has() != whole.own, "less at low load")
-    until(lambda: (said := whole.said()) and said.cores == whole.has()[0], "the governor says what is in force")
+    until(lambda: (governed := whole.said()) and governed.cores == whole.has()[0], "the governor says what is in force")
     given = until(lambda: whole.changes_by(GOVERNOR), "its Orders in the journal")
-    assert {one.cause for one in given} == {"governor"}
+    assert {change.cause for change in given} == {"governor"}
     assert given[-1].what in ("order cpu.cores", "order cpu.quota")
-    until(lambda: [one for one in whole.changes_by("wsengine") if one.follows == given[-1].id], "what came of it")
+    until(
+        lambda: [change for change in whole.changes_by("wsengine") if change.follows == given[-1].id], "what came of it"
+    )
     printed = whole.cli("why", "web1").stdout
     assert "the governor's last decisions" in printed
     assert "cores of work" in printed
@@ -78,8 +80,10 @@ def test_hurry_up_runs_on_the_node_and_follows_the_applications_events(whole: Wh
     given = until(lambda: whole.changes_by(GOVERNOR), "its Order in the journal")
     assert (given[-1].what, str(given[-1].after).split()[0]) == ("order cpu.policy", "hurry-up")
     reason = "by a quota, which is no clock"
-    said = until(lambda: (said := whole.said()) and reason in said.why and said, "the policy's own reason")
-    assert (said.policy, said.clock_knob) == ("hurry-up", "cpu.quota")
+    governed = until(
+        lambda: (governed := whole.said()) and reason in governed.why and governed, "the policy's own reason"
+    )
+    assert (governed.policy, governed.clock_knob) == ("hurry-up", "cpu.quota")
     with Journal.open(journal_path(whole.state), read_only=True) as journal:
         shown = rows(journal, load(whole.config), time.time())
     assert {row.clock_name for row in shown if row.node == "web1"} == {"quota in place of a clock"}
@@ -98,7 +102,7 @@ def test_in_observe_it_records_and_touches_nothing(whole: Whole) -> None:
     whole.serve()
     until(whole.said, "the governor at work")
     noted = until(lambda: whole.changes_by(GOVERNOR), "what it would set")
-    assert {(one.cause, one.applied) for one in noted} == {("governor", False)}
+    assert {(change.cause, change.applied) for change in noted} == {("governor", False)}
     assert whole.has() == whole.own
     assert "lease" not in whole.engine.log_text()
 

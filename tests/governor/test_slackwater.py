@@ -101,24 +101,26 @@ def quick(policy: Slackwater, demands: list[float]) -> list[Action]:
 
 
 def test_a_load_within_limits_gets_no_reserve_beyond_them() -> None:
-    policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0, candidates=[Configuration(one, 2000.0) for one in (1, 2)])
+    policy = Slackwater(
+        HARDWARE, TARGET_MS, period_s=1.0, candidates=[Configuration(cores, 2000.0) for cores in (1, 2)]
+    )
     random = np.random.default_rng(1)
     demands = [level * random.uniform(0.95, 1.01) for level in random.choice([0.3, 0.6, 0.95], 100) for _ in range(3)]
     actions = quick(policy, demands)
-    assert {len(one.cores) for one in actions[100:]} == {1}, "0.96 of a core is enough for all"
+    assert {len(action.cores) for action in actions[100:]} == {1}, "0.96 of a core is enough for all"
 
 
 def test_a_load_that_grows_beyond_all_that_was_seen_gets_a_reserve() -> None:
     demands = [0.2 * 1.05**second for second in range(45)]
     actions = quick(Slackwater(HARDWARE, TARGET_MS, period_s=1.0), demands)
-    assert all(speed(one) > demand for one, demand in zip(actions, demands, strict=False))
+    assert all(speed(action) > demand for action, demand in zip(actions, demands, strict=False))
     assert speed(actions[20]) < 1.0, "which is not all there is"
 
 
 def test_during_interference_nothing_is_lowered() -> None:
     policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0)
     loud = drive(policy, range(20), 0.5, interference=True)
-    assert {speed(one) for one in loud} == {3.0}
+    assert {speed(action) for action in loud} == {3.0}
     calm = drive(policy, range(20, 40), 0.5)
     assert speed(calm[-1]) < 3.0, "afterwards it is"
 
@@ -152,8 +154,8 @@ def test_what_was_seen_bounds_what_was_not() -> None:
 def test_fewer_cores_even_out_less() -> None:
     model = TailModel()
     model.learn(4, 1.0, 0.5, 0.2)
-    four, one, eight = model.upper(np.array([4.0, 1.0, 8.0]), np.ones(3), np.full(3, 0.5))
-    assert one == pytest.approx(2 * four), "square-root staffing"
+    four, single, eight = model.upper(np.array([4.0, 1.0, 8.0]), np.ones(3), np.full(3, 0.5))
+    assert single == pytest.approx(2 * four), "square-root staffing"
     assert eight == four
 
 
@@ -162,7 +164,7 @@ def test_a_slow_start_rules_nothing_out_for_good(slow_s: int) -> None:
     # The first second is not learnt from. With more work than later: no later second, with all there is, is like these.
     policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0)
     actions = drive(policy, range(3600), 0.5, slow=range(slow_s))
-    assert {speed(one) for one in actions[: slow_s + 1]} == {3.0}
+    assert {speed(action) for action in actions[: slow_s + 1]} == {3.0}
     assert speed(actions[-1]) < 1.1
 
 

@@ -71,7 +71,7 @@ if __name__ == "__main__":
         serve(sys.argv[2])
     else:
         words = sys.argv[2:]
-        at = words.index("from") if "from" in words else len(words)
-        sources = range(int(words[at + 1]), int(words[at + 2]) + 1) if at < len(words) else range(0)
+        position = words.index("from") if "from" in words else len(words)
+        sources = range(int(words[position + 1]), int(words[position + 2]) + 1) if position < len(words) else range(0)
         answers = connect(words[0], int(words[1]), int(words[2]), words[3:], [f"10.9.0.{last}" for last in sources])
         print(json.dumps(answers))

@@ -29,17 +29,17 @@ DEADLINE_S = 60.0
 @pytest.fixture
 def cgroups() -> Iterator[Cgroups]:
     try:
-        found = Cgroups.of_this_machine()
-        if not found.writable():
+        cgroups = Cgroups.of_this_machine()
+        if not cgroups.writable():
             pytest.skip("needs root, to make cgroups")
-        found.make(GROUP, quota_cores=QUOTA_CORES)
+        cgroups.make(GROUP, quota_cores=QUOTA_CORES)
     except LabError as error:
         pytest.skip(str(error))
-    found.remove(GROUP)
-    yield found
+    cgroups.remove(GROUP)
+    yield cgroups
     # What was killed may take a moment to leave it.
-    wait_for(lambda: not found.pids(GROUP), "the cgroup to be empty")
-    found.remove(GROUP)
+    wait_for(lambda: not cgroups.pids(GROUP), "the cgroup to be empty")
+    cgroups.remove(GROUP)
 
 
 @contextlib.contextmanager
@@ -54,15 +54,15 @@ def busy(cgroups: Cgroups) -> Iterator[None]:
             process.kill()
 
 
-async def until(samples: AsyncIterator[Sample], holds: Callable[[Sample], bool], what: str) -> Sample:
+async def until(samples: AsyncIterator[Sample], holds: Callable[[Sample], bool], event: str) -> Sample:
     last: Sample | None = None
     end = time.monotonic() + DEADLINE_S
     async for sample in samples:
         last = sample
         if holds(sample):
             return sample
-        assert time.monotonic() < end, f"{what}: not within {DEADLINE_S} s; the last Sample: {last}"
-    raise AssertionError(what)
+        assert time.monotonic() < end, f"{event}: not within {DEADLINE_S} s; the last Sample: {last}"
+    raise AssertionError(event)
 
 
 async def story(address: str, cgroups: Cgroups) -> None:

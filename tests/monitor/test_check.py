@@ -67,10 +67,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
         site.process.wait(IN_TIME_S)
 
 
-def item_of(what: str, file: Path) -> dict[str, Any]:
+def item_of(part: str, file: Path) -> dict[str, Any]:
     command = ["slackwater-monitor", "check", "--json", "--config", str(file), "--no-collector.traffic"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=IN_TIME_S, check=False)
-    return next(item for item in json.loads(done.stdout) if item["what"] == what)
+    return next(item for item in json.loads(done.stdout) if item["what"] == part)
 
 
 def bus_of(file: Path) -> dict[str, Any]:

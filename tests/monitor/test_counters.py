@@ -86,7 +86,9 @@ def test_two_cpu_lines_are_no_third_core(tmp_path: Path) -> None:
 def test_a_line_that_is_not_understood_hides_its_own_disk_only(tmp_path: Path) -> None:
     machine = Path("/proc/diskstats").read_text()
     blocks = Path("/sys/block")
-    disks = [one.name for one in blocks.iterdir() if (one / "device").exists() and not one.name.startswith("sr")]
+    disks = [
+        block.name for block in blocks.iterdir() if (block / "device").exists() and not block.name.startswith("sr")
+    ]
     if not disks:
         pytest.skip("this machine has no disk")
     sample = sampled(tmp_path, "diskstats", machine, lambda text: text + "   9   9 nonsense x y z\n")

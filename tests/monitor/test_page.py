@@ -60,7 +60,7 @@ def fetch(listen: str, path: str) -> bytes:
 
 def families(listen: str) -> dict[str, Metric]:
     text = fetch(listen, "/metrics").decode()
-    return {one.name: one for one in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+    return {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
 
 
 def test_the_page_is_what_prometheus_reads_and_its_counters_only_grow(page: str) -> None:
@@ -71,8 +71,8 @@ def test_the_page_is_what_prometheus_reads_and_its_counters_only_grow(page: str)
         assert family.type != "unknown", family.name
         assert family.name.startswith("slackwater_"), family.name
         if family.type == "counter":
-            older = {str(one.labels): one.value for one in family.samples}
-            assert all(one.value >= older.get(str(one.labels), 0.0) for one in after[family.name].samples)
+            older = {str(sample.labels): sample.value for sample in family.samples}
+            assert all(sample.value >= older.get(str(sample.labels), 0.0) for sample in after[family.name].samples)
     assert before["slackwater_cpu_utilisation_ratio"].type == "gauge"
     assert before["slackwater_samples_taken"].type == "counter"
     [info] = before["slackwater_monitor"].samples

@@ -70,15 +70,15 @@ def adds_up(sample: dict[str, Any]) -> bool:
 def is_full(sample: dict[str, Any]) -> bool:
     """All processes are at work, two requests wait for one; Apache has these requests, and the question itself."""
     server = sample.get("server", {})
-    found = [server.get(f"php_{name}") for name in ("active_processes", "idle_processes", "listen_queue")]
-    return found == [CHILDREN, 0, 2] and bool(server.get("apache_busy_workers", 0) >= CHILDREN + 2)
+    figures = [server.get(f"php_{name}") for name in ("active_processes", "idle_processes", "listen_queue")]
+    return figures == [CHILDREN, 0, 2] and bool(server.get("apache_busy_workers", 0) >= CHILDREN + 2)
 
 
 def asked_one_of_all(sample: dict[str, Any]) -> bool:
     """The process that answers is at work, the others are not."""
     server = sample.get("server", {})
-    found = (server.get("php_active_processes"), server.get("php_idle_processes"))
-    return found == (1, CHILDREN - 1)
+    processes = (server.get("php_active_processes"), server.get("php_idle_processes"))
+    return processes == (1, CHILDREN - 1)
 
 
 def says(reason: str) -> Callable[[dict[str, Any]], bool]:

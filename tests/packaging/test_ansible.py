@@ -125,9 +125,9 @@ def test_a_certificate_fits_its_key_its_authority_and_its_addresses(tmp_path: Pa
 
 def permissions(text: str) -> set[str]:
     """What follows `permissions:`, without spaces, quotes around keys, and an `allow` that a list alone also means."""
-    found = re.findall(r'permissions"?:\s*(\{(?:[^{}]|\{[^{}]*\})*\})', text)
-    plain = (re.sub(r'"(\w+)":', r"\1:", re.sub(r"\s", "", one)) for one in found)
-    return {re.sub(r"\{allow:(\[[^\]]*\])\}", r"\1", one) for one in plain}
+    blocks = re.findall(r'permissions"?:\s*(\{(?:[^{}]|\{[^{}]*\})*\})', text)
+    plain = (re.sub(r'"(\w+)":', r"\1:", re.sub(r"\s", "", block)) for block in blocks)
+    return {re.sub(r"\{allow:(\[[^\]]*\])\}", r"\1", block) for block in plain}
 
 
 def test_the_broker_s_permissions_are_those_of_the_command() -> None:
@@ -250,22 +250,22 @@ def test_a_host_gets_the_package_of_its_own_architecture(installed: dict[str, st
 def test_of_several_packages_in_a_folder_a_host_gets_the_one_for_its_system(
     system: System, installed: dict[str, str], tmp_path: Path
 ) -> None:
-    def found(version: str = "") -> str:
+    def package(version: str = "") -> str:
         return chosen(installed, tmp_path, "slackwater-controller", system, "x86_64", version)
 
     name = f"slackwater-controller_0.1.0-1{system.suffix}_amd64.deb"
     for other in SYSTEMS.values():
         for architecture in MACHINES:
             (tmp_path / f"slackwater-controller_0.1.0-1{other.suffix}_{architecture}.deb").touch()
-    assert f'"chosen: {name}"' in found()
+    assert f'"chosen: {name}"' in package()
     (tmp_path / name.replace("-1", "-2")).touch()
     expected = (
         f"expected one slackwater-controller_VERSION{system.suffix}_amd64.deb in {tmp_path} for {system.title}, amd64;"
     )
-    assert f"{expected} found 2" in found()
-    assert f'"chosen: {name}"' in found("0.1.0-1")
+    assert f"{expected} found 2" in package()
+    assert f'"chosen: {name}"' in package("0.1.0-1")
     (tmp_path / name).unlink()
-    assert f"found 0; `make deb DEB_RELEASE={system.release} DEB_ARCH=amd64` makes it" in found("0.1.0-1")
+    assert f"found 0; `make deb DEB_RELEASE={system.release} DEB_ARCH=amd64` makes it" in package("0.1.0-1")
 
 
 def lint(environment: dict[str, str], program: str, *words: str) -> None:
@@ -306,10 +306,10 @@ def test_an_example_inventory_has_all_groups(inventory: str, tmp_path: Path) -> 
         text=True,
         check=True,
     )
-    found = json.loads(done.stdout)
+    listed = json.loads(done.stdout)
     for group in ("brokers", "controllers", "balancers", "nodes"):
-        assert found[f"slackwater_{group}"]["hosts"]
-    assert len(found["slackwater_nodes"]["hosts"]) == 3
+        assert listed[f"slackwater_{group}"]["hosts"]
+    assert len(listed["slackwater_nodes"]["hosts"]) == 3
 
 
 PLAYBOOKS = sorted(file.stem for file in (ANSIBLE / "playbooks").glob("*.yml"))
@@ -339,7 +339,7 @@ def test_ansible_reads_each_installed_playbook_and_example_inventory(
 @pytest.mark.parametrize("kind", ["role", "module"])
 def test_ansible_s_own_documentation_has_each_role_and_module(installed: dict[str, str], kind: str) -> None:
     files = ROLES if kind == "role" else (ANSIBLE / "plugins/modules").glob("*.py")
-    names = {one.stem for one in files}
+    names = {file.stem for file in files}
     words = ["ansible-doc", "--json", "-t", kind, *(f"{COLLECTION}.{name}" for name in names)]
     done = subprocess.run(words, env=installed, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert {name.rpartition(".")[2] for name in json.loads(done.stdout)} == names

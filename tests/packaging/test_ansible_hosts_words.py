@@ -38,17 +38,17 @@ def key(kind: int = USER) -> str:
     return Identity.new(kind).public
 
 
-def said(**more: Any) -> dict[str, Any]:
+def host(**more: Any) -> dict[str, Any]:
     return {"slackwater_node_monitor_nkey": key(), "slackwater_node_wsengine_nkey": key(), "ansible_facts": {}} | more
 
 
 def wrong(hostvars: dict[str, dict[str, Any]], **options: Any) -> list[str]:
-    found: list[str] = filters().wrong_nodes(list(hostvars), hostvars, "web", **options)
-    return found
+    sentences: list[str] = filters().wrong_nodes(list(hostvars), hostvars, "web", **options)
+    return sentences
 
 
 def test_honest_nodes_are_let_in() -> None:
-    assert wrong({"web1": said(), "web2": said(slackwater_node_name="second", slackwater_pool="api")}) == []
+    assert wrong({"web1": host(), "web2": host(slackwater_node_name="second", slackwater_pool="api")}) == []
 
 
 ONE = key()
@@ -75,21 +75,21 @@ INJECTED = '{}, permissions: {{ publish: ">", subscribe: ">" }} }}\n    {{ nkey:
 )
 def test_what_has_not_the_form_of_a_public_key_is_refused(text: object) -> None:
     for part in ("monitor", "wsengine"):
-        (found,) = wrong({"web1": said(), "web2": said(**{f"slackwater_node_{part}_nkey": text})})
-        assert re.match(rf"web2: its {part}'s public key .* is no public key of a NATS user$", found)
+        (sentence,) = wrong({"web1": host(), "web2": host(**{f"slackwater_node_{part}_nkey": text})})
+        assert re.match(rf"web2: its {part}'s public key .* is no public key of a NATS user$", sentence)
 
 
 def test_a_dry_run_before_the_first_has_no_keys_yet() -> None:
-    none = said(slackwater_node_monitor_nkey="", slackwater_node_wsengine_nkey="")
+    none = host(slackwater_node_monitor_nkey="", slackwater_node_wsengine_nkey="")
     assert wrong({"web1": none, "web2": none}, before_first_run=True) == []
     assert len(wrong({"web1": none}, before_first_run=False)) == 2
 
 
 def test_two_nodes_never_share_a_key() -> None:
     """nats-server would take the rights of one of them for both."""
-    first = said()
+    first = host()
     for part in ("monitor", "wsengine"):
-        theirs = said(slackwater_node_monitor_nkey=first[f"slackwater_node_{part}_nkey"])
+        theirs = host(slackwater_node_monitor_nkey=first[f"slackwater_node_{part}_nkey"])
         assert wrong({"web1": first, "web2": theirs}) == [
             f"web2's monitor has the public key of web1's {part}: each has a key of its own"
         ]
@@ -98,14 +98,14 @@ def test_two_nodes_never_share_a_key() -> None:
 
 
 def test_a_host_that_was_not_asked_is_named() -> None:
-    (found,) = wrong({"web1": said(), "web2": {"ansible_facts": {}}})
-    assert "the public keys of web2 are not known: run the playbook without --limit" in found
+    (sentence,) = wrong({"web1": host(), "web2": {"ansible_facts": {}}})
+    assert "the public keys of web2 are not known: run the playbook without --limit" in sentence
 
 
 @pytest.mark.parametrize("name", [">", "*", "a.>", "a b", "a\n", 'a"', "wsengine:a", "a..b", "x" * 129, ""])
 def test_a_name_that_is_more_than_one_is_refused_as_the_command_refuses_it(name: str) -> None:
     for variable in ("slackwater_node_name", "slackwater_pool"):
-        assert any("is no name of letters" in one for one in wrong({"web1": said(**{variable: name})}))
+        assert any("is no name of letters" in sentence for sentence in wrong({"web1": host(**{variable: name})}))
     if len(name) <= MAX_NAME and name == name.strip():
         with pytest.raises(ConfigError):
             bus_config.read_nodes(f"web {name}", "nodes")
@@ -118,18 +118,21 @@ def test_names_are_those_of_the_rest_of_slackwater() -> None:
 
 
 def test_names_and_subjects_are_of_one_node_each() -> None:
-    assert wrong({"web1": said(), "other": said(slackwater_node_name="web1")}) == [
+    assert wrong({"web1": host(), "other": host(slackwater_node_name="web1")}) == [
         "other and web1 have the same name web1",
         "other and web1 have the same subject web.web1",
     ]
-    crossed = {"b.c": said(slackwater_pool="a"), "c": said(slackwater_pool="a.b")}
+    crossed = {"b.c": host(slackwater_pool="a"), "c": host(slackwater_pool="a.b")}
     assert wrong(crossed) == ["c and b.c have the same subject a.b.c"]
 
 
 @pytest.mark.parametrize("name", ["slackwater_node_name", "slackwater_pool", "ansible_slackwater_pool"])
 def test_a_host_cannot_name_itself_by_a_fact(name: str) -> None:
-    lie = said(slackwater_node_name="web1", ansible_facts={name: "web1"})
-    assert any(f"web2 sent the facts '{name}', which only the inventory may set" in one for one in wrong({"web2": lie}))
+    lie = host(slackwater_node_name="web1", ansible_facts={name: "web1"})
+    assert any(
+        f"web2 sent the facts '{name}', which only the inventory may set" in sentence
+        for sentence in wrong({"web2": lie})
+    )
     assert filters().wrong_facts(["web2"], {"web2": {"ansible_facts": {"distribution": "Debian"}}}) == []
 
 
@@ -158,9 +161,9 @@ def accepts(text: str, folder: Path) -> bool:
 
 @pytest.mark.skipif(shutil.which("nats-server") is None, reason="needs nats-server")
 def test_a_key_with_rights_behind_it_is_no_rights_in_the_brokers_file(tmp_path: Path) -> None:
-    assert accepts(users_conf(web1=said(), web2=said()), tmp_path)
-    lie = said(slackwater_node_monitor_nkey=INJECTED.format(key(), key()))
-    assert not accepts(users_conf(web1=lie, web2=said()), tmp_path), "it is a text, and no key"
+    assert accepts(users_conf(web1=host(), web2=host()), tmp_path)
+    lie = host(slackwater_node_monitor_nkey=INJECTED.format(key(), key()))
+    assert not accepts(users_conf(web1=lie, web2=host()), tmp_path), "it is a text, and no key"
 
 
 def test_an_address_of_another_host_adds_nothing_to_a_file() -> None:
@@ -181,8 +184,8 @@ def test_an_address_of_another_host_adds_nothing_to_a_file() -> None:
     (pattern,) = re.findall(
         r"slackwater_address is match\('(.*)'\)", (ROLES / "slackwater_base/tasks/main.yml").read_text()
     )
-    assert [one for one in ("10.0.0.1", "fd00::1", "lb-1.example") if not re.match(pattern, one)] == []
-    assert [one for one in ("10.0.0.1\n", "a b", 'a"', "-a", "", "a}") if re.match(pattern, one)] == []
+    assert [address for address in ("10.0.0.1", "fd00::1", "lb-1.example") if not re.match(pattern, address)] == []
+    assert [text for text in ("10.0.0.1\n", "a b", 'a"', "-a", "", "a}") if re.match(pattern, text)] == []
     haproxy = module("haproxy")
     given = {"socket": "/s", "group": "g", "user": "u", "listen": "10.0.0.1:1", "backends": [], "weight": 100}
     lines = ["global\n", "\tstats socket /s level admin\n"]
@@ -238,12 +241,12 @@ UNQUOTED = {
 
 
 def test_templates_quote_every_value() -> None:
-    found = set()
+    unquoted = set()
     for file in ROLES.rglob("*.j2"):
-        for one in re.findall(r"{{ (.*?) }}", file.read_text()):
-            if not one.endswith("| to_json") and not one.startswith('", "'):
-                found.add((str(file.relative_to(ROLES)), one))
-    assert found == UNQUOTED
+        for expression in re.findall(r"{{ (.*?) }}", file.read_text()):
+            if not expression.endswith("| to_json") and not expression.startswith('", "'):
+                unquoted.add((str(file.relative_to(ROLES)), expression))
+    assert unquoted == UNQUOTED
 
 
 OTHERS = re.compile(r"hostvars\[|map\('extract', hostvars\)")
@@ -257,8 +260,8 @@ def test_what_other_hosts_said_is_looked_at_before_it_is_used() -> None:
     seen = set()
     for file in ROLES.glob("*/tasks/*.yml"):
         text = file.read_text()
-        uses = [at for at in (text.find(f"src: {name}") for name in templates) if at >= 0]
-        uses += [found.start() for found in OTHERS.finditer(text)]
+        uses = [start for start in (text.find(f"src: {name}") for name in templates) if start >= 0]
+        uses += [match.start() for match in OTHERS.finditer(text)]
         if uses:
             looked_at = LOOKED_AT.search(text)
             assert looked_at, file
@@ -269,9 +272,9 @@ def test_what_other_hosts_said_is_looked_at_before_it_is_used() -> None:
 
 def test_files_of_ansible_s_machine_are_named_by_the_inventory() -> None:
     ours = re.compile("slackwater_vault_file|slackwater_packages_dir")
-    found = {file: file.read_text() for file in ROLES.glob("*/tasks/*.yml") if ours.search(file.read_text())}
-    assert len(found) == 4
-    for file, text in found.items():
+    tasks = {file: file.read_text() for file in ROLES.glob("*/tasks/*.yml") if ours.search(file.read_text())}
+    assert len(tasks) == 4
+    for file, text in tasks.items():
         assert re.search(r"(own_facts|vault)\.yml", text.partition("- name: ")[2].partition("\n- name:")[0]), file
 
 

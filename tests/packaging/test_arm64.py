@@ -123,7 +123,7 @@ def test_the_controller_s_package_has_only_libraries_for_arm64(tmp_path: Path) -
     package = build(tmp_path / "package", "slackwater-controller", "--architecture", "arm64")
     assert field(package, "Architecture").strip() == "arm64"
     assert package.stat().st_size <= LIMIT_BYTES
-    found = list(machines(unpacked(package, tmp_path / "root")))
-    assert len(found) > 50
-    assert [name for name, machine in found if machine != AARCH64] == []
-    assert any(name.endswith(".cpython-311-aarch64-linux-gnu.so") for name, _ in found)
+    built_for = list(machines(unpacked(package, tmp_path / "root")))
+    assert len(built_for) > 50
+    assert [name for name, machine in built_for if machine != AARCH64] == []
+    assert any(name.endswith(".cpython-311-aarch64-linux-gnu.so") for name, _ in built_for)

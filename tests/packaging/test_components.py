@@ -22,12 +22,12 @@ def check_sbom(text: str, name: str) -> dict[str, dict[str, object]]:
     """Whether it follows its schema and each part's dependencies are there; the parts by name."""
     assert sbom.fault(text) is None
     assert sbom.fault(text.replace('"bomFormat"', '"form"')) is not None
-    found = json.loads(text)
-    assert found["metadata"]["component"]["name"] == name
-    parts = {one["bom-ref"]: one for one in found["components"]}
-    for dependency in found["dependencies"]:
+    document = json.loads(text)
+    assert document["metadata"]["component"]["name"] == name
+    parts = {part["bom-ref"]: part for part in document["components"]}
+    for dependency in document["dependencies"]:
         assert set(dependency.get("dependsOn", [])) <= parts.keys()
-    return {one["name"]: one for one in parts.values()}
+    return {part["name"]: part for part in parts.values()}
 
 
 def read_gz(file: Path) -> str:
@@ -47,7 +47,10 @@ def test_the_node_s_package_names_every_crate_that_is_in_its_programs(node: Path
     root = unpacked(node, tmp_path / "root")
     notices = read_gz(root / "usr/share/doc/slackwater-node/third-party-notices.txt.gz")
     parts = check_sbom(node.with_suffix(".cdx.json").read_text(), "slackwater-node")
-    sums = {one["name"]: one.get("checksum") for one in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
+    sums = {
+        package["name"]: package.get("checksum")
+        for package in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
+    }
     for name, version in sorted(crates):
         number = version.removeprefix("v")
         assert f"\n{name} {number}: " in notices
@@ -62,18 +65,18 @@ def test_the_controller_s_parts_are_the_locked_packages() -> None:
     site = next(iter(sorted(places)), None)
     if site is None:
         pytest.skip("needs the controller's packages: make deb")
-    found = components.python(site, ROOT / "requirements.txt", ROOT / ".build/wheels/controller-bookworm-amd64")
-    locked = {one.name: hashes for one, hashes in lock.locked((ROOT / "requirements.txt").read_text())}
-    assert {one.name for one in found} == set(locked)
-    for one in found:
-        assert [f"sha256:{digest}" in locked[one.name] for digest in one.sha256] == [True], one.name
-        assert all(text.strip() for text in one.texts), one.name
-    text = sbom.document("slackwater-controller", "1-1", "amd64", found, 1_700_000_000)
-    assert text == sbom.document("slackwater-controller", "1-1", "amd64", found[::-1], 1_700_000_000)
+    parts = components.python(site, ROOT / "requirements.txt", ROOT / ".build/wheels/controller-bookworm-amd64")
+    locked = {requirement.name: hashes for requirement, hashes in lock.locked((ROOT / "requirements.txt").read_text())}
+    assert {part.name for part in parts} == set(locked)
+    for part in parts:
+        assert [f"sha256:{digest}" in locked[part.name] for digest in part.sha256] == [True], part.name
+        assert all(text.strip() for text in part.texts), part.name
+    text = sbom.document("slackwater-controller", "1-1", "amd64", parts, 1_700_000_000)
+    assert text == sbom.document("slackwater-controller", "1-1", "amd64", parts[::-1], 1_700_000_000)
     assert set(check_sbom(text, "slackwater-controller")) == set(locked)
-    notices = components.notices("title", found)
+    notices = components.notices("title", parts)
     assert "OpenBLAS" in notices, "what numpy carries of others"
-    assert all(f"\n{one.name} {one.version}: " in notices for one in found)
+    assert all(f"\n{part.name} {part.version}: " in notices for part in parts)
 
 
 def test_a_licence_without_its_text_has_the_common_one_or_is_refused(tmp_path: Path) -> None:

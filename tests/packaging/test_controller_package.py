@@ -180,9 +180,9 @@ def test_a_recorded_cluster_plays_from_the_package_alone(site_packages: Path) ->
     source += "cli(['try', '--no-page', '--json', '--speed', '1000'])"
     done = run(sys.executable, "-I", "-c", source)
     assert done.returncode == 0, done.stderr
-    place, *told = done.stdout.splitlines()
+    place, *events = done.stdout.splitlines()
     assert Path(place).is_relative_to(site_packages)
-    assert "would_change" in {json.loads(line)["event"] for line in told}
+    assert "would_change" in {json.loads(line)["event"] for line in events}
 
 
 def test_what_is_left_out_is_found_by_name(tmp_path: Path) -> None:

@@ -265,30 +265,30 @@ def configurations(draw: st.DrawFn) -> str:
     text = ""
     named: list[str] = []
     for number in range(draw(st.integers(1, 3))):
-        origin = draw(st.sampled_from(["", *(f" from {one}" for one in named)]))
+        origin = draw(st.sampled_from(["", *(f" from {section}" for section in named)]))
         text += f"defaults d{number}{origin}\n{PROXIES.partition(chr(10))[2]}"
         named.append(f"d{number}")
         if (weight := draw(WEIGHT)) is not None:
             text += f" default-server weight {weight}\n"
         for section in range(draw(st.integers(1, 2))):
-            origin = draw(st.sampled_from(["", *(f" from {one}" for one in named)]))
+            origin = draw(st.sampled_from(["", *(f" from {section_name}" for section_name in named)]))
             text += f"backend b{number}{section}{origin}\n"
             for server in range(draw(st.integers(0, 4))):
                 kind = draw(st.sampled_from(["server", "server", "template", "default"]))
-                said = "" if (weight := draw(WEIGHT)) is None else f" weight {weight}"
-                said += draw(st.sampled_from(["", "", " backup", " check", " # weight 9", ' cookie "weight 3"']))
+                options = "" if (weight := draw(WEIGHT)) is None else f" weight {weight}"
+                options += draw(st.sampled_from(["", "", " backup", " check", " # weight 9", ' cookie "weight 3"']))
                 if kind == "default":
                     text += f" default-server inter 3s{'' if weight is None else f' weight {weight}'}\n"
                 elif kind == "template":
-                    text += f" server-template t{server}x 1-2 192.0.2.1:80{said}\n"
+                    text += f" server-template t{server}x 1-2 192.0.2.1:80{options}\n"
                 else:
-                    text += f" server s{server} 192.0.2.1:80{said}\n"
+                    text += f" server s{server} 192.0.2.1:80{options}\n"
     return text
 
 
-def shares(found: dict[str, int]) -> dict[str, Fraction]:
-    total = sum(found.values())
-    return {name: Fraction(weight, total) if total else Fraction(0) for name, weight in found.items()}
+def shares(weights: dict[str, int]) -> dict[str, Fraction]:
+    total = sum(weights.values())
+    return {name: Fraction(weight, total) if total else Fraction(0) for name, weight in weights.items()}
 
 
 @needs_haproxy
@@ -307,7 +307,9 @@ def test_the_shares_of_any_configuration_are_the_same_before_and_after(text: str
         believed = haproxy.weights(haproxy.rows_of(lines, {}))
         for backend, servers in believed.items():
             expected = {
-                one: weight.value for each, weight in servers.items() for one in haproxy.each_server({each: weight})
+                name: weight.value
+                for template, weight in servers.items()
+                for name in haproxy.each_server({template: weight})
             }
             assert expected == before.get(backend, {})
         given = {"socket": str(admin), "group": "root", "user": "root", "listen": "", "allow": [], "weight": 100}
@@ -315,5 +317,7 @@ def test_the_shares_of_any_configuration_are_the_same_before_and_after(text: str
         file.write_text("".join(edited))
         with started([file], admin):
             after = configured_weights(admin)
-        assert {one: shares(of) for one, of in after.items()} == {one: shares(of) for one, of in before.items()}
+        assert {backend: shares(weights) for backend, weights in after.items()} == {
+            backend: shares(weights) for backend, weights in before.items()
+        }
         assert "".join(haproxy.taken_away(edited, haproxy.Site())[0]) == head + text

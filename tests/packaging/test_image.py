@@ -27,16 +27,16 @@ CONTAINERFILE = ROOT / "packaging/controller/Containerfile"
 def instructions() -> dict[str, str]:
     """The Containerfile's instructions; each stands in it once."""
     lines = [line for line in CONTAINERFILE.read_text().splitlines() if line and not line.startswith("#")]
-    found = dict(line.split(" ", 1) for line in lines)
-    assert len(found) == len(lines)
-    return found
+    by_word = dict(line.split(" ", 1) for line in lines)
+    assert len(by_word) == len(lines)
+    return by_word
 
 
 def test_there_is_no_base_image_and_the_user_is_not_root() -> None:
-    found = instructions()
-    assert found["FROM"] == "scratch"
-    assert found["ADD"] == "controller-root.tar /"
-    assert found["USER"] == "slackwater"
+    by_word = instructions()
+    assert by_word["FROM"] == "scratch"
+    assert by_word["ADD"] == "controller-root.tar /"
+    assert by_word["USER"] == "slackwater"
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ def plain(text: str) -> str:
     "words", [["slackwater", "config"], ["slackwater-monitor"], ["slackwater-sniffer"], ["slackwater-wsengine"]]
 )
 def test_a_manual_page_has_the_text_of_the_reference_for_each_command(words: list[str]) -> None:
-    found = shutil.which(words[0], path=f"{ROOT / '.build/bin'}:{ROOT / 'target/release'}")
-    if found is None:
+    path = shutil.which(words[0], path=f"{ROOT / '.build/bin'}:{ROOT / 'target/release'}")
+    if path is None:
         pytest.skip(f"{words[0]} is not built")
     manual = packaging_module("manual")
-    program = manual.read(found, words)
+    program = manual.read(path, words)
     page = plain(manual.man_page(program, "1.0", 0).replace("\\e", "\\"))
     sections = re.findall(r"(?ms)^##+ ([a-z -]+)\n\n```text\n(.*?)\n```$", REFERENCE)
     ours = {name: text for name, text in sections if name.split()[: len(words)] == words}

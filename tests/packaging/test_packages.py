@@ -29,8 +29,8 @@ def test_the_node_s_package_has_programs_units_pages_and_nothing_of_the_build(no
         assert f"usr/bin/{program}" in files
         assert f"usr/share/man/man1/{program}.1.gz" in files
         assert f"usr/share/bash-completion/completions/{program}" in files
-        found = subprocess.run(["chrpath", "-l", str(root / "usr/bin" / program)], capture_output=True, text=True)
-        assert "PATH=" not in found.stdout, "a library path of the checkout would be searched on the hosts"
+        listed = subprocess.run(["chrpath", "-l", str(root / "usr/bin" / program)], capture_output=True, text=True)
+        assert "PATH=" not in listed.stdout, "a library path of the checkout would be searched on the hosts"
     assert {"lib/systemd/system/slackwater-monitor.service", "usr/lib/sysusers.d/slackwater-node.conf"} <= files
     ours_to_bring = {f"etc/apparmor.d/{name}" for name in ("slackwater-monitor", "slackwater-wsengine")}
     assert {name for name in files if name.startswith(("etc/", "usr/local/", "var/"))} == ours_to_bring, (

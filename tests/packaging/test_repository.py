@@ -120,8 +120,8 @@ def test_a_host_gets_the_package_of_its_own_architecture(packages: Path, tmp_pat
         apt.options += [f"APT::Architecture={name}", f"APT::Architectures={name}"]
         updated = apt.get("update", "--error-on=any")
         assert updated.returncode == 0, updated.stderr
-        found = apt.get("download", "--print-uris", PACKAGE)
-        assert f"/pool/{file.name}'" in found.stdout, found.stdout + found.stderr
+        printed = apt.get("download", "--print-uris", PACKAGE)
+        assert f"/pool/{file.name}'" in printed.stdout, printed.stdout + printed.stderr
 
 
 def test_apt_refuses_a_package_that_was_changed(repository: Path, apt: Apt) -> None:

@@ -276,8 +276,8 @@ def test_an_episode_is_seen_in_observe_mode_and_one_variable_later_answered(site
         wait_until(lambda: set(states(site).values()) == {"calm"}, "all are calm")
         nodes.cluster.hosts["web3"].neighbour = 1.0
         wait_until(lambda: states(site)["web3"] == "interference", "the episode is seen")
-        wait_until(lambda: any(one["after"] < 100 for one in changes_of(site, "web3")), "a weight is decided")
-        assert not any(one["applied"] for one in changes_of(site, "web3"))
+        wait_until(lambda: any(change["after"] < 100 for change in changes_of(site, "web3")), "a weight is decided")
+        assert not any(change["applied"] for change in changes_of(site, "web3"))
         assert weights(site.hosts, "lb1") == baseline
         printed = site.play("act")
         assert printed.status == 0, printed.end
@@ -362,8 +362,8 @@ def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Sit
     calm = sorted(asyncio.run(ages_s(bus, "web2", 25)))
     with Flood(site, bus, kind) as flood:
         flooded = sorted(asyncio.run(ages_s(bus, "web2", 40)))
-    for what, ages in (("calm", calm), (f"{flood.sent} {kind}", flooded)):
-        print(f"web2's Verdicts, {what}: {statistics.median(ages) * 1e3:.0f} ms old, at most {ages[-1] * 1e3:.0f} ms")
+    for load, ages in (("calm", calm), (f"{flood.sent} {kind}", flooded)):
+        print(f"web2's Verdicts, {load}: {statistics.median(ages) * 1e3:.0f} ms old, at most {ages[-1] * 1e3:.0f} ms")
     assert flood.sent > FLOODS[kind].at_once * 10
     assert statistics.median(flooded) < statistics.median(calm) + 0.2, "one period"
 

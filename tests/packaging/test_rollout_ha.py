@@ -115,8 +115,8 @@ def test_the_other_controller_takes_over_with_the_weights_as_they_are(site: Site
 
         def took_over() -> float | None:
             log = ours.ssh(other, "journalctl -u slackwater-controller -o short-unix --no-pager").stdout
-            found = re.findall(r"(?m)^(\d+\.\d+) .*taking over", log)
-            return float(found[-1]) - dead_unix_s if found and float(found[-1]) > dead_unix_s - 1 else None
+            times = re.findall(r"(?m)^(\d+\.\d+) .*taking over", log)
+            return float(times[-1]) - dead_unix_s if times and float(times[-1]) > dead_unix_s - 1 else None
 
         wait_until(lambda: took_over() is not None, f"{other} takes over")
         print(f"took over after {took_over():.2f} s")

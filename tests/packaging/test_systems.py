@@ -17,7 +17,7 @@ EVERY = pytest.mark.parametrize("system", SYSTEMS.values(), ids=list(SYSTEMS))
 
 @EVERY
 def test_setup_brings_a_system_s_python_and_nothing_else_of_another_version(system: System) -> None:
-    (release,) = (one for one in setup_releases.RELEASES if one.system == system)
+    (release,) = (candidate for candidate in setup_releases.RELEASES if candidate.system == system)
     assert release.python == f"python{system.python}"
     assert {f"{release.python}-minimal", f"lib{release.python}-stdlib"} <= set(release.all_packages)
     assert set(re.findall(r"python([\d.]+)", " ".join(release.all_packages))) == {system.python}
@@ -34,7 +34,7 @@ def test_the_python_that_is_here_has_the_system_s_version(system: System) -> Non
 def test_the_keys_of_an_archive_are_there_before_it_is_asked() -> None:
     order = [release.system.title for release in setup_releases.RELEASES]
     ubuntu = [release.system.title for release in setup_releases.RELEASES if release.system.archive == systems.UBUNTU]
-    (keys,) = (one.system for one in setup_releases.RELEASES if "ubuntu-keyring" in one.packages)
+    (keys,) = (release.system for release in setup_releases.RELEASES if "ubuntu-keyring" in release.packages)
     assert systems.UBUNTU.keyring.is_relative_to(keys.folder)
     assert all(order.index(keys.title) < order.index(title) for title in ubuntu)
 
@@ -44,11 +44,11 @@ def test_apt_is_told_archive_suites_and_keys(monkeypatch: pytest.MonkeyPatch) ->
     (line,) = DEBIAN_13.sources()
     assert line == f"deb [signed-by={systems.DEBIAN.keyring}] http://mirror.example/debian trixie main"
     lines = UBUNTU_24_04.sources()
-    assert [one.split()[3] for one in lines] == ["noble", "noble-updates"]
-    assert all(systems.UBUNTU.url in one and one.endswith("main universe") for one in lines)
+    assert [source.split()[3] for source in lines] == ["noble", "noble-updates"]
+    assert all(systems.UBUNTU.url in source and source.endswith("main universe") for source in lines)
     assert DEBIAN_13.sources("arm64") == [line]
     lines = UBUNTU_24_04.sources("arm64")
-    assert all(f" {systems.UBUNTU.others_url} noble" in one for one in lines)
+    assert all(f" {systems.UBUNTU.others_url} noble" in source for source in lines)
 
 
 def test_an_upgrade_of_the_system_brings_its_package() -> None:

@@ -46,9 +46,9 @@ def unit(source: str, folder: Path) -> Path:
 
 
 def test_every_unit_is_here() -> None:
-    found = {str(path.relative_to(ROOT)) for path in (ROOT / "packaging").glob("*/*.service")}
-    found |= {str(path.relative_to(ROOT)) for path in (ROOT / "ansible").rglob("*.service.j2")}
-    assert found == set(WORST)
+    units = {str(path.relative_to(ROOT)) for path in (ROOT / "packaging").glob("*/*.service")}
+    units |= {str(path.relative_to(ROOT)) for path in (ROOT / "ansible").rglob("*.service.j2")}
+    assert units == set(WORST)
 
 
 @pytest.mark.parametrize("source", WORST)

@@ -47,9 +47,9 @@ def sdist(source: Path) -> Path:
     return source / "dist" / done.stdout.splitlines()[-1]
 
 
-def wheel_of(what: Path, out: Path) -> Path:
+def wheel_of(source: Path, out: Path) -> Path:
     options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out))
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(what)], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
     (wheel,) = out.glob("*.whl")
     return wheel
 
@@ -93,8 +93,11 @@ def test_the_extras_are_those_of_the_project(wheel: Path) -> None:
     assert set(re.findall(r"(?m)^Provides-Extra: (.*)$", metadata)) == {"otlp", "dev"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = re.findall(r"(?m)^Requires-Dist: ([^\s;]+)", metadata)
-    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    assert sorted(required) == sorted(re.split(r"[ ;]", one)[0] for one in wanted)
+    wanted = [
+        *project["dependencies"],
+        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
+    ]
+    assert sorted(required) == sorted(re.split(r"[ ;]", requirement)[0] for requirement in wanted)
 
 
 @pytest.mark.slow

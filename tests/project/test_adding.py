@@ -52,9 +52,9 @@ def edited(edit: Json, checkout: Path) -> str:
         word = edit["lines_with"]
         assert word in text, edit
         return "".join(f"{line}\n{in_place_of(word, line)}\n" if word in line else f"{line}\n" for line in lines)
-    at = next((n for n, line in enumerate(lines) if line.startswith(edit["after"])), None)
-    assert at is not None, edit
-    lines.insert(at if edit.get("before") else at + 1, edit["add"])
+    position = next((n for n, line in enumerate(lines) if line.startswith(edit["after"])), None)
+    assert position is not None, edit
+    lines.insert(position if edit.get("before") else position + 1, edit["add"])
     return "\n".join(lines) + "\n"
 
 

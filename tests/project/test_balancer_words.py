@@ -33,15 +33,15 @@ def texts(source: str) -> Iterator[str]:
 
 def test_no_other_code_knows_how_haproxy_calls_what_a_server_does() -> None:
     files = python_files("slackwater", "lbengine", "detector", "retune", "governor", "web")
-    found = [
+    offenders = [
         f"{path.relative_to(ROOT)}: {text[:80]!r}"
         for path in files
         if not path.is_relative_to(HAPROXY)
         for text in texts(path.read_text())
         if WORDS.search(text)
     ]
-    found += [str(path.relative_to(ROOT)) for path in PAGES if WORDS.search(path.read_text())]
-    assert not found, "a server's condition is `ServerState.condition`"
+    offenders += [str(path.relative_to(ROOT)) for path in PAGES if WORDS.search(path.read_text())]
+    assert not offenders, "a server's condition is `ServerState.condition`"
 
 
 @pytest.mark.parametrize("source", ['if row.status.startswith(("UP", "no check")): ...', 'x = f"DOWN in {title}"'])

@@ -53,15 +53,15 @@ def run_versions(program: str) -> set[str]:
 def version_of(command: str) -> str:
     """Its first two numbers."""
     printed = subprocess.run([command, "-v"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\b(\d+\.\d+)\.\d+", printed)
-    assert found, printed
-    return found[1]
+    match = re.search(r"\b(\d+\.\d+)\.\d+", printed)
+    assert match, printed
+    return match[1]
 
 
 def test_every_version_that_users_have_has_one_row_and_one_that_is_not_run_has_a_reason() -> None:
-    found = [(row.program, row.version) for row in rows()]
-    assert len(found) == len(set(found))
-    assert {(program, version) for program, versions in ASKED.items() for version in versions} <= set(found)
+    listed = [(row.program, row.version) for row in rows()]
+    assert len(listed) == len(set(listed))
+    assert {(program, version) for program, versions in ASKED.items() for version in versions} <= set(listed)
     for row in rows():
         assert row.tested_by.startswith("`make test") if row.is_run else row.tested_by.startswith("not run: ")
 
@@ -75,11 +75,11 @@ def sources(program: str) -> dict[str, str]:
 
 
 def really(commands: Sequence[str]) -> dict[str, str]:
-    found = {command: shutil.which(command, path=str(PROGRAMS)) for command in commands}
-    if missing := [command for command, path in found.items() if path is None]:
+    paths = {command: shutil.which(command, path=str(PROGRAMS)) for command in commands}
+    if missing := [command for command, path in paths.items() if path is None]:
         pytest.skip(f"not in .build/bin: {', '.join(missing)}")
     here = DEBIAN_12.title
-    return {version_of(path): TITLES.get(command, here) for command, path in found.items() if path is not None}
+    return {version_of(path): TITLES.get(command, here) for command, path in paths.items() if path is not None}
 
 
 @pytest.mark.parametrize(("program", "commands"), [("HAProxy", HAPROXIES), ("php-fpm", FPMS)])

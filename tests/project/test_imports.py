@@ -55,23 +55,23 @@ def imported_parts(source: str) -> set[str]:
 @cache
 def modules() -> dict[str, Path]:
     """Module -> its file."""
-    found = {}
+    paths = {}
     for folder, name in FOLDERS.items():
         for path in (ROOT / folder).rglob("*.py"):
             words = path.relative_to(ROOT / folder).with_suffix("").parts
-            found[".".join([name, *words]).removesuffix(".__init__")] = path
-    return found
+            paths[".".join([name, *words]).removesuffix(".__init__")] = path
+    return paths
 
 
 @cache
 def imports() -> dict[str, set[str]]:
     """Module -> the modules that it imports."""
-    found: dict[str, set[str]] = {}
+    targets_of: dict[str, set[str]] = {}
     for module, path in modules().items():
         names = imported_modules(path.read_text())
         targets = {name if name in modules() else name.rpartition(".")[0] for name in names}
-        found[module] = (targets & modules().keys()) - {module}
-    return found
+        targets_of[module] = (targets & modules().keys()) - {module}
+    return targets_of
 
 
 def folder(module: str) -> str:
@@ -156,5 +156,5 @@ def test_the_name_of_a_class_means_one_thing() -> None:
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(module)
-    shared = {name for name, found in places.items() if len(found) > 1}
+    shared = {name for name, modules_with_it in places.items() if len(modules_with_it) > 1}
     assert shared == SAME | IN_LBENGINE_VIEW, {name: places[name] for name in shared}

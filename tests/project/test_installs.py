@@ -20,15 +20,15 @@ THIS_FILE = "tests/project/test_installs.py"
 
 def names(text: str) -> Iterator[str]:
     """Commands of the text whose first word after the options is no folder or file."""
-    for found in COMMAND.finditer(text):
-        word = next((word for word in found[1].split() if not word.startswith("-")), ".")
+    for match in COMMAND.finditer(text):
+        word = next((word for word in match[1].split() if not word.startswith("-")), ".")
         if not PATH.fullmatch(word):
-            yield found[0].strip()
+            yield match[0].strip()
 
 
 def test_texts_install_from_a_checkout_or_a_file_and_from_no_public_index() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = {}
+    by_file = {}
     for file in filter(None, listed.split("\0")):
         path = ROOT / file
         if file == THIS_FILE or not path.is_file():
@@ -38,8 +38,8 @@ def test_texts_install_from_a_checkout_or_a_file_and_from_no_public_index() -> N
             continue
         text = content.decode("utf-8", "replace")
         if by_name := [*names(text), *re.findall(r"slackwater\[[a-z]+\]", text)]:
-            found[file] = by_name
-    assert not found
+            by_file[file] = by_name
+    assert not by_file
 
 
 @pytest.mark.parametrize(

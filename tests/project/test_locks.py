@@ -29,9 +29,11 @@ def test_each_lock_is_in_step_with_its_source(part: lock.Lock) -> None:
     source = part.source()
     text = (ROOT / part.file).read_text()
     assert len(source) > (10 if part.projects else 1)
-    assert {canonicalize_name(one.name) for one in source if not one.marker or one.marker.evaluate()} <= set(
-        lock.pinned(text)
-    )
+    assert {
+        canonicalize_name(requirement.name)
+        for requirement in source
+        if not requirement.marker or requirement.marker.evaluate()
+    } <= set(lock.pinned(text))
     try:
         needs = lock.needed(source) if part.projects else lock.pinned(text)
     except importlib.metadata.PackageNotFoundError as error:
@@ -41,12 +43,12 @@ def test_each_lock_is_in_step_with_its_source(part: lock.Lock) -> None:
 
 def test_the_smaller_locks_have_the_same_versions_and_hashes() -> None:
     whole = {
-        (one.name, str(one.specifier)): hashes
-        for one, hashes in lock.locked((ROOT / "requirements-dev.txt").read_text())
+        (requirement.name, str(requirement.specifier)): hashes
+        for requirement, hashes in lock.locked((ROOT / "requirements-dev.txt").read_text())
     }
     for name in ("requirements.txt", "requirements-lab.txt"):
-        for one, hashes in lock.locked((ROOT / name).read_text()):
-            assert whole[one.name, str(one.specifier)] == hashes, f"{name}: {one}"
+        for requirement, hashes in lock.locked((ROOT / name).read_text()):
+            assert whole[requirement.name, str(requirement.specifier)] == hashes, f"{name}: {requirement}"
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,9 @@ def test_the_smaller_locks_have_the_same_versions_and_hashes() -> None:
     ],
 )
 def test_a_lock_that_is_not_in_step_says_where(text: str, fault: str) -> None:
-    found = "; ".join(lock.faults(text, SOURCE, NEEDS))
-    assert bool(found) == bool(fault), found
-    assert fault in found
+    faults = "; ".join(lock.faults(text, SOURCE, NEEDS))
+    assert bool(faults) == bool(fault), faults
+    assert fault in faults
 
 
 def test_a_line_that_is_no_package_says_which() -> None:

@@ -15,22 +15,22 @@ OF_OTHERS = {"asyncio", "opentelemetry", "waitress.queue"}
 
 
 def row(field: str) -> str:
-    (found,) = re.findall(rf"(?m)^\| `{field}` \| (.*) \|$", LOGS)
-    return str(found)
+    (description,) = re.findall(rf"(?m)^\| `{field}` \| (.*) \|$", LOGS)
+    return str(description)
 
 
 def names_in_code() -> set[str]:
     """The names of our loggers, and the programs on the nodes that log."""
-    found: set[str] = set()
+    loggers: set[str] = set()
     for part in PRODUCTION:
         for file in (ROOT / part).rglob("*.py"):
-            found |= set(re.findall(r"getLogger\((.*?)\)", file.read_text()))
+            loggers |= set(re.findall(r"getLogger\((.*?)\)", file.read_text()))
     programs = set()
     for program in ("monitor", "wsengine"):
         sources = "".join(file.read_text() for file in (ROOT / program / "src").glob("*.rs"))
         if "log::init(" in sources:
             programs |= set(re.findall(r'const PROGRAM: &str = "([a-z-]+)"', sources))
-    return {{"GOVERNOR": GOVERNOR}.get(name, name.strip('"')) for name in found} - OF_OTHERS | programs
+    return {{"GOVERNOR": GOVERNOR}.get(name, name.strip('"')) for name in loggers} - OF_OTHERS | programs
 
 
 def test_each_name_in_the_log_is_documented() -> None:

@@ -68,7 +68,7 @@ def is_opening(node: ast.AST) -> bool:
     match node.func:
         case ast.Name(id="open"):
             return True
-        case ast.Attribute(value=of, attr="open") if ast.unparse(of) in NOT_FILES:
+        case ast.Attribute(value=owner, attr="open") if ast.unparse(owner) in NOT_FILES:
             return False
         case ast.Attribute(value=ast.Name(id="sqlite3"), attr="connect"):
             return True

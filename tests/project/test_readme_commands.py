@@ -84,13 +84,13 @@ PLACEHOLDERS = {"NODE": "host1", "POOL": "web", "FILE": "$SLACKWATER_CONFIG", "L
 def commands(text: str) -> list[str]:
     """Each command of a page once, in the page's order: lines of `sh` blocks, and words in backquotes that call a
     program. Words from `#` on are a comment."""
-    found: list[str] = []
+    lines: list[str] = []
     for block, span in re.findall(r"(?ms)^```sh\n(.*?)^```$|(?<!`)`([^`\n]+)`(?!`)", text):
         if block:
-            found += [re.sub(r"(^|\s)#.*", "", line).strip() for line in block.splitlines()]
+            lines += [re.sub(r"(^|\s)#.*", "", line).strip() for line in block.splitlines()]
         elif re.split(r"[-\s]", span)[0] in PROGRAM_NAMES and re.search(r"\s", span):
-            found.append(span.strip())
-    return list(dict.fromkeys(filter(None, found)))
+            lines.append(span.strip())
+    return list(dict.fromkeys(filter(None, lines)))
 
 
 COMMANDS_OF_README = commands(README)
@@ -144,7 +144,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def with_places(command: str, folder: Path) -> str:
-    command = re.sub(r"\b[A-Z]+\b", lambda found: PLACEHOLDERS.get(found[0], found[0]), command)
+    command = re.sub(r"\b[A-Z]+\b", lambda match: PLACEHOLDERS.get(match[0], match[0]), command)
     for place in (INSTALLED, NODE_SETTINGS, VAULT_PASSWORD):
         command = command.replace(place, str(folder / "places" / Path(place).name))
     return command
@@ -187,7 +187,8 @@ def beside_a_new_haproxy(desk: Desk, command: str) -> subprocess.CompletedProces
 @needs_haproxy
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "command", [pytest.param(one, marks=[pytest.mark.slow] if INSTALLED in one else []) for one in COMMANDS_OF_README]
+    "command",
+    [pytest.param(command, marks=[pytest.mark.slow] if INSTALLED in command else []) for command in COMMANDS_OF_README],
 )
 def test_a_command_of_the_readme_does_what_it_should(desk: Desk, command: str) -> None:
     instead = INSTEAD.get(command)
@@ -209,7 +210,9 @@ def test_a_command_of_the_readme_does_what_it_should(desk: Desk, command: str) -
 
 def test_the_lines_for_ansible_bring_what_the_first_run_asks_for(tmp_path: Path) -> None:
     """The playbook needs hosts; the step of it that asks for a password runs on Ansible's machine."""
-    (block,) = [one for one in re.findall(r"(?ms)^```sh\n(.*?)^```$", README) if "ansible-playbook" in one]
+    (block,) = [
+        candidate for candidate in re.findall(r"(?ms)^```sh\n(.*?)^```$", README) if "ansible-playbook" in candidate
+    ]
     lines = [line for line in block.splitlines() if not line.startswith(("make ", "ansible-playbook "))]
     play = """- hosts: localhost
   gather_facts: false
@@ -245,15 +248,15 @@ def test_the_lines_for_ansible_bring_what_the_first_run_asks_for(tmp_path: Path)
 @pytest.mark.parametrize("page", ["README.md", "ansible/README.md", "docs/operations/install.md"])
 def test_pages_that_install_with_ansible_name_the_password_s_file(page: str) -> None:
     blocks = re.findall(r"(?ms)^```sh\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"))
-    first_runs = [one for one in blocks if re.search(r"ansible-playbook .*\.site\b(?!.*--check)", one)]
+    first_runs = [block for block in blocks if re.search(r"ansible-playbook .*\.site\b(?!.*--check)", block)]
     assert first_runs
-    assert all("export ANSIBLE_VAULT_PASSWORD_FILE=" in one for one in first_runs)
+    assert all("export ANSIBLE_VAULT_PASSWORD_FILE=" in block for block in first_runs)
 
 
 def test_what_is_not_run_stands_in_the_readme_and_has_its_test() -> None:
     assert len(COMMANDS_OF_README) > 20
     assert INSTEAD.keys() | STAYS.keys() | FIRST_OF_ITS_KIND <= set(COMMANDS_OF_README)
-    assert not [one.test for one in INSTEAD.values() if not (ROOT / one.test).is_file()]
+    assert not [instead.test for instead in INSTEAD.values() if not (ROOT / instead.test).is_file()]
 
 
 def test_no_command_of_the_readme_leaves_out_its_program() -> None:

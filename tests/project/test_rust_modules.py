@@ -23,8 +23,8 @@ TESTS = re.compile(r"^#\[cfg\(test\)\]\n(?:pub(?:\(crate\))? )?mod \w+ \{$.*?^\}
 def imports(source: str) -> set[str]:
     """The modules of its own crate that a file names: `crate::a::b` and `crate::{a, b::c}`."""
     names: set[str] = set()
-    for found in USE.findall(TESTS.sub("", source)):
-        names |= set(re.findall(r"(?:^\{|,)\s*(\w+)", found)) if found.startswith("{") else {found}
+    for imported in USE.findall(TESTS.sub("", source)):
+        names |= set(re.findall(r"(?:^\{|,)\s*(\w+)", imported)) if imported.startswith("{") else {imported}
     return names
 
 
@@ -82,9 +82,9 @@ SUBTRACTS = {
 def test_only_one_place_subtracts_readings_of_counters() -> None:
     """There a difference is compared with the time that passed, so no collector can forget it."""
     source = ROOT / "monitor/src"
-    found = {
+    files = {
         str(path.relative_to(source))
         for path in source.rglob("*.rs")
         if re.search(r"\.(checked|wrapping|overflowing)_sub\(", path.read_text())
     }
-    assert found == set(SUBTRACTS)
+    assert files == set(SUBTRACTS)

@@ -43,7 +43,7 @@ def test_a_step_waits_for_those_it_needs_and_others_run_beside_it() -> None:
     ]
     assert setup.carry_out(steps) == []
     assert order == ["first", "second"]
-    assert all(one.up_to_date() for one in steps)
+    assert all(setup_step.up_to_date() for setup_step in steps)
 
 
 def test_what_fails_leaves_no_stamp_and_what_needs_it_is_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_what_fails_leaves_no_stamp_and_what_needs_it_is_not_tried(capsys: pytes
     assert asked == []
     assert failures[0] == "first: no such program; apt-get install it"
     assert {failure.partition(":")[0] for failure in failures} == {"first", "second", "third"}
-    assert [one.name for one in steps if one.up_to_date()] == ["other"]
+    assert [setup_step.name for setup_step in steps if setup_step.up_to_date()] == ["other"]
     assert "setup: first: FAILED" in capsys.readouterr().out
 
 
@@ -91,18 +91,20 @@ def test_an_archive_that_cannot_be_reached_takes_only_its_own_programs(
     monkeypatch.setattr(setup_releases, "bring", bring)
     setup_releases.bring_all()
     assert {*brought, "Ubuntu 24.04"} == {release.system.title for release in setup_releases.RELEASES}
-    said = capsys.readouterr().out
-    assert "haproxy-2.8" in said
-    assert "python3.12" in said
-    assert "no route to the archive" in said
+    printed = capsys.readouterr().out
+    assert "haproxy-2.8" in printed
+    assert "python3.12" in printed
+    assert "no route to the archive" in printed
 
 
 def test_steps_that_are_named_exist() -> None:
     for steps in setup.PARTS.values():
-        names = {one.name for one in steps}
-        assert all(set(one.after) <= names for one in steps)
-    assert {one.part_of for one in setup.DEMO} <= {one.name for one in setup.TEST}
-    assert len({one.name for steps in setup.PARTS.values() for one in steps}) == sum(map(len, setup.PARTS.values()))
+        names = {setup_step.name for setup_step in steps}
+        assert all(set(setup_step.after) <= names for setup_step in steps)
+    assert {setup_step.part_of for setup_step in setup.DEMO} <= {setup_step.name for setup_step in setup.TEST}
+    assert len({setup_step.name for steps in setup.PARTS.values() for setup_step in steps}) == sum(
+        map(len, setup.PARTS.values())
+    )
 
 
 def test_the_log_says_how_far_cargo_is() -> None:

@@ -24,11 +24,11 @@ FADES_WITHIN_S = 12.0
 
 def see(nodes: dict[str, CpuStarvation], samples: Iterable[Sample]) -> Counter[str]:
     """How many Samples of each node found it starved."""
-    found: Counter[str] = Counter()
+    starved: Counter[str] = Counter()
     for sample in samples:
         nodes[sample.node].see(sample)
-        found[sample.node] += nodes[sample.node].starved
-    return found
+        starved[sample.node] += nodes[sample.node].starved
+    return starved
 
 
 @pytest.mark.parametrize("steal", ["hidden", "reported"])
@@ -40,8 +40,8 @@ def test_all_guests_are_starved_beside_their_neighbours_and_none_in_calm(seed: i
     assert calm.total() == 0
     guests.noisy = True
     loud = [samples[0] for _, samples in guests.ticks(NOISY_TICKS)]
-    (found,) = see(nodes, loud).values()
-    assert found > 0.8 * NOISY_TICKS, "its mean follows within seconds, and it stays"
+    (starved,) = see(nodes, loud).values()
+    assert starved > 0.8 * NOISY_TICKS, "its mean follows within seconds, and it stays"
     guests.noisy = False
     after = [samples[0] for _, samples in guests.ticks(100)]
     see(nodes, after)

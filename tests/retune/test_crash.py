@@ -33,26 +33,26 @@ def whole(tmp_path: Path) -> Iterator[Whole]:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["controller", "bus", "wsengine"])), ids="-".join)
 def test_in_every_order_of_crashes_all_is_as_before_soon_after_the_lease(whole: Whole, order: tuple[str, ...]) -> None:
-    for what in order:
-        whole.kill(what)
+    for program in order:
+        whole.kill(program)
     begin_s = time.monotonic()
     wait_for(lambda: whole.scene.text() == BY_HAND, "the baseline", within_s=LEASE_S + WITHIN_S + EDGE_S)
     print(f"{'-'.join(order)}: as before {time.monotonic() - begin_s:.1f} s after the last crash, lease {LEASE_S} s")
     wait_for(lambda: whole.scene.engine.leases() == {}, "no lease is left")
 
 
-@pytest.mark.parametrize("what", ["controller", "bus", "wsengine"])
-def test_one_crash_and_what_comes_back_takes_up_its_work(whole: Whole, what: str) -> None:
-    whole.kill(what)
+@pytest.mark.parametrize("program", ["controller", "bus", "wsengine"])
+def test_one_crash_and_what_comes_back_takes_up_its_work(whole: Whole, program: str) -> None:
+    whole.kill(program)
     begin_s = time.monotonic()
-    if what == "wsengine":
+    if program == "wsengine":
         wait_for(lambda: "put back" in whole.scene.engine.log_text(), "it puts back what it finds")
     else:
         wait_for(lambda: whole.scene.text() == BY_HAND, "the baseline", within_s=LEASE_S + WITHIN_S + EDGE_S)
-    print(f"{what}: as before {time.monotonic() - begin_s:.1f} s after the crash, lease {LEASE_S} s")
-    if what == "bus":
+    print(f"{program}: as before {time.monotonic() - begin_s:.1f} s after the crash, lease {LEASE_S} s")
+    if program == "bus":
         whole.scene.nats.start()
-    if what == "controller":
+    if program == "controller":
         whole.serving = whole.serve()
     whole.wait_until_turned()
     wait_for(lambda: whole.scene.engine.leases(), "its lease")

@@ -40,7 +40,7 @@ def test_the_shipped_knowledge_follows_the_papers_directions() -> None:
         assert value_for(rules["cpu.frequency"], frequency, severity) == "performance"
         assert value_for(rules["cpu.share"], share, severity) > 100  # type: ignore[operator]
         assert value_for(rules["cpu.cores"], cores, severity) == 2
-    assert [value_for(rules["cpu.share"], share, at) for at in (0.2, 0.4, 0.6)] == [125, 167, 250]
+    assert [value_for(rules["cpu.share"], share, severity) for severity in (0.2, 0.4, 0.6)] == [125, 167, 250]
     assert value_for(rules["php_fpm.max_children"], CHILDREN, 0.1) is None
 
 
@@ -58,10 +58,12 @@ def test_values_stay_within_the_nodes_bounds_and_never_turn_the_other_way() -> N
 
 @settings(deadline=None)
 @given(st.floats(0.01, 100.0), st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000), st.floats(0.0, 1.0))
-def test_a_value_is_always_one_that_the_node_takes(factor: float, own: int, one: int, other: int, at: float) -> None:
-    lowest, highest = sorted((one, other))
-    value = value_for(Rule([0.2], factor=[factor]), KnobState("k", own, own, lowest, highest), at)
-    assert value is None or (lowest <= int(value) <= highest and value != own and at >= 0.2)
+def test_a_value_is_always_one_that_the_node_takes(
+    factor: float, own: int, limit: int, other_limit: int, severity: float
+) -> None:
+    lowest, highest = sorted((limit, other_limit))
+    value = value_for(Rule([0.2], factor=[factor]), KnobState("k", own, own, lowest, highest), severity)
+    assert value is None or (lowest <= int(value) <= highest and value != own and severity >= 0.2)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +96,9 @@ def test_the_shipped_knowledge_has_a_row_for_each_knob_but_one_that_documents_wh
     without = knobs - load().keys()
     governors = {"batch.cores", "batch.running", "cpu.core_frequency", "cpu.policy", "cpu.quota", "cpu.uclamp_min"}
     assert without == {"apache.keepalive", *governors}
-    told = (ROOT / "docs/how-it-works/second-stage.md").read_text()
-    assert "`apache.keepalive` has no row" in told
-    assert all(f"`{knob}`" in told for knob in without)
+    page = (ROOT / "docs/how-it-works/second-stage.md").read_text()
+    assert "`apache.keepalive` has no row" in page
+    assert all(f"`{knob}`" in page for knob in without)
     assert knobs == set(get_args(Knob)), "a site can have each of them left alone"
 
 
@@ -111,8 +113,8 @@ def sample(used: float, waiting_s: float, cores: float = 1.0, steal: float = 0.0
 
 def after(*samples: Sample) -> CpuStarvation:
     starvation = CpuStarvation()
-    for one in samples:
-        starvation.see(one)
+    for look in samples:
+        starvation.see(look)
     return starvation
 
 
@@ -220,7 +222,13 @@ def test_what_was_good_is_remembered_by_kind_and_severity_over_a_restart(tmp_pat
     assert best.get("large", 0.55) is None
     (tmp_path / "retune.json").write_text("{")
     assert BestValues(tmp_path).get("small", 0.41) is None
-    assert [band(at) for at in (0.0, 0.2, 0.599, 0.6, 1.0)] == ["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
+    assert [band(severity) for severity in (0.0, 0.2, 0.599, 0.6, 1.0)] == [
+        "0.0-0.2",
+        "0.2-0.4",
+        "0.4-0.6",
+        "0.6-0.8",
+        "0.8-1.0",
+    ]
 
 
 # --- settings

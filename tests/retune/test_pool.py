@@ -25,7 +25,7 @@ def put_back(after: int, cause: ChangeCause) -> Change:
     return Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, after, "words", "wsengine", True, cause=cause)
 
 
-def of(log: list[str]) -> list[str]:
+def without_renewals(log: list[str]) -> list[str]:
     """Without the limits and renewals."""
     return [line for line in log if not line.startswith("limit") and "renewed" not in line and "undo limit" not in line]
 
@@ -34,7 +34,7 @@ def test_a_knob_that_belongs_to_the_governor_is_left_alone_in_an_episode_and_in_
     async def script() -> None:
         story = Story(folder, leave_alone=[FREQUENCY], calm_frequency="powersave", calm_below_p95_ms=50.0)
         story.states["web1"] = ("interference", 0.5)
-        log = of(await story.run(40.0))
+        log = without_renewals(await story.run(40.0))
         assert f"order web1 {CHILDREN} 16" in log
         story.states.clear()
         log += await story.run(120.0)
@@ -51,7 +51,7 @@ def test_an_episode_that_lasts_is_limited_first_then_drained_ordered_and_given_b
         assert await story.run(28.0) == []
         log = await story.run(8.0)
         assert log[0] == "limit web1 38"
-        assert of(log) == [
+        assert without_renewals(log) == [
             f"order web1 {FREQUENCY} performance",
             "drain web1",
             f"order web1 {CHILDREN} 16",
@@ -60,7 +60,7 @@ def test_an_episode_that_lasts_is_limited_first_then_drained_ordered_and_given_b
         assert "limit web1 38" in await story.run(25.0)
         story.states.clear()
         log = await story.run(12.0)
-        assert of(log) == [
+        assert without_renewals(log) == [
             f"order web1 {FREQUENCY} baseline",
             "drain web1",
             f"order web1 {CHILDREN} baseline",
@@ -80,7 +80,7 @@ def test_leases_are_renewed_well_before_their_end(folder: Path) -> None:
         log = await story.run(61.0)
         renewals = [line for line in log if "renewed" in line]
         assert renewals.count(f"order web1 {CHILDREN} 16 renewed") == 3
-        assert of(log) == []
+        assert without_renewals(log) == []
 
     play(script())
 
@@ -114,12 +114,12 @@ def test_one_node_of_a_pool_at_a_time(folder: Path) -> None:
     async def script() -> None:
         story = Story(folder)
         story.states = dict.fromkeys(NODES, ("interference", 0.5))
-        log = [line for line in of(await story.run(60.0)) if FREQUENCY not in line]
+        log = [line for line in without_renewals(await story.run(60.0)) if FREQUENCY not in line]
         assert sorted(line.split()[1] for line in log if line.startswith("drain")) == list(NODES)
-        for at, line in enumerate(log):
+        for position, line in enumerate(log):
             if line.startswith("drain"):
                 node = line.split()[1]
-                assert log[at + 1 : at + 3] == [f"order {node} {CHILDREN} 16", f"undo {node}"]
+                assert log[position + 1 : position + 3] == [f"order {node} {CHILDREN} 16", f"undo {node}"]
 
     play(script())
 
@@ -191,7 +191,7 @@ def test_a_lost_order_ends_the_drain_at_once_and_the_next_one_comes_after_the_in
         assert undone_s - ordered_s < 1.0
         story.site.loses_orders = False
         log = await story.run(60.0)
-        assert of(log)[-3:] == ["drain web1", f"order web1 {CHILDREN} 16", "undo web1"]
+        assert without_renewals(log)[-3:] == ["drain web1", f"order web1 {CHILDREN} 16", "undo web1"]
 
     play(script())
 
@@ -205,7 +205,7 @@ def test_a_node_whose_load_the_others_cannot_carry_is_reloaded_with_what_is_left
         story.site.in_flight["web1"] = 9
         story.states["web1"] = ("interference", 0.5)
         log = await story.run(40.0)
-        assert of(log)[1:] == ["drain web1", f"order web1 {CHILDREN} 16", "undo web1"]
+        assert without_renewals(log)[1:] == ["drain web1", f"order web1 {CHILDREN} 16", "undo web1"]
 
     play(script())
 
@@ -321,7 +321,7 @@ def test_a_restarted_controller_takes_up_what_is_turned_without_a_reload(folder:
         await story.run(40.0)
         story.start()
         log = await story.run(10.0)
-        assert of(log) == []
+        assert without_renewals(log) == []
         assert f"order web1 {CHILDREN} 16 renewed" in log
         story.states.clear()
         assert f"order web1 {CHILDREN} baseline" in await story.run(20.0)
@@ -338,7 +338,7 @@ def test_what_was_given_back_is_not_taken_up_from_a_message_that_was_on_its_way(
         story.states.clear()
         assert f"order web1 {FREQUENCY} baseline" in await story.run(12.0)
         story.pool.see(on_its_way)
-        assert of(await story.run(3.0)) == []
+        assert without_renewals(await story.run(3.0)) == []
         assert not story.pool.node("web1").stage.entered
 
     play(script())

@@ -44,17 +44,17 @@ def test_a_search_tries_keeps_what_is_better_remembers_it_and_begins_there_the_n
         story = Search(folder, best)
         story.states["web1"] = ("interference", 0.5)
         tried = await story.tried(600.0)
-        found = story.children("web1")
+        children = story.children("web1")
         assert tried[:2] == [("web1", "16"), ("web1", RELEASE)], "what is known helps first, then it must prove itself"
-        assert tried[-1] == ("web1", str(found))
-        assert abs(found - best) <= 4
-        assert BestValues(folder).get("any", 0.5) == {CHILDREN: found}
+        assert tried[-1] == ("web1", str(children))
+        assert abs(children - best) <= 4
+        assert BestValues(folder).get("any", 0.5) == {CHILDREN: children}
         assert "hold web1" in story.site.log
         assert story.site.log[-1] != "hold web1", "its weight is the law's again"
         story.states.clear()
         await story.run(30.0)
         story.states["web2"] = ("interference", 0.5)
-        again = [("web2", str(found)), ("web2", RELEASE), ("web2", str(found))]
+        again = [("web2", str(children)), ("web2", RELEASE), ("web2", str(children))]
         assert await story.tried(300.0) == again, "good again: no further tries"
 
     play(script())
@@ -81,10 +81,10 @@ def test_one_node_searches_at_a_time_and_the_next_takes_what_was_found(folder: P
         nodes = [node for node, _ in tried[3:]]
         assert nodes == sorted(nodes), "one after the other"
         assert nodes.count("web1") > 3
-        found = str(story.children("web1"))
-        assert found != "16"
+        children = str(story.children("web1"))
+        assert children != "16"
         for node in ("web2", "web3"):
-            assert [value for name, value in tried[3:] if name == node] == [found, RELEASE, found]
+            assert [value for name, value in tried[3:] if name == node] == [children, RELEASE, children]
         ended = [node for node, _, cause in story.site.causes if cause == "search_over"]
         assert ended == list(NODES), "the first Order after each search says that it is over"
 

@@ -31,7 +31,7 @@ def test_a_long_episode_is_drained_retuned_reported_and_given_back(whole: Whole)
     until(lambda: weights(whole.balancer)["host1"] < 100, "a lower weight: the neighbour is still there")
 
     def row() -> Any:
-        return {one["node"]: one for one in (whole.status() or {"rows": []})["rows"]}.get("web1", {})
+        return {server["node"]: server for server in (whole.status() or {"rows": []})["rows"]}.get("web1", {})
 
     until(lambda: row().get("retuned") == ["streaming.num_threads 4 → 16"], "`status` tells it")
     by_retune = until(lambda: whole.changes_by("retune"), "the Order in the journal")

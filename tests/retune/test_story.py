@@ -74,9 +74,12 @@ class Listener:
     def done(self, why: str = "", target: str = "") -> list[Change]:
         """What wsengines did, with a reason that begins so."""
         return [
-            one
-            for one in self.changes
-            if one.by == "wsengine" and one.applied and one.why.startswith(why) and target in ("", one.target)
+            change
+            for change in self.changes
+            if change.by == "wsengine"
+            and change.applied
+            and change.why.startswith(why)
+            and target in ("", change.target)
         ]
 
 
@@ -94,17 +97,20 @@ class Story:
 
     def late_s(self) -> dict[str, tuple[str, float]]:
         """Of each Order whose lease ran out: what came back, and how long after the lease's end."""
-        sent_s = {one.id: one.time_unix_s for one in self.listener.changes if one.by == "retune"}
+        sent_s = {change.id: change.time_unix_s for change in self.listener.changes if change.by == "retune"}
         return {
-            one.follows: (f"{one.what} of {one.target}", one.time_unix_s - (sent_s[one.follows] + LEASE_S))
-            for one in self.listener.done("put back: the lease")
+            change.follows: (
+                f"{change.what} of {change.target}",
+                change.time_unix_s - (sent_s[change.follows] + LEASE_S),
+            )
+            for change in self.listener.done("put back: the lease")
         }
 
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
+    if remains := traces():
+        pytest.skip(f"a lab is up or was left behind: {remains}")
     mpm, haproxy = request.param
     with Lab(LabSettings(php_children=8, retunable=True, mpm=mpm, haproxy=haproxy)) as lab:
         for host in lab.hosts:
@@ -131,13 +137,13 @@ def values(number: int) -> dict[str, Value]:
 
 def restarts(lab: Lab) -> Counter[str]:
     """What the servers say themselves: Apache's generation, and the reloads in php-fpm's log, of all hosts."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for host in lab.hosts:
         with urllib.request.urlopen(f"http://{host.address}/server-status?auto", timeout=10) as answer:
             lines = dict(line.split(": ", 1) for line in answer.read().decode().splitlines() if ": " in line)
-        found[WORKERS] += int(lines["ParentServerMPMGeneration"])
-        found[CHILDREN] += (host.folder / "php-fpm.log").read_text().count("Reloading in progress")
-    return found
+        counts[WORKERS] += int(lines["ParentServerMPMGeneration"])
+        counts[CHILDREN] += (host.folder / "php-fpm.log").read_text().count("Reloading in progress")
+    return counts
 
 
 def sent_again(lab: Lab) -> int:
@@ -149,7 +155,7 @@ def sent_again(lab: Lab) -> int:
 
 async def kill_and_start(lab: Lab, host: Host, site: BusAccess, story: Story) -> None:
     """A crash of a wsengine: its next start puts back what it held, under load and without a drain."""
-    engine = next(one for one in lab.programs if one.name == f"{WSENGINE} of {host.name}")
+    engine = next(program for program in lab.programs if program.name == f"{WSENGINE} of {host.name}")
     engine.signal(signal.SIGKILL)
     engine.stop()
     lab.programs.remove(engine)
@@ -157,7 +163,7 @@ async def kill_and_start(lab: Lab, host: Host, site: BusAccess, story: Story) ->
     start_wsengine(lab, host)
 
     def back() -> bool:
-        return {one.what for one in story.listener.done(why, host.name)} >= story.held[host.name].keys()
+        return {change.what for change in story.listener.done(why, host.name)} >= story.held[host.name].keys()
 
     assert await site.wait(back, LEASE_S), f"not put back: {story.held[host.name]}"
     print(f"wsengine of {host.name} killed: put back {time.monotonic() - begin_s:.1f} s after it was started again")
@@ -178,9 +184,9 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
         assert await site.wait(lambda: site.cycles() > 0, LEASE_S), "lbengine drives the pool"
         counted = sent_again(lab)
 
-        def count(what: str) -> None:
+        def count(cause: str) -> None:
             nonlocal counted
-            story.sent_again[what] += (now := sent_again(lab)) - counted
+            story.sent_again[cause] += (now := sent_again(lab)) - counted
             counted = now
 
         for number in range(turns):
@@ -232,16 +238,16 @@ def test_no_request_fails_or_is_cut_over_50_retunes_of_apache_and_php_fpm(lab: L
         story = asyncio.run(retune(lab, tmp_path, turns))
         counts = {
             "Orders that were carried out": story.carried_out,
-            "Changes of the wsengines": Counter(one.what for one in story.listener.done()),
+            "Changes of the wsengines": Counter(change.what for change in story.listener.done()),
             "restarts and reloads that the servers tell of": restarts(lab),
         }
     for load in loads:
         print(load.describe())
-    for what, count in counts.items():
-        print(f"{what}: {dict(sorted(count.items()))}, {count.total()} in all")
-    print("sent again by HAProxy:", ", ".join(f"{what} {count}" for what, count in story.sent_again.items()))
+    for counted, count in counts.items():
+        print(f"{counted}: {dict(sorted(count.items()))}, {count.total()} in all")
+    print("sent again by HAProxy:", ", ".join(f"{cause} {count}" for cause, count in story.sent_again.items()))
     late = story.late_s().values()
-    print("back after the end of the lease:", ", ".join(f"{what} {late_s:.1f} s" for what, late_s in late))
+    print("back after the end of the lease:", ", ".join(f"{knob} {late_s:.1f} s" for knob, late_s in late))
     for load in loads:
         assert load.requests > 100
         assert load.failed == []

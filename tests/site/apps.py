@@ -114,8 +114,8 @@ def _static(layer: Path) -> None:
 
 
 APPS = {
-    one.name: one
-    for one in (
+    app.name: app
+    for app in (
         App("burn", _burn, ("/index.php",)),
         App("wait", _wait, ("/index.php",)),
         App("events", _events, tuple(f"/index.php?month={month}" for month in range(1, 13))),

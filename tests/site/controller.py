@@ -135,8 +135,8 @@ class Slackwater:
 
     def monitors(self) -> list[str]:
         """`slackwater monitors`: the commands that set the web servers up."""
-        said = json.loads(self.host.call(*MONITORS, "--json"))
-        return [command for node in said["nodes"] for command in node["commands"]]
+        printed = json.loads(self.host.call(*MONITORS, "--json"))
+        return [command for node in printed["nodes"] for command in node["commands"]]
 
     def open_socket(self) -> None:
         """The remedy that `init` names where HAProxy's admin socket is root's alone."""
@@ -155,8 +155,8 @@ class Slackwater:
 
     def status(self) -> dict[str, Any]:
         """The pool in `slackwater status --json`."""
-        said = json.loads(self.command("status", "--json"))
-        return dict(next(pool for pool in said["pools"] if pool["pool"] == POOL))
+        status = json.loads(self.command("status", "--json"))
+        return dict(next(pool for pool in status["pools"] if pool["pool"] == POOL))
 
     def api(self, path: str) -> tuple[int, str]:
         """Status and text of the dashboard's answer."""
@@ -164,8 +164,8 @@ class Slackwater:
 
     def changes(self, since_unix_s: float) -> list[Change]:
         """What `slackwater log` shows since then, the oldest first."""
-        said = self.command(
+        printed = self.command(
             "log", "--json", "--limit", "10000", "--since", f"{max(1.0, time.time() - since_unix_s):.1f}s"
         )
-        found = (msgspec.json.decode(line, type=Change) for line in said.splitlines())
-        return [change for change in found if change.time_unix_s >= since_unix_s]
+        changes = (msgspec.json.decode(line, type=Change) for line in printed.splitlines())
+        return [change for change in changes if change.time_unix_s >= since_unix_s]

@@ -31,7 +31,7 @@ PHP = "etc/php/8.2"
 def add_users(layer: Path) -> None:
     (layer / "etc").mkdir(parents=True, exist_ok=True)
     for name, line in (("passwd", "{0}:x:{1}:{1}::/nonexistent:/usr/sbin/nologin"), ("group", "{0}:x:{1}:")):
-        kept = [one for one in Path(f"/etc/{name}").read_text().splitlines() if one.partition(":")[0] not in USERS]
+        kept = [line for line in Path(f"/etc/{name}").read_text().splitlines() if line.partition(":")[0] not in USERS]
         own = [line.format(user, number) for user, number in USERS.items()]
         (layer / "etc" / name).write_text("\n".join([*kept, *own]) + "\n")
 

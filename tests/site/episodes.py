@@ -112,12 +112,12 @@ class Watch:
 
 def turns(track: Track) -> list[tuple[float, int]]:
     """When the weight turned, and which way: -1 down, 1 up."""
-    found: list[tuple[float, int]] = []
+    turned: list[tuple[float, int]] = []
     for (_, before), (at_s, after) in pairwise(track):
         way = 1 if after > before else -1
-        if not found or found[-1][1] != way:
-            found.append((at_s, way))
-    return found
+        if not turned or turned[-1][1] != way:
+            turned.append((at_s, way))
+    return turned
 
 
 def below(track: Track, end_s: float) -> list[tuple[float, float]]:
@@ -141,7 +141,7 @@ def times_of(requests: load.Requests) -> Times:
     """Answers alone count, but for `errors`."""
     ms = requests.seconds[requests.status > 0] * 1e3
     names, counts = np.unique(requests.server, return_counts=True)
-    mean, p95, p99 = (float(one) for one in (ms.mean(), *np.percentile(ms, [95, 99]))) if len(ms) else (None,) * 3
+    mean, p95, p99 = (float(figure) for figure in (ms.mean(), *np.percentile(ms, [95, 99]))) if len(ms) else (None,) * 3
     served = {str(name): int(count) for name, count in zip(names, counts, strict=True)}
     return Times(len(requests.status), _round(mean), _round(p95), _round(p99), requests.errors, served)
 
@@ -207,35 +207,38 @@ def _sleep_until(mono_s: float) -> None:
 
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
     """What all rounds came to."""
-    falls = [sum(one.falls.values()) for one in episodes]
-    first = [one.first_fall_s for one in episodes if one.first_fall_s is not None]
-    back = [one.back_s for one in episodes if one.back_s is not None]
-    means = [one.noisy_times.mean for one in episodes if one.noisy_times.mean is not None]
-    calm = [one.calm.mean for one in episodes if one.calm.mean is not None]
+    falls = [sum(episode.falls.values()) for episode in episodes]
+    first = [episode.first_fall_s for episode in episodes if episode.first_fall_s is not None]
+    back = [episode.back_s for episode in episodes if episode.back_s is not None]
+    means = [episode.noisy_times.mean for episode in episodes if episode.noisy_times.mean is not None]
+    calm = [episode.calm.mean for episode in episodes if episode.calm.mean is not None]
     return {
         "episodes": len(episodes),
         "falls": falls,
-        "with_at_most_one_fall": sum(one <= 1 for one in falls),
+        "with_at_most_one_fall": sum(count <= 1 for count in falls),
         "first_fall_s_median": statistics.median(first) if first else None,
         "back_s_median": statistics.median(back) if back else None,
         "back_s_worst": max(back) if back else None,
-        "held_calm_s_worst": max(max(one.held_calm_s.values()) for one in episodes),
+        "held_calm_s_worst": max(max(episode.held_calm_s.values()) for episode in episodes),
         "calm_mean_ms_median": statistics.median(calm) if calm else None,
         "noisy_mean_ms_median": statistics.median(means) if means else None,
-        "errors": sum(part.errors for one in episodes for part in (one.calm, one.noisy_times, one.after)),
+        "errors": sum(
+            part.errors for episode in episodes for part in (episode.calm, episode.noisy_times, episode.after)
+        ),
     }
 
 
-def as_text(one: Episode) -> str:
+def as_text(episode: Episode) -> str:
     """A line for a person."""
-    path = "→".join(str(weight) for _, weight in one.weights[one.noisy])
-    held = ", ".join(f"{server} {seconds:g}" for server, seconds in one.held_calm_s.items() if seconds)
+    path = "→".join(str(weight) for _, weight in episode.weights[episode.noisy])
+    held = ", ".join(f"{server} {seconds:g}" for server, seconds in episode.held_calm_s.items() if seconds)
     return (
-        f"{one.noise}: falls {one.falls}, {one.noisy} {path}; first fall {one.first_fall_s} s, back {one.back_s} s; "
+        f"{episode.noise}: falls {episode.falls}, {episode.noisy} {path}; "
+        f"first fall {episode.first_fall_s} s, back {episode.back_s} s; "
         f"calm held below s: {held or 'none'}; "
         + "; ".join(
             f"{name} mean {part.mean} p95 {part.p95} p99 {part.p99} ms, {part.errors} errors of {part.requests}"
-            for name, part in (("calm", one.calm), ("noise", one.noisy_times), ("after", one.after))
+            for name, part in (("calm", episode.calm), ("noise", episode.noisy_times), ("after", episode.after))
         )
     )
 
@@ -264,7 +267,7 @@ def main() -> int:
         return 2
     shape = Shape(words.balance, words.app, words.haproxy, words.tls)
     say = (lambda _: None) if words.json else print
-    found: list[Episode] = []
+    episodes: list[Episode] = []
     try:
         with ExitStack() as stack:
             site = stack.enter_context(Site(shape, say))
@@ -274,12 +277,12 @@ def main() -> int:
                 slackwater.command("mode", words.mode, "--why", "episodes")
             for kind in (kind for _ in range(words.rounds) for kind in kinds):
                 rps = words.rps * shape.servers
-                found.append(play(site, slackwater, words.mode, kind, words.seconds, rps, words.after))
-                print(json.dumps(asdict(found[-1])) if words.json else as_text(found[-1]), flush=True)
+                episodes.append(play(site, slackwater, words.mode, kind, words.seconds, rps, words.after))
+                print(json.dumps(asdict(episodes[-1])) if words.json else as_text(episodes[-1]), flush=True)
     except LabError as error:
         print(f"episodes: {error}", file=sys.stderr)
         return 1
-    print(json.dumps({"summary": summary(found), "settings": vars(words)}) if words.json else summary(found))
+    print(json.dumps({"summary": summary(episodes), "settings": vars(words)}) if words.json else summary(episodes))
     return 0
 
 

@@ -81,7 +81,9 @@ class Client:
         try:
             writer.write(f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\nUser-Agent: load\r\n\r\n".encode())
             first, *lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[:-2]
-            fields = {name.strip().lower(): value.strip() for name, _, value in (one.partition(b":") for one in lines)}
+            fields = {
+                name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)
+            }
             if b"chunked" in fields.get(b"transfer-encoding", b""):
                 while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
                     await reader.readexactly(size + 2)
@@ -106,7 +108,7 @@ async def play(url: str, paths: Sequence[str], rps: float, seconds: float, out: 
     tasks: set[asyncio.Task[None]] = set()
     with out.open("w", buffering=1) as file:
 
-        async def one(due_s: float, path: str) -> None:
+        async def ask_once(due_s: float, path: str) -> None:
             status, server = 0, NOBODY
             with contextlib.suppress(OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError):
                 status, server = await asyncio.wait_for(client.get(path), TIMEOUT_S)
@@ -117,7 +119,7 @@ async def play(url: str, paths: Sequence[str], rps: float, seconds: float, out: 
         while (due_s := due_s + dice.expovariate(rps)) < end_s:
             if (wait_s := due_s - time.monotonic()) > 0:
                 await asyncio.sleep(wait_s)
-            task = asyncio.create_task(one(due_s, paths[number % len(paths)]))
+            task = asyncio.create_task(ask_once(due_s, paths[number % len(paths)]))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             number += 1

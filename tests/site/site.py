@@ -84,15 +84,15 @@ SHAPES: dict[str, Shape] = {
 
 def missing() -> list[str]:
     """What a site lacks on this machine, each with the way to get it; empty: it can start."""
-    found = missing_of_lab()
+    lacking = missing_of_lab()
     if "\toverlay" not in Path("/proc/filesystems").read_text():
-        found.append("overlayfs, of which each machine of the site is made (`modprobe overlay`)")
+        lacking.append("overlayfs, of which each machine of the site is made (`modprobe overlay`)")
     for name in ("setpriv", "unshare"):
         with contextlib.suppress(LabError):
             system_program(name)
             continue
-        found.append(f"{name} (util-linux)")
-    return found
+        lacking.append(f"{name} (util-linux)")
+    return lacking
 
 
 @dataclass
@@ -299,8 +299,8 @@ class Site:
 
     def _wait_for_page(self, host: str, port: int) -> None:
         services = [service for web in self.webs for service in web.services.values()]
-        what = f"a page from {host}:{port}{self.app.paths[0]}"
-        wait_until(lambda: self.get(host, port, self.app.paths[0])[0] == 200, what, READY_S, watch=services)
+        event = f"a page from {host}:{port}{self.app.paths[0]}"
+        wait_until(lambda: self.get(host, port, self.app.paths[0])[0] == 200, event, READY_S, watch=services)
 
     def get(self, host: str, port: int, path: str, within_s: float = 10.0) -> tuple[int, str]:
         """Status and text of a page, asked for in the balancer's network; status 0: no answer came."""
@@ -353,8 +353,8 @@ class Site:
         with undisturbed():
             for loud in self._noises:
                 loud.stop()
-            for one in self._loads:
-                one.stop()
+            for running in self._loads:
+                running.stop()
             for machine in reversed(self._machines):
                 machine.end()
             self.cgroups.clear(self.cgroup, END_WITHIN_S)

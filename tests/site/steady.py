@@ -73,7 +73,7 @@ def plan() -> list[Cell]:
         cells = [(balance, app, kind, rate, SECONDS) for kind, rate in itertools.product(NOISES, rates)]
         cells += [(balance, app, kind, rate, LONG_S) for kind, rate in zip(("cpu", "llcprobe"), rates, strict=False)]
         chance.shuffle(cells)
-        blocks[balance] += [cells[at : at + EACH_SHAPE] for at in range(0, len(cells), EACH_SHAPE)]
+        blocks[balance] += [cells[start : start + EACH_SHAPE] for start in range(0, len(cells), EACH_SHAPE)]
     for of_balance in blocks.values():
         chance.shuffle(of_balance)
     in_turns = itertools.chain.from_iterable(zip(*blocks.values(), strict=True))
@@ -148,18 +148,18 @@ def table(rows: Sequence[Row], name: str, key: Callable[[Row], Any]) -> list[str
 
 
 def _cells(rows: Sequence[Row]) -> list[str]:
-    found = [row.found for row in rows]
-    held = [max(one.held_calm_s.values()) for one in found]
+    episodes = [row.found for row in rows]
+    held = [max(episode.held_calm_s.values()) for episode in episodes]
     return [
         str(len(rows)),
-        str(sum(one.first_fall_s is not None for one in found)),
+        str(sum(episode.first_fall_s is not None for episode in episodes)),
         str(sum(map(is_one, rows))),
         str(sum(turns(row)[0] > FEW_FALLS for row in rows)),
-        _spread(one.first_fall_s for one in found),
-        _spread(one.back_s for one in found),
+        _spread(episode.first_fall_s for episode in episodes),
+        _spread(episode.back_s for episode in episodes),
         f"{max(held):.1f}",
-        _spread(one.calm.mean for one in found),
-        _spread(one.noisy_times.mean for one in found),
+        _spread(episode.calm.mean for episode in episodes),
+        _spread(episode.noisy_times.mean for episode in episodes),
     ]
 
 
@@ -169,8 +169,8 @@ def _spread(figures: Iterable[float | None]) -> str:
     return f"{statistics.median(known):.1f} ({min(known):.1f} to {max(known):.1f})" if known else "none"
 
 
-def _how_sure(one: int, rows: Sequence[Row]) -> str:
-    low, high = share_interval(one, len(rows)) or (0.0, 1.0)
+def _how_sure(steady: int, rows: Sequence[Row]) -> str:
+    low, high = share_interval(steady, len(rows)) or (0.0, 1.0)
     return (
         f"Of all such episodes it is between {100 * low:.0f} and {100 * high:.0f} of 100 (95% interval;"
         f" {len(rows)} of {len(plan())} planned episodes, drawn at random)."
@@ -179,15 +179,15 @@ def _how_sure(one: int, rows: Sequence[Row]) -> str:
 
 def page(rows: Sequence[Row]) -> str:
     """The results page."""
-    one, most = sum(map(is_one, rows)), max((turns(row)[0] for row in rows), default=0)
+    steady, most = sum(map(is_one, rows)), max((turns(row)[0] for row in rows), default=0)
     machines = ", ".join(sorted({row.machine for row in rows}))
     commits = ", ".join(sorted({row.commit for row in rows}))
     lines = [
         "# Steady noise on a site that nobody tuned",
         "",
-        f"{one} of {len(rows)} episodes of steady noise have at most one fall and one rise of all weights together;"
+        f"{steady} of {len(rows)} episodes of steady noise have at most one fall and one rise of all weights together;"
         f" the most falls in an episode are {most}. The goal is 95 of 100, and never more than two."
-        f" {_how_sure(one, rows)}",
+        f" {_how_sure(steady, rows)}",
         "",
         "The site is that of the tests (`tests/site`): three web servers of 0.3 core with Debian's Apache, php-fpm and"
         " HAProxy as they come, monitors and controller as `slackwater init` sets them up, mode act. The"

@@ -44,8 +44,8 @@ class Day:
 
     def pool(self) -> dict[str, Any]:
         """The pool, as `slackwater status --json` and the API give it to programs."""
-        said = json.loads(self.slackwater.command("status", "--json"))
-        return dict(next(pool for pool in said["pools"] if pool["pool"] == POOL))
+        status = json.loads(self.slackwater.command("status", "--json"))
+        return dict(next(pool for pool in status["pools"] if pool["pool"] == POOL))
 
     def row(self, server: str) -> dict[str, Any]:
         return dict(next(row for row in self.pool()["rows"] if row["server"] == server))
@@ -61,8 +61,8 @@ class Day:
 
     def log(self, since_s: float = 60.0) -> list[str]:
         """`slackwater log`, without the times."""
-        said = self.slackwater.command("log", "--since", f"{since_s:g}s")
-        return [line.split(" ", 2)[2] for line in said.splitlines()]
+        printed = self.slackwater.command("log", "--since", f"{since_s:g}s")
+        return [line.split(" ", 2)[2] for line in printed.splitlines()]
 
     def page(self, path: str = "/") -> str:
         """What a person reads on a page of the dashboard."""
@@ -73,14 +73,14 @@ class Day:
 
     def shows(self, headline: str) -> None:
         """Fails unless `status`, the API, the overview and the pool's page soon say all the same."""
-        self.until(lambda: self.pool()["headline"], lambda said: headline in said, f"status: {headline}")
+        self.until(lambda: self.pool()["headline"], lambda text: headline in text, f"status: {headline}")
         api = lambda: json.loads(self.slackwater.api(f"/api/v1/pools/{POOL}")[1]).get("headline", "")  # noqa: E731
-        self.until(api, lambda said: headline in said, f"API: {headline}")
-        self.until(self.status, lambda said: headline in said, f"status: {headline}")
-        self.until(lambda: self.page(f"/pools/{POOL}"), lambda said: headline in said, f"the pool's page: {headline}")
+        self.until(api, lambda text: headline in text, f"API: {headline}")
+        self.until(self.status, lambda text: headline in text, f"status: {headline}")
+        self.until(lambda: self.page(f"/pools/{POOL}"), lambda text: headline in text, f"the pool's page: {headline}")
 
     def until(
-        self, asked: Callable[[], Answer], is_right: Callable[[Answer], bool], what: str, within_s: float = SOON_S
+        self, asked: Callable[[], Answer], is_right: Callable[[Answer], bool], event: str, within_s: float = SOON_S
     ) -> Answer:
         """Asks until the answer is right, and gives it. Fails with the last one."""
         until_s = time.monotonic() + within_s
@@ -88,7 +88,7 @@ class Day:
             last = asked()
             if is_right(last):
                 return last
-            assert time.monotonic() < until_s, f"not within {within_s:g} s: {what}; last: {last}"
+            assert time.monotonic() < until_s, f"not within {within_s:g} s: {event}; last: {last}"
             time.sleep(LOOK_EVERY_S)
 
     # --- what is there, without Slackwater's words
@@ -99,11 +99,11 @@ class Day:
 
     def seen(self, seconds: float, at_most: Callable[[], bool] = lambda: False) -> list[dict[str, int]]:
         """The weights that HAProxy shows over a time, or until `at_most`."""
-        found, until_s = [], time.monotonic() + seconds
+        weights, until_s = [], time.monotonic() + seconds
         while time.monotonic() < until_s and not at_most():
-            found.append(self.weights())
+            weights.append(self.weights())
             time.sleep(LOOK_EVERY_S)
-        return found
+        return weights
 
     def is_relieved(self, web: WebServer) -> None:
         """Fails unless HAProxy soon shows a lower weight of a server than its configured one."""
@@ -111,7 +111,7 @@ class Day:
         def shown() -> tuple[int, str, str]:
             return self.weights()[web.name], self.row(web.name)["why"], self.pool()["sentence"]
 
-        self.until(shown, lambda said: said[0] < BASELINE, "a lower weight", NOTICED_S)
+        self.until(shown, lambda text: text[0] < BASELINE, "a lower weight", NOTICED_S)
 
     # --- what happens
 
@@ -159,7 +159,7 @@ class Day:
 
     def calms_down(self) -> None:
         """Fails unless all is said to be calm. A machine that is busy itself makes its servers slow for a while."""
-        self.until(lambda: self.pool()["headline"], lambda said: said == CALM, CALM, within_s=120.0)
+        self.until(lambda: self.pool()["headline"], lambda text: text == CALM, CALM, within_s=120.0)
         self.shows(CALM)
 
 

@@ -51,7 +51,7 @@ def test_a_slow_database_of_all_servers_moves_nothing_and_is_no_neighbour(today:
 def test_errors_of_one_server_are_named_and_no_load_is_moved_to_it(today: Day) -> None:
     today.act()
     with today.file(today.webs[1], FAILS):
-        failing = today.until(lambda: today.pool()["headline"], lambda said: "web2 fails" in said, "status")
+        failing = today.until(lambda: today.pool()["headline"], lambda text: "web2 fails" in text, "status")
         assert failing.startswith("2 of 3 calm; web2 fails ")
         today.until(lambda: today.row("web2")["errors_per_s"], lambda rate: bool(rate and rate > 5), "errors/s")
         status, lines = today.check()
@@ -59,7 +59,7 @@ def test_errors_of_one_server_are_named_and_no_load_is_moved_to_it(today: Day) -
         assert status == 0
         with today.neighbour(today.webs[0]):
             assert all(weights == BASELINE for weights in today.seen(WATCHED_S))
-    today.until(lambda: today.pool()["headline"], lambda said: "fails" not in said, "it fails no more", within_s=60.0)
+    today.until(lambda: today.pool()["headline"], lambda text: "fails" not in text, "it fails no more", within_s=60.0)
     today.calms_down()
 
 
@@ -79,16 +79,16 @@ def test_a_wrong_password_of_a_monitor_is_found_on_both_sides(today: Day) -> Non
     password = web.machine.place("/etc/slackwater/bus.password")
     right = password.read_text()
     there = ("/usr/bin/slackwater-monitor", "check")
-    said = web.machine.run(*there)
-    assert said.returncode == 0, said.stdout
-    assert "ok       settings      /etc/slackwater/node.toml: node web2, pool web\n" in said.stdout
-    assert "logged in as web2 over TLS" in said.stdout
+    printed = web.machine.run(*there)
+    assert printed.returncode == 0, printed.stdout
+    assert "ok       settings      /etc/slackwater/node.toml: node web2, pool web\n" in printed.stdout
+    assert "logged in as web2 over TLS" in printed.stdout
     password.write_text("wrong\n")
-    said = web.machine.run(*there)
-    assert said.returncode == 1
-    assert "MISSING  bus " in said.stdout
+    printed = web.machine.run(*there)
+    assert printed.returncode == 1
+    assert "MISSING  bus " in printed.stdout
     remedy = "wrong password or unknown user: `slackwater bus node add web web2` on the balancer gives both"
-    assert remedy in said.stdout
+    assert remedy in printed.stdout
     web.machine.call("systemctl", "restart", MONITOR)
     lost = "✕ node web2 of pool web: "
     lines = today.until(lambda: today.check()[1], lambda lines: any(line.startswith(lost) for line in lines), "check")
@@ -133,14 +133,14 @@ def test_a_slow_database_of_one_server_alone_is_told_from_a_neighbour(today: Day
     today.act()
     today.seen(max(0.0, USUAL_KNOWN_S - (time.monotonic() - today.load.begin_mono_s)))
     with today.file(today.webs[1], SLOW, "150"):
-        said = today.until(
-            lambda: today.pool()["headline"], lambda said: "web2 is slow (1" in said, "status", within_s=90.0
+        headline = today.until(
+            lambda: today.pool()["headline"], lambda text: "web2 is slow (1" in text, "status", within_s=90.0
         )
-        assert "and it is no neighbour: its CPU, disk and memory are as in calm" in said
-        assert said.startswith("2 of 3 calm; web2 is slow (")
+        assert "and it is no neighbour: its CPU, disk and memory are as in calm" in headline
+        assert headline.startswith("2 of 3 calm; web2 is slow (")
         today.shows("web2 is slow (")
         assert all(weights == BASELINE for weights in today.seen(WATCHED_S))
-    today.until(lambda: today.pool()["headline"], lambda said: "slow" not in said, "it is slow no more", within_s=60.0)
+    today.until(lambda: today.pool()["headline"], lambda text: "slow" not in text, "it is slow no more", within_s=60.0)
 
 
 @pytest.fixture(params=[name for name in SHAPES if name != "stock"])

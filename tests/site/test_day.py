@@ -23,7 +23,7 @@ BESIDE = "2 of 3 calm; web1 is beside a noisy neighbour"
 def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
     today.calms_down()
     with today.neighbour(today.webs[0]):
-        today.until(lambda: today.pool()["headline"], lambda said: said == BESIDE, BESIDE, NOTICED_S)
+        today.until(lambda: today.pool()["headline"], lambda text: text == BESIDE, BESIDE, NOTICED_S)
         today.shows(BESIDE)
         seen = today.seen(3.0)
         sentence = today.pool()["sentence"]
@@ -46,8 +46,8 @@ def test_act_lowers_the_weight_beside_a_neighbour_and_gives_it_back(today: Day) 
         today.site.reload_haproxy()
         again = "was reloaded or started anew and shows 100; "
         today.until(today.log, lambda lines: any(again in line for line in lines), "log: HAProxy was reloaded")
-        said = today.until(today.log, lambda lines: any("weight of web1: 100 → " in line for line in lines), "log")
-        assert any(line.startswith("web: weight of web1: 100 → ") and "noisy neighbour" in line for line in said)
+        log = today.until(today.log, lambda lines: any("weight of web1: 100 → " in line for line in lines), "log")
+        assert any(line.startswith("web: weight of web1: 100 → ") and "noisy neighbour" in line for line in log)
         lines = today.check()[1]
         assert lines[-1] == "nothing is missing"
         assert not any("left alone" in line for line in lines), "it is Slackwater's doing"
@@ -65,8 +65,8 @@ def test_a_weight_set_by_hand_stays_its_persons_through_pause_resume_and_restore
     today.shows("2 of 3 calm; web2 has weight 40 of 100, set by someone else")
     paused = today.slackwater.command("pause", "--pool", POOL, "--why", "looking")
     assert paused == f"web: paused by root (looking); {held}\n"
-    today.until(today.status, lambda said: ", PAUSED, " in said, "status")
-    today.until(lambda: today.page(), lambda said: "nothing is changed until somebody resumes" in said, "the overview")
+    today.until(today.status, lambda text: ", PAUSED, " in text, "status")
+    today.until(lambda: today.page(), lambda text: "nothing is changed until somebody resumes" in text, "the overview")
     assert held in today.slackwater.command("resume", "--pool", POOL)
     restored = today.slackwater.command("restore", "--all")
     kept = "web2 keeps weight 40, which somebody else has set; 100 is configured"
@@ -78,10 +78,10 @@ def test_a_weight_set_by_hand_stays_its_persons_through_pause_resume_and_restore
 
 def test_a_dead_haproxy_is_what_is_dead(today: Day) -> None:
     today.site.haproxy.kill()
-    said = today.until(today.status, lambda said: "HAProxy does not answer since" in said, "status")
-    assert "slackwater serve" not in said
-    assert "weights of pool web are neither known nor set" in said
-    page = today.until(lambda: today.page("/"), lambda said: "HAProxy does not answer since" in said, "the overview")
+    printed = today.until(today.status, lambda text: "HAProxy does not answer since" in text, "status")
+    assert "slackwater serve" not in printed
+    assert "weights of pool web are neither known nor set" in printed
+    page = today.until(lambda: today.page("/"), lambda text: "HAProxy does not answer since" in text, "the overview")
     assert "The controller is silent" not in page
     status, lines = today.check()
     assert status == 1
@@ -100,9 +100,9 @@ def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is
     today.until(today.weights, lambda weights: weights["web1"] == 20, "HAProxy shows the pinned weight")
     today.slackwater.unit("balancer", CONTROLLER).signal(signal.SIGKILL)
     today.until(today.weights, lambda weights: weights == BASELINE, "the baseline weights are back")
-    said = today.until(today.status, lambda said: "The controller does not run" in said, "status")
-    assert "nothing is watched or changed in pool web" in said
-    assert "web1 100, web2 100, web3 100" in said, "what HAProxy shows"
+    printed = today.until(today.status, lambda text: "The controller does not run" in text, "status")
+    assert "nothing is watched or changed in pool web" in printed
+    assert "web1 100, web2 100, web3 100" in printed, "what HAProxy shows"
     status, lines = today.check()
     assert status == 1
     assert "✕ controller: it does not run" in lines

@@ -32,16 +32,16 @@ def test_time_below_the_baseline_has_breaks_only_where_it_was_reached() -> None:
 def test_a_round_is_described_by_what_happened_around_its_noise(tmp_path: Path) -> None:
     kept: Track = [(0.0, 100), (12.0, 60), (55.0, 100)]
     tracks = {"web1": SAW, "web2": kept, "web3": CALM}
-    found = described("cpu", "web1", tracks, requests(tmp_path), ON_S, OFF_S, END_S)
-    assert found.falls == {"web1": 2, "web2": 1, "web3": 0}
-    assert found.rises == {"web1": 2, "web2": 1, "web3": 0}
-    assert (found.first_fall_s, found.back_s, found.back_during_noise) == (0.5, 2.0, 1)
-    assert found.held_calm_s == {"web1": 2.0, "web2": 43.0, "web3": 0.0}
-    assert (found.noisy_times.requests, found.noisy_times.mean, found.noisy_times.errors) == (2, 15.0, 0)
-    assert (found.after.requests, found.after.mean, found.after.errors) == (1, None, 1)
+    episode = described("cpu", "web1", tracks, requests(tmp_path), ON_S, OFF_S, END_S)
+    assert episode.falls == {"web1": 2, "web2": 1, "web3": 0}
+    assert episode.rises == {"web1": 2, "web2": 1, "web3": 0}
+    assert (episode.first_fall_s, episode.back_s, episode.back_during_noise) == (0.5, 2.0, 1)
+    assert episode.held_calm_s == {"web1": 2.0, "web2": 43.0, "web3": 0.0}
+    assert (episode.noisy_times.requests, episode.noisy_times.mean, episode.noisy_times.errors) == (2, 15.0, 0)
+    assert (episode.after.requests, episode.after.mean, episode.after.errors) == (1, None, 1)
 
 
 def test_a_server_that_is_not_back_at_the_end_has_no_time_back(tmp_path: Path) -> None:
     tracks: dict[str, Track] = {"web1": [(0.0, 100), (10.5, 0)]}
-    found = described("cpu", "web1", tracks, requests(tmp_path), ON_S, OFF_S, END_S)
-    assert (found.back_s, found.held_calm_s) == (None, {"web1": 20.0})
+    episode = described("cpu", "web1", tracks, requests(tmp_path), ON_S, OFF_S, END_S)
+    assert (episode.back_s, episode.held_calm_s) == (None, {"web1": 20.0})

@@ -33,9 +33,9 @@ def test_what_is_printed_leads_to_green_and_check_says_when_it_is() -> None:
         assert "✕ configuration: " in first.stdout
         assert "    → slackwater init" in first.stdout
 
-        said = slackwater.run(*INIT)
-        assert said.returncode == 0, said.stderr
-        lines = said.stdout.splitlines()
+        done = slackwater.run(*INIT)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
         assert lines[0].endswith(", admin socket /run/haproxy/admin.sock (from /etc/haproxy/haproxy.cfg:5)")
         servers = ", ".join(f"{web.name} {web.address}:80 weight 100" for web in site.webs)
         assert lines[2:4] == [f"backend web: balance leastconn; {servers}", "  ✓ can be driven"]

@@ -39,9 +39,9 @@ def left() -> list[str]:
 )
 def test_each_shape_serves_from_all_its_servers(name: str) -> None:
     with Site(SHAPES[name]) as site:
-        found = site.load(60, 2.0).finish()
-        assert found.errors == 0
-        assert set(found.server.tolist()) == {web.name for web in site.webs}
+        requests = site.load(60, 2.0).finish()
+        assert requests.errors == 0
+        assert set(requests.server.tolist()) == {web.name for web in site.webs}
         assert set(site.snapshot().status.values()) == {"UP"}
         folder, cgroup = site.folder, site.cgroup
     assert not folder.exists()
