@@ -38,7 +38,10 @@ def test_it_takes_at_low_load_gives_when_it_rises_and_puts_everything_back(whole
     serving = whole.serve()
     assert GOVERNOR in whole.children()
     until(lambda: whole.has() != whole.own, "less at low load")
-    until(lambda: (governed := whole.said()) and governed.cores == whole.has()[0], "the governor says what is in force")
+    until(
+        lambda: (governed := whole.governed()) and governed.cores == whole.has()[0],
+        "the governor says what is in force",
+    )
     given = until(lambda: whole.changes_by(GOVERNOR), "its Orders in the journal")
     assert {change.cause for change in given} == {"governor"}
     assert given[-1].what in ("order cpu.cores", "order cpu.quota")
@@ -81,7 +84,7 @@ def test_hurry_up_runs_on_the_node_and_follows_the_applications_events(whole: Wh
     assert (given[-1].what, str(given[-1].after).split()[0]) == ("order cpu.policy", "hurry-up")
     reason = "by a quota, which is no clock"
     governed = until(
-        lambda: (governed := whole.said()) and reason in governed.why and governed, "the policy's own reason"
+        lambda: (governed := whole.governed()) and reason in governed.why and governed, "the policy's own reason"
     )
     assert (governed.policy, governed.clock_knob) == ("hurry-up", "cpu.quota")
     with Journal.open(journal_path(whole.state), read_only=True) as journal:
@@ -100,7 +103,7 @@ def test_hurry_up_runs_on_the_node_and_follows_the_applications_events(whole: Wh
 def test_in_observe_it_records_and_touches_nothing(whole: Whole) -> None:
     whole.configure("observe")
     whole.serve()
-    until(whole.said, "the governor at work")
+    until(whole.governed, "the governor at work")
     noted = until(lambda: whole.changes_by(GOVERNOR), "what it would set")
     assert {(change.cause, change.applied) for change in noted} == {("governor", False)}
     assert whole.has() == whole.own

@@ -38,8 +38,8 @@ def log_in(number):
     try: answers.append(urllib.request.urlopen(asked, timeout=100).status)
     except urllib.error.HTTPError as error: answers.append(error.code)
 threads = [threading.Thread(target=log_in, args=(number,)) for number in range(100)]
-for one in threads: one.start()
-for one in threads: one.join()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
 print(*sorted(set(answers)), len(answers))
 """
 
@@ -103,7 +103,7 @@ def test_what_cannot_start_is_given_up_with_the_baseline_weights(running: Balanc
     running.guest.ok(f"systemctl kill -s KILL {UNIT}")
     running.until(f"journalctl -q --no-pager -u {UNIT} | grep -q 'Start request repeated too quickly'")
     running.until(f"systemctl is-failed -q {UNIT}")
-    assert running.said().count(f"{CONFIG}:6: not TOML") >= 2, "each start says what is wrong"
+    assert running.log_text().count(f"{CONFIG}:6: not TOML") >= 2, "each start says what is wrong"
     running.until_weight(100)
     running.settings()
     running.start_with_a_lowered_weight()

@@ -90,16 +90,16 @@ def test_unreadable_or_wrongly_addressed_messages_are_left_out(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(sender: Bus, reader: Bus) -> None:
-        got: list[Any] = []
-        await reader.subscribe("sample", got.append, pool="web")
+        received: list[Any] = []
+        await reader.subscribe("sample", received.append, pool="web")
         await reader.flush(IN_TIME_S)
         for _ in range(3):
             await sender._client.publish("slackwater.sample.web.n1", b'{"v": "one"}')
         good = sample("n1")
         await sender._client.publish("slackwater.sample.web.n2", json.dumps(_plain(good)).encode())
         await sender.publish(good)
-        await until(lambda: bool(got))
-        assert got == [good]
+        await until(lambda: bool(received))
+        assert received == [good]
 
     with caplog.at_level(logging.WARNING):
         with_two(server.url, body)
@@ -118,19 +118,19 @@ def _plain(message: Sample) -> dict[str, object]:
 
 def test_handler_that_fails_does_not_end_the_subscription(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     async def body(sender: Bus, reader: Bus) -> None:
-        got: list[int] = []
+        received: list[int] = []
 
         def handle(message: Sample) -> None:
             if message.seq == 0:
                 raise RuntimeError("a fault in the handler")
-            got.append(message.seq)
+            received.append(message.seq)
 
         await reader.subscribe("sample", handle)
         await reader.flush(IN_TIME_S)
         for _ in range(5):
             await sender.publish(sample("n1", seq=0))
         await sender.publish(sample("n1", seq=1))
-        await until(lambda: got == [1])
+        await until(lambda: received == [1])
 
     with_two(server.url, body)
     assert caplog.text.count("a fault in the handler") == 1  # not one a message
@@ -324,28 +324,28 @@ def test_subjects() -> None:
 )
 def test_what_a_node_says_of_others_or_beyond_the_limits_is_left_out(server: Server, forged: Change) -> None:
     async def body(node: Bus, reader: Bus) -> None:
-        got: list[Change] = []
-        await reader.subscribe("change", got.append, pool="web")
+        received: list[Change] = []
+        await reader.subscribe("change", received.append, pool="web")
         await reader.flush(IN_TIME_S)
         await node._client.publish("slackwater.change.web.web1", encode(forged))
         await node._client.publish("slackwater.change.web.web1", encode(of_node("web1")))
-        await until(lambda: bool(got))
-        assert got == [of_node("web1")]
+        await until(lambda: bool(received))
+        assert received == [of_node("web1")]
 
     with_two(server.url, body)
 
 
 def test_a_nodes_change_was_made_at_the_latest_now(server: Server) -> None:
     async def body(node: Bus, reader: Bus) -> None:
-        got: list[Change] = []
-        await reader.subscribe("change", got.append)
+        received: list[Change] = []
+        await reader.subscribe("change", received.append)
         await reader.flush(IN_TIME_S)
         began_unix_s = time.time()
         await node.publish(of_node("web1", time_unix_s=began_unix_s + 86400.0))
         await node.publish(of_node("web2", time_unix_s=began_unix_s - 86400.0))
-        await until(lambda: len(got) == 2)
-        assert began_unix_s <= got[0].time_unix_s <= time.time()
-        assert got[1].time_unix_s == began_unix_s - 86400.0, "one that waited for the bus keeps its time"
+        await until(lambda: len(received) == 2)
+        assert began_unix_s <= received[0].time_unix_s <= time.time()
+        assert received[1].time_unix_s == began_unix_s - 86400.0, "one that waited for the bus keeps its time"
 
     with_two(server.url, body)
 
@@ -354,18 +354,18 @@ def test_of_one_nodes_changes_only_some_a_second_are_heard(server: Server) -> No
     """Valid ones, each with an id of its own."""
 
     async def body(node: Bus, reader: Bus) -> None:
-        got: Counter[str] = Counter()
-        await reader.subscribe("change", lambda made: got.update([made.target]), pool="web")
+        received: Counter[str] = Counter()
+        await reader.subscribe("change", lambda made: received.update([made.target]), pool="web")
         await reader.flush(IN_TIME_S)
         began_s = time.monotonic()
         for number in range(3000):
             await node.publish(of_node("web1", id=f"flood-{number}"))
         await node.flush(IN_TIME_S)
-        await until(lambda: got["web1"] >= CHANGES_PER_S)
-        while not got["web2"]:  # as a wsengine does until the server has it
+        await until(lambda: received["web1"] >= CHANGES_PER_S)
+        while not received["web2"]:  # as a wsengine does until the server has it
             await node.publish(of_node("web2"))
             await asyncio.sleep(0.05)
         await reader.flush(IN_TIME_S)
-        assert got["web1"] <= CHANGES_PER_S * (2 + time.monotonic() - began_s)
+        assert received["web1"] <= CHANGES_PER_S * (2 + time.monotonic() - began_s)
 
     with_two(server.url, body)

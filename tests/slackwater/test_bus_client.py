@@ -211,14 +211,14 @@ ANY_BYTES = {
 def test_no_bytes_of_a_publisher_keep_others_from_being_heard(server: Server, raw: bytes) -> None:
     async def story() -> None:
         bus = await Bus.connect(server.url, "t", wait_s=IN_TIME_S)
-        got: list[str] = []
-        await bus.subscribe("sample", lambda message: got.append(message.node), pool="web")
+        received: list[str] = []
+        await bus.subscribe("sample", lambda message: received.append(message.node), pool="web")
         await bus.flush(IN_TIME_S)
         host, port = server.listen.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n' + raw)
         writer.write(pub(b"", encode(sample("honest")), b"slackwater.sample.web.honest"))
-        await until(lambda: "honest" in got)
+        await until(lambda: "honest" in received)
         assert bus._client.stats["reconnects"] == 0
         writer.close()
         await bus.close()
@@ -229,18 +229,18 @@ def test_no_bytes_of_a_publisher_keep_others_from_being_heard(server: Server, ra
 def test_a_message_is_heard_without_the_headers_and_replies_that_nobody_needs(server: Server) -> None:
     async def story() -> None:
         bus = await Bus.connect(server.url, "t", wait_s=IN_TIME_S)
-        got: list[Any] = []
+        received: list[Any] = []
 
         async def keep(raw: Any) -> None:
-            got.append((raw.data, raw.reply, raw.headers, raw.size_bytes))
+            received.append((raw.data, raw.reply, raw.headers, raw.size_bytes))
 
         await bus._client.subscribe("slackwater.test", cb=keep)
         await bus._client.publish("slackwater.test", b"one", reply="slackwater.order.web.n1", headers={"a": "b"})
         await bus._client.publish("slackwater.test", b"two", reply="_INBOX.a.b")
-        await until(lambda: len(got) == 2)
-        assert got[0][:3] == (b"one", "", None)
-        assert got[1][:3] == (b"two", "_INBOX.a.b", None)
-        assert got[0][3] > len(b"one" + b"a: b" + b"slackwater.test") < got[1][3] + 10
+        await until(lambda: len(received) == 2)
+        assert received[0][:3] == (b"one", "", None)
+        assert received[1][:3] == (b"two", "_INBOX.a.b", None)
+        assert received[0][3] > len(b"one" + b"a: b" + b"slackwater.test") < received[1][3] + 10
         await bus.close()
 
     asyncio.run(story())
@@ -294,18 +294,18 @@ OF_A_SERVER = {
 }
 
 
-@pytest.mark.parametrize("said", OF_A_SERVER.values(), ids=OF_A_SERVER)
+@pytest.mark.parametrize("bad_bytes", OF_A_SERVER.values(), ids=OF_A_SERVER)
 @pytest.mark.parametrize("when", ["greeting", "later", "reconnecting"])
-def test_whatever_a_server_says_the_connection_is_good_or_lost_and_comes_again(said: bytes, when: str) -> None:
+def test_whatever_a_server_says_the_connection_is_good_or_lost_and_comes_again(bad_bytes: bytes, when: str) -> None:
     """A client that looks connected and hears nothing is the one thing that must not be."""
     bad = 1 if when == "reconnecting" else 0
     heard: list[bytes] = []
 
     def greet(number: int) -> bytes:
-        return said if when != "later" and number == bad else greeting()
+        return bad_bytes if when != "later" and number == bad else greeting()
 
     def then(number: int) -> bytes:
-        return said if when == "later" and number == bad else b""
+        return bad_bytes if when == "later" and number == bad else b""
 
     async def story() -> None:
         async with impostor(greet=greet, then=then) as other:
@@ -335,13 +335,13 @@ def test_whatever_a_server_says_the_connection_is_good_or_lost_and_comes_again(s
 def test_an_answer_to_a_ping_that_comes_too_late_ends_nothing(server: Server) -> None:
     async def story() -> None:
         bus, other = [await Bus.connect(server.url, name, wait_s=IN_TIME_S) for name in ("t", "other")]
-        got: list[int] = []
-        await bus.subscribe("sample", lambda message: got.append(message.seq))
+        received: list[int] = []
+        await bus.subscribe("sample", lambda message: received.append(message.seq))
         await bus.flush(IN_TIME_S)
         with server.paused():
             await bus.flush(0.1)
         await other.publish(sample("n1", 1))
-        await until(lambda: got == [1])
+        await until(lambda: received == [1])
         assert bus._client.stats["reconnects"] == 0
         await other.close()
         await bus.close()
@@ -361,20 +361,20 @@ def test_a_message_beyond_all_limits_is_passed_over() -> None:
     async def story() -> None:
         async with impostor() as other:
             client = GuardedClient()
-            got: list[Any] = []
+            received: list[Any] = []
 
             async def keep(raw: Any) -> None:
-                got.append((raw.size_bytes, len(raw.data)))
+                received.append((raw.size_bytes, len(raw.data)))
 
             await client.connect(other.url)
             await client.subscribe("slackwater.sample.web.n1", cb=keep)
-            said = then(0)
-            for start in range(0, len(said), 32768):
-                await client._ps.parse(said[start : start + 32768])
+            stream = then(0)
+            for start in range(0, len(stream), 32768):
+                await client._ps.parse(stream[start : start + 32768])
                 assert len(client._ps._buffer) < 100_000  # type: ignore[attr-defined]
-            await until(lambda: len(got) == 2)
-            assert got[0][0] > too_long
-            assert [size for _, size in got] == [0, len(good)]
+            await until(lambda: len(received) == 2)
+            assert received[0][0] > too_long
+            assert [size for _, size in received] == [0, len(good)]
             await client.close()
 
     asyncio.run(story())

@@ -41,10 +41,10 @@ async def bucket_of(bus: Bus) -> Bucket:
 async def led_by(client: Client) -> tuple[str, int]:
     """The server that leads the store, and how many keep it."""
     try:
-        found = await client.jetstream(timeout=2).stream_info("KV_test")
+        stream = await client.jetstream(timeout=2).stream_info("KV_test")
     except (nats.errors.Error, TimeoutError):
         return "", 0
-    return (found.cluster.leader or "") if found.cluster else "", found.config.num_replicas or 0
+    return (stream.cluster.leader or "") if stream.cluster else "", stream.config.num_replicas or 0
 
 
 async def put_in(bucket: Bucket) -> int:
@@ -54,8 +54,8 @@ async def put_in(bucket: Bucket) -> int:
             with contextlib.suppress(BusError):
                 if (made := await bucket.put("key", b"value", 0)) is not None:
                     return made
-                if (found := await bucket.get("key")) is not None:  # it was done, and the answer came too late
-                    return found[1]
+                if (stored := await bucket.get("key")) is not None:  # it was done, and the answer came too late
+                    return stored[1]
             await asyncio.sleep(0.2)
 
 

@@ -214,15 +214,15 @@ def monitor_says(site: Site, node: str, user: str, until: Callable[[str], bool])
 def test_the_monitor_publishes_as_itself_over_tls_and_says_when_the_server_refuses(site: Site) -> None:
     async def heard() -> Sample:
         controller = await Bus.connect(site.settings(CONTROLLER), "controller")
-        got: asyncio.Queue[Sample] = asyncio.Queue()
-        await controller.subscribe("sample", got.put_nowait)
+        received: asyncio.Queue[Sample] = asyncio.Queue()
+        await controller.subscribe("sample", received.put_nowait)
         await controller.flush(IN_TIME_S)
-        until = asyncio.to_thread(monitor_says, site, "web-2", "web-2", lambda _: not got.empty())
+        until = asyncio.to_thread(monitor_says, site, "web-2", "web-2", lambda _: not received.empty())
         monitor = asyncio.create_task(until)
         try:
-            return await asyncio.wait_for(got.get(), IN_TIME_S)
+            return await asyncio.wait_for(received.get(), IN_TIME_S)
         finally:
-            got.put_nowait(sample("end"))
+            received.put_nowait(sample("end"))
             await monitor
             await controller.close()
 

@@ -275,12 +275,12 @@ def worker(clock: Clock, beats: int, **limits: float) -> tuple[Child, int]:
 
 def look(child: Child, clock: Clock, for_s: float) -> list[Death]:
     """Looks every 0.1 s."""
-    found = []
+    deaths = []
     for _ in range(round(for_s / LOOK_EVERY_S)):
         clock.now_s += LOOK_EVERY_S
         if (death := child.tend()) is not None:
-            found.append(death)
-    return found
+            deaths.append(death)
+    return deaths
 
 
 def test_child_that_makes_no_more_progress_is_killed_and_started_again(caplog: pytest.LogCaptureFixture) -> None:

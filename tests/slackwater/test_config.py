@@ -67,9 +67,9 @@ GOVERNED = f"{POOL}target_p95_ms = 100\n"
     ],
 )
 def test_the_governor_needs_a_target_a_key_and_knobs_of_its_own(text: str, line: int, says: str) -> None:
-    found = refusal(text)
-    assert found.startswith(f"f.toml:{line}: ")
-    assert says in found
+    sentence = refusal(text)
+    assert sentence.startswith(f"f.toml:{line}: ")
+    assert says in sentence
 
 
 def test_each_knob_has_one_owner() -> None:

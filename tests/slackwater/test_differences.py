@@ -21,7 +21,7 @@ def settings(text: str) -> ControllerSettings:
 
 
 def differences(before: str, after: str) -> dict[str, Difference]:
-    return {one.setting: one for one in compare(settings(before), settings(after))}
+    return {difference.setting: difference for difference in compare(settings(before), settings(after))}
 
 
 def test_the_same_settings_do_not_differ_in_another_order_or_form() -> None:
@@ -29,15 +29,15 @@ def test_the_same_settings_do_not_differ_in_another_order_or_form() -> None:
 
 
 def test_each_difference_has_both_values_and_who_needs_it() -> None:
-    found = differences(WEB, WEB + 'mode = "act"\ntarget_p95_ms = 5.0\n[journal]\nkeep_samples_h = 2.0\n')
-    assert [str(one) for one in found.values()] == [
+    by_setting = differences(WEB, WEB + 'mode = "act"\ntarget_p95_ms = 5.0\n[journal]\nkeep_samples_h = 2.0\n')
+    assert [str(difference) for difference in by_setting.values()] == [
         'pool.web.mode: "observe" -> "act"',
         "pool.web.target_p95_ms: 0.0 -> 5.0",
         "journal.keep_samples_h: 24.0 -> 2.0",
     ]
-    assert found["pool.web.mode"].parts == {"lbengine", "balancer_view", "retune", "governor", "web", "otlp"}
-    assert found["pool.web.target_p95_ms"].parts == {"governor", "web", "otlp"}
-    assert found["journal.keep_samples_h"].parts == {"journal", "web"}
+    assert by_setting["pool.web.mode"].parts == {"lbengine", "balancer_view", "retune", "governor", "web", "otlp"}
+    assert by_setting["pool.web.target_p95_ms"].parts == {"governor", "web", "otlp"}
+    assert by_setting["journal.keep_samples_h"].parts == {"journal", "web"}
 
 
 def test_pools_that_come_and_go_concern_all() -> None:
@@ -62,10 +62,10 @@ def test_a_pool_that_is_driven_otherwise_gets_its_weights_back_first() -> None:
 
 def test_passwords_are_not_shown() -> None:
     bus = '[bus]\nurl = "tls://{}@h:1"\n'
-    (one,) = compare(settings(bus.format("a:old") + WEB), settings(bus.format("a:new") + WEB))
-    assert (one.setting, one.parts) == ("bus.url", frozenset())
-    assert "old" not in str(one)
-    assert "new" not in str(one)
+    (difference,) = compare(settings(bus.format("a:old") + WEB), settings(bus.format("a:new") + WEB))
+    assert (difference.setting, difference.parts) == ("bus.url", frozenset())
+    assert "old" not in str(difference)
+    assert "new" not in str(difference)
 
 
 @pytest.mark.parametrize("setting", [name for name, _, _ in config.describe()])

@@ -34,7 +34,7 @@ def site(tmp_path: Path, balancer: RealHAProxy) -> Iterator[Site]:
 
 
 def leave_lowered(site: Site, *balancers: RealHAProxy, name: str = "web") -> None:
-    first, *others = (one.socket for one in balancers)
+    first, *others = (balancer.socket for balancer in balancers)
     pool = HAProxyPool(name=name, backend="web", socket=first, sockets=others)
     BaselineStore(site.state, pool).save(dict.fromkeys(HOSTS, Baseline(100, 100)))
     for balancer in balancers:
@@ -179,8 +179,8 @@ def test_the_last_word_of_a_failed_start_names_each_pools_weights(site: Site, tm
     wrong_settings(site)
     start(site)
     until(lambda: "could not start; " in site.log.read_text(), "the last word")
-    said = next(line for line in site.log.read_text().splitlines() if "could not start; " in line)
-    assert said.endswith("could not start; pool web: host1 0 -> 100 set back; pool api: nothing of ours was lowered")
+    logged = next(line for line in site.log.read_text().splitlines() if "could not start; " in line)
+    assert logged.endswith("could not start; pool web: host1 0 -> 100 set back; pool api: nothing of ours was lowered")
 
 
 def test_a_haproxy_that_is_gone_for_good_and_from_the_settings_holds_up_nothing(
@@ -188,8 +188,8 @@ def test_a_haproxy_that_is_gone_for_good_and_from_the_settings_holds_up_nothing(
 ) -> None:
     with haproxy(backend([1, 2, 3])) as other:
         leave_lowered(site, balancer, other)
-        at, away = Path(other.socket), Path(f"{other.socket}.away")
-        at.rename(away)
+        there, away = Path(other.socket), Path(f"{other.socket}.away")
+        there.rename(away)
         site.serve()
         until(lambda: weights(balancer) == BASE, "the baseline")
         kept = until(lambda: [name for name in stored(site) if name.startswith("web.left-")], "what is left of it")
@@ -197,7 +197,7 @@ def test_a_haproxy_that_is_gone_for_good_and_from_the_settings_holds_up_nothing(
         log = site.log.read_text()
         assert "is not driven" not in log
         assert f"if it is gone for good, remove {site.state}/baseline/{kept[0]}" in log
-        away.rename(at)
+        away.rename(there)
         assert f"{kept[0].removesuffix('.json')}: host1 0 -> 100" in site.cli("restore", "--all").stdout
         assert weights(other) == BASE
         assert kept[0] not in stored(site)

@@ -16,7 +16,7 @@ def test_a_file_is_replaced_at_the_end_of_the_block(tmp_path: Path) -> None:
         draft.write_bytes(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"
-    assert [one.name for one in path.parent.iterdir()] == ["file"]
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
 
 
 def test_a_block_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path) -> None:
@@ -30,4 +30,4 @@ def test_a_block_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path) 
     with pytest.raises(RuntimeError), replacing(path) as draft:
         fail(draft)
     assert path.read_bytes() == b"old"
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]

@@ -72,7 +72,7 @@ def test_each_exception_is_named_in_plain_words(rows: list[Row], expected: str) 
 @st.composite
 def rows(draw: st.DrawFn) -> list[Row]:
     """Servers in all combinations of what can be known of them."""
-    found = []
+    servers = []
     for number in range(draw(st.integers(0, 6))):
         fails = draw(st.sampled_from([{}, {"failed_share": 0.4, "peers_failed_share": 0.01}, {"failed_share": 0.4}]))
         slow = draw(st.sampled_from([{}, SLOW]))
@@ -80,28 +80,28 @@ def rows(draw: st.DrawFn) -> list[Row]:
         condition: ServerCondition = draw(st.sampled_from(get_args(ServerCondition)))
         state: State = draw(st.sampled_from(["calm", "interference", "overload", "all_slow", "unknown"]))
         more = {**fails, **slow, "weight": weight, "decided": decided}
-        found.append(row(f"web{number}", state, condition, **more))
-    return found
+        servers.append(row(f"web{number}", state, condition, **more))
+    return servers
 
 
-def is_calm(one: Row) -> bool:
+def is_calm(server: Row) -> bool:
     """Told anew, past the code under test."""
     return (
-        one.condition in ("up", "unchecked")
-        and one.state == "calm"
-        and one.peers_failed_share is None
-        and one.rt_p95_now_ms is None
-        and one.weight in (None, one.baseline)
+        server.condition in ("up", "unchecked")
+        and server.state == "calm"
+        and server.peers_failed_share is None
+        and server.rt_p95_now_ms is None
+        and server.weight in (None, server.baseline)
     )
 
 
 @given(rows())
-def test_it_never_claims_more_calm_servers_than_there_are_and_names_every_other(found: list[Row]) -> None:
-    state, text = headline(found)
-    calm = [one for one in found if is_calm(one)]
+def test_it_never_claims_more_calm_servers_than_there_are_and_names_every_other(servers: list[Row]) -> None:
+    state, text = headline(servers)
+    calm = [server for server in servers if is_calm(server)]
     if text.startswith("All"):
-        assert calm == found
-        claimed = len(found)
+        assert calm == servers
+        claimed = len(servers)
     elif text == "The only server is calm":
         claimed = 1
     elif text == "There are no servers":
@@ -110,11 +110,11 @@ def test_it_never_claims_more_calm_servers_than_there_are_and_names_every_other(
         counted = re.match(r"(\d+) of (\d+) calm; ", text)
         assert counted is not None
         claimed = int(counted[1])
-        assert int(counted[2]) == len(found)
+        assert int(counted[2]) == len(servers)
     assert claimed == len(calm)
-    for one in found:
-        if not is_calm(one):
-            assert one.exceptions
-            assert one.node in text or "more" in text
+    for server in servers:
+        if not is_calm(server):
+            assert server.exceptions
+            assert server.node in text or "more" in text
     if state == "calm":
-        assert all(one.state == "calm" for one in found)
+        assert all(server.state == "calm" for server in servers)

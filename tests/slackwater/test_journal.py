@@ -35,23 +35,33 @@ IN_TIME_S = 60.0
 T0 = 1_795_000_000.0
 
 
-def sample(node: str, at: float, rps: float | None = 50.0, p95: float | None = 5.0, **more: Any) -> Sample:
+def sample(node: str, at_s: float, rps: float | None = 50.0, p95: float | None = 5.0, **more: Any) -> Sample:
     return Sample(
-        1, node, "web", T0 + at, "boot", 0, 0.2, cpu=Cpu("cgroup", 0.5), traffic=Traffic(rps=rps, rt_p95_ms=p95, **more)
+        1,
+        node,
+        "web",
+        T0 + at_s,
+        "boot",
+        0,
+        0.2,
+        cpu=Cpu("cgroup", 0.5),
+        traffic=Traffic(rps=rps, rt_p95_ms=p95, **more),
     )
 
 
-def verdict(node: str, at: float, state: messages.State = "calm", since: float = 0.0, severity: float = 0.0) -> Verdict:
-    return Verdict(1, node, "web", T0 + at, state, T0 + since, severity, [f"{state} since {since:g}"], "start")
+def verdict(
+    node: str, at_s: float, state: messages.State = "calm", since: float = 0.0, severity: float = 0.0
+) -> Verdict:
+    return Verdict(1, node, "web", T0 + at_s, state, T0 + since, severity, [f"{state} since {since:g}"], "start")
 
 
-def change(number: int, at: float = 0.0, pool: str = "web") -> Change:
-    return Change(1, f"id{number}", pool, T0 + at, "weight", "host1", 100, 0, "noise", "test", True)
+def change(number: int, at_s: float = 0.0, pool: str = "web") -> Change:
+    return Change(1, f"id{number}", pool, T0 + at_s, "weight", "host1", 100, 0, "noise", "test", True)
 
 
-def cycle(at: float, **weights: int) -> Cycle:
+def cycle(at_s: float, **weights: int) -> Cycle:
     servers = [ServerState(name, "up", weight, 100, weight) for name, weight in weights.items()]
-    return Cycle(1, "web", T0 + at, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
+    return Cycle(1, "web", T0 + at_s, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
 
 
 def golden() -> list[Message]:
@@ -103,12 +113,12 @@ def test_the_last_message_of_a_kind_is_the_latest_and_nothing_is_none(journal: J
 
 def test_a_change_is_kept_once_and_its_first_version_stays(journal: Journal) -> None:
     journal.record(change(1))
-    journal.record(msgspec.structs.replace(change(1), why="told again"), change(2, at=1.0))
+    journal.record(msgspec.structs.replace(change(1), why="told again"), change(2, at_s=1.0))
     assert [(kept.id, kept.why) for kept in journal.changes()] == [("id2", "noise"), ("id1", "noise")]
 
 
 def test_changes_are_newest_first_and_can_be_asked_for_by_pool_time_and_number(journal: Journal) -> None:
-    journal.record(*(change(number, at=number) for number in range(5)), change(9, at=9.0, pool="other"))
+    journal.record(*(change(number, at_s=number) for number in range(5)), change(9, at_s=9.0, pool="other"))
     assert [kept.id for kept in journal.changes(limit=2)] == ["id9", "id4"]
     assert [kept.id for kept in journal.changes("web", since_unix_s=T0 + 3.0)] == ["id4", "id3"]
     assert journal.pools() == ["other", "web"]
@@ -155,7 +165,7 @@ def test_history_is_on_one_grid_and_weighs_response_times_with_requests(journal:
 
 
 def test_history_holds_a_weight_until_the_next_and_no_longer_than_it_was_looked_at(journal: Journal) -> None:
-    journal.record(*(cycle(at, web1=100, web2=100) for at in (0.0, 0.2, 1.0)), cycle(2.0, web1=0, web2=100))
+    journal.record(*(cycle(at_s, web1=100, web2=100) for at_s in (0.0, 0.2, 1.0)), cycle(2.0, web1=0, web2=100))
     history = journal.history("web", T0, 1.0, until_unix_s=T0 + 40.0, servers={"web1": "host1"})
     assert history.nodes["host1"].weight[:4] == [100, 100, 0, 0]
     assert history.nodes["host1"].weight[30:] == [None] * 10
@@ -393,7 +403,9 @@ def test_the_queue_drops_the_oldest_samples_and_no_change_for_them() -> None:
         queue.put(sample(f"host{number}", 0.0))
     batch = queue.take()
     assert [message.id for message in batch if isinstance(message, Change)] == [f"id{number}" for number in range(5)]
-    assert [message.node for message in batch if isinstance(message, Sample)] == [f"host{at}" for at in range(2, 8)]
+    assert [message.node for message in batch if isinstance(message, Sample)] == [
+        f"host{number}" for number in range(2, 8)
+    ]
     assert queue.dropped == 2
     queue.put(change(9))
     queue.put(sample("host9", 0.0))

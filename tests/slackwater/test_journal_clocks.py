@@ -142,7 +142,7 @@ def test_a_journal_that_is_too_large_loses_its_oldest_rows_by_age(machine: Machi
     assert left
     assert max(left) == machine.now_unix_s, "the newest stay"
     assert len(left) < 13 * 60
-    assert all(abs(at - machine.now_unix_s) < HOUR_S for at in left), "those of before the step went first"
+    assert all(abs(unix_s - machine.now_unix_s) < HOUR_S for unix_s in left), "those of before the step went first"
 
 
 def test_a_journal_of_before_is_believed_up_to_its_newest_row(machine: Machine) -> None:
@@ -183,8 +183,8 @@ def test_a_node_whose_clock_is_off_is_drawn_at_our_time(machine: Machine, off_s:
     machine.work(180, off_s)
     assert machine.rows("samples")[-1] == pytest.approx(machine.now_unix_s, abs=NEAR_S)
     assert machine.minutes() >= 3
-    found = machine.journal.history("web", T0, 60.0, until_unix_s=T0 + 240.0, nodes=["host1"]).nodes
-    assert [value for value in found["host1"].rps if value is not None] == [10.0] * machine.minutes()
+    histories = machine.journal.history("web", T0, 60.0, until_unix_s=T0 + 240.0, nodes=["host1"]).nodes
+    assert [value for value in histories["host1"].rps if value is not None] == [10.0] * machine.minutes()
 
 
 @pytest.mark.parametrize("off_s", [DAY_S, -DAY_S, 1e9])

@@ -67,11 +67,11 @@ class Other:
 
 @pytest.fixture
 def journals(path: Path) -> Iterator[tuple[Journal, Other]]:
-    with Journal.open(path) as one:
+    with Journal.open(path) as journal:
         other = Other(path)
-        one.record(change("before"))
+        journal.record(change("before"))
         other.record("before, by the other")
-        yield one, other
+        yield journal, other
         with other.process:
             pass
 
@@ -96,16 +96,16 @@ BEFORE = {"before", "before, by the other"}
 def test_what_is_written_after_a_deletion_is_found_by_everybody(
     path: Path, journals: tuple[Journal, Other], names: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = journals
+    journal, other = journals
     delete(path, names)
-    one.record(change("after"))
+    journal.record(change("after"))
     assert kept(path) == {*BEFORE, "after"}
     other.record("after, by the other")
-    one.record(change("again"))
+    journal.record(change("again"))
     assert kept(path) == {*BEFORE, "after", "after, by the other", "again"}
-    assert {change.id for change in one.changes()} == kept(path)
-    told = [record for record in caplog.records if "somebody deleted" in record.getMessage()]
-    assert [record.levelno for record in told] == [logging.ERROR], "once"
+    assert {change.id for change in journal.changes()} == kept(path)
+    errors = [record for record in caplog.records if "somebody deleted" in record.getMessage()]
+    assert [record.levelno for record in errors] == [logging.ERROR], "once"
 
 
 @pytest.mark.parametrize("names", GONE, ids=" ".join)
@@ -115,8 +115,8 @@ def test_somebody_who_opened_it_meanwhile_harms_nothing(
     """A page that is asked for between the deletion and the next write makes files of its own."""
     delete(path, names)
     subprocess.run([sys.executable, "-c", READER, str(path)], capture_output=True)  # it may be refused
-    one, other = journals
-    one.record(change("after"))
+    journal, other = journals
+    journal.record(change("after"))
     other.record("after, by the other")
     assert kept(path) == {*BEFORE, "after", "after, by the other"}
 
@@ -135,7 +135,7 @@ def test_the_writer_s_death_afterwards_loses_nothing(path: Path, names: tuple[st
 
 def test_it_is_told_while_somebody_still_reads_from_a_deleted_log(path: Path, journals: tuple[Journal, Other]) -> None:
     """Nothing is thrown away that could not be saved: the next write tries again."""
-    one, _ = journals
+    journal, _ = journals
     program = (
         "import sqlite3, sys\ndatabase = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "database.execute('BEGIN')\ndatabase.execute('SELECT count(*) FROM changes').fetchone()\n"
@@ -146,13 +146,13 @@ def test_it_is_told_while_somebody_still_reads_from_a_deleted_log(path: Path, jo
         assert reader.stdin
         assert reader.stdout
         reader.stdout.readline()
-        one.record(change("while it reads"))
+        journal.record(change("while it reads"))
         delete(path, ("-wal",))
         with pytest.raises(JournalError, match="somebody deleted its log, which is still read"):
-            one.record(change("after"))
+            journal.record(change("after"))
         reader.stdin.close()
         reader.wait()
-    one.record(change("after"))
+    journal.record(change("after"))
     assert kept(path) == {*BEFORE, "while it reads", "after"}
 
 

@@ -28,7 +28,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def span(node: str, state: State, since: float, last: float, severity: float = 0.0) -> list[Verdict]:
     """The first and the last Verdict of a time in a state, in seconds from T0."""
     times = (T0 + since, T0 + last)
-    return [Verdict(1, node, "web", at, state, T0 + since, severity, ["why"], "model") for at in times]
+    return [Verdict(1, node, "web", unix_s, state, T0 + since, severity, ["why"], "model") for unix_s in times]
 
 
 def keep(journal: Journal, now_s: float) -> None:
@@ -39,13 +39,13 @@ def keep(journal: Journal, now_s: float) -> None:
 def test_an_episode_is_cut_at_the_steps_and_counts_its_highest_severity(journal: Journal) -> None:
     journal.record(*span("web1", "calm", 0, 50), *span("web1", "interference", 50, 90, 0.5))
     journal.record(*span("web1", "overload", 95, 100, 1.0), *span("web2", "unknown", 0, 100))
-    found = journal.losses("web", T0, 60.0, T0 + 180.0)
-    assert list(found) == ["web1"], "a node of which nothing is known has no entry"
-    one = found["web1"]
-    assert one.known_s == [60.0, 35.0, 0.0]
-    assert one.lost_s == [5.0, 20.0, 0.0]
-    assert one.episodes == [1, 2, 0]
-    assert one.worst_unix_s == [T0 + 50.0, T0 + 50.0, None]
+    losses = journal.losses("web", T0, 60.0, T0 + 180.0)
+    assert list(losses) == ["web1"], "a node of which nothing is known has no entry"
+    lost = losses["web1"]
+    assert lost.known_s == [60.0, 35.0, 0.0]
+    assert lost.lost_s == [5.0, 20.0, 0.0]
+    assert lost.episodes == [1, 2, 0]
+    assert lost.worst_unix_s == [T0 + 50.0, T0 + 50.0, None]
 
 
 def test_days_are_the_same_rolled_up_or_not(journal: Journal) -> None:

@@ -24,15 +24,15 @@ T0 = 1_794_999_600.0
 DAY_S = 86400.0
 
 
-def sample(node: str, at: float, rps: float, p95: float | None) -> Sample:
+def sample(node: str, at_s: float, rps: float, p95: float | None) -> Sample:
     return Sample(
-        1, node, "web", T0 + at, "boot", 0, 0.2, cpu=Cpu("cgroup", 0.25), traffic=Traffic(rps=rps, rt_p95_ms=p95)
+        1, node, "web", T0 + at_s, "boot", 0, 0.2, cpu=Cpu("cgroup", 0.25), traffic=Traffic(rps=rps, rt_p95_ms=p95)
     )
 
 
-def cycle(at: float, weight: int) -> Cycle:
+def cycle(at_s: float, weight: int) -> Cycle:
     servers = [ServerState("s1", "up", weight, 100, weight)]
-    return Cycle(1, "web", T0 + at, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
+    return Cycle(1, "web", T0 + at_s, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
 
 
 @pytest.fixture(autouse=True)
@@ -82,10 +82,10 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def test_minutes_are_means_over_requests_and_outlive_the_samples(journal: Journal) -> None:
     assert T0 % schema.HOUR_S == 0.0
     journal.record(
-        *(sample("host1", at, 10.0, 5.0) for at in range(30)),
-        *(sample("host1", at, 30.0, 25.0) for at in range(30, 60)),
-        *(sample("host1", at, 0.0, None) for at in range(60, 70)),
-        *(cycle(at, 100 if at < 120 else 50) for at in range(0, 180, 10)),
+        *(sample("host1", at_s, 10.0, 5.0) for at_s in range(30)),
+        *(sample("host1", at_s, 30.0, 25.0) for at_s in range(30, 60)),
+        *(sample("host1", at_s, 0.0, None) for at_s in range(60, 70)),
+        *(cycle(at_s, 100 if at_s < 120 else 50) for at_s in range(0, 180, 10)),
     )
     keep(journal, JournalSettings(), T0 + 180.0)
     keep(journal, JournalSettings(), T0 + 2 * DAY_S)
@@ -128,7 +128,9 @@ def test_everything_goes_at_its_age_and_changes_stay(journal: Journal) -> None:
 @pytest.mark.parametrize("full_disk", [False, True])
 def test_a_journal_that_is_too_large_loses_its_oldest_samples_first(journal: Journal, full_disk: bool) -> None:
     for first in range(0, 90_000, 10_000):
-        journal.record(*(sample(f"host{at % 10}", float(at // 10), 10.0, 5.0) for at in range(first, first + 10_000)))
+        journal.record(
+            *(sample(f"host{number % 10}", float(number // 10), 10.0, 5.0) for number in range(first, first + 10_000))
+        )
     limit = JournalSettings() if full_disk else JournalSettings(max_mb=10.0)
 
     def free_bytes(path: Path) -> int:
@@ -175,7 +177,7 @@ def of_node(node: str, number: int) -> Change:
 
 def test_a_node_that_floods_valid_changes_costs_itself_its_rows_and_nobody_else(journal: Journal) -> None:
     ours = Change(1, "ours", "web", T0, "pause", "web", None, None, "deploy", "anna", True)
-    journal.record(ours, of_node("honest", 0), *(sample("honest", float(at), 10.0, 5.0) for at in range(600)))
+    journal.record(ours, of_node("honest", 0), *(sample("honest", float(at_s), 10.0, 5.0) for at_s in range(600)))
     for first in range(0, NODE_CHANGES + 1000, 500):
         journal.record(*(of_node("flooder", number) for number in range(first, first + 500)))
     keep(journal, JournalSettings(), T0 + 600.0)
@@ -184,9 +186,9 @@ def test_a_node_that_floods_valid_changes_costs_itself_its_rows_and_nobody_else(
     assert journal.used_bytes() > 10e6
     keep(journal, JournalSettings(max_mb=10.0), T0 + 600.0)
     assert journal.used_bytes() <= 10e6
-    found = journal.changes(limit=100_000)
-    assert Counter(made.target for made in found) == {"web": 1, "honest": 1, "flooder": LEAST_NODE_CHANGES}
-    assert found[0].id == f"flooder-{NODE_CHANGES + 999}", "the newest stay"
+    kept = journal.changes(limit=100_000)
+    assert Counter(made.target for made in kept) == {"web": 1, "honest": 1, "flooder": LEAST_NODE_CHANGES}
+    assert kept[0].id == f"flooder-{NODE_CHANGES + 999}", "the newest stay"
     raw = journal.history("web", T0, 1.0, until_unix_s=T0 + 600.0).nodes["honest"].rps
     assert raw == [10.0] * 600, "no Sample of an honest node went"
 

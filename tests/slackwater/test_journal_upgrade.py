@@ -31,8 +31,8 @@ A_STEP_IS_MISSING = (
 def tables(path: Path) -> set[tuple[str, str, str, str]]:
     """Kind, name, table and SQL of all that is in the file's schema, however it is spaced."""
     with closing(sqlite3.connect(path)) as file:
-        found = file.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema").fetchall()
-    return {(kind, name, table, re.sub(r"\s+", " ", sql).strip()) for kind, name, table, sql in found}
+        schema = file.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema").fetchall()
+    return {(kind, name, table, re.sub(r"\s+", " ", sql).strip()) for kind, name, table, sql in schema}
 
 
 def columns(path: Path, table: str) -> list[str]:
@@ -40,12 +40,12 @@ def columns(path: Path, table: str) -> list[str]:
         return [row[1] for row in file.execute(f"PRAGMA table_info({table})")]
 
 
-def rows(path: Path, of: dict[str, list[str]]) -> dict[str, list[Any]]:
+def rows(path: Path, columns_of: dict[str, list[str]]) -> dict[str, list[Any]]:
     """The values of these columns, table by table."""
     with closing(sqlite3.connect(path)) as file:
         return {
             table: sorted(file.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall(), key=repr)
-            for table, names in of.items()
+            for table, names in columns_of.items()
         }
 
 
@@ -79,7 +79,7 @@ def test_there_is_a_journal_of_every_schema() -> None:
     )
 
 
-@pytest.mark.parametrize(("steps", "place"), [pytest.param(*one, id=one[1].stem) for one in places()])
+@pytest.mark.parametrize(("steps", "place"), [pytest.param(*place, id=place[1].stem) for place in places()])
 def test_a_released_step_makes_what_it_made_then(steps: int, place: Path, tmp_path: Path) -> None:
     assert tables(made(tmp_path / "now.sqlite", steps, rows=False)) == tables(place), (
         "a released step was touched: put it back, and add a step at the end"

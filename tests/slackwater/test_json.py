@@ -37,16 +37,16 @@ def commands(
         return
     context = click.Context(command, parent=above, info_name=path[-1] if path else "slackwater")
     for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        assert found is not None
-        yield from commands(found, (*path, name), context)
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None
+        yield from commands(subcommand, (*path, name), context)
 
 
 ALL = dict(commands(cli, (), click.Context(cli)))
 
 
 def test_every_command_has_json_but_those_that_are_listed() -> None:
-    without = {name for name, command in ALL.items() if not any("--json" in one.opts for one in command.params)}
+    without = {name for name, command in ALL.items() if not any("--json" in parameter.opts for parameter in command.params)}
     assert without == set(WITHOUT)
     assert len(ALL) > 50
 
@@ -135,7 +135,7 @@ def test_what_was_restored_and_what_could_not_be(site: Path, tmp_path: Path) -> 
 
 
 def test_all_pools_of_a_controller_that_is_not_there(site: Path) -> None:
-    (one,) = answer("pause", "--all", "--config", site, status=1)["answers"]
-    assert one["pool"] == "web"
-    assert one["error"]
-    assert "sentence" not in one
+    (answered,) = answer("pause", "--all", "--config", site, status=1)["answers"]
+    assert answered["pool"] == "web"
+    assert answered["error"]
+    assert "sentence" not in answered

@@ -37,10 +37,10 @@ def test_no_running_child_has_mapped_a_library_of_training(site: Site) -> None:
     site.wait_for_cycles()
     children = site.children()
     assert children.keys() >= CHILDREN
-    found = {name: mapped(pid) for name, pid in children.items()}
-    assert "numpy" in found["detector"], "the detector's arrays: this test would see nothing otherwise"
-    assert {name: seldom for name, libraries in found.items() if (seldom := libraries & set(SELDOM))} == {}
-    assert "numpy" not in found["lbengine"]
+    mapped_by = {name: mapped(pid) for name, pid in children.items()}
+    assert "numpy" in mapped_by["detector"], "the detector's arrays: this test would see nothing otherwise"
+    assert {name: seldom for name, libraries in mapped_by.items() if (seldom := libraries & set(SELDOM))} == {}
+    assert "numpy" not in mapped_by["lbengine"]
 
 
 def loaded(source: str) -> set[str]:

@@ -66,9 +66,9 @@ def test_golden_sample_is_the_same_in_messagepack(path: Path) -> None:
 
 def test_texts_in_messagepack_are_made_plain_too() -> None:
     sample = messages.Sample(1, "n", "p", 1.0, "boot", 0, 0.2, absent={"cpu": "no \x1b[31m/proc\x7f"})
-    found = decode("sample", msgspec.msgpack.encode(sample))
-    assert isinstance(found, messages.Sample)
-    assert found.absent == {"cpu": "no ␛[31m/proc␡"}
+    decoded = decode("sample", msgspec.msgpack.encode(sample))
+    assert isinstance(decoded, messages.Sample)
+    assert decoded.absent == {"cpu": "no ␛[31m/proc␡"}
 
 
 @given(data=st.binary(max_size=200), cut=st.integers(0, 400), path=st.sampled_from(BINARY))
@@ -133,11 +133,11 @@ def test_wrong_value_is_refused_with_the_fields_name(kind: str, field: str, valu
 def with_each_whole_number(value: Any, number: int) -> Iterator[Any]:
     """The value as often as there is a whole number in it, with this one in its place."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in items:
-        changed = with_each_whole_number(one, number)
-        for other in [number] if type(one) is int else changed:
+    for key, element in items:
+        changed = with_each_whole_number(element, number)
+        for inserted in [number] if type(element) is int else changed:
             copy = value.copy()
-            copy[key] = other
+            copy[key] = inserted
             yield copy
 
 
@@ -148,9 +148,9 @@ def test_a_whole_number_beyond_64_bits_is_refused_wherever_it_stands(path: Path,
     kind = path.stem.partition("-")[0]
     changed = list(with_each_whole_number(json.loads(path.read_text()), number))
     assert changed, "a version at least"
-    for one in changed:
+    for message in changed:
         with pytest.raises(MessageError):
-            decode(kind, json.dumps(one))
+            decode(kind, json.dumps(message))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,9 +205,9 @@ def test_messages_of_before_have_no_causes() -> None:
 def test_a_cycle_of_before_leaves_open_what_weights_mean() -> None:
     old = golden("cycle")
     del old["weights_mean"]
-    found = decode("cycle", json.dumps(old))
-    assert isinstance(found, messages.Cycle)
-    assert found.weights_mean is None
+    decoded = decode("cycle", json.dumps(old))
+    assert isinstance(decoded, messages.Cycle)
+    assert decoded.weights_mean is None
 
 
 def test_absent_values_are_left_out_of_the_json() -> None:

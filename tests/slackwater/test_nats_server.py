@@ -16,7 +16,7 @@ from slackwater.core.config import BusSettings, ControllerSettings, is_loopback
 from tests.support.real_processes import free_address
 
 
-def of(state_dir: Path, listen: str = "127.0.0.1:1") -> ControllerSettings:
+def settings(state_dir: Path, listen: str = "127.0.0.1:1") -> ControllerSettings:
     return ControllerSettings(pool=[], state_dir=str(state_dir), bus=BusSettings(listen=listen))
 
 
@@ -49,13 +49,13 @@ def test_waiting_ends_with_the_last_line_of_the_log(taken: str, tmp_path: Path) 
 def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BusError, match=r"nats-server is not on the PATH \(Debian: package nats-server\)"):
-        nats_server.command(of(tmp_path))
+        nats_server.command(settings(tmp_path))
 
 
 def test_server_starts_in_a_folder_with_an_awkward_name(tmp_path: Path) -> None:
     folder = tmp_path / 'a "quoted" # name'
     listen = free_address()
-    with subprocess.Popen(nats_server.command(of(folder, listen)), stdin=subprocess.DEVNULL) as server:
+    with subprocess.Popen(nats_server.command(settings(folder, listen)), stdin=subprocess.DEVNULL) as server:
         try:
             nats_server.wait_until_it_answers(listen, folder / "nats.log")
             assert nats_server.answers(listen)

@@ -46,9 +46,11 @@ def test_parts_fit_and_make_the_whole_again(servers: int, last_known: int, most_
 
 def test_a_cycle_that_lacks_a_part_is_left_out_and_the_next_is_whole() -> None:
     def parts(controller: str, at_s: float) -> list[Cycle]:
-        found = [messages.decode("cycle", one) for one in payloads(a_cycle(60, 0, controller, at_s), "a.b", 3000)]
-        assert len(found) == 3
-        return found  # type: ignore[return-value]  # they are Cycles
+        cycles = [
+            messages.decode("cycle", payload) for payload in payloads(a_cycle(60, 0, controller, at_s), "a.b", 3000)
+        ]
+        assert len(cycles) == 3
+        return cycles  # type: ignore[return-value]  # they are Cycles
 
     whole: list[Cycle] = []
     reader = WholeCycles(whole.append)
@@ -80,16 +82,16 @@ def test_a_pool_of_thousands_arrives_whole_and_what_cannot_be_sent_is_said_once(
     async def run() -> None:
         sender, reader = await Bus.connect(server.url, "sender"), await Bus.connect(server.url, "reader")
         try:
-            got: list[Any] = []
-            await reader.subscribe("cycle", got.append, pool="web")
+            received: list[Any] = []
+            await reader.subscribe("cycle", received.append, pool="web")
             await reader.flush(IN_TIME_S)
             for _ in range(2):
                 await sender.publish(verdict("n1", "calm", path=["x" * MAX_PAYLOAD_BYTES]))
                 await sender.publish(verdict("..", "calm"))
             cycle = a_cycle(3000)
             await sender.publish(cycle)
-            await until(lambda: bool(got))
-            assert got == [cycle]
+            await until(lambda: bool(received))
+            assert received == [cycle]
         finally:
             await sender.close()
             await reader.close()
@@ -99,7 +101,9 @@ def test_a_pool_of_thousands_arrives_whole_and_what_cannot_be_sent_is_said_once(
             asyncio.run(run())
     finally:
         server.stop()
-    said = [record.getMessage() for record in caplog.records if "not sent" in record.getMessage()]
-    assert len(said) == 2
-    assert said[0].startswith("bus: message on slackwater.verdict.web.n1 left out: it is not sent: 26")
-    assert said[1].startswith("bus: message on slackwater.verdict.web... left out: it is not sent: expected names")
+    complaints = [record.getMessage() for record in caplog.records if "not sent" in record.getMessage()]
+    assert len(complaints) == 2
+    assert complaints[0].startswith("bus: message on slackwater.verdict.web.n1 left out: it is not sent: 26")
+    assert complaints[1].startswith(
+        "bus: message on slackwater.verdict.web... left out: it is not sent: expected names"
+    )

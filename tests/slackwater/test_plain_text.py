@@ -33,12 +33,12 @@ def texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for name, one in value.items():
+        for name, nested in value.items():
             yield name
-            yield from texts(one)
+            yield from texts(nested)
     elif isinstance(value, list):
-        for one in value:
-            yield from texts(one)
+        for nested in value:
+            yield from texts(nested)
 
 
 def hostile(value: Any) -> Any:
@@ -46,9 +46,9 @@ def hostile(value: Any) -> Any:
     if isinstance(value, str):
         return value + HOSTILE
     if isinstance(value, list):
-        return [hostile(one) for one in value]
+        return [hostile(nested) for nested in value]
     if isinstance(value, dict):
-        return {name: hostile(one) for name, one in value.items()}
+        return {name: hostile(nested) for name, nested in value.items()}
     return value
 
 
@@ -58,7 +58,7 @@ def test_each_control_character_is_replaced_and_nothing_else() -> None:
     assert len(plain) == len(every)
     assert not any(map(is_control, plain))
     changed = [before for before, after in zip(every, plain, strict=True) if before != after]
-    assert all(is_control(one) or one in "\u061c\u200e\u200f" for one in changed)
+    assert all(is_control(character) or character in "\u061c\u200e\u200f" for character in changed)
     assert plain_text("\x1b[31m\n") == "␛[31m␊"
     assert plain_text("Ümlaut — “quoted” 日本 🙂") == "Ümlaut — “quoted” 日本 🙂"
 
@@ -77,7 +77,7 @@ def test_whatever_text_a_message_has_its_controls_are_replaced(path: Path, as_as
         except MessageError:
             continue
         read += 1
-        assert not any(is_control(one) for text in texts(json.loads(encode(decoded))) for one in text)
+        assert not any(is_control(character) for text in texts(json.loads(encode(decoded))) for character in text)
     assert read, "some fields are free text"
 
 
@@ -111,7 +111,7 @@ def test_a_journal_that_has_control_characters_shows_none(tmp_path: Path) -> Non
         )
         (shown,) = journal.changes(change.pool)
     assert shown.why == plain_text(HOSTILE)
-    assert not any(is_control(one) for text in texts(msgspec.to_builtins(shown)) for one in text)
+    assert not any(is_control(character) for text in texts(msgspec.to_builtins(shown)) for character in text)
 
 
 def test_haproxys_refusal_has_no_control_characters() -> None:

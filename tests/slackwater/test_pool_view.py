@@ -48,9 +48,11 @@ class Pool:
         )
 
     def verdict(self, node: str, state: State, path: str = "because") -> None:
-        at = self.now_unix_s
+        unix_s = self.now_unix_s
         resource: Resource | None = "cache" if state == "interference" else None
-        self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "start", resource))
+        self.journal.record(
+            Verdict(1, node, "web", unix_s, state, unix_s - 5, 0.5, [path, "2 of 3"], "start", resource)
+        )
 
     def cycle(
         self,
@@ -59,8 +61,10 @@ class Pool:
         balance: str = "roundrobin",
         weights_mean: WeightsMean | None = "share",
     ) -> None:
-        at, sentence = self.now_unix_s, "web: unchanged"
-        self.journal.record(Cycle(1, "web", at, mode, False, balance, "optimal", sentence, list(servers), weights_mean))
+        unix_s, sentence = self.now_unix_s, "web: unchanged"
+        self.journal.record(
+            Cycle(1, "web", unix_s, mode, False, balance, "optimal", sentence, list(servers), weights_mean)
+        )
 
     def view(self, after_s: float = 0.0, servers: dict[str, str] | None = None) -> view.PoolStatus:
         return pool_status(self.journal, "web", self.now_unix_s + after_s, servers)
@@ -285,7 +289,7 @@ def test_a_servers_percentiles_come_from_its_histogram_or_say_why_there_are_none
     assert second is not None
     assert (second.p95_ms, second.p99_ms, second.p999_ms) == (first.p50_ms, None, None)
     assert second.absent == "there were 50 requests in the last 5 minutes, and 100 are needed"
-    assert [None if one is None else (one.p50_ms, one.absent) for one in (third, fourth, fifth)] == [
+    assert [None if figures is None else (figures.p50_ms, figures.absent) for figures in (third, fourth, fifth)] == [
         (None, OF_MONITOR),
         (None, absent["traffic.times"]),
         (None, NO_SAMPLE),

@@ -11,7 +11,7 @@ from slackwater.core.bus.ports import Port, parse_port, port_of
 
 
 def test_what_is_spoken_stands_behind_a_port_where_it_is_not_usual_there() -> None:
-    assert [str(port_of(*one)) for one in ((80, "http1"), (443, "unknown"), (443, "http1"), (8443, "unknown"))] == [
+    assert [str(port_of(*port)) for port in ((80, "http1"), (443, "unknown"), (443, "http1"), (8443, "unknown"))] == [
         "80",
         "443",
         "443:http1",

@@ -41,7 +41,7 @@ MAY_PUBLISH = {
     f"{WSENGINE}web1": {"slackwater.change.web.web1", "slackwater.knobs.web.web1"},
     CONTROL: {"slackwater.control.web"},
     CONTROLLER: {
-        *(one for one in OF_NODES if one.split(".")[1] in ("sample", "verdict", "order", "weight", "ask")),
+        *(subject for subject in OF_NODES if subject.split(".")[1] in ("sample", "verdict", "order", "weight", "ask")),
         *(subject for subject in OF_OTHERS if subject not in ("slackwater.control.web", "anything")),
     },
 }

@@ -59,7 +59,7 @@ def reload(site: Site) -> tuple[str, list[str]]:
     done = site.cli("reload", "--json", within_s=PATIENCE_S)
     assert done.returncode == 0, (done.stdout, done.stderr, site.log.read_text())
     outcome = json.loads(done.stdout)
-    return "; ".join(one["setting"] for one in outcome.get("changed", [])), outcome.get("restarted", [])
+    return "; ".join(change["setting"] for change in outcome.get("changed", [])), outcome.get("restarted", [])
 
 
 def refused(site: Site) -> str:
@@ -130,7 +130,7 @@ def test_a_pool_acts_and_observes_again_without_a_restart(site: Site, noise: Cal
     assert replaced(site, before) == {"lbengine", "web"}
     assert reloads(site)["last_successful"]
     assert reloads(site)["last_success_unix_s"] > started_unix_s
-    change = until(lambda: [one for one in site.changes_by("serve") if one.what == "reload"], "the record")[0]
+    change = until(lambda: [change for change in site.changes_by("serve") if change.what == "reload"], "the record")[0]
     assert (change.pool, change.why) == ("web", 'pool.web.mode: "observe" -> "act"')
     assert 'reload: pool.web.mode: "observe" -> "act"' in site.log.read_text()
     assert state_dir.running_serve(str(site.state)) == serve.pid
@@ -143,8 +143,8 @@ def test_a_pool_acts_and_observes_again_without_a_restart(site: Site, noise: Cal
     assert "Traceback" not in site.log.read_text()
     metrics = get(site, "/metrics")
     assert "slackwater_config_last_reload_successful 1.0" in metrics
-    at = metrics.partition("\nslackwater_config_last_reload_success_timestamp_seconds ")[2].partition("\n")[0]
-    assert float(at) == reloads(site)["last_success_unix_s"]
+    unix_s = metrics.partition("\nslackwater_config_last_reload_success_timestamp_seconds ")[2].partition("\n")[0]
+    assert float(unix_s) == reloads(site)["last_success_unix_s"]
 
 
 def test_weights_stay_lowered_while_lbengine_is_replaced(site: Site, noise: Callable[[], None]) -> None:

@@ -44,10 +44,10 @@ class Dashboard:
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     folder = tmp_path_factory.mktemp("state")
     users = Users(folder)
-    found = Dashboard(folder, "", users.add_token("deploys", "operator"), users.add_token("wall", "viewer"))
+    dashboard = Dashboard(folder, "", users.add_token("deploys", "operator"), users.add_token("wall", "viewer"))
 
     def ask(pool: str, request: Request) -> str:
-        found.asked.append((pool, request))
+        dashboard.asked.append((pool, request))
         if request.action == "resume":
             raise Refused("lbengine refused: it is not paused")
         return f"{pool}: {request.action} done"
@@ -56,8 +56,8 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         messages: list[Message] = story()
         journal.record(*messages)
         app = create_app(settings_in(folder, 'read_without_login = "never"\n'), clock=Clock(), send=ask)
-        with served(app) as found.url:
-            yield found
+        with served(app) as dashboard.url:
+            yield dashboard
 
 
 def test_status_is_the_pools_table(dashboard: Dashboard) -> None:
@@ -189,7 +189,7 @@ def test_the_week_and_a_mark_of_its_episode(dashboard: Dashboard) -> None:
     result = dashboard.run("week", "--json", "--days", "30")
     assert result.exit_code == 0, result.output
     (pool,) = json.loads(result.stdout)["pools"]
-    assert [(one["node"], one["applied"]) for one in pool["episodes"]] == [("web1", True)]
+    assert [(episode["node"], episode["applied"]) for episode in pool["episodes"]] == [("web1", True)]
     shown = dashboard.run("week", "--pool", "web").stdout
     assert "1 episode, 1 of them beside a neighbour; marked: 1 not; false alarms: 0" in shown
     assert "not known: " in shown

@@ -109,9 +109,12 @@ def test_a_link_in_place_of_any_file_leads_nowhere(folder: Path, words: tuple[st
         as_user(folder, f"rm -rf ./* && mkdir -p {Path(name).parent} && ln -s {to} {name}")
         done = run(folder, *words, text="long enough a password\n")
         assert SECRET not in done.output + str(done.exception)
-        for path, (found, data) in before.items():
+        for path, (earlier, data) in before.items():
             now = path.lstat()
-            assert (now.st_mode, now.st_uid, now.st_gid) == (found.st_mode, found.st_uid, found.st_gid), (name, path)
+            assert (now.st_mode, now.st_uid, now.st_gid) == (earlier.st_mode, earlier.st_uid, earlier.st_gid), (
+                name,
+                path,
+            )
             assert not path.is_file() or path.read_bytes() == data, (name, path)
         assert set(theirs.rglob("*")) == set(before), name
         made = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]

@@ -40,10 +40,10 @@ def test_for_journald_a_line_begins_with_its_level_and_has_no_time() -> None:
 def test_only_a_descriptor_that_systemd_connected_goes_to_journald(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     try:
-        found = os.fstat(write)
-        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        opened = os.fstat(write)
+        monkeypatch.setenv("JOURNAL_STREAM", f"{opened.st_dev}:{opened.st_ino}")
         assert goes_to_journald(write)
-        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino + 1}")
+        monkeypatch.setenv("JOURNAL_STREAM", f"{opened.st_dev}:{opened.st_ino + 1}")
         assert not goes_to_journald(write)
     finally:
         os.close(read)

@@ -53,10 +53,10 @@ SEEN = [
 def test_each_state_has_its_sentence_and_a_next_step(
     views: list[PoolStatus], state: StandingState, sentence: str
 ) -> None:
-    found = standing(views)
-    assert (found.state, found.symbol) == (state, SYMBOLS[state])
-    assert sentence in found.sentence
-    assert found.todo.endswith((".", "?"))
+    stands = standing(views)
+    assert (stands.state, stands.symbol) == (state, SYMBOLS[state])
+    assert sentence in stands.sentence
+    assert stands.todo.endswith((".", "?"))
 
 
 def test_every_state_is_among_them() -> None:
@@ -64,10 +64,10 @@ def test_every_state_is_among_them() -> None:
 
 
 def test_the_most_urgent_pool_is_named_and_the_others_counted() -> None:
-    found = standing([view(), view("db", mode="observe"), view("api", stale=True, age_s=9.0), view("img")])
-    assert found.state == "broken"
-    assert "about pool api:" in found.sentence
-    assert found.sentence.endswith("Other pools: 1 observing, 2 acting.")
+    stands = standing([view(), view("db", mode="observe"), view("api", stale=True, age_s=9.0), view("img")])
+    assert stands.state == "broken"
+    assert "about pool api:" in stands.sentence
+    assert stands.sentence.endswith("Other pools: 1 observing, 2 acting.")
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_the_most_urgent_pool_is_named_and_the_others_counted() -> None:
 def test_a_journal_that_cannot_be_read_is_not_one_that_never_was(
     has_journal: bool, state: StandingState, sentence: str
 ) -> None:
-    found = standing([], "j: not read", has_journal)
-    assert (found.state, found.sentence.rstrip(".")) == (state, sentence)
+    stands = standing([], "j: not read", has_journal)
+    assert (stands.state, stands.sentence.rstrip(".")) == (state, sentence)
 
 
 @pytest.mark.parametrize("mode", ["act", "observe"])
 def test_something_is_to_be_done_about_a_server_that_fails(mode: str) -> None:
     failing = view(mode=mode)
     failing.rows[0].peers_failed_share = 0.0
-    found = standing([failing])
-    assert found.todo == "Look at web1: what fails there is no neighbour, and no load is moved to it."
+    stands = standing([failing])
+    assert stands.todo == "Look at web1: what fails there is no neighbour, and no load is moved to it."

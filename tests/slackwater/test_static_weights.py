@@ -27,14 +27,14 @@ DRAINED = (1.0, 2.0, 3.0)
 def samples(node: str, begin: float, end: float, rps: float, marks: tuple[float, float, float]) -> Iterator[Sample]:
     """Every period in [begin, end), in seconds from `T0`."""
     for number in range(round((end - begin) / PERIOD_S)):
-        at = T0 + begin + number * PERIOD_S
+        unix_s = T0 + begin + number * PERIOD_S
         traffic = Traffic(rps=rps, rt_p50_ms=marks[0], rt_p95_ms=marks[1], rt_p99_ms=marks[2])
-        yield Sample(1, node, "web", at, "boot", number, PERIOD_S, cpu=Cpu("cgroup", 0.5), traffic=traffic)
+        yield Sample(1, node, "web", unix_s, "boot", number, PERIOD_S, cpu=Cpu("cgroup", 0.5), traffic=traffic)
 
 
-def cycle(at: float, weight: int, balance: str = "roundrobin", other: int = 100) -> Cycle:
+def cycle(at_s: float, weight: int, balance: str = "roundrobin", other: int = 100) -> Cycle:
     servers = [ServerState("web1", "up", weight, 100, weight), ServerState("web2", "up", other, 100, other)]
-    return Cycle(1, "web", T0 + at, "act", False, balance, "optimal", "", servers, weights_mean(balance))
+    return Cycle(1, "web", T0 + at_s, "act", False, balance, "optimal", "", servers, weights_mean(balance))
 
 
 def verdicts(ended: float = 10.0) -> Iterator[Verdict]:
@@ -47,15 +47,15 @@ def verdicts(ended: float = 10.0) -> Iterator[Verdict]:
 def an_episode(rps: float = 80.0, lowered: float | None = 0.02, balance: str = "roundrobin") -> list[Message]:
     """web1 turns slow 0.4 s before it is judged so; then it gets hardly any requests, and answers those quickly."""
     drained = 10.0 if lowered is None else 0.2
-    found: list[Message] = [*verdicts()]
-    found += samples("web1", -20.0, -0.2, rps, CALM)
-    found += samples("web1", -0.2, drained, rps, SLOW)
-    found += samples("web1", drained, 10.0, 1.0, DRAINED)
-    found += samples("web2", -20.0, 10.0, rps, CALM)
-    found += [cycle(at, 100, balance) for at in (-19.0, -10.0, -0.5)]
-    found += [cycle(lowered, 0, balance)] if lowered is not None else []
-    found += [cycle(at, 100 if lowered is None else 0, balance) for at in (5.0, 9.9)]
-    return found
+    messages: list[Message] = [*verdicts()]
+    messages += samples("web1", -20.0, -0.2, rps, CALM)
+    messages += samples("web1", -0.2, drained, rps, SLOW)
+    messages += samples("web1", drained, 10.0, 1.0, DRAINED)
+    messages += samples("web2", -20.0, 10.0, rps, CALM)
+    messages += [cycle(at_s, 100, balance) for at_s in (-19.0, -10.0, -0.5)]
+    messages += [cycle(lowered, 0, balance)] if lowered is not None else []
+    messages += [cycle(at_s, 100 if lowered is None else 0, balance) for at_s in (5.0, 9.9)]
+    return messages
 
 
 def shown(tmp_path: Path, messages: list[Message], now: float = 30.0) -> EpisodePage:
@@ -67,10 +67,10 @@ def shown(tmp_path: Path, messages: list[Message], now: float = 30.0) -> Episode
 
 
 def test_the_first_moments_are_what_static_weights_give_whatever_the_severity_says(tmp_path: Path) -> None:
-    found = shown(tmp_path, an_episode())
+    episode = shown(tmp_path, an_episode())
     half = pooled_ms([(1.0, *SLOW), (1.0, *CALM)], 0.95)
-    assert found.static_ms == pytest.approx(half, rel=0.05)
-    assert "32 requests" in found.static_note
+    assert episode.static_ms == pytest.approx(half, rel=0.05)
+    assert "32 requests" in episode.static_note
 
 
 def test_servers_count_by_their_baselines_and_not_by_their_requests() -> None:
@@ -81,43 +81,47 @@ def test_servers_count_by_their_baselines_and_not_by_their_requests() -> None:
 
 
 def test_weights_that_were_never_lowered_need_no_estimate(tmp_path: Path) -> None:
-    found = shown(tmp_path, an_episode(lowered=None, balance="leastconn"))
-    assert found.users_static == found.users_during
-    assert found.static_is_measured
+    episode = shown(tmp_path, an_episode(lowered=None, balance="leastconn"))
+    assert episode.users_static == episode.users_during
+    assert episode.static_is_measured
 
 
 def test_under_least_connections_there_is_none(tmp_path: Path) -> None:
-    found = shown(tmp_path, an_episode(balance="leastconn"))
-    assert found.static_ms is None
-    assert "under `leastconn` weights do not determine how requests are split" in found.static_note
+    episode = shown(tmp_path, an_episode(balance="leastconn"))
+    assert episode.static_ms is None
+    assert "under `leastconn` weights do not determine how requests are split" in episode.static_note
 
 
 def test_a_handful_of_requests_is_no_estimate(tmp_path: Path) -> None:
-    found = shown(tmp_path, an_episode(rps=5.0))
-    assert found.static_ms is None
-    assert "only 2 requests" in found.static_note
+    episode = shown(tmp_path, an_episode(rps=5.0))
+    assert episode.static_ms is None
+    assert "only 2 requests" in episode.static_note
 
 
 def test_weights_that_were_lowered_before_give_no_estimate(tmp_path: Path) -> None:
     already = cycle(-0.45, 100, other=40)
-    found = shown(tmp_path, [one for one in an_episode() if not isinstance(one, Cycle)] + [already, cycle(0.02, 0)])
-    assert found.static_ms is None
-    assert "not all weights were at their baselines" in found.static_note
+    episode = shown(
+        tmp_path, [message for message in an_episode() if not isinstance(message, Cycle)] + [already, cycle(0.02, 0)]
+    )
+    assert episode.static_ms is None
+    assert "not all weights were at their baselines" in episode.static_note
 
 
 def test_a_server_that_falls_behind_gives_no_estimate(tmp_path: Path) -> None:
-    messages: list[Message] = [one for one in an_episode() if not isinstance(one, Sample) or one.node == "web2"]
+    messages: list[Message] = [
+        message for message in an_episode() if not isinstance(message, Sample) or message.node == "web2"
+    ]
     messages += samples("web1", -20.0, -0.2, 300.0, CALM)
     messages += samples("web1", -0.2, 0.2, 90.0, SLOW)
-    found = shown(tmp_path, messages)
-    assert found.static_ms is None
-    assert "answered only 30% of its requests" in found.static_note
+    episode = shown(tmp_path, messages)
+    assert episode.static_ms is None
+    assert "answered only 30% of its requests" in episode.static_note
 
 
 def test_samples_that_are_no_longer_kept_give_no_estimate(tmp_path: Path) -> None:
-    found = shown(tmp_path, an_episode(), now=48 * 3600.0)
-    assert found.static_ms is None
-    assert "no longer kept" in found.static_note
+    episode = shown(tmp_path, an_episode(), now=48 * 3600.0)
+    assert episode.static_ms is None
+    assert "no longer kept" in episode.static_note
 
 
 def test_the_first_difference_from_a_baseline_is_found(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ async def write(settings: BusSettings, seconds: float) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             with contextlib.suppress(BusError):
-                found = await bucket.get("lease")
-                await bucket.put("lease", b"x" * 2000, found[1] if found else 0)
+                stored = await bucket.get("lease")
+                await bucket.put("lease", b"x" * 2000, stored[1] if stored else 0)
             await asyncio.sleep(0.02)
     finally:
         await bus.close()

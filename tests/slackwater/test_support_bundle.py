@@ -114,14 +114,14 @@ def opened(path: Path) -> dict[str, str]:
     """Name -> text of all files in the archive, which are regular ones of the one folder, for the owner alone."""
     with tarfile.open(path) as archive:
         members = archive.getmembers()
-        assert all(one.isreg() and one.mode == 0o600 for one in members)
-        assert len({one.name.partition("/")[0] for one in members}) == 1
-        found = {}
-        for one in members:
-            file = archive.extractfile(one)
+        assert all(member.isreg() and member.mode == 0o600 for member in members)
+        assert len({member.name.partition("/")[0] for member in members}) == 1
+        texts = {}
+        for member in members:
+            file = archive.extractfile(member)
             assert file is not None
-            found[one.name.partition("/")[2]] = file.read().decode()
-    return found
+            texts[member.name.partition("/")[2]] = file.read().decode()
+    return texts
 
 
 def made(site: Site, *words: str) -> dict[str, str]:
@@ -159,7 +159,9 @@ def test_marks_are_in_it_without_their_notes(site: Site) -> None:
     site.record(mark)
     files = made(site)
     changes = [json.loads(line) for line in files["journal/changes.jsonl"].splitlines()]
-    assert [(one["after"], one["why"]) for one in changes if one["what"] == "mark_episode"] == [("deploy", REMOVED)]
+    assert [(change["after"], change["why"]) for change in changes if change["what"] == "mark_episode"] == [
+        ("deploy", REMOVED)
+    ]
     marked = json.loads(files["journal/web-episodes.jsonl"])["marked"]
     assert (marked["mark"], marked["note"], marked["by"]) == ("deploy", REMOVED, "anna")
     assert not any(MARKER in text for text in files.values())
@@ -168,14 +170,14 @@ def test_marks_are_in_it_without_their_notes(site: Site) -> None:
 def test_what_cannot_be_had_is_listed_with_its_reason(site: Site) -> None:
     done = bundle(site, "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.output)
+    report = json.loads(done.output)
     files = opened(site.folder / "bundle.tar.gz")
-    assert "journal.sqlite is not there" in told["left_out"]["journal"]
-    assert "does not answer" in told["left_out"]["metrics"]
-    assert {one["name"] for one in told["files"]} == files.keys() - {"README.txt", "contents.json"}
-    assert json.loads(files["contents.json"])["left_out"] == told["left_out"]
+    assert "journal.sqlite is not there" in report["left_out"]["journal"]
+    assert "does not answer" in report["left_out"]["metrics"]
+    assert {file["name"] for file in report["files"]} == files.keys() - {"README.txt", "contents.json"}
+    assert json.loads(files["contents.json"])["left_out"] == report["left_out"]
     assert "journal.sqlite is not there" in files["README.txt"]
-    assert told["bytes"] == (site.folder / "bundle.tar.gz").stat().st_size
+    assert report["bytes"] == (site.folder / "bundle.tar.gz").stat().st_size
 
 
 def test_no_secret_is_in_it_wherever_it_stood(site: Site) -> None:
@@ -257,12 +259,12 @@ def test_the_archive_stays_below_its_limit_and_keeps_the_newest_lines(site: Site
     path = site.folder / "bundle.tar.gz"
     assert path.stat().st_size <= 100_000
     files = opened(path)
-    told = json.loads(done.output)
-    cut = {one["name"] for one in told["files"] if one["cut"]}
+    report = json.loads(done.output)
+    cut = {file["name"] for file in report["files"] if file["cut"]}
     assert cut == {"nats.log"}
     assert files["nats.log"].endswith("the last line")
     assert len(files["nats.log"]) > 10_000, "as much as fits"
-    assert "do not fit into the limit (--max-mb)" in told["left_out"]["state/hooks.json"]
+    assert "do not fit into the limit (--max-mb)" in report["left_out"]["state/hooks.json"]
 
 
 def test_no_symbolic_link_is_followed_and_no_pipe_waited_for(site: Site) -> None:
@@ -330,9 +332,9 @@ def test_the_check_is_run_with_this_configuration(site: Site, monkeypatch: pytes
         return f"bus: password={MARKER}-check\n"
 
     monkeypatch.setattr(contents, "output", output)
-    found = dict(contents.checks(contents.BundledSite(site.config, None, "", "1 hour ago", has_check=True)))
+    checks = dict(contents.checks(contents.BundledSite(site.config, None, "", "1 hour ago", has_check=True)))
     assert ran[0][-3:] == ("check", "--config", str(site.config))
-    assert Scrubber().text(found["check.txt"]) == f"bus: password={REMOVED}\n"
+    assert Scrubber().text(checks["check.txt"]) == f"bus: password={REMOVED}\n"
 
 
 def test_the_help_has_an_example() -> None:

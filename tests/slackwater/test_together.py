@@ -32,29 +32,29 @@ def spans(*times: tuple[float, float | None], node: str = "web1", state: State =
 
 def test_a_saw_of_thirteen_seconds_is_one_episode_and_two_neighbours_are_two() -> None:
     saw = spans((0, 2), (3, 4), (5.5, 8), (10, 11), (12.5, 13))
-    (one,) = together(saw)
-    assert (one[0].since_unix_s, end(one)) == (0, 13)
+    (group,) = together(saw)
+    assert (group[0].since_unix_s, end(group)) == (0, 13)
     assert len(together([*saw, *spans((40, 50))])) == 2
     assert len(together(spans((0, 60), (70, 90)))) == 1, "ten seconds are little after sixty"
     assert len(together(spans((0, 600), (600 + MOST_S, 700)))) == 2
 
 
 def test_servers_are_told_apart_and_states_of_one_are_not() -> None:
-    found = together([*spans((0, 5)), *spans((1, 5), node="web2"), *spans((5, 9), state="overload")])
-    assert [len(group) for group in found] == [2, 1]
+    groups = together([*spans((0, 5)), *spans((1, 5), node="web2"), *spans((5, 9), state="overload")])
+    assert [len(group) for group in groups] == [2, 1]
     assert leading(together([*spans((0, 5), state="overload"), *spans((5, 9))])[0]).state == "interference"
 
 
 def test_all_slow_is_one_episode_of_the_pool() -> None:
-    (one,) = together(span for n in (1, 2, 3) for span in spans((n / 10, 20 + n), node=f"web{n}", state="all_slow"))
-    assert len(one) == 3
+    (group,) = together(span for n in (1, 2, 3) for span in spans((n / 10, 20 + n), node=f"web{n}", state="all_slow"))
+    assert len(group) == 3
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 100), st.floats(0, 50)), max_size=12))
 def test_no_span_is_lost_or_counted_twice(times: list[tuple[str, float, float]]) -> None:
     made = [Span(node, "interference", since, since + lasts) for node, since, lasts in times]
-    found = [span for group in together(made) for span in group]
-    assert sorted(map(id, found)) == sorted(map(id, made))
+    grouped = [span for group in together(made) for span in group]
+    assert sorted(map(id, grouped)) == sorted(map(id, made))
 
 
 class Counted(Span):
@@ -72,8 +72,8 @@ class Counted(Span):
 def test_a_server_that_wavers_for_days_is_looked_at_once(count: int) -> None:
     """It was looked at anew from its beginning with each time, which took hours."""
     Counted.asked = 0
-    (one,) = together(Counted("web1", "interference", 3.0 * at, 3.0 * at + 1.0) for at in range(count))
-    assert len(one) == count
+    (group,) = together(Counted("web1", "interference", 3.0 * number, 3.0 * number + 1.0) for number in range(count))
+    assert len(group) == count
     assert Counted.asked <= 2 * count
 
 
@@ -82,13 +82,15 @@ def test_of_very_many_states_the_newest_are_read_or_the_oldest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oldest: bool
 ) -> None:
     monkeypatch.setattr(series, "MOST_STATES", 4)
-    times: list[tuple[float, State]] = [(100.0 * at, "calm" if at % 2 else "interference") for at in range(20)]
+    times: list[tuple[float, State]] = [
+        (100.0 * number, "calm" if number % 2 else "interference") for number in range(20)
+    ]
     with Journal.open(journal_path(tmp_path)) as journal:
         journal.record(*verdicts("web1", *times))
         assert len(journal.states("web", T0)) == 4
-        found = episodes(journal, "web", T0, oldest=oldest)
-        assert [one.since_unix_s - T0 for one in found] == ([0, 200] if oldest else [1600, 1800])
-        assert all(one.until_unix_s is not None for one in found), "what was left out is no reason to go on"
+        listed = episodes(journal, "web", T0, oldest=oldest)
+        assert [episode.since_unix_s - T0 for episode in listed] == ([0, 200] if oldest else [1600, 1800])
+        assert all(episode.until_unix_s is not None for episode in listed), "what was left out is no reason to go on"
         first = episode_of(journal, "web", "web1", {}, T0 + 3000, T0 + 10)
         last = episode_of(journal, "web", "web1", {}, T0 + 3000)
     assert first is not None
@@ -97,10 +99,10 @@ def test_of_very_many_states_the_newest_are_read_or_the_oldest(
 
 
 def verdicts(node: str, *states: tuple[float, State]) -> list[Verdict]:
-    ends = [*(at for at, _ in states[1:]), states[-1][0] + 1.0]
+    ends = [*(since_s for since_s, _ in states[1:]), states[-1][0] + 1.0]
     return [
-        Verdict(1, node, "web", T0 + until, state, T0 + at, 0.5, [f"why {state}"], "m")
-        for (at, state), until in zip(states, ends, strict=True)
+        Verdict(1, node, "web", T0 + until, state, T0 + since_s, 0.5, [f"why {state}"], "m")
+        for (since_s, state), until in zip(states, ends, strict=True)
     ]
 
 
@@ -114,9 +116,9 @@ def weight(at_s: float, after: int, server: str = "web1", what: str = "weight", 
 def seen(folder: Path, *messages: Verdict | Change | Cycle, node: str = "web1", now_s: float = 300.0) -> Episode:
     with Journal.open(journal_path(folder)) as journal:
         journal.record(*messages)
-        found = episode_of(journal, "web", node, {}, T0 + now_s)
-    assert found is not None
-    return found
+        episode = episode_of(journal, "web", node, {}, T0 + now_s)
+    assert episode is not None
+    return episode
 
 
 def test_the_changes_of_another_episode_of_the_server_are_not_listed(tmp_path: Path) -> None:
@@ -131,13 +133,13 @@ def test_the_changes_of_another_episode_of_the_server_are_not_listed(tmp_path: P
         last = episode_of(journal, "web", "web1", {}, T0 + 300)
     assert first is not None
     assert last is not None
-    assert [one.why for one in first.changes] == ["at 0.4", "at 21", "at 22"]
-    assert [one.why for one in last.changes] == ["at 50.3", "at 61"]
+    assert [change.why for change in first.changes] == ["at 0.4", "at 21", "at 22"]
+    assert [change.why for change in last.changes] == ["at 50.3", "at 61"]
 
 
 def test_an_episode_without_changes_says_why_there_is_none(tmp_path: Path) -> None:
-    found = seen(tmp_path, *verdicts("web1", (0, "overload"), (20, "calm")))
-    assert as_text(found).splitlines()[1:] == [
+    episode = seen(tmp_path, *verdicts("web1", (0, "overload"), (20, "calm")))
+    assert as_text(episode).splitlines()[1:] == [
         "  because why overload",
         "  no weight was changed: its own load fills it, and for load no server is relieved",
     ]
@@ -147,14 +149,16 @@ def test_while_it_goes_on_the_reason_is_that_of_lbengine(tmp_path: Path) -> None
     why = "interference, but no split is surely better: the best is no worse with 40%"
     server = ServerState("web1", "up", 100, 100, 100, why=why, cause="no_gain")
     cycle = Cycle(1, "web", T0 + 5, "act", False, "roundrobin", "optimal", "web: 1 unchanged", [server])
-    found = seen(tmp_path, *verdicts("web1", (0, "interference")), cycle)
-    assert f"  no weight was changed: {why}" in as_text(found)
+    episode = seen(tmp_path, *verdicts("web1", (0, "interference")), cycle)
+    assert f"  no weight was changed: {why}" in as_text(episode)
 
 
 def test_all_slow_is_listed_once_and_every_server_finds_it(tmp_path: Path) -> None:
-    messages = [one for n in (1, 2, 3) for one in verdicts(f"web{n}", (n / 10, "all_slow"), (20 + n / 10, "calm"))]
-    found = seen(tmp_path, *messages, node="web3")
-    text = as_text(found)
+    messages = [
+        verdict for n in (1, 2, 3) for verdict in verdicts(f"web{n}", (n / 10, "all_slow"), (20 + n / 10, "calm"))
+    ]
+    episode = seen(tmp_path, *messages, node="web3")
+    text = as_text(episode)
     assert text.startswith("pool web (web1, web2, web3): all_slow since ")
     assert "no weight was changed: all servers were slow alike, so none was a better place for requests" in text
     with Journal.open(journal_path(tmp_path)) as journal:

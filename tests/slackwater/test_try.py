@@ -87,12 +87,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def lines_until(output: IO[str], text: str) -> list[str]:
     """The lines up to the first with this text; waits for them."""
-    found = []
+    lines = []
     for line in output:
-        found.append(line)
+        lines.append(line)
         if text in line:
-            return found
-    raise AssertionError(f"it ended without {text!r}: {found}")
+            return lines
+    raise AssertionError(f"it ended without {text!r}: {lines}")
 
 
 def get(url: str, path: str) -> tuple[int, str]:
@@ -111,24 +111,24 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert first.startswith("The page: http://127.0.0.1:")
     url = first.split()[2]
     assert get(url, "/")[0] == 200, "it answers as soon as it is announced"
-    told = "".join(lines_until(process.stdout, "The page stays"))
-    assert "This is a recording" in told
-    assert "AMD EPYC, 2 cores" in told, "it says of what machine"
-    assert "`forks` began beside host2: many short-lived processes" in told, "and what was noisy"
-    assert "host2: interference (cpu)\n            because the canary's wait for a core" in told
-    assert "would have been done: weight of host2: 100 → " in told
-    assert "            because a noisy neighbour slows it" in told
-    assert "docs/operations/install.md" in told.partition("Next:")[2]
+    printed = "".join(lines_until(process.stdout, "The page stays"))
+    assert "This is a recording" in printed
+    assert "AMD EPYC, 2 cores" in printed, "it says of what machine"
+    assert "`forks` began beside host2: many short-lived processes" in printed, "and what was noisy"
+    assert "host2: interference (cpu)\n            because the canary's wait for a core" in printed
+    assert "would have been done: weight of host2: 100 → " in printed
+    assert "            because a noisy neighbour slows it" in printed
+    assert "docs/operations/install.md" in printed.partition("Next:")[2]
     status, health = get(url, "/healthz")
     assert status == 200, health
     status, page = get(url, "/")
     assert status == 200
     sentence = "A recording of 50 s plays 1000 times as fast as it happened, once; the page stays until Ctrl-C."
-    assert sentence in told
+    assert sentence in printed
     assert f"{sentence} It is played by <code>slackwater try</code>" in page
     assert "would have been" in page
     status, changes = get(url, "/api/v1/pools/web/changes")
-    assert {(one["what"], one["applied"]) for one in json.loads(changes)["changes"]} == {("weight", False)}
+    assert {(change["what"], change["applied"]) for change in json.loads(changes)["changes"]} == {("weight", False)}
     assert len(json.loads(get(url, "/api/v1/pools/web/episodes")[1])["episodes"]) == 5
     process.send_signal(signal.SIGINT)
     output, problems = process.communicate(timeout=IN_TIME_S)
@@ -140,8 +140,8 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
 def test_it_plays_as_fast_as_it_happened_again_and_again_and_says_so(start: Start) -> None:
     process = start("--port", str(free_port()))
     assert process.stdout is not None
-    told = "".join(lines_until(process.stdout, "This is a recording"))
-    assert "A recording of 50 s plays as fast as it happened, again and again until Ctrl-C.\n" in told
+    printed = "".join(lines_until(process.stdout, "This is a recording"))
+    assert "A recording of 50 s plays as fast as it happened, again and again until Ctrl-C.\n" in printed
     process.send_signal(signal.SIGINT)
     assert process.wait(IN_TIME_S) == 0
 
@@ -160,10 +160,13 @@ def test_each_round_is_as_the_first_and_the_page_goes_on(start: Start, tmp_path:
         if len(rounds) == 3:
             break
         rounds[-1].append(event)
-    told = [[(one["event"], one.get("at_s")) for one in of if one["event"] in ("noise", "episode")] for of in rounds]
-    assert told[0] == told[1]
-    assert len(told[0]) == 15, "five noises begin and end, each with an episode"
-    assert not {"recording", "end", "next", "page"} & {one["event"] for one in rounds[1]}
+    began = [
+        [(event["event"], event.get("at_s")) for event in events if event["event"] in ("noise", "episode")]
+        for events in rounds
+    ]
+    assert began[0] == began[1]
+    assert len(began[0]) == 15, "five noises begin and end, each with an episode"
+    assert not {"recording", "end", "next", "page"} & {event["event"] for event in rounds[1]}
     assert get(url, "/healthz")[0] == 200
     assert len(json.loads(get(url, "/api/v1/pools/web/episodes")[1])["episodes"]) >= 10
     process.send_signal(signal.SIGTERM)
@@ -189,41 +192,41 @@ def test_a_signal_while_it_plays_ends_it_and_removes_the_folder(
 
 
 def test_each_noise_has_an_episode_and_a_would_be_change_with_its_reason(played: list[dict[str, Any]]) -> None:
-    assert [one["event"] for one in played[:2]] == ["plays", "recording"], "the first, as there is no page"
-    assert [one["event"] for one in played[-2:]] == ["end", "next"]
-    noises = [one for one in played if one["event"] == "noise" and one["begins"]]
-    assert [(one["node"], one["kind"]) for one in noises] == [
+    assert [event["event"] for event in played[:2]] == ["plays", "recording"], "the first, as there is no page"
+    assert [event["event"] for event in played[-2:]] == ["end", "next"]
+    noises = [event for event in played if event["event"] == "noise" and event["begins"]]
+    assert [(noise["node"], noise["kind"]) for noise in noises] == [
         ("host2", "forks"), ("host1", "cpu"), ("host1", "disk"), ("host3", "cpu"), ("host3", "llcprobe"),
     ]  # fmt: skip
-    begun = [one for one in played if one["event"] == "episode"]
-    assert [one["node"] for one in begun] == [one["node"] for one in noises]
+    begun = [event for event in played if event["event"] == "episode"]
+    assert [event["node"] for event in begun] == [event["node"] for event in noises]
     delays_s = [episode["at_s"] - noise["at_s"] for noise, episode in zip(noises, begun, strict=True)]
     assert played[-2]["delay_s"] == pytest.approx(statistics.median(delays_s), abs=1e-6)
     for noise, episode in zip(noises, begun, strict=True):
         assert episode["state"] == "interference"
         assert noise["at_s"] < episode["at_s"] < noise["at_s"] + 2.0
         assert episode["because"]
-    changes = [one["change"] for one in played if one["event"] == "would_change"]
+    changes = [event["change"] for event in played if event["event"] == "would_change"]
     assert len(changes) == played[-2]["changes"]
-    assert not any(one["applied"] for one in changes), "in observe mode"
-    lowered = [one for one in changes if one["after"] < one["before"]]
-    assert {one["target"] for one in lowered} == {"host1", "host2", "host3"}
-    assert all(one["why"].startswith("interference: ") and one["by"] == "lbengine" for one in lowered)
-    last = {one["target"]: one["after"] for one in changes}
+    assert not any(change["applied"] for change in changes), "in observe mode"
+    lowered = [change for change in changes if change["after"] < change["before"]]
+    assert {change["target"] for change in lowered} == {"host1", "host2", "host3"}
+    assert all(change["why"].startswith("interference: ") and change["by"] == "lbengine" for change in lowered)
+    last = {change["target"]: change["after"] for change in changes}
     assert last == dict.fromkeys(("host1", "host2", "host3"), 100), "each would be back at its baseline"
     assert (played[-2]["found"], played[-2]["noises"], played[-2]["false_episodes"]) == (5, 5, 0)
 
 
 def test_episodes_cost_users_something(played: list[dict[str, Any]]) -> None:
-    ends = [one for one in played if one["event"] == "episode_end"]
+    ends = [event for event in played if event["event"] == "episode_end"]
     assert len(ends) == 5
-    assert all(one["p95_during_ms"] > 5 * one["p95_before_ms"] > 0 for one in ends)
+    assert all(episode["p95_during_ms"] > 5 * episode["p95_before_ms"] > 0 for episode in ends)
 
 
 def test_it_says_the_same_each_time_at_any_speed(played: list[dict[str, Any]], tmp_path: Path) -> None:
-    def without_ids(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        told = [one for one in told if one["event"] != "plays"]
-        return [one | {"change": one["change"] | {"id": ""}} if "change" in one else one for one in told]
+    def without_ids(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        events = [event for event in events if event["event"] != "plays"]
+        return [event | {"change": event["change"] | {"id": ""}} if "change" in event else event for event in events]
 
     assert without_ids(events("--speed", "30", folder=tmp_path)) == without_ids(played)
 

@@ -43,12 +43,12 @@ class Site:
         self.journal.record(*batch)
 
     def view(self) -> PoolStatus:
-        at = self.now_unix_s
+        unix_s = self.now_unix_s
         for node in ("web1", "web2"):
-            self.journal.record(Verdict(1, node, "web", at, "calm", at - 60.0, 0.0, [], "start"))
+            self.journal.record(Verdict(1, node, "web", unix_s, "calm", unix_s - 60.0, 0.0, [], "start"))
         servers = [ServerState(node, "up", 100, 100, 100, cause="calm") for node in ("web1", "web2")]
-        self.journal.record(Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 2 unchanged", servers))
-        return pool_status(self.journal, "web", at, {}, "HAProxy")
+        self.journal.record(Cycle(1, "web", unix_s, "act", False, "roundrobin", "optimal", "web: 2 unchanged", servers))
+        return pool_status(self.journal, "web", unix_s, {}, "HAProxy")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def samples(node: str, begin_s: float, end_s: float, p95_ms: float, rps: float =
         yield Sample(1, node, "web", T0 + k + 0.5, "boot", k + 1000, 1.0, cpu=Cpu("cgroup", 0.4), traffic=traffic)
 
 
-def episode(begin_s: float, end_s: float, node: str = "web1", state: State = "interference") -> list[Message]:
+def episode_verdicts(begin_s: float, end_s: float, node: str = "web1", state: State = "interference") -> list[Message]:
     return [
         Verdict(1, node, "web", T0 + end_s - 1, state, T0 + begin_s, 0.8, ["run delay 14x"], "m"),
         Verdict(1, node, "web", T0 + end_s, "calm", T0 + end_s, 0.0, [], "m"),
@@ -77,8 +77,8 @@ def slow_neighbour(begin_s: float = -200.0, end_s: float = -170.0) -> list[Messa
     return [
         *samples("web1", begin_s - 70, begin_s, CALM_MS),
         *samples("web1", begin_s, end_s, SLOW_MS),
-        *(one for node in ("web2", "web3") for one in samples(node, begin_s - 70, end_s, CALM_MS)),
-        *episode(begin_s, end_s),
+        *(sample for node in ("web2", "web3") for sample in samples(node, begin_s - 70, end_s, CALM_MS)),
+        *episode_verdicts(begin_s, end_s),
     ]
 
 
@@ -90,8 +90,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def seen(journal: Journal, days: int = 7, target_p95_ms: float = 0.0, now_s: float = 0.0) -> Week:
-    of = settings(journal.path.parent, target_p95_ms)
-    return week(journal, of, of.pool, days, T0 + now_s)
+    parsed = settings(journal.path.parent, target_p95_ms)
+    return week(journal, parsed, parsed.pool, days, T0 + now_s)
 
 
 def test_a_run_that_is_over_is_measured_once(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,21 +102,21 @@ def test_a_run_that_is_over_is_measured_once(journal: Journal, monkeypatch: pyte
         return pool_totals.requests(*where)
 
     monkeypatch.setattr(harm, "requests", counted)
-    of, remembered = settings(journal.path.parent, 0.0), harm.Remembered()
+    parsed, remembered = settings(journal.path.parent, 0.0), harm.Remembered()
 
-    def at(now_s: float) -> Week:
-        return week(journal, of, of.pool, 7, T0 + now_s, remembered)
+    def at_time(now_s: float) -> Week:
+        return week(journal, parsed, parsed.pool, 7, T0 + now_s, remembered)
 
     journal.record(*slow_neighbour(), weight(-198, 100, 0, predicted_ms=5.0), weight(-170, 0, 100, predicted_ms=5.0))
-    assert at(-100) == week(journal, of, of.pool, 7, T0 - 100), "a Sample may still come: read each time"
-    fresh = week(journal, of, of.pool, 7, T0 + 60)
+    assert at_time(-100) == week(journal, parsed, parsed.pool, 7, T0 - 100), "a Sample may still come: read each time"
+    fresh = week(journal, parsed, parsed.pool, 7, T0 + 60)
     read.clear()
-    assert at(60) == fresh
+    assert at_time(60) == fresh
     assert len(read) == 2, "the calm before, and the run"
-    assert at(60) == fresh
+    assert at_time(60) == fresh
     assert len(read) == 2
     journal.record(weight(-180, 0, 50, predicted_ms=9.0))
-    assert at(60) == week(journal, of, of.pool, 7, T0 + 60), "another change is another run"
+    assert at_time(60) == week(journal, parsed, parsed.pool, 7, T0 + 60), "another change is another run"
 
 
 def test_harm_is_the_time_above_the_limit_and_only_what_a_recorded_prediction_says_is_avoided(
@@ -124,15 +124,17 @@ def test_harm_is_the_time_above_the_limit_and_only_what_a_recorded_prediction_sa
 ) -> None:
     journal.record(*slow_neighbour(), weight(-198, 100, 0, predicted_ms=5.0), weight(-170, 0, 100, predicted_ms=5.0))
     (pool,) = seen(journal).pools
-    (one,) = pool.episodes
-    assert one.harm.limit_ms == pytest.approx(CALM_LIMIT_MS, rel=1e-3)
-    assert one.harm.slow_s == pytest.approx(30.0)
-    assert one.harm.avoided_s == pytest.approx(28.0), "not the two seconds before the first decision"
-    assert (one.rt_p95_ms, one.rt_p95_predicted_ms) == (SLOW_MS, 5.0)
-    assert (one.done, one.applied) == (["weight of s1: 100 → 0", "weight of s1: 0 → 100"], False)
-    assert one.harm.slow_requests is not None
-    assert 30 * 50 < one.harm.slow_requests < 30 * 105, "most of the slow server's 100 a second, and few of the others'"
-    assert (pool.totals.slow_s, pool.totals.avoided_s) == (one.harm.slow_s, one.harm.avoided_s)
+    (episode,) = pool.episodes
+    assert episode.harm.limit_ms == pytest.approx(CALM_LIMIT_MS, rel=1e-3)
+    assert episode.harm.slow_s == pytest.approx(30.0)
+    assert episode.harm.avoided_s == pytest.approx(28.0), "not the two seconds before the first decision"
+    assert (episode.rt_p95_ms, episode.rt_p95_predicted_ms) == (SLOW_MS, 5.0)
+    assert (episode.done, episode.applied) == (["weight of s1: 100 → 0", "weight of s1: 0 → 100"], False)
+    assert episode.harm.slow_requests is not None
+    assert 30 * 50 < episode.harm.slow_requests < 30 * 105, (
+        "most of the slow server's 100 a second, and few of the others'"
+    )
+    assert (pool.totals.slow_s, pool.totals.avoided_s) == (episode.harm.slow_s, episode.harm.avoided_s)
 
 
 def test_a_prediction_above_the_limit_avoids_nothing(journal: Journal) -> None:
@@ -144,8 +146,8 @@ def test_a_prediction_above_the_limit_avoids_nothing(journal: Journal) -> None:
 
 def test_the_pools_target_is_the_limit_where_there_is_one(journal: Journal) -> None:
     journal.record(*slow_neighbour(), weight(-200, 100, 0, predicted_ms=5.0))
-    (one,) = seen(journal, target_p95_ms=SLOW_MS + 1).pools[0].episodes
-    assert (one.harm.limit_ms, one.harm.slow_s) == (SLOW_MS + 1, 0.0)
+    (episode,) = seen(journal, target_p95_ms=SLOW_MS + 1).pools[0].episodes
+    assert (episode.harm.limit_ms, episode.harm.slow_s) == (SLOW_MS + 1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -158,39 +160,43 @@ def test_the_pools_target_is_the_limit_where_there_is_one(journal: Journal) -> N
 )
 def test_what_was_not_recorded_is_not_known(journal: Journal, change: Change, mean: WeightsMean, why: str) -> None:
     journal.record(*slow_neighbour(), change, cycle(mean))
-    found = seen(journal)
-    (one,) = found.pools[0].episodes
-    assert (one.harm.avoided_s, one.harm.avoided_unknown) == (None, why)
-    assert one.harm.slow_s == pytest.approx(30.0)
-    assert (found.totals.avoided_s, found.totals.avoided_unknown) == (0.0, 1)
+    report = seen(journal)
+    (episode,) = report.pools[0].episodes
+    assert (episode.harm.avoided_s, episode.harm.avoided_unknown) == (None, why)
+    assert episode.harm.slow_s == pytest.approx(30.0)
+    assert (report.totals.avoided_s, report.totals.avoided_unknown) == (0.0, 1)
 
 
 def test_where_nothing_was_decided_nothing_would_have_been_avoided(journal: Journal) -> None:
     journal.record(*slow_neighbour())
-    (one,) = seen(journal).pools[0].episodes
-    assert (one.harm.avoided_s, one.harm.avoided_unknown, one.done) == (0.0, "", [])
+    (episode,) = seen(journal).pools[0].episodes
+    assert (episode.harm.avoided_s, episode.harm.avoided_unknown, episode.done) == (0.0, "", [])
 
 
 def test_without_response_times_the_harm_is_not_known(journal: Journal) -> None:
-    journal.record(*episode(-200, -170), weight(-199, 100, 0, predicted_ms=5.0))
-    (one,) = seen(journal).pools[0].episodes
-    assert (one.harm.slow_s, one.harm.slow_unknown) == (None, "no_calm")
-    (one,) = seen(journal, target_p95_ms=20.0).pools[0].episodes
-    assert (one.harm.slow_s, one.harm.slow_unknown, one.harm.avoided_unknown) == (None, "no_samples", "no_samples")
+    journal.record(*episode_verdicts(-200, -170), weight(-199, 100, 0, predicted_ms=5.0))
+    (episode,) = seen(journal).pools[0].episodes
+    assert (episode.harm.slow_s, episode.harm.slow_unknown) == (None, "no_calm")
+    (episode,) = seen(journal, target_p95_ms=20.0).pools[0].episodes
+    assert (episode.harm.slow_s, episode.harm.slow_unknown, episode.harm.avoided_unknown) == (
+        None,
+        "no_samples",
+        "no_samples",
+    )
     assert seen(journal).totals.slow_unknown == 1
 
 
 def test_time_in_two_episodes_at_once_counts_once(journal: Journal) -> None:
-    journal.record(*slow_neighbour(), *episode(-190, -180, "web2"), weight(-200, 100, 0, predicted_ms=5.0))
-    found = seen(journal)
-    assert [one.harm.slow_s for one in found.pools[0].episodes] == pytest.approx([10.0, 30.0])
-    assert found.totals.slow_s == pytest.approx(30.0)
-    assert found.totals.avoided_s == pytest.approx(30.0)
+    journal.record(*slow_neighbour(), *episode_verdicts(-190, -180, "web2"), weight(-200, 100, 0, predicted_ms=5.0))
+    report = seen(journal)
+    assert [episode.harm.slow_s for episode in report.pools[0].episodes] == pytest.approx([10.0, 30.0])
+    assert report.totals.slow_s == pytest.approx(30.0)
+    assert report.totals.avoided_s == pytest.approx(30.0)
 
 
 def test_the_decision_of_one_episode_says_nothing_of_the_next(journal: Journal) -> None:
     journal.record(*slow_neighbour(), weight(-200, 100, 0, predicted_ms=5.0))
-    journal.record(*samples("web1", -160, -140, SLOW_MS), *episode(-160, -140))
+    journal.record(*samples("web1", -160, -140, SLOW_MS), *episode_verdicts(-160, -140))
     newer, older = seen(journal).pools[0].episodes
     assert (newer.harm.slow_s, newer.harm.avoided_s) == pytest.approx((20.0, 0.0))
     assert older.harm.avoided_s == pytest.approx(30.0)
@@ -209,8 +215,10 @@ def test_the_range_comes_from_outcomes_and_there_is_none_without(journal: Journa
     journal.record(*outcomes([1.0, 0.5, 2.0, 2.0, 2.0]))
     (pool,) = seen(journal).pools
     assert pool.predictions_off_by == pytest.approx(2.0)
-    found = pool.totals
-    assert (found.least_avoided_s, found.avoided_s, found.most_avoided_s) == pytest.approx((15.0, 30.0, 30.0))
+    with_range = pool.totals
+    assert (with_range.least_avoided_s, with_range.avoided_s, with_range.most_avoided_s) == pytest.approx(
+        (15.0, 30.0, 30.0)
+    )
 
 
 def test_acting_is_played_from_the_recorded_weights(journal: Journal) -> None:
@@ -246,18 +254,18 @@ def mark(at_s: float, begin_s: float, word: EpisodeMark, node: str = "web1", not
 
 def test_marks_are_counted_the_last_word_holds_and_a_week_is_needed_for_a_rate(journal: Journal) -> None:
     for begin_s in (-900, -600, -300):
-        journal.record(*episode(begin_s, begin_s + 10))
+        journal.record(*episode_verdicts(begin_s, begin_s + 10))
     journal.record(mark(-90, -900, "neighbour"), mark(-80, -900, "deploy", note="14"), mark(-70, -600, "neighbour"))
     journal.record(mark(-60, -599, "backup"), mark(-50, -300, "other", node="web2"))
-    found = seen(journal)
-    newest, middle, oldest = found.pools[0].episodes
+    report = seen(journal)
+    newest, middle, oldest = report.pools[0].episodes
     assert newest.marked is None
     assert middle.marked is not None
     assert oldest.marked is not None
     assert (oldest.marked.mark, oldest.marked.note, oldest.marked.by) == ("deploy", "14", "anna")
-    assert (found.totals.marks["deploy"], found.totals.marks["neighbour"], found.totals.marks["backup"]) == (1, 1, 0)
-    assert (found.totals.false_alarms, found.totals.unmarked) == (1, 1)
-    assert found.totals.false_alarms_per_week is None
+    assert (report.totals.marks["deploy"], report.totals.marks["neighbour"], report.totals.marks["backup"]) == (1, 1, 0)
+    assert (report.totals.false_alarms, report.totals.unmarked) == (1, 1)
+    assert report.totals.false_alarms_per_week is None
 
 
 def test_hours_with_samples_are_counted_and_give_a_rate(journal: Journal) -> None:
@@ -267,7 +275,7 @@ def test_hours_with_samples_are_counted_and_give_a_rate(journal: Journal) -> Non
         assert hasattr(database, "executemany")
         database.executemany("INSERT INTO rolled (step_s, node_id, time_unix_s, n, cpu) VALUES (?,?,?,?,?)", hours)
 
-    journal.record(*episode(-900, -890), mark(-90, -900, "deploy"))
+    journal.record(*episode_verdicts(-900, -890), mark(-90, -900, "deploy"))
     journal.keeping(roll, "written")
     (pool,) = seen(journal, days=30).pools
     assert pool.observed_s == 24 * 7 * 3600
@@ -276,14 +284,14 @@ def test_hours_with_samples_are_counted_and_give_a_rate(journal: Journal) -> Non
 
 def test_more_episodes_than_are_listed_are_counted(journal: Journal) -> None:
     for k in range(MOST_EPISODES + 3):
-        journal.record(*episode(-10.0 * k - 20, -10.0 * k - 15))
+        journal.record(*episode_verdicts(-10.0 * k - 20, -10.0 * k - 15))
     (pool,) = seen(journal).pools
     assert (len(pool.episodes), pool.not_listed, pool.totals.episodes) == (MOST_EPISODES, 3, MOST_EPISODES + 3)
     assert pool.episodes[0].since_unix_s == T0 - 20, "the newest stay"
 
 
 def test_an_old_episode_is_measured_from_minutes(journal: Journal) -> None:
-    journal.record(*episode(-100_000, -99_940))
+    journal.record(*episode_verdicts(-100_000, -99_940))
     begin = int((T0 - 100_000) // 60) * 60
 
     def roll(database: object) -> None:
@@ -299,23 +307,23 @@ def test_an_old_episode_is_measured_from_minutes(journal: Journal) -> None:
         )
 
     journal.keeping(roll, "written")
-    (one,) = seen(journal).pools[0].episodes
-    assert one.harm.slow_s == pytest.approx(60.0), "no more than the episode, whatever the minutes are"
+    (episode,) = seen(journal).pools[0].episodes
+    assert episode.harm.slow_s == pytest.approx(60.0), "no more than the episode, whatever the minutes are"
 
 
 def test_of_a_large_pool_only_the_newest_episodes_are_read_in_seconds(journal: Journal) -> None:
     for begin_s in (-3000, -2000, -1000):
-        journal.record(*episode(begin_s, begin_s + 100))
-    found = runs(episodes(journal, "web", T0 - 4000), T0)
-    assert len(found) == 3
+        journal.record(*episode_verdicts(begin_s, begin_s + 100))
+    all_runs = runs(episodes(journal, "web", T0 - 4000), T0)
+    assert len(all_runs) == 3
     each_s, day_s = 150.0, 86400.0
-    assert finest_steps(found, 3, T0, day_s) == [1.0] * 3
-    assert finest_steps(found, int(MOST_SERVER_S / each_s / 2), T0, day_s) == [MINUTE_S, 1.0, 1.0]
-    assert finest_steps(found, int(MOST_SERVER_S), T0, day_s) == [MINUTE_S] * 3
-    assert finest_steps(found, 3, T0, 2500.0) == [MINUTE_S, 1.0, 1.0], "Samples of the first are not kept any more"
+    assert finest_steps(all_runs, 3, T0, day_s) == [1.0] * 3
+    assert finest_steps(all_runs, int(MOST_SERVER_S / each_s / 2), T0, day_s) == [MINUTE_S, 1.0, 1.0]
+    assert finest_steps(all_runs, int(MOST_SERVER_S), T0, day_s) == [MINUTE_S] * 3
+    assert finest_steps(all_runs, 3, T0, 2500.0) == [MINUTE_S, 1.0, 1.0], "Samples of the first are not kept any more"
 
 
-def told(journal: Journal, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(journal: Journal, capsys: pytest.CaptureFixture[str]) -> str:
     week_text.show(seen(journal))
     return " ".join(capsys.readouterr().out.split())
 
@@ -326,7 +334,7 @@ def test_in_act_the_text_says_what_was_done_and_no_range_of_what_is_not_known(
     acting = msgspec.structs.replace(cycle(), mode="act")
     done = weight(-199, 100, 0, predicted_ms=5.0, applied=True)
     journal.record(*slow_neighbour(), done, acting, *outcomes([1.0, 0.5, 2.0, 2.0, 2.0]))
-    text = told(journal, capsys)
+    text = printed(journal, capsys)
     assert "not known, 0.0 s to 0.0 s" not in text
     assert "had it acted" not in text
     assert "would: " not in text
@@ -336,14 +344,14 @@ def test_in_act_the_text_says_what_was_done_and_no_range_of_what_is_not_known(
 
 def test_in_observe_each_line_is_what_would_have_been(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
     journal.record(*slow_neighbour(), weight(-198, 100, 0, predicted_ms=5.0))
-    text = told(journal, capsys)
+    text = printed(journal, capsys)
     assert "avoided, had it acted (predicted): 28 s" in text
     assert "would: weight of s1: 100 → 0" in text
 
 
 def test_a_saw_is_counted_and_listed_as_one_episode(journal: Journal) -> None:
     for begin_s in (-200.0, -197.0, -194.0, -190.0):
-        journal.record(*episode(begin_s, begin_s + 2.0))
+        journal.record(*episode_verdicts(begin_s, begin_s + 2.0))
     (pool,) = seen(journal).pools
     assert (pool.totals.episodes, pool.totals.interference, len(pool.episodes), pool.not_listed) == (1, 1, 1, 0)
     assert (pool.episodes[0].since_unix_s, pool.episodes[0].until_unix_s) == (T0 - 200.0, T0 - 188.0)

@@ -22,7 +22,7 @@ def site(tmp_path: Path, balancer: RealHAProxy) -> Iterator[Site]:
     site.clean()
 
 
-def said(site: Site, *command: str) -> str:
+def printed(site: Site, *command: str) -> str:
     """What a command prints, in one line."""
     done = site.cli(*command)
     return " ".join((done.stdout + done.stderr).split())
@@ -32,11 +32,11 @@ def test_a_haproxy_that_dies_is_named_and_the_controller_is_not_blamed(site: Sit
     site.serve()
     site.wait_for_cycles()
     site.balancer.stop()
-    status = until(lambda: "HAProxy does not answer since " in (text := said(site, "status")) and text, "the outage")
+    status = until(lambda: "HAProxy does not answer since " in (text := printed(site, "status")) and text, "the outage")
     assert "broken: HAProxy does not answer since " in status
     assert "silent" not in status
     assert "slackwater serve" not in status
-    assert f"✕ balancer of pool web: pool `web`: {site.balancer.socket}" in said(site, "check")
+    assert f"✕ balancer of pool web: pool `web`: {site.balancer.socket}" in printed(site, "check")
 
 
 def test_after_kill_9_of_everything_status_and_pause_say_that_the_controller_does_not_run(site: Site) -> None:
@@ -49,16 +49,16 @@ def test_after_kill_9_of_everything_status_and_pause_say_that_the_controller_doe
         serve.wait()
         for pid in children.values():
             until(lambda pid=pid: not is_alive(pid), "the end of the children")  # type: ignore[misc]
-    status = until(lambda: "does not run since " in (text := said(site, "status")) and text, "an old cycle")
+    status = until(lambda: "does not run since " in (text := printed(site, "status")) and text, "an old cycle")
     now = weights(site.balancer)
     assert f"HAProxy shows the weights {', '.join(f'{host} {now[host]}' for host in HOSTS)}" in status
     assert "broken: The controller does not run: nothing is watched or changed in pool web." in status
     lowered = any(weight < 100 for weight in now.values())
     assert ("`slackwater restore --all` sets the baseline weights without it." in status) == lowered
-    paused = said(site, "pause", "--all", "--why", "3 a.m.")
+    paused = printed(site, "pause", "--all", "--why", "3 a.m.")
     assert "web: the controller does not run, so `pause` reaches nobody; `slackwater restore --all` sets the" in paused
     assert "nats" not in paused.lower()
-    said(site, "restore", "--all")
+    printed(site, "restore", "--all")
     assert set(weights(site.balancer).values()) == {100}
 
 
@@ -67,6 +67,6 @@ def test_a_stop_leaves_the_baseline_and_status_says_that_nothing_runs(site: Site
     site.wait_for_cycles()
     serve.send_signal(signal.SIGTERM)
     serve.wait()
-    status = until(lambda: "does not run since " in (text := said(site, "status")) and text, "an old cycle")
+    status = until(lambda: "does not run since " in (text := printed(site, "status")) and text, "an old cycle")
     assert "HAProxy shows the weights host1 100, host2 100, host3 100" in status
     assert "restore" not in status

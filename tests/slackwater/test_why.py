@@ -57,19 +57,19 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def story_of(journal: Journal) -> Episode:
-    found = episode_of(journal, "web", "web1", {"host1": "web1", "host2": "web2"}, NOW)
-    assert found is not None
-    return found
+    episode = episode_of(journal, "web", "web1", {"host1": "web1", "host2": "web2"}, NOW)
+    assert episode is not None
+    return episode
 
 
 def test_the_last_episode_with_its_changes_and_nothing_else(journal: Journal) -> None:
-    found = story_of(journal)
-    assert found.state == "interference"
-    assert found.since_unix_s == pytest.approx(NOW - 100.0)
-    assert found.until_unix_s == pytest.approx(NOW - 80.0)
-    assert found.severity == 0.82
-    assert found.resource == "cpu", "unclear at first"
-    assert [made.after for made in found.changes] == [0, 4.9, 100]
+    episode = story_of(journal)
+    assert episode.state == "interference"
+    assert episode.since_unix_s == pytest.approx(NOW - 100.0)
+    assert episode.until_unix_s == pytest.approx(NOW - 80.0)
+    assert episode.severity == 0.82
+    assert episode.resource == "cpu", "unclear at first"
+    assert [made.after for made in episode.changes] == [0, 4.9, 100]
 
 
 def test_an_episode_that_goes_on_says_what_holds_it_now(journal: Journal) -> None:
@@ -78,10 +78,10 @@ def test_an_episode_that_goes_on_says_what_holds_it_now(journal: Journal) -> Non
         began, time_unix_s=NOW - 0.5, path=["held: looks calm for 1.2 of 3.0 s", "before: run delay 14.2x"], shown=False
     )
     journal.record(began, held)
-    found = story_of(journal)
-    assert found.path == began.path
-    assert found.now == "held: looks calm for 1.2 of 3.0 s"
-    lines = as_text(found).splitlines()
+    episode = story_of(journal)
+    assert episode.path == began.path
+    assert episode.now == "held: looks calm for 1.2 of 3.0 s"
+    lines = as_text(episode).splitlines()
     assert lines[1:4] == [*(f"  because {line}" for line in began.path), "  now: held: looks calm for 1.2 of 3.0 s"]
 
 
@@ -103,11 +103,11 @@ def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
     with Journal.open(journal_path(tmp_path)) as made:
         made.record(verdict("interference", -10.0, -1.0, 0.5))
         made.record(change("weight", 100, 0, -9.0, "because", target="web1", applied=False))
-        found = episode_of(made, "web", "web1", {}, NOW)
-    assert found is not None
-    assert found.until_unix_s is None
-    assert "it goes on" in as_text(found)
-    assert "would have been: weight of web1: 100 → 0" in as_text(found)
+        episode = episode_of(made, "web", "web1", {}, NOW)
+    assert episode is not None
+    assert episode.until_unix_s is None
+    assert "it goes on" in as_text(episode)
+    assert "would have been: weight of web1: 100 → 0" in as_text(episode)
 
 
 def test_without_an_episode_there_is_no_story(journal: Journal) -> None:
@@ -152,18 +152,18 @@ def test_orders_are_reported_by_what_came_of_them_and_renewals_are_counted(journ
 
 def test_an_earlier_episode_is_found_by_its_time(journal: Journal) -> None:
     servers = {"host1": "web1", "host2": "web2"}
-    found = episode_of(journal, "web", "web1", servers, NOW, NOW - 395)
-    assert found is not None
-    assert found.since_unix_s == pytest.approx(NOW - 400)
+    episode = episode_of(journal, "web", "web1", servers, NOW, NOW - 395)
+    assert episode is not None
+    assert episode.since_unix_s == pytest.approx(NOW - 400)
     assert episode_of(journal, "web", "web1", servers, NOW, NOW - 200) is None
 
 
 def test_what_people_said_it_was_is_told(journal: Journal) -> None:
-    said = msgspec.structs.replace(change("mark_episode", 0, 0, -10.0, "release 14", "web1"), by="anna")
-    said = msgspec.structs.replace(said, before=None, after="deploy", since_unix_s=NOW - 100)
-    journal.record(said)
-    found = story_of(journal)
-    assert found.marked is not None
-    assert found.marked.mark == "deploy"
-    assert "it was a deploy, says anna: release 14" in as_text(found)
-    assert "mark_episode" not in as_text(found), "told once"
+    mark = msgspec.structs.replace(change("mark_episode", 0, 0, -10.0, "release 14", "web1"), by="anna")
+    mark = msgspec.structs.replace(mark, before=None, after="deploy", since_unix_s=NOW - 100)
+    journal.record(mark)
+    episode = story_of(journal)
+    assert episode.marked is not None
+    assert episode.marked.mark == "deploy"
+    assert "it was a deploy, says anna: release 14" in as_text(episode)
+    assert "mark_episode" not in as_text(episode), "told once"

@@ -175,10 +175,10 @@ def test_memcached_as_its_own_clients_speak_it(tmp_path: Path) -> None:
     server = [program("memcached"), "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-u", "root", "-B", "auto"]
     with running(server, port), captured(path, port):
         for extra in ([], ["--binary"]):
-            at = f"--servers=127.0.0.1:{port}"
-            subprocess.run([program("memccp"), at, *extra, str(source)], check=True)
-            got = subprocess.run([program("memccat"), at, *extra, "value"], check=True, capture_output=True)
-            assert got.stdout.startswith(b"v" * 40_000)
+            servers = f"--servers=127.0.0.1:{port}"
+            subprocess.run([program("memccp"), servers, *extra, str(source)], check=True)
+            stored = subprocess.run([program("memccat"), servers, *extra, "value"], check=True, capture_output=True)
+            assert stored.stdout.startswith(b"v" * 40_000)
     seen = sniffed(path, f"{port}:memcached")
     methods = [row["method"] for row in seen.exchanges]
     assert methods.count("set") == 2

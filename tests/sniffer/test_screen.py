@@ -71,11 +71,11 @@ class Window:
     def lines(self) -> list[str]:
         return [line.rstrip() for line in self.screen.display]
 
-    def until(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
+    def until(self, condition: Callable[[list[str]], bool], event: str) -> list[str]:
         """Shows picture after picture until one is as wanted, or the command has ended; returns the lines."""
         deadline = time.monotonic() + WITHIN_S
         while not condition(self.lines()):
-            assert self.next_picture(deadline), f"{what}: it did not come\n" + "\n".join(self.lines())
+            assert self.next_picture(deadline), f"{event}: it did not come\n" + "\n".join(self.lines())
         return self.lines()
 
     def next_picture(self, deadline: float) -> bool:

@@ -49,8 +49,8 @@ def asked(admin: Path, command: str) -> str:
 
 def configured_weights(admin: Path) -> dict[str, dict[str, int]]:
     """Backend -> each server's weight as HAProxy took it from its configuration."""
-    found: dict[str, dict[str, int]] = {}
+    weights: dict[str, dict[str, int]] = {}
     for line in asked(admin, "show servers state").splitlines()[2:]:
         if values := line.split():
-            found.setdefault(values[1], {})[values[3]] = int(values[8])
-    return found
+            weights.setdefault(values[1], {})[values[3]] = int(values[8])
+    return weights

@@ -93,7 +93,7 @@ class Balancer:
         deadline_s = time.monotonic() + WITHIN_S
         # A command that takes longer than the guest may is tried again.
         while self.guest.sh(f"timeout 100 bash -c {shlex.quote(condition)}")[0] != 0:
-            assert time.monotonic() < deadline_s, f"not within {WITHIN_S:g} s: {condition}\n{self.said()[-4000:]}"
+            assert time.monotonic() < deadline_s, f"not within {WITHIN_S:g} s: {condition}\n{self.log_text()[-4000:]}"
             time.sleep(0.3)
 
     def start_with_a_lowered_weight(self) -> None:
@@ -107,16 +107,16 @@ class Balancer:
     def until_weight(self, weight: int) -> None:
         self.until(f'test "$(python3 /root/weight.py)" = {weight}')
 
-    def shown(self, what: str) -> str:
+    def shown(self, name: str) -> str:
         """A property of the unit."""
-        return self.guest.ok(f"systemctl show --value -p {what} {UNIT}").strip()
+        return self.guest.ok(f"systemctl show --value -p {name} {UNIT}").strip()
 
     def parts(self) -> dict[str, Any]:
         """What `serve` says of its parts: `children` with their pids, `starts`, ..."""
-        found: dict[str, Any] = json.loads(self.guest.ok("cat /var/lib/slackwater/serve.json"))
-        return found
+        state: dict[str, Any] = json.loads(self.guest.ok("cat /var/lib/slackwater/serve.json"))
+        return state
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """What the unit logged."""
         return self.guest.ok(f"journalctl -q --no-pager -o cat -u {UNIT}")
 

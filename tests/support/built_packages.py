@@ -64,8 +64,8 @@ def revised(file: Path, out: Path, revision: str, architecture: str = "") -> Pat
     with tempfile.TemporaryDirectory() as folder:
         root = unpacked(file, Path(folder, "root"))
         control = root / "DEBIAN/control"
-        text, found = re.subn(r"(?m)^(Version: [^-\n]+)-\d+", rf"\1-{revision}", control.read_text())
-        assert found == 1, text
+        text, replaced = re.subn(r"(?m)^(Version: [^-\n]+)-\d+", rf"\1-{revision}", control.read_text())
+        assert replaced == 1, text
         if architecture:
             text = re.sub(r"(?m)^Architecture: .*$", f"Architecture: {architecture}", text)
         control.write_text(text)

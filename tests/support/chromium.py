@@ -25,10 +25,10 @@ def browse(script: str, url: str, password: str, within_s: float, *options: str,
 
     `options` are Node.js', `environment` is added to what every script is told. Fails the test when one of them does.
     """
-    told = {"CHROMIUM": str(CHROMIUM), "BROWSER_MODULES": str(MODULES), "URL": url, "PASSWORD": password}
+    variables = {"CHROMIUM": str(CHROMIUM), "BROWSER_MODULES": str(MODULES), "URL": url, "PASSWORD": password}
     command = ["node", "--test", "--test-reporter=spec", *options, str(ROOT / "tests/browser" / script)]
     done = subprocess.run(
-        command, env={**os.environ, **told, **environment}, capture_output=True, text=True, timeout=within_s
+        command, env={**os.environ, **variables, **environment}, capture_output=True, text=True, timeout=within_s
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     return done.stdout

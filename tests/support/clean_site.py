@@ -133,8 +133,8 @@ class CleanSite:
             )
             return rows if is_whole else []
 
-        found: list[dict[str, Any]] = self._until(whole, "each server is known")
-        return found
+        complete: list[dict[str, Any]] = self._until(whole, "each server is known")
+        return complete
 
     def changes(self) -> list[dict[str, Any]]:
         """What `slackwater log` shows."""
@@ -144,8 +144,8 @@ class CleanSite:
         """The first weight of a server that was decided in observe mode."""
 
         def decided() -> list[int]:
-            mine = [one for one in self.changes() if one["what"] == "weight" and one["target"] == name]
-            return [one["after"] for one in mine if not one["applied"]]
+            mine = [change for change in self.changes() if change["what"] == "weight" and change["target"] == name]
+            return [change["after"] for change in mine if not change["applied"]]
 
         return int(self._until(decided, f"a weight for {name}")[0])
 

@@ -31,16 +31,20 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
     status[[400, 1000, 2500]] = 503
     falls_s = np.inf if answers_s is None else ON_S + answers_s
     weights = [
-        (at / 20, name, 30 if name == "host1" and falls_s <= at / 20 < OFF_S else 100, at)
-        for at in range(600)
+        (number / 20, name, 30 if name == "host1" and falls_s <= number / 20 < OFF_S else 100, number)
+        for number in range(600)
         for name in SERVERS
     ]
     verdicts: list[tuple[float, str, str]] | None = None
     facts: dict[str, Any] = {"rate_rps": 100.0, "cost": COST if run.policy == "slackwater" else {}}
     if detected_s is not None:
         verdicts = [
-            (at / 5, name, "interference" if name == "host1" and ON_S + detected_s <= at / 5 < OFF_S else "calm")
-            for at in range(150)
+            (
+                number / 5,
+                name,
+                "interference" if name == "host1" and ON_S + detected_s <= number / 5 < OFF_S else "calm",
+            )
+            for number in range(150)
             for name in SERVERS
         ]
         neighbour = {"host": "host1", "kind": "llcprobe", "on_s": ON_S, "off_s": OFF_S}

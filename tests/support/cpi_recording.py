@@ -84,20 +84,20 @@ class Qmp:
         self._lines.readline()
         self.ask("qmp_capabilities")
 
-    def ask(self, what: str, **arguments: str) -> Any:
+    def ask(self, command: str, **arguments: str) -> Any:
         """Has it do something; its answer, after whatever events."""
-        self._end.sendall(json.dumps({"execute": what, "arguments": arguments}).encode())
+        self._end.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
         for line in self._lines:
             answer = json.loads(line)
             if "error" in answer:
-                raise RuntimeError(f"{what}: {answer['error']['desc']}")
+                raise RuntimeError(f"{command}: {answer['error']['desc']}")
             if "return" in answer:
                 return answer["return"]
-        raise RuntimeError(f"{what}: QEMU ended")
+        raise RuntimeError(f"{command}: QEMU ended")
 
-    def wait(self, what: str, *ends: str) -> str:
-        """Until the status of `what` is one of these."""
-        while (status := self.ask(what).get("status", "")) not in ends:
+    def wait(self, command: str, *ends: str) -> str:
+        """Until the status of `command` is one of these."""
+        while (status := self.ask(command).get("status", "")) not in ends:
             time.sleep(0.1)
         return str(status)
 
@@ -154,8 +154,10 @@ def main() -> None:
         samples = record(guest, node)
         began_s = samples[0].time_unix_s
         own = [
-            msgspec.structs.replace(one, time_unix_s=START_UNIX_S + one.time_unix_s - began_s, boot_id=f"boot-{node}")
-            for one in samples
+            msgspec.structs.replace(
+                sample, time_unix_s=START_UNIX_S + sample.time_unix_s - began_s, boot_id=f"boot-{node}"
+            )
+            for sample in samples
         ]
         if node == NOISY:
             labels.append(Label(node, "memory", 0.5, own[CALM - 1].time_unix_s, own[-1].time_unix_s))

@@ -45,9 +45,9 @@ def why_not() -> str:
     return "" if shutil.which(EMULATOR) else f"needs {EMULATOR}: make setup-arm64"
 
 
-def checked(result: int, what: str) -> None:
+def checked(result: int, call: str) -> None:
     if result != 0:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
 def enter(say: int, hear: int, command: list[str]) -> None:

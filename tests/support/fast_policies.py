@@ -20,7 +20,7 @@ SEED, CASES, STEPS = 20150, 8, 120
 
 def machine(cores: int, clocks: list[int]) -> Hardware:
     values = tuple(1.0 for _ in clocks)
-    return Hardware(cores, tuple(float(one) for one in clocks), 1.0, values, values)
+    return Hardware(cores, tuple(float(clock) for clock in clocks), 1.0, values, values)
 
 
 def hurry_up(draw: random.Random) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def hurry_up(draw: random.Random) -> dict[str, Any]:
             for _ in range(draw.choice([0] * 9 + [1, 1, 5]))
         )
         seen = tuple(HotEvent(core, time_s, entered) for time_s, core, entered in events)
-        found = policy.decide(Observation(now_s, events=seen)).clocks_mhz
-        steps.append({"now_s": now_s, "events": events, "clocks": [round(one) for one in found]})
+        clocks_mhz = policy.decide(Observation(now_s, events=seen)).clocks_mhz
+        steps.append({"now_s": now_s, "events": events, "clocks": [round(clock_mhz) for clock_mhz in clocks_mhz]})
     return {"threads": threads, "clocks": clocks, "after_s": after_s, "steps": steps}
 
 
@@ -74,7 +74,7 @@ def written() -> str:
     draw = random.Random(SEED)
     cases = {"hurry_up": [hurry_up(draw) for _ in range(CASES)], "pareto": [pareto(draw) for _ in range(CASES)]}
     lines = (
-        f'"{name}": [\n' + ",\n".join(json.dumps(one, separators=(",", ":")) for one in several) + "\n]"
+        f'"{name}": [\n' + ",\n".join(json.dumps(case, separators=(",", ":")) for case in several) + "\n]"
         for name, several in cases.items()
     )
     return "{\n" + ",\n".join(lines) + "\n}\n"

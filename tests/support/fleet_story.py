@@ -28,7 +28,7 @@ def settings_in(folder: Path, more: str = "") -> ControllerSettings:
 
 def verdicts(node: str, pool: str, state: State, since: float, last: float, severity: float = 0.0) -> list[Message]:
     return [
-        Verdict(1, node, pool, at, state, T0 + since, severity, ["x"], "m") for at in (T0 + since, T0 + last)
+        Verdict(1, node, pool, unix_s, state, T0 + since, severity, ["x"], "m") for unix_s in (T0 + since, T0 + last)
     ]  # fmt: skip
 
 
@@ -42,8 +42,8 @@ def site(balance: str = "roundrobin") -> list[Message]:
     for node, rps in rates.items():
         pool = "shop" if node == "shop1" else "web"
         traffic = Traffic(rps=rps, rt_p50_ms=2.0, rt_p95_ms=rps)
-        for seq, at in enumerate((T0 - 10.0, T0)):
-            messages.append(Sample(1, node, pool, at, "boot", seq, 0.2, traffic=traffic))
+        for seq, unix_s in enumerate((T0 - 10.0, T0)):
+            messages.append(Sample(1, node, pool, unix_s, "boot", seq, 0.2, traffic=traffic))
     web = [ServerState(node, "up", 100, 100, 100, share=rates[node] / 100) for node in ("web1", "web2", "web10")]
     shop = [ServerState("shop1", "up", 1, 1, 1, share=1.0)]
     mean = "share" if balance == "roundrobin" else "concurrency"

@@ -84,7 +84,7 @@ class Whole(Site):
         """The cores that the kernel lets web1's process run on, and its quota in percent of one core."""
         return self.guest.cores(), self.guest.quota_percent()
 
-    def said(self) -> Governed | None:
+    def governed(self) -> Governed | None:
         """What the governor said last of web1."""
         try:
             with Journal.open(journal_path(self.state), read_only=True) as journal:

@@ -34,13 +34,13 @@ class SteadyLoad:
     def _run(self) -> None:
         while not self._end.is_set():
             try:
-                found = self.lab.load(Demand(rate_rps=self.rate_rps), 4.0).finish()
+                requests = self.lab.load(Demand(rate_rps=self.rate_rps), 4.0).finish()
             except Exception as error:
                 self.failed.append(f"the generator: {error}")
                 return
-            self.answered += len(found.seconds)
-            self.failed += [f"status {status}" for status in found.status.tolist() if status >= 400]
-            self.failed += [f"{count} x {why}" for why, count in found.lost.items()]
+            self.answered += len(requests.seconds)
+            self.failed += [f"status {status}" for status in requests.status.tolist() if status >= 400]
+            self.failed += [f"{count} x {why}" for why, count in requests.lost.items()]
 
     def start(self) -> None:
         self._thread.start()

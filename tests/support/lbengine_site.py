@@ -117,11 +117,11 @@ class LbengineProcess:
                 process.wait()
 
 
-async def until(condition: Callable[[], object], site: LbengineProcess, what: str) -> None:
+async def until(condition: Callable[[], object], site: LbengineProcess, event: str) -> None:
     deadline_s = time.monotonic() + IN_TIME_S
     while not condition():
         if time.monotonic() >= deadline_s:
-            raise AssertionError(f"not within {IN_TIME_S:g} s: {what}\n{site.log.read_text()}\n{site.second_says()}")
+            raise AssertionError(f"not within {IN_TIME_S:g} s: {event}\n{site.log.read_text()}\n{site.second_says()}")
         await asyncio.sleep(0.02)
 
 

@@ -38,11 +38,11 @@ FROZEN = ("lbengine", "detector", "journal")
 MARKUP = "<img src=x onerror=alert(1)><b>&amp;"
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = IN_TIME_S) -> Any:
+def until(condition: Callable[[], Any], event: str, within_s: float = IN_TIME_S) -> Any:
     """Waits for the first true value of `condition`."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {within_s:g} s"
+        assert time.monotonic() < deadline, f"{event} did not happen within {within_s:g} s"
         time.sleep(0.05)
     return value
 

@@ -58,9 +58,9 @@ def people() -> bytes:
 
 
 def token_of(client: FlaskClient, path: str = "/login") -> str:
-    found = re.search(r'name="csrf_token" value="([^"]+)"', client.get(path).text)
-    assert found is not None
-    return found.group(1)
+    field = re.search(r'name="csrf_token" value="([^"]+)"', client.get(path).text)
+    assert field is not None
+    return field.group(1)
 
 
 def wrong_logins(site: Site, name: str, times: int, forwarded: str = "", peer: str = "127.0.0.1") -> list[int]:

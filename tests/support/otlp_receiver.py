@@ -42,12 +42,12 @@ class Receiver:
         """The metrics that came last: (name, sorted labels) -> value."""
         (resource,) = self.metrics[-1].resource_metrics
         (scope,) = resource.scope_metrics
-        found = {}
+        values = {}
         for metric in scope.metrics:
             for point in (metric.sum if metric.HasField("sum") else metric.gauge).data_points:
-                labels = tuple(sorted((one.key, one.value.string_value) for one in point.attributes))
-                found[metric.name, labels] = point.as_double
-        return found
+                labels = tuple(sorted((attribute.key, attribute.value.string_value) for attribute in point.attributes))
+                values[metric.name, labels] = point.as_double
+        return values
 
     def spans(self) -> list[Any]:
         """All spans that came, in their order."""

@@ -137,10 +137,10 @@ class Played:
 
     def begin(self, mode: Mode = "act") -> None:
         """A governor that knows nothing, as after a start."""
-        of = HAProxyPool(name="web", backend="web", socket="/s", mode=mode, target_p95_ms=TARGET_MS)
+        pool = HAProxyPool(name="web", backend="web", socket="/s", mode=mode, target_p95_ms=TARGET_MS)
         self._sent = {}
         clocks = (lambda: self.now_s), (lambda: 1e9 + self.now_s)
-        self.pool = GovernedPool(of, self.settings, self, *clocks)  # type: ignore[arg-type]
+        self.pool = GovernedPool(pool, self.settings, self, *clocks)  # type: ignore[arg-type]
 
     # --- what the governor needs
 

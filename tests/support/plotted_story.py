@@ -57,13 +57,13 @@ def plotted_story() -> Iterator[Message]:
     web1 fails 37 of 100 requests, web3 is down in the balancer.
     """
     for ago in range(BACK_S, -1, -1):
-        at = T0 - ago
+        unix_s = T0 - ago
         for node in ("web1", "web2", "web3"):
             noisy, spike = node == "web2" and ago in BESIDE, node == "web3" and ago == SPIKE
             p95 = SPIKE_P95_MS if spike else 120.0 if noisy else 4.0 + ago % 3
             traffic = Traffic(rps=80.0 + ago % 5, rt_p50_ms=2.0, rt_p95_ms=p95, rt_p99_ms=2 * p95)
             yield Sample(
-                1, node, "web", at, "boot", BACK_S - ago, 1.0, cpu=Cpu("cgroup", 0.4), traffic=traffic,
+                1, node, "web", unix_s, "boot", BACK_S - ago, 1.0, cpu=Cpu("cgroup", 0.4), traffic=traffic,
                 sched=Sched(run_delay_per_cpu_s=20.0 if noisy else 0.2),
                 counters=Counters("canary", cpi=SPIKE_CPI if spike else 40.0),
             )  # fmt: skip
@@ -73,7 +73,7 @@ def plotted_story() -> Iterator[Message]:
             server.in_flight, server.errors_per_s, server.queue = in_flight, errors_per_s, 0
         servers[0].failed_share, servers[0].peers_failed_share = 0.37, 0.0
         servers[2].condition = "down"
-        yield Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: 3 unchanged", servers, "share")
+        yield Cycle(1, "web", unix_s, "act", False, "roundrobin", "optimal", "web: 3 unchanged", servers, "share")
     began, ended = T0 - BESIDE[-1], T0 - BESIDE[0]
     for node in ("web1", "web2", "web3"):
         yield Verdict(1, node, "web", T0 - BACK_S, "calm", T0 - BACK_S, 0.0, [], "start")

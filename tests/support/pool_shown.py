@@ -69,7 +69,7 @@ def decided(
     """What is decided for a pool that shows this; every baseline weight is 100 unless `baselines` says otherwise."""
     state = PoolState(
         "acting",
-        baselines=baselines or {one.name: Baseline(100, 100) for one in shown.servers},
+        baselines=baselines or {server.name: Baseline(100, 100) for server in shown.servers},
         positions=positions,
         externally_controlled=frozenset(externally_controlled),
         rates=Rates(rps=rates, total_rps=total_rps, failing=failing or {}),

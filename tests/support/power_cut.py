@@ -19,8 +19,8 @@ class PowerCut(BaseException):
 class Cutter:
     """Ends everything at the n-th step."""
 
-    def __init__(self, at: int) -> None:
-        self.left = at
+    def __init__(self, steps: int) -> None:
+        self.left = steps
 
     def step(self) -> None:
         self.left -= 1
@@ -79,12 +79,12 @@ class Disk:
         return to
 
     def _fsync(self, handle: int) -> None:
-        found, path = os.fstat(handle), Path(f"/proc/self/fd/{handle}").readlink()
-        if stat.S_ISDIR(found.st_mode):
+        status, path = os.fstat(handle), Path(f"/proc/self/fd/{handle}").readlink()
+        if stat.S_ISDIR(status.st_mode):
             self._names[path] = _names(path)
         else:
             with open(path, "rb") as file:  # noqa: PTH123
-                self._contents[found.st_ino] = file.read()
+                self._contents[status.st_ino] = file.read()
 
     def _open(self, path: Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
         file = open(path, mode, *arguments, **named)  # noqa: PTH123, SIM115

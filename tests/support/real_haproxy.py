@@ -60,11 +60,11 @@ def haproxy_program(name: str | None = None) -> str | None:
 needs_haproxy = pytest.mark.skipif(haproxy_program() is None, reason="haproxy is neither in .build/bin nor in PATH")
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
-    """Waits for the first true value of a condition; fails the test with `what` when it doesn't come."""
+def until(condition: Callable[[], Any], event: str, within_s: float = 60.0) -> Any:
+    """Waits for the first true value of a condition; fails the test with `event` when it doesn't come."""
     deadline_s = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
+        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {event}"
         time.sleep(0.01)
     return value
 

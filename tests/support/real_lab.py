@@ -26,11 +26,11 @@ def run_lab(*arguments: str, timeout_s: float = 180.0) -> subprocess.CompletedPr
     )
 
 
-def eventually(what: str, happened: Callable[[], bool], within_s: float) -> float:
+def eventually(event: str, happened: Callable[[], bool], within_s: float) -> float:
     """Polls until it happened; gives the seconds it took. Fails the test, saying what did not happen."""
     begin = time.monotonic()
     while not happened():
         if time.monotonic() - begin > within_s:
-            pytest.fail(f"not within {within_s:g} s: {what}")
+            pytest.fail(f"not within {within_s:g} s: {event}")
         time.sleep(0.05)
     return time.monotonic() - begin

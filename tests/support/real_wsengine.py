@@ -35,14 +35,14 @@ Signed = tuple[bytes, dict[str, str] | None]
 """An Order in bytes, and the headers that go with it."""
 
 
-def wait_for(answer: Callable[[], T], what: str, within_s: float = IN_TIME_S) -> T:
-    """The first answer that is true; fails with `what` when there is none in time."""
+def wait_for(answer: Callable[[], T], event: str, within_s: float = IN_TIME_S) -> T:
+    """The first answer that is true; fails with `event` when there is none in time."""
     deadline_s = time.monotonic() + within_s
     while True:
-        if found := answer():
-            return found
+        if value := answer():
+            return value
         if time.monotonic() >= deadline_s:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
+            raise AssertionError(f"not within {within_s:g} s: {event}")
         time.sleep(0.02)
 
 
@@ -166,10 +166,10 @@ class Controller:
         self.send(self.make(knob, value, lease_s))
         return self.next(lambda change: change.what == knob, seen, f"{knob} = {value}")
 
-    def next(self, wanted: Callable[[Change], bool], since: int, what: str = "a Change") -> Change:
+    def next(self, wanted: Callable[[Change], bool], since: int, event: str = "a Change") -> Change:
         """The first Change after the first `since` ones that is as wanted."""
-        found = wait_for(lambda: [change for change in self.changes[since:] if wanted(change)], what)
-        return found[0]
+        changes = wait_for(lambda: [change for change in self.changes[since:] if wanted(change)], event)
+        return changes[0]
 
     def close(self) -> None:
         self._do(self._client.close())

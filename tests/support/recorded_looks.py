@@ -16,8 +16,8 @@ throughout, so what a policy does here changes nothing of what it sees next."""
 
 
 def looks(load: float = 0.5) -> list[Look]:
-    found = []
+    looks = []
     for line in json.loads(RECORDED.read_text()):
         servers = msgspec.convert(line["servers"], list[Seen])
-        found.append(Look(line["now_s"], servers, load))
-    return found
+        looks.append(Look(line["now_s"], servers, load))
+    return looks

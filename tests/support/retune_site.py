@@ -76,13 +76,13 @@ class Whole(Site):
     def wait_until_turned(self) -> None:
         until(lambda: self.scene.text() == TURNED, "the knob is turned")
 
-    def kill(self, what: str) -> None:
+    def kill(self, program: str) -> None:
         """`controller` with all its children, `bus`, or `wsengine`, which its service manager starts again at once."""
-        if what == "controller":
+        if program == "controller":
             assert self.serving is not None
             self.serving.kill()
             self.serving.wait()
-        elif what == "bus":
+        elif program == "bus":
             self.scene.nats.kill()
         else:
             self.scene.engine.end(signal.SIGKILL)

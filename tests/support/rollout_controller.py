@@ -30,15 +30,15 @@ def is_in_mode(site: Site, mode: str) -> bool:
 def changes_of(site: Site, node: str) -> list[dict[str, Any]]:
     """Weights of its server that were decided, as `slackwater log` shows them."""
     lines = site.hosts.ssh("lb1", "slackwater log --json").stdout.splitlines()
-    return [one for one in map(json.loads, lines) if one["what"] == "weight" and one["target"] == node]
+    return [change for change in map(json.loads, lines) if change["what"] == "weight" and change["target"] == node]
 
 
 def send_order(site: Site, folder: Path, order: Order) -> None:
     """Sends it under the controller's name, with its key."""
-    found = re.search(r"(?m)^orders_key: (.*)$", site.secrets())
-    assert found
+    line = re.search(r"(?m)^orders_key: (.*)$", site.secrets())
+    assert line
     key = folder / "orders.key"
-    key.write_text(json.loads(found[1]))
+    key.write_text(json.loads(line[1]))
     key.chmod(0o600)
 
     async def send() -> None:

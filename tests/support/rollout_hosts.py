@@ -54,10 +54,10 @@ def run(*command: str | Path, check: bool = True, timeout_s: float = 60.0) -> su
     return done
 
 
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:
+def wait_until(holds: Callable[[], bool], event: str, within_s: float = 90.0) -> None:
     deadline_s = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
+        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {event}"
         time.sleep(0.3)
 
 
@@ -82,8 +82,8 @@ class Host:
         if self.process is None:
             return None
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        found = children.read_text().split() if children.exists() else []
-        return int(found[0]) if found else None
+        pids = children.read_text().split() if children.exists() else []
+        return int(pids[0]) if pids else None
 
 
 @dataclass

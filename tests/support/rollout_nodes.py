@@ -64,5 +64,5 @@ class Nodes:
 
 def weights(ours: Hosts, name: str) -> dict[str, int]:
     line = ours.ssh(name, f"python3 - 0 <<'END'\n{LOOK}\nEND").stdout.splitlines()[-1]
-    found: dict[str, int] = json.loads(line)[1]
-    return found
+    figures: dict[str, int] = json.loads(line)[1]
+    return figures

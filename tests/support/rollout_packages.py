@@ -38,14 +38,14 @@ def newer(packages: Path, out: Path, revision: str, monitor: str = "") -> Path:
         root = out / "root"
         subprocess.run(["dpkg-deb", "-R", str(file), str(root)], check=True)
         control = root / "DEBIAN/control"
-        text, found = re.subn(r"(?m)^(Version: [^-\n]+)-\d+", rf"\1-{revision}", control.read_text())
-        assert found == 1, text
+        text, replaced = re.subn(r"(?m)^(Version: [^-\n]+)-\d+", rf"\1-{revision}", control.read_text())
+        assert replaced == 1, text
         control.write_text(text)
         program = root / "usr/bin/slackwater-monitor"
         if monitor and program.exists():
             program.write_text(monitor)
-        name, found = re.subn(r"-\d+(\+[^_]+)?_", rf"-{revision}\1_", file.name)
-        assert found == 1, file.name
+        name, replaced = re.subn(r"-\d+(\+[^_]+)?_", rf"-{revision}\1_", file.name)
+        assert replaced == 1, file.name
         subprocess.run(
             ["dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "-b", str(root), str(out / name)], check=True
         )

@@ -120,13 +120,13 @@ def configuration(hosts: Hosts, name: str) -> dict[str, str]:
         f" find etc -type f {skip} -print0 | LC_ALL=C sort -z | xargs -0 sha256sum",
     ).stdout
     seen = dict.fromkeys(files.splitlines(), "")
-    for what, command in {
+    for kind, command in {
         "packages": "dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n'",
         "manual": "apt-mark showmanual",
         "units": "systemctl list-unit-files --no-legend --no-pager",
         "ours": "find /opt /usr /var /lib /run -iname '*slackwater*' ! -path '/run/systemd/*' 2>/dev/null; true",
     }.items():
-        seen |= {f"{what}: {line}": "" for line in hosts.ssh(name, command).stdout.splitlines()}
+        seen |= {f"{kind}: {line}": "" for line in hosts.ssh(name, command).stdout.splitlines()}
     return seen
 
 

@@ -105,7 +105,9 @@ class Thief:
 
     def flood(self, subject: str, payloads: Iterable[bytes]) -> None:
         """Sends them all, as fast as the server takes them."""
-        self._socket.sendall(b"".join(b"PUB %s %d\r\n%s\r\n" % (subject.encode(), len(one), one) for one in payloads))
+        self._socket.sendall(
+            b"".join(b"PUB %s %d\r\n%s\r\n" % (subject.encode(), len(payload), payload) for payload in payloads)
+        )
 
 
 def _identity(seed: str) -> Identity:

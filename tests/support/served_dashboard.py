@@ -33,10 +33,10 @@ class Dashboard:
     process: subprocess.Popen[str]
     log: Path
 
-    def memory_mib(self, what: str = "VmRSS") -> int:
+    def memory_mib(self, field: str = "VmRSS") -> int:
         """Memory from /proc; `VmHWM`: the most so far."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(what)) >> 10
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field)) >> 10
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, IN_TIME_S)

@@ -40,11 +40,11 @@ if any(sys.orig_argv[at : at + 2] == ["run", word] for word in words for at in r
 CHILDREN = {"nats-server", "journal", "detector", "lbengine", "web"}
 
 
-def until(condition: Callable[[], Any], what: str = "it") -> Any:
+def until(condition: Callable[[], Any], event: str = "it") -> Any:
     """Waits for the first true value of `condition`."""
     deadline = time.monotonic() + IN_TIME_S
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {IN_TIME_S:g} s"
+        assert time.monotonic() < deadline, f"{event} did not happen within {IN_TIME_S:g} s"
         time.sleep(0.02)
     return value
 
@@ -67,8 +67,8 @@ class Site:
         """Parts named in it end as soon as they are started."""
         self.broken.parent.mkdir()
         self.broken.with_name("sitecustomize.py").write_text(BREAKS)
-        found = os.environ.get("PYTHONPATH", "")
-        self.environment = os.environ | {"PYTHONPATH": f"{self.broken.parent}:{found}".rstrip(":")}
+        path = os.environ.get("PYTHONPATH", "")
+        self.environment = os.environ | {"PYTHONPATH": f"{self.broken.parent}:{path}".rstrip(":")}
         self._running: list[subprocess.Popen[bytes]] = []
         self.write()
 
@@ -118,8 +118,8 @@ class Site:
 
     def children(self) -> dict[str, int]:
         """Pids by name of those that run now."""
-        found = (state_dir.read_serve(self.state) or {}).get("children", {})
-        return {name: pid for name, pid in found.items() if pid is not None}
+        children = (state_dir.read_serve(self.state) or {}).get("children", {})
+        return {name: pid for name, pid in children.items() if pid is not None}
 
     def _describes(self, pid: int) -> bool:
         return (state_dir.read_serve(self.state) or {}).get("pid") == pid

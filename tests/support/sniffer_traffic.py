@@ -32,16 +32,16 @@ def program(name: str) -> str:
     for place in places:
         if place.exists():
             return str(place)
-    found = shutil.which(name)
-    if found is None:
+    program_path = shutil.which(name)
+    if program_path is None:
         pytest.skip(f"{name} is not there: run `make setup`")
-    return found
+    return program_path
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
+def wait_for(condition: Callable[[], bool], event: str) -> None:
     until = time.monotonic() + WITHIN_S
     while not condition():
-        assert time.monotonic() < until, f"{what}: not within {WITHIN_S:g} s"
+        assert time.monotonic() < until, f"{event}: not within {WITHIN_S:g} s"
         time.sleep(0.02)
 
 

@@ -55,10 +55,10 @@ class SrvDns:
 
     @staticmethod
     def _labels(asked: bytes) -> list[str]:
-        labels, at = [], 0
-        while length := asked[at]:
-            labels.append(asked[at + 1 : at + 1 + length].decode())
-            at += 1 + length
+        labels, start = [], 0
+        while length := asked[start]:
+            labels.append(asked[start + 1 : start + 1 + length].decode())
+            start += 1 + length
         return labels
 
     def close(self) -> None:

@@ -36,12 +36,12 @@ class SteadyLoad:
         try:
             while not self._end.is_set():
                 begin_s = time.monotonic()
-                found = Load(*self._what, PIECE_S).finish()
+                requests = Load(*self._what, PIECE_S).finish()
                 self._loaded_s += time.monotonic() - begin_s
-                self.requests += len(found.seconds) + found.lost_count
-                self._seconds.append(found.seconds)
-                self.failed += [f"status {status}" for status in found.status[found.status != 200]]
-                self.failed += [f"{count} times {why}" for why, count in found.lost.items()]
+                self.requests += len(requests.seconds) + requests.lost_count
+                self._seconds.append(requests.seconds)
+                self.failed += [f"status {status}" for status in requests.status[requests.status != 200]]
+                self.failed += [f"{count} times {why}" for why, count in requests.lost.items()]
         except Exception as error:
             self._trouble = error
 

@@ -100,8 +100,8 @@ def watch(address: str, port: int, viewers: int, seconds: float, least: int = 0)
     while time.monotonic() < begin_s + seconds or len(frames) < least:
         for key, _ in waiting.select(0.1):
             viewer = key.data
-            over, found = viewer.take(begin_s)
-            frames += found
+            over, new_frames = viewer.take(begin_s)
+            frames += new_frames
             if over:
                 waiting.unregister(viewer.socket)
                 viewer.socket.close()
@@ -122,10 +122,10 @@ def stall(pid: int, stopped_s: float, running_s: float) -> None:
 
 
 if __name__ == "__main__":
-    what, *words = sys.argv[1:]
-    if what == "serve":
+    command, *words = sys.argv[1:]
+    if command == "serve":
         serve(int(words[0]), words[1])
-    elif what == "stall":
+    elif command == "stall":
         stall(int(words[0]), float(words[1]), float(words[2]))
     else:
         print(json.dumps(watch(words[0], int(words[1]), int(words[2]), float(words[3]))))

@@ -94,9 +94,9 @@ class Cluster:
         """Each host's Sample of now, with its share of `total_rps` by weight; those in `loud` have a neighbour."""
         whole = sum(weights.values()) or 1
         for name, weight in weights.items():
-            one = self.hosts[name]
-            one.rps = total_rps * weight / whole
-            one.neighbour = 0.9 if name in loud else 0.0
+            host = self.hosts[name]
+            host.rps = total_rps * weight / whole
+            host.neighbour = 0.9 if name in loud else 0.0
             sample = self.sample(name, 0.0)
             sample.time_unix_s = time.time()
             yield sample
@@ -179,11 +179,11 @@ class Cluster:
 
     def _by_route(self, host: Host, wait_per_cpu: float, served: int) -> list[RouteTraffic]:
         page_ms = COST_S * 1e3 / 1.5 * host.dearer * (1 + wait_per_cpu) + host.slow_database_ms
-        found = []
+        routes = []
         for name, share, rt_ms in (("page", 1 - host.searches, page_ms), ("search", host.searches, 6 * page_ms)):
             rt_ms *= self._random.normal(1.0, 0.05)
-            found.append(RouteTraffic(name, served * share / PERIOD_S, rt_ms if served * share >= 1 else None))
-        return found
+            routes.append(RouteTraffic(name, served * share / PERIOD_S, rt_ms if served * share >= 1 else None))
+        return routes
 
     def _enrich(self, sample: Sample, host: Host, loud: float, other: float) -> None:
         """The Sample's further sections; `loud` is how much CPU a neighbour takes, `other` how much of others."""

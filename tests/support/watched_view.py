@@ -40,11 +40,11 @@ class Watched:
         """Requests in all of a node's Samples."""
         return round(sum((traffic_of(sample).rps or 0.0) * sample.period_s for sample in self.of(node)))
 
-    async def until(self, happened: Callable[[], object], what: str) -> None:
+    async def until(self, happened: Callable[[], object], event: str) -> None:
         async with asyncio.timeout(WITHIN_S):
             while not happened():
                 await asyncio.sleep(0.01)
-        assert happened(), what
+        assert happened(), event
 
     async def a_look(self) -> None:
         """Waits for a Sample of each node that is of later counters than now."""

@@ -43,8 +43,8 @@ def story(
     for node, state in states.items():
         traffic = Traffic(rps=80.0, rt_p50_ms=2.0, rt_p95_ms=62.0 if node == "web1" else 4.5)
         for k in range(20):
-            at = T0 - 0.2 * k
-            messages.append(Sample(1, node, "web", at, "boot", k, 0.2, cpu=Cpu("cgroup", 0.4), traffic=traffic))
+            unix_s = T0 - 0.2 * k
+            messages.append(Sample(1, node, "web", unix_s, "boot", k, 0.2, cpu=Cpu("cgroup", 0.4), traffic=traffic))
         messages.append(Verdict(1, node, "web", T0, state, T0 - 42, 0.8, ["run delay 14x"], "start"))
     weights = {"web1": 0 if mode == "act" else 100, "web2": 100}
     servers = [

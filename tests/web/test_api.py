@@ -71,26 +71,29 @@ def test_every_route_of_the_api_is_described(client: FlaskClient) -> None:
 def metrics(client: FlaskClient) -> dict[str, list[Any]]:
     answer = client.get("/metrics")
     assert answer.status_code == 200
-    found: dict[str, list[Any]] = {}
+    samples: dict[str, list[Any]] = {}
     for family in text_string_to_metric_families(answer.text):
-        found.setdefault(family.name, []).extend(family.samples)
-        for one in family.samples:
-            found.setdefault(one.name, []).append(one)
-    return found
+        samples.setdefault(family.name, []).extend(family.samples)
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append(sample)
+    return samples
 
 
 def test_metrics_show_states_weights_ages_and_changes(client: FlaskClient) -> None:
-    found = metrics(client)
-    on = {sample.labels["node"]: sample.labels["state"] for sample in found["slackwater_node_state"] if sample.value}
+    samples = metrics(client)
+    on = {sample.labels["node"]: sample.labels["state"] for sample in samples["slackwater_node_state"] if sample.value}
     assert on == {"web1": "interference", "web2": "calm"}
-    assert {one.labels["node"]: one.value for one in found["slackwater_server_weight"]} == {"web1": 0.0, "web2": 100.0}
-    assert found["slackwater_pool_acting"][0].value == 1.0
-    assert found["slackwater_lease_valid"][0].value == 1.0
-    assert found["slackwater_cycle_age_seconds"][0].value == 0.0
-    assert found["slackwater_changes_total"][0].value == 1.0
-    (reason, *_) = found["slackwater_changes_last_hour"]
+    assert {sample.labels["node"]: sample.value for sample in samples["slackwater_server_weight"]} == {
+        "web1": 0.0,
+        "web2": 100.0,
+    }
+    assert samples["slackwater_pool_acting"][0].value == 1.0
+    assert samples["slackwater_lease_valid"][0].value == 1.0
+    assert samples["slackwater_cycle_age_seconds"][0].value == 0.0
+    assert samples["slackwater_changes_total"][0].value == 1.0
+    (reason, *_) = samples["slackwater_changes_last_hour"]
     assert reason.labels == {"pool": "web", "what": "weight", "reason": "interference", "applied": "true"}
-    assert {one.labels["quantile"]: one.value for one in found["slackwater_decision_latency_seconds"]} == {
+    assert {sample.labels["quantile"]: sample.value for sample in samples["slackwater_decision_latency_seconds"]} == {
         "0.5": 0.0,
         "0.95": 0.0,
     }
@@ -106,37 +109,37 @@ def test_metrics_have_a_histogram_of_each_server_that_adds_up(tmp_path: Path) ->
                 traffic = Traffic(times=ResponseTimes(server, 0.5, [(15, 3), (16, 2), (240, 1)]))
                 journal.record(Sample(1, node, pool.name, T0, "boot", 0, 0.2, source="balancer", traffic=traffic))
                 clock.now_unix_s += 10.0
-    found = metrics(create_app(settings, clock=clock).test_client())
-    buckets = found["slackwater_server_response_seconds_bucket"]
-    assert {(one.labels["pool"], one.labels["server"]) for one in buckets} == {("web", "web1")}, (
+    samples = metrics(create_app(settings, clock=clock).test_client())
+    buckets = samples["slackwater_server_response_seconds_bucket"]
+    assert {(bucket.labels["pool"], bucket.labels["server"]) for bucket in buckets} == {("web", "web1")}, (
         "a node's Samples count for its own servers alone"
     )
-    mine = {one.labels["le"]: one.value for one in buckets}
+    mine = {bucket.labels["le"]: bucket.value for bucket in buckets}
     assert (mine["0.00025"], mine["0.0005"], mine["10"], mine["+Inf"], len(mine)) == (6.0, 10.0, 10.0, 12.0, 16)
-    assert {one.value for one in found["slackwater_server_response_seconds_count"]} == {12.0}
-    assert {one.value for one in found["slackwater_server_response_seconds_sum"]} == {1.0}
+    assert {sample.value for sample in samples["slackwater_server_response_seconds_count"]} == {12.0}
+    assert {sample.value for sample in samples["slackwater_server_response_seconds_sum"]} == {1.0}
 
 
 def test_metrics_of_the_governor_are_those_of_the_last_seconds(tmp_path: Path) -> None:
     clock = Clock()
-    said = Governed(1, "web1", "web", T0, "act", "slackwater", 150.0, "enough")
-    said.rt_p95_ms, said.cores, said.most_cores, said.wanted_cores = 60.0, 1, 2, 1
-    said.clock_knob, said.clock_share, said.seconds, said.misses = "cpu.quota", 0.6, 100, 3
-    said.watts, said.most_watts, said.power_model = 1.5, 2.0, "a72"
+    governed = Governed(1, "web1", "web", T0, "act", "slackwater", 150.0, "enough")
+    governed.rt_p95_ms, governed.cores, governed.most_cores, governed.wanted_cores = 60.0, 1, 2, 1
+    governed.clock_knob, governed.clock_share, governed.seconds, governed.misses = "cpu.quota", 0.6, 100, 3
+    governed.watts, governed.most_watts, governed.power_model = 1.5, 2.0, "a72"
     with Journal.open(journal_path(tmp_path), clock=clock) as journal:
-        journal.record(said)
+        journal.record(governed)
     client = create_app(settings_in(tmp_path), clock=clock).test_client()
-    found = metrics(client)
+    samples = metrics(client)
 
     def value(name: str) -> float:
-        return float(found[f"slackwater_governor_{name}"][0].value)
+        return float(samples[f"slackwater_governor_{name}"][0].value)
 
     assert (value("acting"), value("target_seconds"), value("response_p95_seconds")) == (1.0, 0.15, 0.06)
     assert (value("cores"), value("most_cores"), value("wanted_cores"), value("watts")) == (1.0, 2.0, 1.0, 1.5)
     assert (value("seconds_total"), value("misses_total")) == (100.0, 3.0)
-    share = found["slackwater_governor_clock_share"][0]
+    share = samples["slackwater_governor_clock_share"][0]
     assert (share.labels["knob"], share.value) == ("cpu.quota", 0.6), "a quota is called one"
-    assert found["slackwater_governor_watts"][0].labels["model"] == "a72"
+    assert samples["slackwater_governor_watts"][0].labels["model"] == "a72"
     clock.now_unix_s += 10.0
     assert not metrics(client).get("slackwater_governor_cores"), "what is old is not shown"
 
@@ -148,11 +151,11 @@ def test_metrics_of_a_silent_controller_say_so(tmp_path: Path) -> None:
     with Journal.open(journal_path(tmp_path), clock=clock) as journal:
         journal.record(*story())
     clock.now_unix_s += 60.0
-    found = metrics(client)
-    assert found["slackwater_pool_stale"][0].value == 1.0
-    assert found["slackwater_lease_valid"][0].value == 0.0
-    assert found["slackwater_cycle_age_seconds"][0].value == 60.0
-    assert not any(sample.value for sample in found["slackwater_node_state"] if sample.labels["state"] != "unknown")
+    samples = metrics(client)
+    assert samples["slackwater_pool_stale"][0].value == 1.0
+    assert samples["slackwater_lease_valid"][0].value == 0.0
+    assert samples["slackwater_cycle_age_seconds"][0].value == 60.0
+    assert not any(sample.value for sample in samples["slackwater_node_state"] if sample.labels["state"] != "unknown")
 
 
 def test_every_metric_that_is_documented_is_served(client: FlaskClient) -> None:
@@ -175,9 +178,9 @@ def test_the_audit_log_as_csv_runs_no_formula_and_loses_nothing(tmp_path: Path) 
     (row,) = csv.DictReader(io.StringIO(answer.text, newline=""))
     assert row["why"] == "'" + plain_text(change.why)
     assert (row["before"], row["after"], row["by"], row["rt_p95_ms"]) == ("100", "0", MARKUP, "")
-    found = client.get("/api/v1/changes").json
-    assert found is not None
-    assert found["changes"][0]["why"] == plain_text(change.why)
+    listed = client.get("/api/v1/changes").json
+    assert listed is not None
+    assert listed["changes"][0]["why"] == plain_text(change.why)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +206,9 @@ def test_changes_are_found_by_filter_and_text(tmp_path: Path, query: str, ids: l
             Change(1, "c3", "other", T0 - 60, "weight", "db1", 100, 50, "100%_sure", "lbengine", True),
         )
     client = create_app(settings_in(tmp_path), clock=Clock()).test_client()
-    found = client.get(f"/api/v1/changes{query}").json
-    assert found is not None
-    assert [change["id"] for change in found["changes"]] == ids
+    listed = client.get(f"/api/v1/changes{query}").json
+    assert listed is not None
+    assert [change["id"] for change in listed["changes"]] == ids
     assert (
         client.get(f"/changes{query.replace('&limit=1', '').replace('?limit=1&page=2', '?since=all')}").status_code
         == 200

@@ -32,8 +32,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 def look(cluster: LiveCluster, stage: str, only: str = "") -> str:
     """Runs the stage's tests; returns what the runner printed."""
     options = [f"--test-name-pattern={only}"] if only else []
-    told = {"STAGE": stage, "CONFIG": str(cluster.config), "PYTHON": sys.executable}
-    return browse("dashboard.test.mjs", cluster.url, PASSWORD, 1100, *options, **told)
+    variables = {"STAGE": stage, "CONFIG": str(cluster.config), "PYTHON": sys.executable}
+    return browse("dashboard.test.mjs", cluster.url, PASSWORD, 1100, *options, **variables)
 
 
 def test_pages_and_controls_in_a_browser(cluster: LiveCluster) -> None:

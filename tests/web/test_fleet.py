@@ -67,7 +67,7 @@ def test_servers_are_searched_grouped_and_sorted_without_a_script(
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "sentence"),
     [
         ("group=colour", "group: expected one of none, pool, zone, type"),
         ("sort=luck", "sort: expected one of harm"),
@@ -76,10 +76,10 @@ def test_servers_are_searched_grouped_and_sorted_without_a_script(
         (f"q={'x' * 201}", "q: expected at most 200 characters"),
     ],
 )
-def test_what_cannot_be_used_is_refused(client: FlaskClient, query: str, said: str) -> None:
+def test_what_cannot_be_used_is_refused(client: FlaskClient, query: str, sentence: str) -> None:
     answer = client.get(f"/fleet?{query}")
     assert answer.status_code == 400
-    assert said in answer.text
+    assert sentence in answer.text
 
 
 def test_the_interface_refuses_other_ranges(client: FlaskClient) -> None:
@@ -102,7 +102,7 @@ def test_load_is_shown_as_a_share_of_that_in_calm_where_weights_set_shares(tmp_p
     reader = JournalReader(settings_in(tmp_path), Clock())
 
     def loads() -> dict[str, str]:
-        return {one.node: one.load for one in Fleet(reader).event().servers}
+        return {server.node: server.load for server in Fleet(reader).event().servers}
 
     journal.record(*site())
     assert loads() == {"web1": "60 %", "web2": "120 %", "web10": "120 %", "shop1": "100 %"}
@@ -125,10 +125,12 @@ def test_cells_add_up_to_the_harm_of_their_server(client: FlaskClient, last: str
     seconds, step_s = harm.RANGES[last]
     assert answer["until_unix_s"] - answer["since_unix_s"] == seconds
     assert answer["since_unix_s"] % step_s == 0.0
-    by_node = {one["node"]: one for one in answer["servers"]}
-    for one in by_node.values():
-        assert len(one["lost_percent"]) == len(one["episodes"]) == len(one["worst_unix_ms"]) == seconds / step_s
-        assert one["lost_s"] > 0.0 or not any(one["episodes"])
+    by_node = {server["node"]: server for server in answer["servers"]}
+    for server in by_node.values():
+        assert (
+            len(server["lost_percent"]) == len(server["episodes"]) == len(server["worst_unix_ms"]) == seconds / step_s
+        )
+        assert server["lost_s"] > 0.0 or not any(server["episodes"])
     assert by_node["web10"]["lost_s"] == 0.0
     web1 = by_node["web1"]
     assert web1["lost_s"] == 300.0
@@ -140,7 +142,7 @@ def test_cells_add_up_to_the_harm_of_their_server(client: FlaskClient, last: str
 def test_a_heat_map_may_end_earlier(client: FlaskClient) -> None:
     answer = client.get(f"/api/v1/fleet/harm?last=1h&until_unix_s={T0 - 3600:.0f}").json
     assert answer is not None
-    assert {one["node"]: one["lost_s"] for one in answer["servers"] if one["lost_s"]} == {"web2": 540.0}
+    assert {server["node"]: server["lost_s"] for server in answer["servers"] if server["lost_s"]} == {"web2": 540.0}
     page = client.get(f"/fleet?last=1h&until={T0 - 3600:.0f}&q=web").text
     assert 'href="/fleet?q=web&amp;group=none&amp;sort=harm&amp;last=1h">until now' in page
 
@@ -185,15 +187,15 @@ def test_events_have_every_server_of_every_pool(tmp_path: Path, journal: Journal
     journal.record(*verdicts("web10", "web", "interference", -1, 0, 0.5))
     assert fleet.event_json() is first, "all viewers of a second get the same"
     clock.now_unix_s += 1.0
-    now = {one.node: one.state for one in fleet.event().servers}
+    now = {server.node: server.state for server in fleet.event().servers}
     assert now == {"web1": "interference", "web2": "calm", "web10": "interference", "shop1": "overload"}
 
 
 def test_a_server_without_a_label_has_none(tmp_path: Path, journal: Journal) -> None:
     journal.record(*site())
     reader = JournalReader(settings_in(tmp_path), Clock())
-    found: list[FleetServer] = []
+    servers: list[FleetServer] = []
     for pool, view in zip(reader.settings.pool, reader.views(), strict=True):
-        found += servers_of(view, pool, T0)
-    labels = {one.node: (one.zone, one.machine_type) for one in found}
+        servers += servers_of(view, pool, T0)
+    labels = {server.node: (server.zone, server.machine_type) for server in servers}
     assert labels == {"web1": ("east", "small"), "web2": ("west", "large"), "web10": ("east", ""), "shop1": ("", "")}

@@ -61,9 +61,9 @@ def test_a_history_of_many_nodes_is_limited_by_its_values(client: FlaskClient, j
     answer = client.get(f"{path}{steps}")
     assert answer.json is not None
     assert len(answer.json["history"]["time_unix_s"]) == steps
-    said = error(client, f"{path}19999")
-    assert "19999 steps of these nodes are 24,478,776 values, expected at most 1,000,000" in said
-    assert "`step_s`" in said
+    sentence = error(client, f"{path}19999")
+    assert "19999 steps of these nodes are 24,478,776 values, expected at most 1,000,000" in sentence
+    assert "`step_s`" in sentence
     assert client.get(f"{path}19999&node=host001&node=host002").status_code == 200, "two nodes are few"
     names = "&".join(f"node=host{n:03}" for n in range(NODES))
     assert "expected at most" in error(client, f"{path}19999&{names}")
@@ -115,9 +115,9 @@ def test_changes_are_limited_by_their_bytes(client: FlaskClient, journal: Journa
         )
     )
     for path in ("/api/v1/pools/web/changes?", "/api/v1/changes?", "/api/v1/changes.csv?"):
-        said = error(client, f"{path}limit=3000")
-        assert "8,388,608 bytes" in said
-        fits = said.partition("at most ")[2].partition(" ")[0]
+        sentence = error(client, f"{path}limit=3000")
+        assert "8,388,608 bytes" in sentence
+        fits = sentence.partition("at most ")[2].partition(" ")[0]
         assert client.get(f"{path}limit={fits}").status_code == 200
         assert client.get(f"{path}limit=100&page=2").status_code == 200
     assert client.get("/changes").status_code == 200
@@ -128,8 +128,8 @@ def test_changes_are_limited_by_their_bytes(client: FlaskClient, journal: Journa
 @pytest.mark.parametrize("number", ["2.22e-299", "1e-300", "0.0009", "1e999", "-1", "inf", "0", "4e8"])
 def test_numbers_beyond_all_measure_are_refused(client: FlaskClient, number: str) -> None:
     for name in ("last_s", "step_s"):
-        said = error(client, f"/api/v1/pools/web/history?{name}={number}&until_unix_s=4000000000")
-        assert f"{name}: expected a number from 0.001 to" in said
+        sentence = error(client, f"/api/v1/pools/web/history?{name}={number}&until_unix_s=4000000000")
+        assert f"{name}: expected a number from 0.001 to" in sentence
     with Journal.open(client.application.extensions["slackwater"].reader._path, read_only=True) as journal:
         for step_s in (2.22e-299, 5e-324, float("nan"), 0.0, -1.0):
             with pytest.raises(ValueError, match="step_s"):

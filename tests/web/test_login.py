@@ -281,8 +281,8 @@ def test_a_logout_holds_while_the_disk_cannot_be_written(tmp_path: Path, caplog:
 
 
 def test_where_the_site_stands_is_told_to_those_who_may_look(tmp_path: Path) -> None:
-    for web, told in (("", True), ('read_without_login = "never"\n', False)):
+    for web, is_told in (("", True), ('read_without_login = "never"\n', False)):
         page = Site(tmp_path, web).client().get("/login").text
-        assert ("data-stands" in page) is told
+        assert ("data-stands" in page) is is_told
     site = Site(tmp_path, 'read_without_login = "never"\n')
     assert "data-stands" in site.logged_in("victor").get("/settings").text

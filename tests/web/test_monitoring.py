@@ -28,16 +28,16 @@ def documented() -> set[str]:
     return names | {f"{HISTOGRAM}_{part}" for part in ("bucket", "count", "sum")}
 
 
-def expressions(found: Any) -> Iterator[str]:
+def expressions(parsed: Any) -> Iterator[str]:
     """Every PromQL expression in a JSON of Grafana or in rules."""
-    if isinstance(found, dict):
-        for key, value in found.items():
+    if isinstance(parsed, dict):
+        for key, value in parsed.items():
             if key in ("expr", "query", "definition") and isinstance(value, str) and value != "prometheus":
                 yield value
             else:
                 yield from expressions(value)
-    elif isinstance(found, list):
-        for value in found:
+    elif isinstance(parsed, list):
+        for value in parsed:
             yield from expressions(value)
 
 

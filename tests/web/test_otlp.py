@@ -58,8 +58,8 @@ def record(folder: Path, *more: Change | Verdict) -> None:
 
 
 def text(span: object, key: str) -> str:
-    found = {one.key: one.value for one in span.attributes}  # type: ignore[attr-defined]
-    return str(found[key].string_value)
+    attributes = {attribute.key: attribute.value for attribute in span.attributes}  # type: ignore[attr-defined]
+    return str(attributes[key].string_value)
 
 
 # --- metrics
@@ -79,11 +79,11 @@ def test_the_collector_gets_the_metrics_of_the_page(tmp_path: Path, collector: R
     assert len(shown) > 20
     assert collector.values() == shown
     (resource,) = collector.metrics[-1].resource_metrics
-    named = {one.key: one.value.string_value for one in resource.resource.attributes}
+    named = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
     assert named["service.name"] == "slackwater"
-    counters = [one for one in resource.scope_metrics[0].metrics if one.HasField("sum")]
-    assert {one.name for one in counters} == {"slackwater_changes_total"}
-    assert all(one.sum.is_monotonic for one in counters)
+    counters = [metric for metric in resource.scope_metrics[0].metrics if metric.HasField("sum")]
+    assert {metric.name for metric in counters} == {"slackwater_changes_total"}
+    assert all(metric.sum.is_monotonic for metric in counters)
 
 
 def test_the_collector_gets_a_histogram_of_each_servers_response_times(tmp_path: Path, collector: Receiver) -> None:
@@ -94,12 +94,12 @@ def test_the_collector_gets_a_histogram_of_each_servers_response_times(tmp_path:
         journal.record(Sample(1, "web1", "web", T0, "boot", 0, 0.2, source="balancer", traffic=traffic))
     sending(tmp_path, collector.url, clock).send_metrics()
     metrics = collector.metrics[-1].resource_metrics[0].scope_metrics[0].metrics
-    (metric,) = [one for one in metrics if one.HasField("histogram")]
+    (metric,) = [metric for metric in metrics if metric.HasField("histogram")]
     (point,) = metric.histogram.data_points
     assert (metric.name, point.count, point.sum) == ("slackwater_server_response_seconds", 6, 12.5)
     assert list(point.bucket_counts) == [3, 2, *[0] * 13, 1]
     assert (point.explicit_bounds[0], point.explicit_bounds[-1], point.max) == (0.00025, 10.0, 12.5)
-    assert {one.key: one.value.string_value for one in point.attributes}["server"] == "web1"
+    assert {attribute.key: attribute.value.string_value for attribute in point.attributes}["server"] == "web1"
 
 
 # --- episodes
@@ -153,9 +153,9 @@ def test_what_a_collector_did_not_take_is_sent_when_it_does_and_logged_once(
         sending(tmp_path, collector.url, clock).send_episodes()
         ours.send_metrics()
     assert [span.name for span in collector.spans()] == ["episode", "change weight"]
-    said = [record.getMessage() for record in caplog.records if record.name == "slackwater.otlp"]
-    assert [line for line in said if line.startswith("episodes were not taken")] == said[:1]
-    assert [line.partition(" by ")[0] for line in said[1:]] == ["metrics were not taken", "metrics are taken again"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "slackwater.otlp"]
+    assert [line for line in messages if line.startswith("episodes were not taken")] == messages[:1]
+    assert [line.partition(" by ")[0] for line in messages[1:]] == ["metrics were not taken", "metrics are taken again"]
 
 
 def test_more_episodes_than_go_at_once_are_sent_in_several_turns(
@@ -165,8 +165,8 @@ def test_more_episodes_than_go_at_once_are_sent_in_several_turns(
     clock = Clock()
     ours = sending(tmp_path, collector.url, clock)
     nodes = [f"web{number}" for number in range(10, 18)]
-    began = [Verdict(1, one, "web", T0, "interference", T0, 0.5, ["steal"], "start") for one in nodes]
-    ended = [calm(one, END + number // 2) for number, one in enumerate(nodes)]
+    began = [Verdict(1, node, "web", T0, "interference", T0, 0.5, ["steal"], "start") for node in nodes]
+    ended = [calm(node, END + number // 2) for number, node in enumerate(nodes)]
     record(tmp_path, *began, *ended)
     clock.now_unix_s = END + 100.0
     for _ in range(4):
@@ -189,7 +189,9 @@ def test_an_episode_with_very_many_changes_says_how_many_were_left_out(tmp_path:
     ours.send_episodes()
     root, *changes = collector.spans()
     assert len(changes) == MOST_CHANGES
-    (left_out,) = [one.value.int_value for one in root.attributes if one.key == "slackwater.changes_left_out"]
+    (left_out,) = [
+        attribute.value.int_value for attribute in root.attributes if attribute.key == "slackwater.changes_left_out"
+    ]
     assert left_out == 5
 
 

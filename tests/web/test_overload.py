@@ -42,8 +42,8 @@ def test_half_sent_requests_hold_up_nobody(dashboard: Dashboard, count: int) -> 
         half_sent[-1].sendall(b"yes\r\n\r\n")  # also the newest of the slow ones is answered
         assert half_sent[-1].recv(12) == b"HTTP/1.1 503"
     finally:
-        for one in half_sent:
-            one.close()
+        for connection in half_sent:
+            connection.close()
 
 
 def test_a_stop_ends_what_serves_though_a_client_holds_a_connection(dashboard: Dashboard) -> None:
@@ -126,8 +126,8 @@ def test_answers_that_nobody_reads_are_dropped_and_hold_up_nobody(monkeypatch: p
             assert time.monotonic() < deadline_s, f"{kept} answers are kept"
             time.sleep(0.05)
     finally:
-        for one in unread:
-            one.close()
+        for connection in unread:
+            connection.close()
         server.end()
         serving.join()
 
@@ -177,10 +177,10 @@ def test_a_hundred_logins_at_once_take_little_memory(tmp_path: Path) -> None:
             answers.append(dashboard.first_line((head + form + body).encode()).split()[1])
 
         threads = [threading.Thread(target=log_in, args=(number,)) for number in range(100)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         assert set(answers) <= {b"401", b"429"}
         assert b"401" in answers
         assert dashboard.memory_mib("VmHWM") - before_mib < 150, "a few passwords, not a hundred"

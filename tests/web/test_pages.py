@@ -83,9 +83,9 @@ def test_an_episode_that_there_was_not_is_reported(client: FlaskClient) -> None:
 def test_episodes_are_listed_and_lead_to_their_pages(client: FlaskClient) -> None:
     for path in ("/episodes", "/pools/web"):
         assert f'href="{EPISODE}"' in client.get(path).text
-    found = client.get("/api/v1/pools/web/episodes").json
-    assert found is not None
-    assert [one["url"] for one in found["episodes"]] == [EPISODE]
+    answer = client.get("/api/v1/pools/web/episodes").json
+    assert answer is not None
+    assert [episode["url"] for episode in answer["episodes"]] == [EPISODE]
 
 
 def test_the_detectors_page_draws_the_tree_and_shows_what_is_absent(
@@ -143,16 +143,16 @@ def test_settings_have_their_sources_and_no_secrets(tmp_path: Path, journal: Jou
 
 def test_the_governors_page_shows_what_is_in_force_and_why(client: FlaskClient, journal: Journal) -> None:
     assert "The governor is off" in text(client.get("/governor").text)
-    said = Governed(1, "web1", "web", T0, "act", "slackwater", 150.0, f"at most 92 ms {MARKUP}")
-    said.rps, said.rt_p95_ms, said.seconds, said.misses = 21.4, 180.0, 1000, 10
-    said.cores, said.most_cores, said.wanted_cores = 1, 2, 2
-    said.clock_knob, said.clock_share, said.wanted_clock_share = "cpu.quota", 0.6, 1.0
-    said.watts, said.most_watts, said.power_model = 1.5, 2.25, "a72"
+    governed = Governed(1, "web1", "web", T0, "act", "slackwater", 150.0, f"at most 92 ms {MARKUP}")
+    governed.rps, governed.rt_p95_ms, governed.seconds, governed.misses = 21.4, 180.0, 1000, 10
+    governed.cores, governed.most_cores, governed.wanted_cores = 1, 2, 2
+    governed.clock_knob, governed.clock_share, governed.wanted_clock_share = "cpu.quota", 0.6, 1.0
+    governed.watts, governed.most_watts, governed.power_model = 1.5, 2.25, "a72"
     order = Change(
         1, "g1", "web", T0 - 5, "order cpu.cores", "web1", None, 1, "for 30 s: few requests", GOVERNOR, True,
         cause="governor",
     )  # fmt: skip
-    journal.record(said, order)
+    journal.record(governed, order)
     raw = client.get("/governor").text
     assert MARKUP not in raw
     page = text(raw)

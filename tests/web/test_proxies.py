@@ -89,8 +89,8 @@ def test_a_proxy_that_is_no_address_is_complained_of(tmp_path: Path, caplog: pyt
 @pytest.mark.parametrize("peer", [LOOPBACK, "::1", ELSEWHERE])
 def test_a_stranger_cannot_choose_an_address(tmp_path: Path, peer: str) -> None:
     site = Site(tmp_path, 'proxies = ["10.0.0.9"]\n')
-    found = [wrong_logins(site, "anna", 1, f"192.0.2.{n}", peer) for n in range(11)]
-    assert found[-1] == [429]
+    statuses = [wrong_logins(site, "anna", 1, f"192.0.2.{n}", peer) for n in range(11)]
+    assert statuses[-1] == [429]
     assert wrong_logins(site, "anna", 1, "not an address", "203.0.113.6") == [401]
 
 

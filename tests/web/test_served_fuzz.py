@@ -38,10 +38,10 @@ EPISODE = f"/pools/web/episodes/web1/{round((T0 - 42) * 1000)}"
 API = described.description()["paths"]
 PARAMETERS = sorted(
     {
-        one["name"]
+        parameter["name"]
         for path in described.description()["paths"].values()
-        for of in path.values()
-        for one in of["parameters"]
+        for operation in path.values()
+        for parameter in operation["parameters"]
     }
     | {"last", "until", "next", "search", "state", "sort", "group", "zone", "type", "x"}
 )
@@ -106,10 +106,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         cookie, _ = of_page(logged_in)
         page = whole(dashboard, request("GET", "/confirm/pause", {"Cookie": cookie}))
         fresh, csrf = of_page(page)  # the session has the form's token from now on
-        found = Asked(dashboard, token, fresh or cookie, csrf)
-        _, answer = ask(found, "POST", "/control", "", {}, "action=pause&pool=web", "session")
+        asked = Asked(dashboard, token, fresh or cookie, csrf)
+        _, answer = ask(asked, "POST", "/control", "", {}, "action=pause&pool=web", "session")
         assert answer.startswith(b"HTTP/1.1 303"), "the session is an operator's"
-        yield found
+        yield asked
         assert dashboard.process.poll() is None
         assert "Traceback" not in dashboard.log.read_text()
 
@@ -152,7 +152,7 @@ def path_of(rule: str) -> st.SearchStrategy[str]:
 def encoded(names: Sequence[str]) -> st.SearchStrategy[str]:
     """Some of these fields with anything in them, as in a query or a form."""
     pairs = st.lists(st.tuples(st.sampled_from(names), TEXT), max_size=5)
-    return pairs.map(lambda found: "&".join(f"{name}={escaped(text)}" for name, text in found))
+    return pairs.map(lambda fields: "&".join(f"{name}={escaped(text)}" for name, text in fields))
 
 
 def header_text(text: str) -> str:

@@ -97,7 +97,7 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(tmp_path: Path) -
         answer = client.post(
             "/login", data=form, base_url="https://localhost", headers={"Referer": "https://localhost/"}
         )
-        (cookie,) = [one for one in answer.headers.getlist("Set-Cookie") if one.startswith(f"{name}=")]
+        (cookie,) = [header for header in answer.headers.getlist("Set-Cookie") if header.startswith(f"{name}=")]
         assert "HttpOnly" in cookie
         assert "SameSite=Lax" in cookie
         assert "Path=/" in cookie
@@ -132,7 +132,7 @@ class Tried:
         self._threads: list[threading.Thread] = []
         self.answers: list[str] = []
 
-    def one(self, name: str, client: Client) -> None:
+    def attempt(self, name: str, client: Client) -> None:
         def run() -> None:
             try:
                 self.answers.append(str(self._logins.user(name, "x", client)))
@@ -143,24 +143,24 @@ class Tried:
         self._threads[-1].start()
 
     def end(self) -> None:
-        for one in self._threads:
-            one.join(IN_TIME_S)
+        for thread in self._threads:
+            thread.join(IN_TIME_S)
 
 
 def test_strangers_passwords_are_checked_one_at_a_time_and_few_wait(tmp_path: Path) -> None:
     users = Held(tmp_path)
     tried = Tried(Logins(users))
     with users.changed:
-        tried.one("a", Client("192.0.2.1"))
+        tried.attempt("a", Client("192.0.2.1"))
         assert users.changed.wait_for(lambda: users.begun == ["a"], IN_TIME_S)
         for n in range(WAITING + 50):
-            tried.one(f"b{n}", Client(f"192.0.2.{n}"))
+            tried.attempt(f"b{n}", Client(f"192.0.2.{n}"))
         while len(tried.answers) < 50:
             users.changed.wait(0.01)
         assert all("at the same time" in answer for answer in tried.answers)
         assert users.begun == ["a"]
         # One who is known does not wait for strangers.
-        tried.one("anna", Client("192.0.2.1", "device 1"))
+        tried.attempt("anna", Client("192.0.2.1", "device 1"))
         assert users.changed.wait_for(lambda: users.begun == ["a", "anna"], IN_TIME_S)
     users.go.set()
     tried.end()
@@ -176,7 +176,7 @@ def test_a_try_is_counted_before_its_password_is_checked(tmp_path: Path) -> None
         assert logins.user("anna", "x", Client("192.0.2.1")) is None
     users.go.clear()
     for _ in range(20):
-        tried.one("anna", Client("192.0.2.1"))
+        tried.attempt("anna", Client("192.0.2.1"))
     tried.end()
     assert tried.answers == ["Too many tries. Wait a few minutes."] * 20
     assert len(users.begun) == 10

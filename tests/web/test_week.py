@@ -61,9 +61,9 @@ class Site:
 
 
 def token_of(client: FlaskClient, path: str = "/login") -> str:
-    found = re.search(r'name="csrf_token" value="([^"]+)"', client.get(path).text)
-    assert found is not None
-    return found.group(1)
+    field = re.search(r'name="csrf_token" value="([^"]+)"', client.get(path).text)
+    assert field is not None
+    return field.group(1)
 
 
 def text(page: str) -> str:
@@ -131,10 +131,10 @@ def test_an_operator_marks_an_episode_and_each_page_shows_it(site: Site, path: s
         assert "release 14" in text(raw)
         assert MARKUP not in raw
         assert "script" not in [tag for tag, given in Texts(raw).tags if not given.get("src")]
-    found = site.client().get("/api/v1/week").json
-    assert found is not None
-    assert found["pools"][0]["episodes"][0]["marked"]["mark"] == "deploy"
-    assert (found["totals"]["false_alarms"], found["totals"]["unmarked"]) == (1, 0)
+    weeks = site.client().get("/api/v1/week").json
+    assert weeks is not None
+    assert weeks["pools"][0]["episodes"][0]["marked"]["mark"] == "deploy"
+    assert (weeks["totals"]["false_alarms"], weeks["totals"]["unmarked"]) == (1, 0)
 
 
 def test_without_the_forms_token_or_the_role_nothing_is_marked(site: Site) -> None:

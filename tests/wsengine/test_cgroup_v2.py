@@ -72,8 +72,8 @@ def tree(guest: IpvsGuest) -> Iterator[IpvsGuest]:
 def run(guest: IpvsGuest, program: str | None, words: str, status: int = 0) -> str:
     """What the program prints in the guest, with this machine's own libraries."""
     assert program is not None
-    found, printed = guest.sh(f"LD_LIBRARY_PATH= {Path(program).resolve()} {words}")
-    assert found == status, printed
+    exit_status, printed = guest.sh(f"LD_LIBRARY_PATH= {Path(program).resolve()} {words}")
+    assert exit_status == status, printed
     return printed
 
 
