@@ -72,9 +72,9 @@ def texts_of(files: Iterable[Path], licence: str, authors: Iterable[str], name: 
     Raises:
         ComponentError: there is no text of this licence here.
     """
-    found = tuple(file.read_text(encoding="utf-8", errors="replace").strip() + "\n" for file in sorted(files))
-    if found:
-        return found
+    texts = tuple(file.read_text(encoding="utf-8", errors="replace").strip() + "\n" for file in sorted(files))
+    if texts:
+        return texts
     known = [words for words in re.split(r"[^A-Za-z0-9.-]+", licence) if words in OWN_TEXTS]
     if not known:
         raise ComponentError(f"{name}: it comes without the text of its licence ({licence or 'none named'})")
@@ -123,11 +123,11 @@ def rust(programs: Iterable[str], target: str = "") -> list[Component]:
 
     others = {key for key in reached if crates[key]["source"] is not None}
     urls = {key: f"pkg:cargo/{crates[key]['name']}@{crates[key]['version']}" for key in others}
-    found = [component(crates[key], sorted(urls[one] for one in uses[key] if one in others)) for key in others]
+    parts = [component(crates[key], sorted(urls[used] for used in uses[key] if used in others)) for key in others]
     licence, authors = "MIT OR Apache-2.0", ("the Rust Project contributors",)
     library = texts_of([], licence, authors, "std")
-    found.append(Component("rust-std", compiler["release"], "generic", licence, authors, library))
-    return sorted(found, key=lambda one: (one.name, one.version))
+    parts.append(Component("rust-std", compiler["release"], "generic", licence, authors, library))
+    return sorted(parts, key=lambda part: (part.name, part.version))
 
 
 # --- Python ----------------------------------------------------------------------------------------------------
@@ -141,10 +141,11 @@ def python(site_packages: Path, lock: Path, wheels: Path) -> list[Component]:
     digests = {hashlib.sha256(file.read_bytes()).hexdigest() for file in wheels.glob("*.whl")}
     locked = locked_hashes(lock.read_text())
     installed = {
-        canonicalize_name(one.name): one for one in importlib.metadata.distributions(path=[str(site_packages)])
+        canonicalize_name(distribution.name): distribution
+        for distribution in importlib.metadata.distributions(path=[str(site_packages)])
     }
-    folders = {canonicalize_name(one.name.split("-")[0]): one for one in site_packages.glob("*.dist-info")}
-    found = []
+    folders = {canonicalize_name(folder.name.split("-")[0]): folder for folder in site_packages.glob("*.dist-info")}
+    parts = []
     for name, distribution in sorted(installed.items()):
         about = distribution.metadata
         licence = about.get("License-Expression") or licence_of(about.get_all("Classifier") or [], about.get("License"))
@@ -153,7 +154,7 @@ def python(site_packages: Path, lock: Path, wheels: Path) -> list[Component]:
         inside = {file for file in folders[name].rglob("*") if file.is_file()}
         files = [file for file in inside if LICENCE_FILE.match(file.name) or file.parent.name == "licenses"]
         used = {canonicalize_name(Requirement(line).name) for line in distribution.requires or [] if is_used(line)}
-        found.append(
+        parts.append(
             Component(
                 name,
                 distribution.version,
@@ -162,10 +163,13 @@ def python(site_packages: Path, lock: Path, wheels: Path) -> list[Component]:
                 authors,
                 texts_of(files, licence, authors, name),
                 tuple(sorted(digests & locked.get(name, set()))),
-                tuple(f"pkg:pypi/{one}@{installed[one].version}" for one in sorted(used & installed.keys())),
+                tuple(
+                    f"pkg:pypi/{requirement}@{installed[requirement].version}"
+                    for requirement in sorted(used & installed.keys())
+                ),
             )
         )
-    return found
+    return parts
 
 
 def is_used(line: str) -> bool:
@@ -176,10 +180,10 @@ def is_used(line: str) -> bool:
 
 def locked_hashes(text: str) -> dict[str, set[str]]:
     """The hashes of each package in a lock."""
-    found: dict[str, set[str]] = {}
+    by_name: dict[str, set[str]] = {}
     for name, hashes in re.findall(r"(?m)^([A-Za-z0-9._-]+)==[^\\]*\\\n((?:\s+--hash=\S+(?: \\)?\n)+)", text):
-        found[canonicalize_name(name)] = set(re.findall(r"sha256:([0-9a-f]{64})", hashes))
-    return found
+        by_name[canonicalize_name(name)] = set(re.findall(r"sha256:([0-9a-f]{64})", hashes))
+    return by_name
 
 
 CLASSIFIED = {
@@ -206,9 +210,9 @@ def notices(title: str, components: Iterable[Component]) -> str:
     """The file that goes with a package: each component with its licence, then each text once."""
     texts: dict[str, int] = {}
     head = [title, "=" * len(title), ""]
-    for one in components:
-        numbers = ", ".join(f"[{texts.setdefault(text, len(texts) + 1)}]" for text in one.texts)
-        authors = f"; {', '.join(one.authors)}" if one.authors else ""
-        head.append(f"{one.name} {one.version}: {one.licence or 'as its text says'}{authors}; texts {numbers}")
+    for part in components:
+        numbers = ", ".join(f"[{texts.setdefault(text, len(texts) + 1)}]" for text in part.texts)
+        authors = f"; {', '.join(part.authors)}" if part.authors else ""
+        head.append(f"{part.name} {part.version}: {part.licence or 'as its text says'}{authors}; texts {numbers}")
     body = [f"\n[{number}]\n{'-' * 78}\n{text}" for text, number in texts.items()]
     return "\n".join([*head, *body])

@@ -36,8 +36,8 @@ class Help:
 
 def section(text: str, name: str) -> str:
     """The indented lines under `NAME:`; empty when there are none."""
-    found = re.search(rf"^{name}:\n((?:[ \t].*\n|\n)*)", text + "\n", re.MULTILINE)
-    return found.group(1) if found else ""
+    section = re.search(rf"^{name}:\n((?:[ \t].*\n|\n)*)", text + "\n", re.MULTILINE)
+    return section.group(1) if section else ""
 
 
 def read(program: str, words: list[str] | None = None) -> Help:

@@ -40,17 +40,17 @@ def output(*command: str | Path) -> str:
 
 def sorted_packages(packages: Path) -> dict[tuple[str, str], list[Path]]:
     """The packages of a folder by (release, architecture). Raises RepositoryError when there is none."""
-    found: dict[tuple[str, str], list[Path]] = {}
+    by_release: dict[tuple[str, str], list[Path]] = {}
     for file in sorted(packages.glob("*.deb")):
         releases = output("dpkg-deb", "-f", file, RELEASES_FIELD).split()
         architecture = output("dpkg-deb", "-f", file, "Architecture").strip()
         if not releases:
             raise RepositoryError(f"{file}: expected a package of `make deb`, with the field {RELEASES_FIELD}")
         for release in releases:
-            found.setdefault((release, architecture), []).append(file)
-    if not found:
+            by_release.setdefault((release, architecture), []).append(file)
+    if not by_release:
         raise RepositoryError(f"{packages}: expected Debian packages (*.deb); `make deb` makes them")
-    return found
+    return by_release
 
 
 def index(folder: Path, release: str, files: dict[str, list[Path]]) -> None:
@@ -91,7 +91,7 @@ def make(packages: Path, out: Path, key: str) -> list[str]:
     for program in ("apt-ftparchive", "gpg", "dpkg-deb"):
         if shutil.which(program) is None:
             raise RepositoryError(f"{program} is not here: `make setup` brings apt-ftparchive, gpg is Debian's gnupg")
-    found = sorted_packages(packages)
+    by_release = sorted_packages(packages)
     if out.exists() and any(out.iterdir()) and not (out / KEYRING).exists():
         raise RepositoryError(f"{out}: expected an earlier repository or no folder; something else is there")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -99,11 +99,13 @@ def make(packages: Path, out: Path, key: str) -> list[str]:
         folder = Path(work, "fresh")
         (folder / "pool").mkdir(parents=True)
         folder.chmod(0o755)
-        for file in {file for files in found.values() for file in files}:
+        for file in {file for files in by_release.values() for file in files}:
             shutil.copy2(file, folder / "pool" / file.name)
-        releases = sorted({release for release, _ in found})
+        releases = sorted({release for release, _ in by_release})
         for release in releases:
-            files_of = {architecture: files for (one, architecture), files in found.items() if one == release}
+            files_of = {
+                architecture: files for (of_release, architecture), files in by_release.items() if of_release == release
+            }
             index(folder, release, files_of)
             sign(folder, release, key)
         output("gpg", "--batch", "--output", folder / KEYRING, "--export", key)

@@ -22,25 +22,25 @@ from packageurl import PackageURL
 SCHEMA = SchemaVersion.V1_6
 
 
-def part(one: Component) -> Part:
+def part(component: Component) -> Part:
     """A component in CycloneDX's terms."""
     made, declared = LicenseFactory(), LicenseAcknowledgement.DECLARED
-    licences = [made.make_from_string(one.licence, license_acknowledgement=declared)] if one.licence else []
+    licences = [made.make_from_string(component.licence, license_acknowledgement=declared)] if component.licence else []
     return Part(
-        name=one.name,
-        version=one.version,
+        name=component.name,
+        version=component.version,
         type=ComponentType.LIBRARY,
-        bom_ref=one.url,
-        purl=PackageURL.from_string(one.url),
-        authors=[OrganizationalContact(name=name) for name in one.authors],
+        bom_ref=component.url,
+        purl=PackageURL.from_string(component.url),
+        authors=[OrganizationalContact(name=name) for name in component.authors],
         licenses=licences,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in one.sha256],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in component.sha256],
     )
 
 
 def document(name: str, version: str, architecture: str, components: Iterable[Component], epoch_s: int) -> str:
     """The SBOM of a Debian package."""
-    parts = {one.url: (one, part(one)) for one in components}
+    parts = {component.url: (component, part(component)) for component in components}
     url = f"pkg:deb/slackwater/{name}@{version}?arch={architecture}"
     whole = Part(
         name=name,
@@ -54,12 +54,12 @@ def document(name: str, version: str, architecture: str, components: Iterable[Co
     bom.metadata.component = whole
     bom.metadata.timestamp = datetime.datetime.fromtimestamp(epoch_s, datetime.UTC)
     bom.register_dependency(whole, [made for _, made in parts.values()])
-    for one, made in parts.values():
-        bom.register_dependency(made, [parts[used][1] for used in one.depends])
+    for component, made in parts.values():
+        bom.register_dependency(made, [parts[used][1] for used in component.depends])
     return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=2) + "\n"
 
 
 def fault(text: str) -> str | None:
     """What in a document does not follow CycloneDX's schema; None: nothing."""
-    found = JsonStrictValidator(SCHEMA).validate_str(text)
-    return None if found is None else str(found)
+    error = JsonStrictValidator(SCHEMA).validate_str(text)
+    return None if error is None else str(error)

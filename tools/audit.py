@@ -27,14 +27,14 @@ UP_TO_S = 120.0
 class Outcome:
     """What one look found: nothing, faults, or that it could not look (`not_done` says why)."""
 
-    what: str
+    subject: str
     faults: tuple[str, ...] = ()
     not_done: str = ""
 
     def __str__(self) -> str:
         if self.not_done:
-            return f"audit: {self.what}: not looked at: {self.not_done}"
-        return f"audit: {self.what}: " + ("; ".join(self.faults) or "no known fault")
+            return f"audit: {self.subject}: not looked at: {self.not_done}"
+        return f"audit: {self.subject}: " + ("; ".join(self.faults) or "no known fault")
 
 
 def call(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -55,18 +55,18 @@ def reason(text: str) -> str:
 
 def python_packages() -> Outcome:
     """The locked Python packages, by PyPI's advisories."""
-    what = "Python packages"
+    subject = "Python packages"
     command = ("pip-audit", "--requirement", "requirements-dev.txt", "--require-hashes", "--disable-pip")
     done = call(*command, "--format=json", "--progress-spinner=off", "--timeout=10")
     try:
-        found = json.loads(done.stdout)["dependencies"]
+        packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        return Outcome(what, not_done=f"no advisories: {reason(done.stderr)}")
-    asked = [known for known in found if "skip_reason" not in known]
+        return Outcome(subject, not_done=f"no advisories: {reason(done.stderr)}")
+    asked = [known for known in packages if "skip_reason" not in known]
     if not asked:
-        return Outcome(what, not_done="no advisories: the registry has none")
+        return Outcome(subject, not_done="no advisories: the registry has none")
     return Outcome(
-        what,
+        subject,
         tuple(
             f"{known['name']} {known['version']}: {fault['id']} (fixed in {', '.join(fault['fix_versions']) or 'none'})"
             for known in asked
@@ -77,35 +77,35 @@ def python_packages() -> Outcome:
 
 def browser_packages() -> Outcome:
     """What drives the browser in tests, by the npm registry's advisories."""
-    what = "browser packages"
+    subject = "browser packages"
     done = call("npm", "audit", "--json", "--package-lock-only", cwd=ROOT / "tests/browser")
     try:
-        found = json.loads(done.stdout)
-        faults = found["vulnerabilities"]
+        report = json.loads(done.stdout)
+        faults = report["vulnerabilities"]
     except ValueError:
-        return Outcome(what, not_done=f"no advisories: {reason(done.stderr)}")
+        return Outcome(subject, not_done=f"no advisories: {reason(done.stderr)}")
     except KeyError:
-        return Outcome(what, not_done=f"no advisories: {reason(str(found.get('message', '')))}")
-    return Outcome(what, tuple(f"{name}: {fault['severity']}" for name, fault in faults.items()))
+        return Outcome(subject, not_done=f"no advisories: {reason(str(report.get('message', '')))}")
+    return Outcome(subject, tuple(f"{name}: {fault['severity']}" for name, fault in faults.items()))
 
 
 def crates(metadata: Path) -> Outcome:
     """The Rust crates by RustSec's advisories; crates that were withdrawn (yanked) too."""
-    what = "Rust crates"
+    subject = "Rust crates"
     fetched = call("cargo-deny", "fetch", "db")
     if fetched.returncode:
-        return Outcome(what, not_done=f"no advisories: {reason(fetched.stderr)}")
+        return Outcome(subject, not_done=f"no advisories: {reason(fetched.stderr)}")
     done = call("cargo-deny", "--metadata-path", metadata, "check", "advisories")
-    return Outcome(what, (done.stdout + done.stderr,) if done.returncode else ())
+    return Outcome(subject, (done.stdout + done.stderr,) if done.returncode else ())
 
 
 def crates_offline(metadata: Path) -> Outcome:
     """Licences and sources of the Rust crates, and those that are there in several versions."""
-    what = "Rust licences, sources and duplicates"
+    subject = "Rust licences, sources and duplicates"
     done = call("cargo-deny", "--offline", "--metadata-path", metadata, "check", "bans", "licenses", "sources")
     if done.returncode in (124, 127):
-        return Outcome(what, not_done=done.stderr)
-    return Outcome(what, (done.stdout + done.stderr,) if done.returncode else ())
+        return Outcome(subject, not_done=done.stderr)
+    return Outcome(subject, (done.stdout + done.stderr,) if done.returncode else ())
 
 
 def outcomes() -> list[Outcome]:
@@ -125,10 +125,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog="Example: tools/audit.py"
     )
     parser.parse_args()
-    found = outcomes()
-    for outcome in found:
+    looked = outcomes()
+    for outcome in looked:
         print(outcome, file=sys.stderr if outcome.faults else sys.stdout)
-    return 1 if any(outcome.faults for outcome in found) else 0
+    return 1 if any(outcome.faults for outcome in looked) else 0
 
 
 if __name__ == "__main__":

@@ -28,15 +28,15 @@ def tracked(*patterns: str) -> list[Path]:
 
 def pages_and_files() -> set[Path]:
     """The pages, and the files of the repository that they link to."""
-    found = {
+    pages = {
         path for path in tracked("*.md") if path.parts[0] in ("docs", "ansible", "wsengine") or not path.parent.name
     }
-    for page in list(found):
+    for page in list(pages):
         for target in LINK.findall((ROOT / page).read_text(encoding="utf-8")):
             place = (ROOT / page.parent / target).resolve()
             if place.is_file() and place.is_relative_to(ROOT):
-                found.add(place.relative_to(ROOT))
-    return found
+                pages.add(place.relative_to(ROOT))
+    return pages
 
 
 def lay_out(folder: Path) -> int:

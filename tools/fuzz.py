@@ -186,12 +186,12 @@ def frames(capture: Path) -> bytes:
     links = [1, 0, 12, 108, 113, 228, 229, 276, 9, 50, 51, 101, 239]
     if link not in links:
         return b""
-    parts, at = [], 24
-    while at + 16 <= len(content):
-        (length,) = struct.unpack_from(order + "I", content, at + 8)
-        frame = content[at + 16 : at + 16 + length]
+    parts, start = [], 24
+    while start + 16 <= len(content):
+        (length,) = struct.unpack_from(order + "I", content, start + 8)
+        frame = content[start + 16 : start + 16 + length]
         parts.append(struct.pack("<BH", links.index(link), len(frame)) + frame)
-        at += 16 + length
+        start += 16 + length
     return b"".join(parts)
 
 

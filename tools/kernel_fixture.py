@@ -111,17 +111,17 @@ def entry(name: str, mode: int, content: bytes) -> bytes:
 
 
 def initrd(modules: Path, cgroups: str) -> bytes:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for path in modules.rglob("virtio*.ko*"), modules.rglob("*failover.ko*"):
         for file in path:
             content = file.read_bytes()
-            found[file.name.split(".")[0]] = lzma.decompress(content) if file.suffix == ".xz" else content
-    order = [name for name in MODULES if name in found]
+            contents[file.name.split(".")[0]] = lzma.decompress(content) if file.suffix == ".xz" else content
+    order = [name for name in MODULES if name in contents]
     parts = [entry(name, 0o040755, b"") for name in ("bin", "proc", "sys", "dev", "modules")]
     parts.append(entry("bin/busybox", 0o100755, (DEBIAN / "bin/busybox").read_bytes()))
     parts.append(entry("init", 0o100755, INIT.format(cgroups=CGROUPS[cgroups]).encode()))
     parts.append(entry("modules/order", 0o100644, "".join(f"{name}\n" for name in order).encode()))
-    parts += [entry(f"modules/{name}.ko", 0o100644, found[name]) for name in order]
+    parts += [entry(f"modules/{name}.ko", 0o100644, contents[name]) for name in order]
     return gzip.compress(b"".join([*parts, entry("TRAILER!!!", 0, b"")]), 1)
 
 

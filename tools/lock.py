@@ -100,7 +100,7 @@ def needed(wanted: Iterable[Requirement]) -> dict[str, str]:
     Raises:
         importlib.metadata.PackageNotFoundError: one of them is not installed.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(requirement, "") for requirement in wanted]
     while waiting:
@@ -109,12 +109,12 @@ def needed(wanted: Iterable[Requirement]) -> dict[str, str]:
             continue
         name = canonicalize_name(requirement.name)
         distribution = importlib.metadata.distribution(name)
-        found[name] = distribution.version
+        versions[name] = distribution.version
         for extra in ("", *requirement.extras):
             if (name, extra) not in seen:
                 seen.add((name, extra))
                 waiting += [(Requirement(line), extra) for line in distribution.requires or []]
-    return found
+    return versions
 
 
 def pinned(text: str) -> dict[str, str]:
@@ -155,10 +155,10 @@ def check() -> int:
         source = lock.source()
         try:
             text = (ROOT / lock.file).read_text()
-            found = list(faults(text, source, needed(source) if lock.projects else pinned(text)))
+            wrong_here = list(faults(text, source, needed(source) if lock.projects else pinned(text)))
         except importlib.metadata.PackageNotFoundError as error:
-            found = [f"{error.name} is not installed: `make setup` installs what is locked"]
-        wrong += [f"{lock.file}: {fault}" for fault in found]
+            wrong_here = [f"{error.name} is not installed: `make setup` installs what is locked"]
+        wrong += [f"{lock.file}: {fault}" for fault in wrong_here]
     for fault in wrong:
         print(fault, file=sys.stderr)
     if wrong:

@@ -171,14 +171,14 @@ def monitor_metrics() -> list[tuple[str, ...]]:
     files = [*sorted(ROOT.glob("monitor/src/collectors/*.rs")), ROOT / "monitor/src/metrics/mod.rs"]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     row = re.compile(r'^\s+(Gauge|Rate|Count) "(\w+)"(?: \["(\w+)" = "(\w+)"\])? "([^"]*)" =>', re.MULTILINE)
-    found: dict[str, tuple[str, list[str], str]] = {}
+    by_name: dict[str, tuple[str, list[str], str]] = {}
     for kind, name, label, value, text in row.findall(source):
         full = f"slackwater_{name}" + ("" if kind == "Gauge" else "_total")
-        labels = found.setdefault(full, (label, [], text))[1]
+        labels = by_name.setdefault(full, (label, [], text))[1]
         labels.extend([value] if value else [])
     return [
         (f"`{name}`", f"{label}: {', '.join(values)}" if label else "", text)
-        for name, (label, values, text) in found.items()
+        for name, (label, values, text) in by_name.items()
     ]
 
 

@@ -36,8 +36,8 @@ def defaults(role: Path, spec: Json) -> dict[str, str]:
     Raises:
         KeyError: a variable of the specification has none.
     """
-    found: Json = yaml.safe_load((role / "defaults/main.yml").read_text())
-    return {name: text_of(found[name]) for name in spec["options"]}
+    defaults: Json = yaml.safe_load((role / "defaults/main.yml").read_text())
+    return {name: text_of(defaults[name]) for name in spec["options"]}
 
 
 def text_of(value: object) -> str:

@@ -39,8 +39,8 @@ class Tally:
         self._may_be_skipped = False
 
     def add_line_of_cargo(self, line: str) -> None:
-        if found := CARGO_RESULT.match(line):
-            passed, failed, ignored = map(int, found.groups())
+        if result := CARGO_RESULT.match(line):
+            passed, failed, ignored = map(int, result.groups())
             self.outcomes.update(passed=passed, failed=failed, skipped=ignored)
         elif ignored_one := CARGO_IGNORED.match(line):
             self.reasons[ignored_one[1] or "ignored, without a reason"] += 1

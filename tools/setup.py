@@ -127,10 +127,10 @@ def docs_python() -> None:
 
 def locked_package(lock: str, name: str) -> str:
     """A package's lines of a lock. Raises SetupError."""
-    found = re.search(rf"(?m)^{re.escape(name)}==.*(?:\n    .*)*\n", lock)
-    if found is None:
+    pinned = re.search(rf"(?m)^{re.escape(name)}==.*(?:\n    .*)*\n", lock)
+    if pinned is None:
         raise SetupError(f"{DEV_LOCK} has no {name}: `python tools/lock.py` writes it")
-    return found[0]
+    return pinned[0]
 
 
 def python_present() -> bool:
@@ -274,11 +274,11 @@ def progress_of(step: Step) -> str:
 
 def give_up(waiting: dict[str, Step], failed: str) -> list[str]:
     """Takes out the steps that need the failed one, and those that need these; says so."""
-    said = []
+    sentences = []
     for other in [step for step in waiting.values() if failed in step.after]:
         del waiting[other.name]
-        said += [f"{other.name}: not tried without {failed}", *give_up(waiting, other.name)]
-    return said
+        sentences += [f"{other.name}: not tried without {failed}", *give_up(waiting, other.name)]
+    return sentences
 
 
 def carry_out(steps: Sequence[Step]) -> list[str]:

@@ -114,13 +114,13 @@ def programs() -> Path:
     return ROOT / "target" / TARGET / "release"
 
 
-def build(*what: str) -> None:
+def build(*options: str) -> None:
     """`cargo build` for arm64. Raises SetupError."""
     need("cargo", GET_CARGO)
     need(COMPILER, "`make setup` brings it")
     rust_target()
     report("building the Rust binaries for arm64")
-    run(["cargo", "build", "--locked", "--target", TARGET, *what], env={**SHOW_PROGRESS, **cargo_environment()})
+    run(["cargo", "build", "--locked", "--target", TARGET, *options], env={**SHOW_PROGRESS, **cargo_environment()})
 
 
 def rust_target() -> None:

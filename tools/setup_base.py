@@ -68,8 +68,8 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT, env: dict[str, str] | N
 
 def crates_built(log_text: str) -> str:
     """How far cargo is, such as `120 of 245 crates`; empty when it has not said so."""
-    found = CARGO_PROGRESS.findall(log_text)
-    return f"{found[-1][0]} of {found[-1][1]} crates" if found else ""
+    progress = CARGO_PROGRESS.findall(log_text)
+    return f"{progress[-1][0]} of {progress[-1][1]} crates" if progress else ""
 
 
 def need(program: str, how: str) -> str:

@@ -60,11 +60,11 @@ def are_linked(profile: str, names: Sequence[str]) -> bool:
     return all((BIN / name).resolve() == built(profile, name) and (BIN / name).exists() for name in names)
 
 
-def build(profile: str, *what: str) -> None:
+def build(profile: str, *options: str) -> None:
     need("cargo", GET_CARGO)
     need("cc", "apt-get install gcc libc6-dev")
     report(f"building the Rust binaries (profile {profile})")
-    run(["cargo", "build", "--profile", profile, "--locked", *what], env=SHOW_PROGRESS)
+    run(["cargo", "build", "--profile", profile, "--locked", *options], env=SHOW_PROGRESS)
 
 
 def oha_run() -> None:

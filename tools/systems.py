@@ -72,10 +72,10 @@ def mirror() -> str:
     """Where this machine gets Debian 12 from. Raises SetupError."""
     targets = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
     done = subprocess.run(targets, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
-    if "bookworm" not in found:
+    mirrors = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    if "bookworm" not in mirrors:
         raise SetupError("apt names no source of Debian 12 (bookworm)")
-    return found["bookworm"]
+    return mirrors["bookworm"]
 
 
 DEBIAN = Archive("", Path("/usr/share/keyrings/debian-archive-keyring.gpg"), "main")

@@ -23,10 +23,12 @@ def cut() -> Recording:
     first_unix_s = whole.received_unix_s[0]
     since, until = first_unix_s + FROM_S, first_unix_s + UNTIL_S
     kept = [
-        (sample, at) for sample, at in zip(whole.samples, whole.received_unix_s, strict=True) if since <= at < until
+        (sample, received_s)
+        for sample, received_s in zip(whole.samples, whole.received_unix_s, strict=True)
+        if since <= received_s < until
     ]
     labels = [label for label in whole.labels if since <= label.start_unix_s and label.end_unix_s < until]
-    samples, received = [sample for sample, _ in kept], [at for _, at in kept]
+    samples, received = [sample for sample, _ in kept], [received_s for _, received_s in kept]
     description = f"seconds {FROM_S:g} to {UNTIL_S:g} of a recording: {whole.description}"
     return Recording(samples, labels, description, "", whole.nodes, received)
 

@@ -40,15 +40,15 @@ def bus_socket(data: bytes) -> None:
     greeting, _, rest = data.partition(SEPARATOR)
     asyncio.run(_greeted(greeting))
     whole = asyncio.run(_heard([rest]))
-    pieces = asyncio.run(_heard([rest[at : at + 7] for at in range(0, len(rest), 7)]))
+    pieces = asyncio.run(_heard([rest[start : start + 7] for start in range(0, len(rest), 7)]))
     assert whole == pieces, "the same, however the bytes are cut"
 
 
 async def _greeted(greeting: bytes) -> None:
     """A login with TLS and a password, on a connection without TLS: not one word is said there."""
-    said: list[bytes] = []
+    sent: list[bytes] = []
     wire = _Wire()
-    wire.write = said.append  # type: ignore[method-assign, assignment]
+    wire.write = sent.append  # type: ignore[method-assign, assignment]
     transport = client.Transport(client.ConnectionRules(needs_tls=True, has_password=True))
     reader = asyncio.StreamReader()
     reader.feed_data(greeting)
@@ -62,29 +62,29 @@ async def _greeted(greeting: bytes) -> None:
             await transport.readline()
     with contextlib.suppress(client.InsecureError):
         transport.write(b"CONNECT {}")
-    assert not said
+    assert not sent
 
 
 async def _heard(parts: list[bytes]) -> list[object]:
     """What a subscription and the error callback of a client hear; at the end, whether the connection is good."""
     heard: list[object] = []
-    one = client.GuardedClient()
-    subscription = Subscription(one, 1, "slackwater.sample.>", "", _no_callback)
-    one._subs[1] = subscription
-    one._flush_queue = asyncio.Queue()
-    one.options["dont_randomize"] = True
-    one._current_server = Srv(urlparse("nats://127.0.0.1:4222"))
+    guarded = client.GuardedClient()
+    subscription = Subscription(guarded, 1, "slackwater.sample.>", "", _no_callback)
+    guarded._subs[1] = subscription
+    guarded._flush_queue = asyncio.Queue()
+    guarded.options["dont_randomize"] = True
+    guarded._current_server = Srv(urlparse("nats://127.0.0.1:4222"))
 
     async def on_error(error: Exception) -> None:
         assert str(error)
         heard.append(type(error).__name__)
 
-    one._error_cb = on_error
+    guarded._error_cb = on_error
     good = True
     try:
         for part in parts:
-            await one._ps.parse(part)
-            assert len(one._ps._buffer) <= LONGEST_MESSAGE_BYTES + LONGEST_LINE_BYTES  # type: ignore[attr-defined]
+            await guarded._ps.parse(part)
+            assert len(guarded._ps._buffer) <= LONGEST_MESSAGE_BYTES + LONGEST_LINE_BYTES  # type: ignore[attr-defined]
     except ProtocolError:
         good = False
     while not subscription._pending_queue.empty():

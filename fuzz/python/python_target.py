@@ -35,15 +35,15 @@ def mutated(value: Any, chance: random.Random, depth: int = 0) -> Any:
         if isinstance(value, float | int) and chance.random() < 0.5:
             return value * chance.choice([-1, 0, 2, 1e3, 1e-3, 1e300])
         return chance.choice(STRANGE)
-    key, one = chance.choice(inner)
+    key, nested = chance.choice(inner)
     match chance.randrange(8):
         case 0:
-            inner.remove((key, one))
+            inner.remove((key, nested))
         case 1:
-            inner.append((chance.choice(inner)[0], one))
+            inner.append((chance.choice(inner)[0], nested))
         case _:
-            inner[inner.index((key, one))] = (key, mutated(one, chance, depth + 1))
-    return dict(inner) if isinstance(value, dict) else [one for _, one in inner]
+            inner[inner.index((key, nested))] = (key, mutated(nested, chance, depth + 1))
+    return dict(inner) if isinstance(value, dict) else [nested for _, nested in inner]
 
 
 def mutate_json(data: bytes, most: int, seed: int) -> bytes:

@@ -67,13 +67,13 @@ def message(data: bytes) -> None:
     """Samples, Verdicts, Orders, Weights, Changes, Cycles and Knobs."""
     for kind in messages.KINDS:
         try:
-            found = messages.decode(kind, data)
+            decoded = messages.decode(kind, data)
         except MessageError as error:
             expect(error, f"{kind}: ")
             continue
-        again = messages.encode(found)
+        again = messages.encode(decoded)
         assert messages.encode(messages.decode(kind, again)) == again, "what is encoded is read as the same"
-        assert all(map(math.isfinite, numbers(msgspec.to_builtins(found)))), "JSON has no other numbers"
+        assert all(map(math.isfinite, numbers(msgspec.to_builtins(decoded)))), "JSON has no other numbers"
     try:
         sample_decoder.decode(data)
     except MessageError as error:
@@ -85,8 +85,8 @@ def numbers(value: object) -> Iterator[float]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            yield from numbers(one)
+        for nested in value:
+            yield from numbers(nested)
     elif isinstance(value, float):
         yield value
 
@@ -101,11 +101,11 @@ def names(schema: object) -> Iterator[str]:
     """The properties that a JSON schema names."""
     if isinstance(schema, dict):
         yield from schema.get("properties", {})
-        for one in schema.values():
-            yield from names(one)
+        for nested in schema.values():
+            yield from names(nested)
     elif isinstance(schema, list):
-        for one in schema:
-            yield from names(one)
+        for nested in schema:
+            yield from names(nested)
 
 
 # --- balancers -------------------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ def published(snapshot: Snapshot) -> None:
     view = PoolView(now_s=1.0, snapshot=snapshot, verdicts={})
     state, actions = step(PoolState("acting"), view, POOL, config.LbengineSettings())
     baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
-    said = describe.cycle("web", state, snapshot, actions.decisions, [], actions.findings.remarks, observing=False)
-    cycle = Cycle(1, "web", 1.0, "act", False, snapshot.balance, "optimal", messages.shortened(said), [])
+    sentence = describe.cycle("web", state, snapshot, actions.decisions, [], actions.findings.remarks, observing=False)
+    cycle = Cycle(1, "web", 1.0, "act", False, snapshot.balance, "optimal", messages.shortened(sentence), [])
     cycle.servers = describe.servers(snapshot, actions.decisions, baselines, {}, state.rates, {})
     for payload in payloads(cycle, "web", MAX_PAYLOAD_BYTES):
         messages.decode("cycle", payload)

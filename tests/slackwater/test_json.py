@@ -46,7 +46,9 @@ ALL = dict(commands(cli, (), click.Context(cli)))
 
 
 def test_every_command_has_json_but_those_that_are_listed() -> None:
-    without = {name for name, command in ALL.items() if not any("--json" in parameter.opts for parameter in command.params)}
+    without = {
+        name for name, command in ALL.items() if not any("--json" in parameter.opts for parameter in command.params)
+    }
     assert without == set(WITHOUT)
     assert len(ALL) > 50
 

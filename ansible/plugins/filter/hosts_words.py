@@ -30,15 +30,15 @@ KEYS = {"monitor": "slackwater_node_monitor_nkey", "wsengine": "slackwater_node_
 
 def wrong_facts(hosts, hostvars) -> list[str]:
     """Hosts that answered with facts of our variables' names, in words."""
-    found = []
+    sentences = []
     for host in hosts:
         facts = hostvars[host].get("ansible_facts") or {}
         if named := sorted(_shown(name) for name in facts if OURS.match(str(name))):
-            found.append(
+            sentences.append(
                 f"{host} sent the facts {', '.join(named)}, which only the inventory may set: somebody else may be root"
                 " there"
             )
-    return found
+    return sentences
 
 
 def wrong_nodes(hosts, hostvars, pool, *, before_first_run: bool = False) -> list[str]:
@@ -46,39 +46,39 @@ def wrong_nodes(hosts, hostvars, pool, *, before_first_run: bool = False) -> lis
 
     `pool`: of a node whose inventory names none. `before_first_run`: in a dry run a key that is not made yet is empty.
     """
-    found = wrong_facts(hosts, hostvars)
+    sentences = wrong_facts(hosts, hostvars)
     keys, names, places = {}, {}, {}
 
-    def only_once(known: dict, what: str, value: str, host: str) -> None:
+    def only_once(known: dict, kind: str, value: str, host: str) -> None:
         if known.setdefault(value, host) != host:
-            found.append(f"{host} and {known[value]} have the same {what} {value}")
+            sentences.append(f"{host} and {known[value]} have the same {kind} {value}")
 
     for host in hosts:
-        said = hostvars[host]
-        node, of = str(said.get("slackwater_node_name", host)), str(said.get("slackwater_pool", pool))
-        for what, name in (("name", node), ("pool", of)):
+        variables = hostvars[host]
+        node, own_pool = str(variables.get("slackwater_node_name", host)), str(variables.get("slackwater_pool", pool))
+        for kind, name in (("name", node), ("pool", own_pool)):
             if not NAME.search(name) or len(name) > MOST_LETTERS or name.startswith(OF_WSENGINE):
-                found.append(
-                    f"{host}: its {what} {_shown(name)} is no name of letters, digits, `_`, `-`, `:` and `.` of at most"
+                sentences.append(
+                    f"{host}: its {kind} {_shown(name)} is no name of letters, digits, `_`, `-`, `:` and `.` of at most"
                     f" {MOST_LETTERS} letters that does not begin with {OF_WSENGINE}"
                 )
         only_once(names, "name", node, host)
-        only_once(places, "subject", f"{of}.{node}", host)
+        only_once(places, "subject", f"{own_pool}.{node}", host)
         for part, variable in KEYS.items():
-            if variable not in said:
-                found.append(
+            if variable not in variables:
+                sentences.append(
                     f"the public keys of {host} are not known: run the playbook without --limit, or with {host} in it"
                 )
                 break
-            key = said[variable]
+            key = variables[variable]
             if before_first_run and not key:
                 continue
             if not is_public_user_key(key):
-                found.append(f"{host}: its {part}'s public key {_shown(key)} is no public key of a NATS user")
+                sentences.append(f"{host}: its {part}'s public key {_shown(key)} is no public key of a NATS user")
             elif keys.setdefault(key, (host, part)) != (host, part):
                 other, its = keys[key]
-                found.append(f"{host}'s {part} has the public key of {other}'s {its}: each has a key of its own")
-    return found
+                sentences.append(f"{host}'s {part} has the public key of {other}'s {its}: each has a key of its own")
+    return sentences
 
 
 def _shown(text: object) -> str:

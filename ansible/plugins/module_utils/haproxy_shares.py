@@ -18,17 +18,17 @@ MOST_WEIGHT = 256
 
 
 class Weight(NamedTuple):
-    """Of one server."""
+    """The weight of one server."""
 
     value: int | None
     """None: only HAProxy knows."""
-    said: bool = True
-    """By the site; otherwise HAProxy's own."""
+    is_configured: bool = True
+    """Whether the site's files name it; otherwise it is HAProxy's default."""
 
 
 ONLY_HAPROXY_KNOWS = Weight(None)
-OWN = Weight(1, said=False)
-"""HAProxy's, where none is said."""
+OWN = Weight(1, is_configured=False)
+"""HAProxy's default, where the files name none."""
 
 
 def weights(rows: Sequence[Sequence[str]]) -> dict[str, dict[str, Weight]]:
@@ -36,7 +36,7 @@ def weights(rows: Sequence[Sequence[str]]) -> dict[str, dict[str, Weight]]:
 
     A `server-template` is one server here, called `PREFIX NUMBERS`.
     """
-    found: dict[str, dict[str, Weight]] = {}
+    by_backend: dict[str, dict[str, Weight]] = {}
     of_defaults: dict[str, Weight] = {}
     here = last = OWN
     depth = 0
@@ -52,16 +52,16 @@ def weights(rows: Sequence[Sequence[str]]) -> dict[str, dict[str, Weight]]:
             here = parent or (OWN if kind == "defaults" else last)
             here = ONLY_HAPROXY_KNOWS if depth else here
             if kind in ("backend", "listen"):
-                found[name] = {}
+                by_backend[name] = {}
         elif first == "default-server":
-            here = _said(row[1:], here)
+            here = _configured(row[1:], here)
         elif first in ("server", "server-template") and kind in ("backend", "listen"):
             server = " ".join(row[1:2] if first == "server" else row[1:3])
             is_hidden = _by_dns(row) or UNKNOWN in server
-            found[name][server] = ONLY_HAPROXY_KNOWS if is_hidden else _said(row[3:], here)
+            by_backend[name][server] = ONLY_HAPROXY_KNOWS if is_hidden else _configured(row[3:], here)
         if kind == "defaults":
             last = of_defaults[name] = here
-    return found
+    return by_backend
 
 
 def _by_dns(row: Sequence[str]) -> bool:
@@ -70,7 +70,7 @@ def _by_dns(row: Sequence[str]) -> bool:
     return is_record and "ignore-weight" not in ",".join(row).split(",")
 
 
-def _said(row: Sequence[str], otherwise: Weight) -> Weight:
+def _configured(row: Sequence[str], otherwise: Weight) -> Weight:
     """The weight in these words. A value that is not understood is unknown, never a default."""
     for key, value in zip(row, [*row[1:], ""], strict=False):
         if UNKNOWN in key:
@@ -88,38 +88,38 @@ def same_shares(before: Mapping[str, Weight], after: Mapping[str, Weight]) -> bo
     old, new = (_known(side) for side in (before, after))
     if before.keys() != after.keys() or old is None or new is None:
         return False
-    return all(one * sum(new) == other * sum(old) for one, other in zip(old, new, strict=True))
+    return all(old_weight * sum(new) == new_weight * sum(old) for old_weight, new_weight in zip(old, new, strict=True))
 
 
-def _known(found: Mapping[str, Weight]) -> list[int] | None:
-    values = [one.value for one in found.values() if one.value is not None]
-    return values if len(values) == len(found) else None
+def _known(weights: Mapping[str, Weight]) -> list[int] | None:
+    values = [weight.value for weight in weights.values() if weight.value is not None]
+    return values if len(values) == len(weights) else None
 
 
-def in_words(found: Mapping[str, Weight]) -> str:
+def in_words(weights: Mapping[str, Weight]) -> str:
     """Each server's share; its weight where that cannot be told."""
-    values = _known(found)
+    values = _known(weights)
     if values is None or not sum(values):
-        return ", ".join(f"{name} {'?' if one.value is None else one.value}" for name, one in found.items())
-    return ", ".join(f"{name} {100 * one / sum(values):.3g}%" for name, one in zip(found, values, strict=True))
+        return ", ".join(f"{name} {'?' if weight.value is None else weight.value}" for name, weight in weights.items())
+    return ", ".join(f"{name} {100 * value / sum(values):.3g}%" for name, value in zip(weights, values, strict=True))
 
 
-def advice(found: Mapping[str, Weight]) -> str:
+def advice(weights: Mapping[str, Weight]) -> str:
     """Weights in the same proportion with room below them, where they are known."""
-    values = _known(found)
+    values = _known(weights)
     if values is None or not 0 < max(values) <= MOST_WEIGHT // 2:
         return "give each of its servers a weight of its own, the largest 100 or so"
     times = MOST_WEIGHT // max(values)
-    same = ", ".join(f"{name} {one * times}" for name, one in zip(found, values, strict=True))
+    same = ", ".join(f"{name} {value * times}" for name, value in zip(weights, values, strict=True))
     return f"weights in the same proportion, with room below them: {same}"
 
 
-def each_server(found: Mapping[str, Weight]) -> set[str]:
+def each_server(weights: Mapping[str, Weight]) -> set[str]:
     """The names of all servers, those of a `server-template` one by one."""
     names = set()
-    for one in found:
-        prefix, _, numbers = one.partition(" ")
+    for server in weights:
+        prefix, _, numbers = server.partition(" ")
         low, _, high = numbers.rpartition("-")
         is_known = high.isdigit() and (low.isdigit() or not low)
-        names |= {f"{prefix}{number}" for number in range(int(low or 1), int(high) + 1)} if is_known else {one}
+        names |= {f"{prefix}{number}" for number in range(int(low or 1), int(high) + 1)} if is_known else {server}
     return names

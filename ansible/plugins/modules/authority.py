@@ -103,7 +103,7 @@ def sign(request_pem: str, name: str, addresses: list[str], certificate_pem: str
         builder(common_name(name), issuer.subject, request.public_key(), valid_days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(x509.SubjectAlternativeName([name_of(one) for one in addresses]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([name_of(address) for address in addresses]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )

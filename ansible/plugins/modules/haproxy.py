@@ -126,10 +126,10 @@ class Site:
 
 def with_weight(lines: list[str], site: Site, backend: str, weight: int) -> list[str]:
     """The file with a base weight for the servers of a backend. Raises Wrong where it has no such backend."""
-    found = sections(site.own_rows(lines))
-    starts = [start for kind, it, start, _ in found if kind in ("backend", "listen") and it == backend]
+    named_sections = sections(site.own_rows(lines))
+    starts = [start for kind, it, start, _ in named_sections if kind in ("backend", "listen") and it == backend]
     if not starts:
-        known = ", ".join(it for kind, it, *_ in found if kind in ("backend", "listen")) or "none"
+        known = ", ".join(it for kind, it, *_ in named_sections if kind in ("backend", "listen")) or "none"
         there = " here; another file that HAProxy reads has it: name that one" if backend in site.weights(lines) else ""
         raise Wrong(f"there is no backend `{backend}`{there}; the file has: {known}")
     return added(lines, starts[0], [f"default-server weight {weight}"])
@@ -170,17 +170,17 @@ def base_weights(
         fresh = with_weight(kept, site, name, given["weight"])
         own, after = site.weights(kept)[name], site.weights(fresh)[name]
         at_runtime = set(running.get(name, {})) - each_server(own)
-        is_said = all(one.said for one in own.values())
-        if unknown := [printable_name(server) for server, one in own.items() if one.value is None]:
+        is_configured = all(weight.is_configured for weight in own.values())
+        if unknown := [printable_name(server) for server, weight in own.items() if weight.value is None]:
             shown = [configured for _, configured in running.get(name, {}).values()]
-            if not (is_said and shown and all(weight not in ("0", "1") for weight in shown)):
+            if not (is_configured and shown and all(weight not in ("0", "1") for weight in shown)):
                 left.append(
                     f"backend `{name}` is left as it is: only HAProxy knows the weights of {', '.join(unknown)}, which"
                     " stand in a condition (`.if`), hold a variable, or come from DNS; give each of its servers a"
                     " weight there, in each branch, the largest 100 or so"
                 )
             continue
-        if is_said:
+        if is_configured:
             continue
         if not same_shares(now[name], after):
             left.append(
@@ -268,40 +268,40 @@ def changed_shares(site: Site, before: list[str], after: list[str]) -> str:
     )
 
 
-def check(command: str, draft: str, path: str, one: Started | None) -> str:
+def check(command: str, draft: str, path: str, process: Started | None) -> str:
     """What HAProxy says against the draft in the place of the file; empty: nothing."""
-    files = [draft if file == path else file for file in (one.files if one else [path])]
+    files = [draft if file == path else file for file in (process.files if process else [path])]
     given = [word for file in files for word in ("-f", file)]
-    environ = {**os.environ, **one.environ} if one else None
-    folder = one.folder if one else None
+    environ = {**os.environ, **process.environ} if process else None
+    folder = process.folder if process else None
     done = subprocess.run(
         [command, "-c", *given], capture_output=True, text=True, errors="replace", env=environ, cwd=folder
     )
     if not done.returncode:
         return ""
-    said = f"{done.stderr}\n{done.stdout}".replace(draft, path).strip().splitlines()
-    alerts = [line for line in said if "ALERT" in line] or said
+    printed = f"{done.stderr}\n{done.stdout}".replace(draft, path).strip().splitlines()
+    alerts = [line for line in printed if "ALERT" in line] or printed
     return "\n".join(alerts)[-1500:] or f"nothing, with exit status {done.returncode}"
 
 
 def expect_valid(command: str, path: str, before: str, after: str, started: list[Started]) -> None:
     """Raises Wrong with HAProxy's words when it refuses the edited file, beside the others that it runs with."""
 
-    def said(text: str, one: Started | None) -> str:
+    def refusal(text: str, process: Started | None) -> str:
         with tempfile.NamedTemporaryFile("w", **BYTES, dir=os.path.dirname(path)) as draft:
             draft.write(text)
             draft.flush()
-            return check(command, draft.name, path, one)
+            return check(command, draft.name, path, process)
 
-    for one in started or [None]:
-        refused = said(after, one)
+    for process in started or [None]:
+        refused = refusal(after, process)
         if not refused:
             continue
-        what = "the file as it is already" if said(before, one) else "the result"
-        others = [file for file in one.files if file != path] if one else []
+        subject = "the file as it is already" if refusal(before, process) else "the result"
+        others = [file for file in process.files if file != path] if process else []
         beside = f" beside {', '.join(others)}" if others else ""
-        alone = "" if one else " (checked alone: no HAProxy runs that reads it)"
-        raise Wrong(f"haproxy -c refuses {what}{beside}{alone}, nothing was changed: {refused}")
+        alone = "" if process else " (checked alone: no HAProxy runs that reads it)"
+        raise Wrong(f"haproxy -c refuses {subject}{beside}{alone}, nothing was changed: {refused}")
 
 
 def main() -> None:
@@ -329,7 +329,7 @@ def main() -> None:
         before = text_of(path)
         lines = lines_of(before)
         started = started_with(path)
-        sites = [site_of(path, one) for one in started] or [Site()]
+        sites = [site_of(path, process) for process in started] or [Site()]
         running = running_servers(given["socket"])
         if given["state"] == "absent":
             after_lines, notes = taken_away(lines, sites[0])
@@ -365,12 +365,13 @@ def printable(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def site_of(path: str, one: Started) -> Site:
-    at = one.files.index(path)
+def site_of(path: str, process: Started) -> Site:
+    position = process.files.index(path)
     before, after = (
-        [line for file in files for line in lines_of(text_of(file))] for files in (one.files[:at], one.files[at + 1 :])
+        [line for file in files for line in lines_of(text_of(file))]
+        for files in (process.files[:position], process.files[position + 1 :])
     )
-    return Site(before, after, one.environ)
+    return Site(before, after, process.environ)
 
 
 def replace(module: AnsibleModule, path: str, text: str) -> None:

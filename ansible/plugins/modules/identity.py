@@ -119,8 +119,8 @@ def certificate_fits(given: dict, private: bytes) -> bool:
         if openssl("verify", "-CAfile", authority.name, path, check=False).returncode:
             return False
     names = openssl("x509", "-in", path, "-noout", "-ext", "subjectAltName").stdout.decode()
-    found = {part.strip().partition(":")[2] for line in names.splitlines()[1:] for part in line.split(",")}
-    return found == set(given["addresses"] or [])
+    addresses = {part.strip().partition(":")[2] for line in names.splitlines()[1:] for part in line.split(",")}
+    return addresses == set(given["addresses"] or [])
 
 
 def request(given: dict, private: bytes) -> str:
@@ -160,9 +160,9 @@ def main() -> None:
             write(path, data, given["owner"], given["group"])
         with open(path, "rb") as file:
             private = file.read()
-        found = os.stat(path)
+        status = os.stat(path)
         owned = (pwd.getpwnam(given["owner"]).pw_uid, grp.getgrnam(given["group"]).gr_gid)
-        if (found.st_uid, found.st_gid) != owned or found.st_mode & 0o777 != 0o640:
+        if (status.st_uid, status.st_gid) != owned or status.st_mode & 0o777 != 0o640:
             changed = True
             if not module.check_mode:
                 os.chown(path, *owned)

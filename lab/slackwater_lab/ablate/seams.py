@@ -31,22 +31,22 @@ class Seam:
 
     def check(self) -> None:
         """Raises SeamError where the name is gone, or a function takes other arguments than what stands in for it."""
-        original, substitute = inspect.getattr_static(*found(self.place)), self.instead
+        original, substitute = inspect.getattr_static(*attribute_at(self.place)), self.instead
         if isinstance(original, property) and isinstance(substitute, property):
             return
         if callable(original) != callable(substitute):
             raise SeamError(f"{self.place}: expected {'a function' if callable(substitute) else 'a value'}")
         if callable(original) and not isinstance(substitute, Argument):
-            expected, got = (list(inspect.signature(function).parameters) for function in (original, substitute))
-            if expected != got:
-                raise SeamError(f"{self.place} takes {', '.join(expected)}: expected {', '.join(got)}")
+            expected, takes = (list(inspect.signature(function).parameters) for function in (original, substitute))
+            if expected != takes:
+                raise SeamError(f"{self.place} takes {', '.join(expected)}: expected {', '.join(takes)}")
 
 
 class Argument:
     """Stands in for a function that makes something better of one of its arguments, and gives that as it came."""
 
     def __init__(self, place: str, name: str) -> None:
-        self._signature = inspect.signature(inspect.getattr_static(*found(place)))
+        self._signature = inspect.signature(inspect.getattr_static(*attribute_at(place)))
         self._name = name
         if name not in self._signature.parameters:
             raise SeamError(f"{place} takes {', '.join(self._signature.parameters)}: expected {name} among them")
@@ -60,7 +60,7 @@ def as_it_came(place: str, argument: str) -> Seam:
     return Seam(place, Argument(place, argument))
 
 
-def found(place: str) -> tuple[object, str]:
+def attribute_at(place: str) -> tuple[object, str]:
     """The object that has the name, and the name's last part. Raises SeamError where it has none."""
     module, _, path = place.partition(":")
     *outer, name = path.split(".")
@@ -78,7 +78,8 @@ def found(place: str) -> tuple[object, str]:
 def off(seams: Sequence[Seam]) -> Iterator[None]:
     """While in it, what stands in for these names is in their place."""
     before = [
-        (owner, name, inspect.getattr_static(owner, name)) for owner, name in (found(seam.place) for seam in seams)
+        (owner, name, inspect.getattr_static(owner, name))
+        for owner, name in (attribute_at(seam.place) for seam in seams)
     ]
     for (owner, name, _), seam in zip(before, seams, strict=True):
         setattr(owner, name, seam.instead)
@@ -106,6 +107,6 @@ def _lines(place: str) -> int:
         source = importlib.import_module(place).__file__
         assert source is not None
         return len(Path(source).read_text().splitlines())
-    member: Any = inspect.getattr_static(*found(place))
+    member: Any = inspect.getattr_static(*attribute_at(place))
     function: Any = member.fget if isinstance(member, property) else member
     return len(inspect.getsourcelines(function)[0])

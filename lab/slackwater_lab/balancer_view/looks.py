@@ -140,13 +140,13 @@ class Packets:
 
     def requests_ms(self, lines: Sequence[str], from_unix_s: float, until_unix_s: float) -> dict[str, list[float]]:
         """Times by server of the requests that ended then."""
-        found: dict[str, list[float]] = {host: [] for host in self._hosts.values()}
+        times_ms: dict[str, list[float]] = {host: [] for host in self._hosts.values()}
         for row in map(json.loads, lines):
             if row.get("seconds") is None or row["server"] not in self._hosts:
                 continue
             if from_unix_s <= row["time_unix_s"] + row["seconds"] < until_unix_s:
-                found[self._hosts[row["server"]]].append(row["seconds"] * 1000.0)
-        return found
+                times_ms[self._hosts[row["server"]]].append(row["seconds"] * 1000.0)
+        return times_ms
 
     def looks(self, lines: Sequence[str]) -> Looks:
         """Of each server, on this machine's monotonic clock; a server without a line was silent."""

@@ -108,7 +108,7 @@ def _exactness(lab: Lab, shape: Shape, test: ViewTest, progress: Callable[[str],
     seen_ms = packets.requests_ms(lines, begun_s + ahead_s, ended_s + ahead_s)
     by_packets = [ms for times in seen_ms.values() for ms in times]
     answered = _answered(pollers[COUNTERS].looks, begun_s, ended_s)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "shape": shape.name,
         "requests": len(truth_ms),
         "lost": requests.lost_count,
@@ -119,21 +119,22 @@ def _exactness(lab: Lab, shape: Shape, test: ViewTest, progress: Callable[[str],
     }
     if shape.has_table:
         at_least = _table_between(pollers[TABLE].looks, begun_s, ended_s)
-        quantiles = {f"p{at}": quantile_of_table(at_least, at / 100) for at in PERCENTILES}
+        quantiles = {f"p{percent}": quantile_of_table(at_least, percent / 100) for percent in PERCENTILES}
         same = {
-            f"p{at}": bucket_of(quantiles[f"p{at}"] or 0.0) - bucket_of(found["truth"][f"p{at}"]) for at in PERCENTILES
+            f"p{percent}": bucket_of(quantiles[f"p{percent}"] or 0.0) - bucket_of(figures["truth"][f"p{percent}"])
+            for percent in PERCENTILES
         }
-        found[TABLE] = {"requests": at_least[0], **quantiles, "buckets_off": same}
-    progress(f"{shape.name}: {len(truth_ms)} requests, p95 {found['truth']['p95']:.1f} ms")
-    return found
+        figures[TABLE] = {"requests": at_least[0], **quantiles, "buckets_off": same}
+    progress(f"{shape.name}: {len(truth_ms)} requests, p95 {figures['truth']['p95']:.1f} ms")
+    return figures
 
 
 def _figures(times_ms: Any) -> dict[str, float | None]:
     if not len(times_ms):
-        return {"mean": None, **{f"p{at}": None for at in PERCENTILES}}
+        return {"mean": None, **{f"p{percent}": None for percent in PERCENTILES}}
     return {
         "mean": float(np.mean(times_ms)),
-        **{f"p{at}": float(np.percentile(times_ms, at)) for at in PERCENTILES},
+        **{f"p{percent}": float(np.percentile(times_ms, percent)) for percent in PERCENTILES},
     }
 
 
@@ -181,8 +182,8 @@ def _cost(lab: Lab, test: ViewTest, rate_rps: float, progress: Callable[[str], N
             progress(f"{rate_rps:g} requests/s, round {number + 1}, {variant}: HAProxy {taken_us:.1f} us a request")
     rows = []
     for variant in VARIANTS:
-        mine = [one for one in runs if one["variant"] == variant]
-        medians = {key: statistics.median(float(one[key]) for one in mine) for key in CPU_OF}
+        mine = [run for run in runs if run["variant"] == variant]
+        medians = {key: statistics.median(float(run[key]) for run in mine) for key in CPU_OF}
         rows.append({"rate_rps": rate_rps, "variant": variant, **medians})
     return [*rows, {"rate_rps": rate_rps, "variant": "runs", "runs": runs}]
 

@@ -55,7 +55,7 @@ def _asked(lab: Lab, servers: int, sniffer: str) -> list[dict[str, Any]]:
             "counters, with weights and states": balancer.read,
             "counters alone": lambda: counters_of(balancer.ask(f"show stat {POOL} 4 -1")[0]),
         }
-        rows = [{"servers": servers, "what": what, **_spent(look, pid)} for what, look in looks.items()]
+        rows = [{"servers": servers, "what": kind, **_spent(look, pid)} for kind, look in looks.items()]
         viewed = asyncio.run(_viewed(str(path), pid, sniffer))
         return [*rows, {"servers": servers, "what": "the balancer's view, without sniffer and bus", **viewed}]
     finally:

@@ -300,7 +300,7 @@ def effect(report: Report, site: Stage, rounds: int, seconds: float, rate: int) 
                 p99[False].append(measured())
     pairs = [on - off for on, off in zip(p99[True], p99[False], strict=True)]
     change = statistics.median(pairs)
-    noise = statistics.median(abs(one - other) for one, other in itertools.pairwise(p99[False]))
+    noise = statistics.median(abs(before - after) for before, after in itertools.pairwise(p99[False]))
     low, high = quantile_test(pairs).confidence_interval(CONFIDENCE)
     report.add(
         f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"

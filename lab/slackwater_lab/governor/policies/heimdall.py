@@ -23,11 +23,11 @@ SLACK_SHARE = 0.1
 
 def inputs(hardware: Hardware, rps: Floats | float, configurations: Sequence[Configuration]) -> Floats:
     """(N, len(COLUMNS)) the estimators' inputs: one row for each configuration."""
-    found = np.zeros((len(configurations), len(COLUMNS)))
-    found[:, 0] = np.asarray(rps) / 1e3
-    found[:, 1] = [one.cores for one in configurations]
-    found[:, 2] = [hardware.step_of(one.clock_mhz) for one in configurations]
-    return found
+    matrix = np.zeros((len(configurations), len(COLUMNS)))
+    matrix[:, 0] = np.asarray(rps) / 1e3
+    matrix[:, 1] = [configuration.cores for configuration in configurations]
+    matrix[:, 2] = [hardware.step_of(configuration.clock_mhz) for configuration in configurations]
+    return matrix
 
 
 def rows(
@@ -56,7 +56,7 @@ class Heimdall:
         self.name = name
         self._hardware, self._target_ms, self._estimator = hardware, target_ms, estimator
         self._all = hardware.configurations()
-        self._watts = np.array([hardware.power_w(one, 1.0) for one in self._all])
+        self._watts = np.array([hardware.power_w(configuration, 1.0) for configuration in self._all])
         self._inputs = inputs(hardware, 0.0, self._all)
 
     def start(self) -> Action:

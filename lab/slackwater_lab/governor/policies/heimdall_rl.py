@@ -19,7 +19,7 @@ class HeimdallRl(Heimdall):
         super().__init__("heimdall-rl", hardware, target_ms, table)
         self._table = table
         self._now = hardware.highest
-        self._inputs[:, 2] = [one.clock_mhz for one in self._all]
+        self._inputs[:, 2] = [configuration.clock_mhz for configuration in self._all]
 
     def decide(self, seen: Observation) -> Action:
         if seen.p95_ms is not None:

@@ -27,12 +27,16 @@ SAFE = 0.8
 def ordered(hardware: Hardware, by: Literal["energy", "ips"]) -> list[Configuration]:
     """Configurations by power, or with the most instructions per joule first; of a stress loop, without idle power."""
 
-    def ips_per_w(one: Configuration) -> float:
-        return hardware.speed(one) / (hardware.power_w(one, 1.0) - hardware.power_w(one, 0.0))
+    def ips_per_w(configuration: Configuration) -> float:
+        return hardware.speed(configuration) / (
+            hardware.power_w(configuration, 1.0) - hardware.power_w(configuration, 0.0)
+        )
 
     if by == "energy":
-        return sorted(hardware.configurations(), key=lambda one: hardware.power_w(one, 1.0))
-    return sorted(hardware.configurations(), key=lambda one: (-ips_per_w(one), hardware.speed(one)))
+        return sorted(hardware.configurations(), key=lambda configuration: hardware.power_w(configuration, 1.0))
+    return sorted(
+        hardware.configurations(), key=lambda configuration: (-ips_per_w(configuration), hardware.speed(configuration))
+    )
 
 
 class Hipster:

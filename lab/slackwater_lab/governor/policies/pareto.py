@@ -50,12 +50,12 @@ def inferred_ladder(hardware: Hardware) -> list[Configuration]:
 
 def _mean_w(hardware: Hardware, ladder: Sequence[Configuration]) -> float:
     """Over all loads up to the highest, each on the lowest rung that carries it."""
-    found = []
+    watts = []
     for number in range(1, LOADS + 1):
         load = number / LOADS * hardware.speed(ladder[-1])
-        rung = next(one for one in ladder if hardware.speed(one) >= load)
-        found.append(hardware.power_w(rung, load / hardware.speed(rung)))
-    return mean(found)
+        rung = next(step for step in ladder if hardware.speed(step) >= load)
+        watts.append(hardware.power_w(rung, load / hardware.speed(rung)))
+    return mean(watts)
 
 
 class Pareto:
