@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 EVERY_S = 60.0
 MOST = 20
-"""Different things said within `EVERY_S`, so that nobody fills a log with ever new ones."""
+"""Most different complaints within `EVERY_S`, so that nobody fills a log with ever new ones."""
 
 
 class Complaints:

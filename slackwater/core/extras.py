@@ -1,5 +1,5 @@
-"""How more of Slackwater is installed: from a checkout. On the public index nobody of us holds a name, so a command
-with one would install whatever somebody else puts there."""
+"""How the lab and the optional extras are installed: from a checkout. The project holds no name on the public index, so
+a command with one would install whatever somebody else puts there."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Files: with whose rights they are opened, and replaced so that readers and a restart find them whole.
 
-Root's commands work in folders of other users, who may put a link in the place of any file there. So whatever is read,
-made or removed below such a folder is so with the rights of that user, and belongs to that user. The kernel then
-refuses what a link leads to, and the service can use what a command of root's has left. All other modules open files by
-this one; `tests/project/test_opened_files.py` has the few that may do so themselves, with the reason.
+Root's commands work in folders of other users, who may put a link in the place of any file there. So root reads, makes
+and removes files below such a folder with the rights of that user. The kernel then refuses what a link leads to, and
+the files that root's command leaves belong to the service's user. All other modules open files by this one;
+`tests/project/test_opened_files.py` has the few that may do so themselves, with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SERVICE_USER = "slackwater"
 """The user of the controller's package."""
 PRIVATE = 0o600
 LARGEST_BYTES = 16 << 20
-"""Of what root reads in another user's folder: ten times a baseline of 5,000 servers."""
+"""The largest file that root reads in another user's folder: ten times a baseline of 5,000 servers."""
 STATE_DIR_MODE = 0o750
 """The mode that systemd gives the folder for the unit (StateDirectoryMode=)."""
 
@@ -49,20 +49,20 @@ def in_hands_of(path: Path) -> FileUser | None:
 
 
 def _not_roots(path: Path) -> FileUser | None:
-    found = None
+    owner = None
     for part in (*reversed(path.parents), path):
         try:
             here = part.lstat()
         except OSError:
             break
         if here.st_uid and _is_known(here.st_uid) and (stat.S_ISDIR(here.st_mode) or stat.S_ISLNK(here.st_mode)):
-            found = FileUser(here.st_uid, here.st_gid)
-    return found
+            owner = FileUser(here.st_uid, here.st_gid)
+    return owner
 
 
 @contextmanager
 def as_owner(path: Path) -> Iterator[FileUser | None]:
-    """For root: the files of the block are opened with the rights of the user who has `path` in hands, whom it gives.
+    """For root: opens the files of the block with the rights of the user who has `path` in hands, and gives that user.
 
     It holds for this thread. For all other users, and where root alone has it in hands, nothing is changed. Nothing is
     imported in the block: Python's own files may be root's alone. A codec's first use is an import. Raises
@@ -82,7 +82,7 @@ def as_owner(path: Path) -> Iterator[FileUser | None]:
 
 
 def _use(user: FileUser) -> FileUser:
-    """Has the kernel check this thread's use of files against these ids (setfsuid(2)); returns those of before."""
+    """Has the kernel check this thread's use of files against these ids (setfsuid(2)); returns the ids before."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -98,7 +98,7 @@ def _use(user: FileUser) -> FileUser:
 
 @functools.cache
 def _is_known(uid: int) -> bool:
-    """Whether it is a user's of this user namespace; all others are shown as one, which owns nothing here."""
+    """Whether the id is one of this user namespace. All other users are shown as one id, which owns nothing here."""
     lines = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()]
     return any(int(first) <= uid < int(first) + int(count) for first, _, count in lines)
 

@@ -44,8 +44,7 @@ def keep(folder: Path, config: Path, text: str) -> None:
 def load_or_last(config: Path) -> ControllerSettings:
     """The settings in the file; where it is wrong or gone those that `serve` accepted last from it, with a warning.
 
-    The latter are the words of the service's user, who may write what it likes there: root is that user from then on.
-    Raises ConfigError.
+    The service's user may have written anything there: so root goes on with that user's rights. Raises ConfigError.
     """
     try:
         return load(config)

@@ -23,7 +23,7 @@ PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 @cache
 def machine_id() -> str:
-    """The same after a reboot; the host name where the machine has no id, as in some containers."""
+    """The machine's id, the same after a reboot; the host name where it has none, as in some containers."""
     return _first_line(MACHINE_ID) or socket.gethostname()
 
 
@@ -35,20 +35,21 @@ def process_space() -> str:
 
 @cache
 def kernel_id() -> str:
-    """Of the kernel that runs now: the same in all its containers, and another one in a clone of this machine."""
+    """The id of the running kernel: the same in all its containers, and another one in a clone of this machine."""
     return _first_line(BOOT_ID) or machine_id()
 
 
 @cache
 def folder_id(state_dir: str) -> str:
-    """The same whoever runs on this state folder, and another one on any other: random, and kept in the folder.
+    """The state folder's id, for all that run on it: random, and kept in the folder.
 
-    Clones of a machine have the same machine id, and the same paths. Where it cannot be kept it is of this process.
+    Clones of a machine have the same machine id, and the same paths. Where it cannot be kept it is this process's
+    alone.
     """
     path, fresh = Path(state_dir) / "id", uuid.uuid4().hex
-    found = _first_line(path)
-    if re.fullmatch("[0-9a-f]{32}", found):
-        return found
+    line = _first_line(path)
+    if re.fullmatch("[0-9a-f]{32}", line):
+        return line
     if path.parent.is_dir():
         with contextlib.suppress(OSError), replacing(path) as draft:
             draft.write_text(f"{fresh}\n")
@@ -56,7 +57,8 @@ def folder_id(state_dir: str) -> str:
 
 
 def controller_id(state_dir: str | Path) -> str:
-    """The same in all parts of one controller, and in no other one: they share a state folder, and see each other."""
+    """The id that all parts of one controller share, and no other controller has: they share a state folder, and see
+    each other."""
     return hashlib.sha256(f"{process_space()} {os.path.realpath(state_dir)}".encode()).hexdigest()[:16]
 
 

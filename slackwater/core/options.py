@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def seconds_of(context: click.Context, parameter: click.Parameter, text: str | N
     """`30s`, `10m`, `2h`, `1d`, in seconds."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if match is None:
         expected = "expected a number and s, m, h or d, such as 30s, 10m, 2h, 1d"
         raise click.BadParameter(f"{text!r} is no duration; {expected}", context, parameter)
-    return float(found.group(1)) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[found.group(2)]
+    return float(match.group(1)) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[match.group(2)]

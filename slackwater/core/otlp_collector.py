@@ -37,7 +37,7 @@ class Collector:
 
     @classmethod
     def of(cls, settings: OtlpSettings) -> Collector:
-        """Raises OtlpError: its packages are not installed, or a file of the settings cannot be used."""
+        """The collector of the settings. Raises OtlpError: its packages are not installed, or a file cannot be used."""
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -56,11 +56,11 @@ class Collector:
         )
 
     def take_metrics(self, data: MetricsData) -> str:
-        """Sends these; why that failed, or nothing."""
+        """Sends metrics; returns why that failed, or an empty text."""
         return self._outcome(self._metrics.export(data))
 
     def take_spans(self, spans: Sequence[ReadableSpan]) -> str:
-        """Sends these in one piece; why that failed, or nothing."""
+        """Sends spans in one piece; returns why that failed, or an empty text."""
         return self._outcome(self._traces.export(spans))
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ def headers_in(path: str) -> dict[str, str]:
     """
     if not path:
         return {}
-    file, found = Path(path), {}
+    file, headers = Path(path), {}
     try:
         if (mode := file.stat().st_mode & 0o777) & 0o007:
             raise OtlpError(
@@ -106,5 +106,5 @@ def headers_in(path: str) -> dict[str, str]:
         header = HEADER.fullmatch(line.rstrip())
         if header is None:
             raise OtlpError(f"otlp.headers_file: {path}:{number}: expected NAME: VALUE")
-        found[header[1]] = header[2]
-    return found
+        headers[header[1]] = header[2]
+    return headers

@@ -18,14 +18,14 @@ RUNNING_SYSTEMD = Path("/run/systemd/system")
 def groups_of_unit(systemd: Path = SYSTEMD) -> set[str]:
     """The groups that drop-ins of the controller's unit give it (systemd.exec(5): an empty value takes back those
     before)."""
-    found: set[str] = set()
+    groups: set[str] = set()
     for file in sorted((systemd / DROP_INS).glob("*.conf")):
         with contextlib.suppress(OSError):
             for line in bytes_of(file).decode(errors="replace").splitlines():
                 key, _, value = line.partition("=")
                 if key.strip() == "SupplementaryGroups":
-                    found = found | set(value.split()) if value.strip() else set()
-    return found
+                    groups = groups | set(value.split()) if value.strip() else set()
+    return groups
 
 
 def give_group(group: str, systemd: Path = SYSTEMD) -> Path:
@@ -41,14 +41,14 @@ def give_group(group: str, systemd: Path = SYSTEMD) -> Path:
 
 
 def become_owner_of(folder: Path) -> str:
-    """Root is the user who has the folder in hands from now on, where that is another one; returns that one's name, or
-    nothing. For what that user's files have root do."""
+    """Makes root, for good, the user who has the folder in hands, before it does what that user's files say. Returns
+    the user's name; empty where root itself has it."""
     owner = in_hands_of(folder) if os.geteuid() == 0 else None
     return become(owner) if owner else ""
 
 
 def become(user: FileUser) -> str:
-    """Root is this user from now on, with the groups that the unit has if it is the service's; returns the name.
+    """Makes root this user, for good, with the groups of the unit if it is the service's user; returns the name.
 
     Raises OSError where this root may not.
     """

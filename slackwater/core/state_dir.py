@@ -122,10 +122,10 @@ def write_serve(state_dir: Path, description: dict[str, Any]) -> None:
 def read_serve(state_dir: Path) -> dict[str, Any] | None:
     """The content of serve.json; None if there is none (nothing runs)."""
     try:
-        found = json.loads(bytes_of(state_dir / "serve.json"))
+        description = json.loads(bytes_of(state_dir / "serve.json"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return description if isinstance(description, dict) else None
 
 
 def remove_serve(state_dir: Path) -> None:

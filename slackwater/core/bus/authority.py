@@ -22,11 +22,11 @@ from slackwater.core.files import bytes_of
 
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 825
 RENEW_DAYS = 30
-"""One that ends within so many days is signed anew."""
+"""A certificate that ends within this time is signed anew."""
 PRIVATE, FOR_THE_SERVICE, FOR_ALL = 0o600, 0o640, 0o644
 
 Write = Callable[[Path, str, int], None]
-"""(file, text, mode) -> written whole or not at all."""
+"""Writes a file whole or not at all: (file, text, mode)."""
 
 
 class AuthorityError(Exception):
@@ -35,7 +35,7 @@ class AuthorityError(Exception):
 
 @dataclass(frozen=True)
 class AuthorityFiles:
-    """Where they are."""
+    """Where the files of the authority and of the host's certificate are."""
 
     folder: Path
 
@@ -57,7 +57,7 @@ class AuthorityFiles:
 
 
 def name_of(host: str) -> x509.GeneralName:
-    """A host as a certificate names it. Raises AuthorityError for one that stands for every address."""
+    """A host as a certificate names it. Raises AuthorityError for a host that stands for every address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -77,8 +77,8 @@ def ensure(
     name = name_of(host)
     made: list[Path] = []
     if files.authority.exists() != files.authority_key.exists():
-        one, other = sorted((files.authority, files.authority_key), key=Path.exists)
-        raise AuthorityError(f"{other} is there without {one}; put it back, or move the other one away")
+        missing, alone = sorted((files.authority, files.authority_key), key=Path.exists)
+        raise AuthorityError(f"{alone} is there without {missing}; put it back, or move the other one away")
     if not files.authority.exists():
         certificate, key = _authority(now)
         write(files.authority_key, _key_text(key), PRIVATE)
@@ -96,7 +96,7 @@ def ensure(
 
 
 def _authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """One that may sign hosts' certificates and nothing else."""
+    """An authority that may sign hosts' certificates and nothing else."""
     key = ec.generate_private_key(ec.SECP256R1())
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Slackwater")])
     usage = x509.KeyUsage(
@@ -154,16 +154,17 @@ def _read(files: AuthorityFiles) -> tuple[x509.Certificate, ec.EllipticCurvePriv
 def _fitting(
     files: AuthorityFiles, name: x509.GeneralName, authority: x509.Certificate, now: datetime.datetime
 ) -> x509.Certificate | None:
-    """The certificate that is there, if it is of this authority and key, for this host, and for a while yet."""
+    """The certificate that is there, if this authority signed it for this key and host, and it is valid for a while
+    yet."""
     try:
-        found = x509.load_pem_x509_certificate(bytes_of(files.certificate))
+        certificate = x509.load_pem_x509_certificate(bytes_of(files.certificate))
         key = serialization.load_pem_private_key(bytes_of(files.key), None)
-        found.verify_directly_issued_by(authority)
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificate.verify_directly_issued_by(authority)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except Exception:  # whatever is wrong with it, it is signed anew
         return None
-    lasts = found.not_valid_after_utc - now > datetime.timedelta(days=RENEW_DAYS)
-    return found if key.public_key() == found.public_key() and name in list(names) and lasts else None
+    lasts = certificate.not_valid_after_utc - now > datetime.timedelta(days=RENEW_DAYS)
+    return certificate if key.public_key() == certificate.public_key() and name in list(names) and lasts else None
 
 
 def _text(certificate: x509.Certificate) -> str:

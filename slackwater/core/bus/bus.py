@@ -65,7 +65,7 @@ def _subject(kind: str, message: Any) -> str:
 
 
 def _from_node(change: Change, size: int, now_unix_s: float) -> Change:
-    """A wsengine's Change as it can be believed, made at the latest now; raises MessageError for another one."""
+    """A wsengine's Change, dated now at the latest. Raises MessageError for a Change that no wsengine may publish."""
     if size > LONGEST_CHANGE:
         raise MessageError(f"change: {size} bytes, expected at most {LONGEST_CHANGE}")
     if not is_of_wsengine(change):
@@ -74,8 +74,8 @@ def _from_node(change: Change, size: int, now_unix_s: float) -> Change:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """nats-py upgrades a plain connection to TLS by hand, of which asyncio's stream does not know: at each end asyncio
-    complains of the answer that a plain one gives."""
+    """Whether a log record is news. nats-py turns a plain connection into a TLS one without telling asyncio's stream,
+    so asyncio complains at the end of each such connection."""
     return (record.module, record.funcName) != ("sslproto", "_call_eof_received")
 
 
@@ -87,7 +87,8 @@ def _text(error: BaseException) -> str:
 
 
 async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> KeyValue:
-    """Kept by three servers if the broker is a cluster of at least three, so that one may die; else by one."""
+    """A new store: kept by three servers if the broker is a cluster of at least three, so that one may die; else by
+    one."""
     if is_cluster:
         with contextlib.suppress(nats.js.errors.APIError):
             return await stream.create_key_value(bucket=name, history=1, replicas=3)
@@ -137,10 +138,10 @@ class Bucket:
         if not self._client.discovered_servers:
             return
         try:
-            found = await self._stream.stream_info(self._name)
-            if found.config.num_replicas == 1:
-                await self._stream.update_stream(found.config, num_replicas=3)
-            elif found.cluster and found.cluster.leader == self._client._server_info.get("server_name"):
+            info = await self._stream.stream_info(self._name)
+            if info.config.num_replicas == 1:
+                await self._stream.update_stream(info.config, num_replicas=3)
+            elif info.cluster and info.cluster.leader == self._client._server_info.get("server_name"):
                 await self._client.request(
                     f"$JS.API.STREAM.LEADER.STEPDOWN.{self._name}", timeout=STORE_ANSWERS_WITHIN_S
                 )
@@ -239,7 +240,7 @@ class Bus:
         pool: str | None = None,
         decode: Callable[[bytes], Any] | None = None,
     ) -> None:
-        """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out.
+        """Calls `handle(message)` for each message of a kind. A message that cannot be read is logged and left out.
 
         Messages from nodes are limited by `slackwater.core.bus.intake`. `decode` replaces `messages.decode` for a
         reader that needs less of a message; it raises MessageError.

@@ -112,7 +112,7 @@ class Transport(TcpTransport):
         self._is_greeted = False
 
     async def readline(self) -> bytes:
-        """A line of the greeting: INFO, and after our login PONG or -ERR. Raises ProtocolError for another one."""
+        """A line of the greeting: INFO, and after our login PONG or -ERR. Raises ProtocolError for any other line."""
         line = await self._line()
         if not self._is_greeted:
             self._is_greeted = True
@@ -137,7 +137,8 @@ class Transport(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        """A stream whose upgrade failed is neither one thing nor the other: it is given up at once."""
+        """Turns the connection into a TLS one. A connection whose upgrade failed is given up at once: it is neither
+        plain nor TLS."""
         try:
             await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
         except BaseException:
@@ -151,7 +152,7 @@ class Transport(TcpTransport):
             self._bare_io_writer.transport.abort()
 
     async def wait_closed(self) -> None:
-        """TLS waits half a minute for the farewell of the other end, which may be gone."""
+        """Waits for the connection's end, but not the half minute that TLS gives the other end to say farewell."""
         try:
             async with asyncio.timeout(CLOSED_WITHIN_S):
                 await super().wait_closed()  # type: ignore[no-untyped-call]
@@ -225,7 +226,7 @@ class GuardedClient(Client):
             raise ProtocolError(f"a greeting that cannot be read: {error!r}") from error
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """The servers that the newest INFO names take the place of those that another one did."""
+        """The servers that the newest INFO names replace those of the INFO before."""
         if initial_connection or info.get("connect_urls"):
             self._server_pool = [server for server in self._server_pool if not server.discovered]
         await super()._process_info(info, initial_connection)
@@ -269,7 +270,7 @@ class GuardedClient(Client):
                 subscription._pending_size += len(frame.data)
 
     async def _headers_of(self, frame: WireFrame) -> dict[str, str] | None:
-        """Those of an answer to us, if they can be read."""
+        """The headers of an answer to us, if they can be read."""
         if not frame.headers or not frame.subject.startswith(INBOX):
             return None
         if len(frame.headers) <= LONGEST_HEADERS_BYTES:
@@ -282,7 +283,7 @@ class GuardedClient(Client):
         await self._process_info(msgspec.to_builtins(self._rules.apply_to(info)))
 
     async def take_error(self, text: str) -> None:
-        """A complaint is told. Whether the connection lives is seen on the connection."""
+        """Logs a complaint of the server. Whether the connection lives is seen on the connection."""
         await self._error_cb(errors.Error(f"nats: {text}"))
 
     async def take_ping(self) -> None:
@@ -296,6 +297,6 @@ class GuardedClient(Client):
 
 
 def _text(subject: bytes) -> str:
-    """A subject, also one that is no UTF-8: then it is that of no message."""
+    """A subject as text. One that is no UTF-8 becomes a text that is no message's subject."""
     text = subject.decode("utf-8", "backslashreplace")
     return text if text.isprintable() else plain_text(text)

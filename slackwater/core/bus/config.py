@@ -67,7 +67,7 @@ class ListedNode:
     name: str
 
     def subject(self, kind: str) -> str:
-        """Where it alone publishes this kind of message, or hears it."""
+        """The subject on which this node alone publishes a kind of message, or hears it."""
         return f"slackwater.{kind}.{self.pool}.{self.name}"
 
 
@@ -88,7 +88,7 @@ def read_nodes(text: str, where: str) -> list[ListedNode]:
 
 
 def parse_nodes(text: str, where: str) -> list[ListedNode]:
-    """Does what `read_nodes` does, for a text; there may be no line."""
+    """As `read_nodes`, but there may be no line."""
     nodes: list[ListedNode] = []
     names, subjects = {CONTROLLER, CONTROL}, set[str]()
     for number, line in enumerate(text.splitlines(), start=1):

@@ -67,12 +67,14 @@ class FloodLimit:
 
     def floods(self, now_s: float) -> list[str]:
         """Subjects beyond their limit in the last seconds."""
-        self._flooded_s = {name: at for name, at in self._flooded_s.items() if now_s - at < KNOWN_FOR_S}
+        self._flooded_s = {
+            name: flooded_s for name, flooded_s in self._flooded_s.items() if now_s - flooded_s < KNOWN_FOR_S
+        }
         return sorted(self._flooded_s)
 
     def others(self, now_s: float) -> list[str]:
         """Subjects seen in the last seconds that do not flood."""
-        self._seen_s = {name: at for name, at in self._seen_s.items() if now_s - at < KNOWN_FOR_S}
+        self._seen_s = {name: seen_s for name, seen_s in self._seen_s.items() if now_s - seen_s < KNOWN_FOR_S}
         floods = self.floods(now_s)
         return [name for name in self._seen_s if name not in floods]
 

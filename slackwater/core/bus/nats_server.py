@@ -43,7 +43,7 @@ def command(settings: ControllerSettings) -> list[str]:
 
 
 def log_file(settings: ControllerSettings) -> Path:
-    """Where it writes its log."""
+    """The file of the server's log."""
     return Path(settings.state_dir) / "nats.log"
 
 
@@ -67,7 +67,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def change_nodes(settings: ControllerSettings, change: Callable[[list[ListedNode]], list[ListedNode]]) -> None:
     """Replaces the list of nodes with what `change` makes of it, and writes their passwords and the configuration.
 
-    A server that runs takes it over when it gets SIGHUP. The password of a node that went is gone.
+    A running server takes the list over when it gets SIGHUP. The password of a node that was taken out is deleted.
     """
     folder = settings.bus_folder
     make_state_dir(Path(settings.state_dir))

@@ -1,4 +1,4 @@
-"""The first settings of a web server's monitor: `node.toml`, and where it and what it names belong there."""
+"""The first settings of a web server's monitor: `node.toml`, and where it and the files that it names belong."""
 
 from __future__ import annotations
 

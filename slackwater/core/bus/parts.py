@@ -14,10 +14,10 @@ MOST_PARTS = 10_000
 
 
 def payloads(message: Message, subject: str, most_bytes: int) -> list[bytes]:
-    """What is sent of a message: itself, or a Cycle in parts of at most so many bytes.
+    """What is sent of a message: the whole message, or a Cycle in parts of at most `most_bytes` each.
 
-    Raises MessageError for one that cannot be written down, is too large all the same, or about a node whose name is
-    no part of a subject.
+    Raises MessageError for a message that cannot be encoded, is too large even in parts, or is about a node whose name
+    cannot stand in a subject.
     """
     if "" in subject.split("."):
         raise MessageError("expected names without a dot at their ends, or two together")
@@ -61,8 +61,8 @@ def _groups(servers: Sequence[ServerState], room_bytes: int, most_bytes: int) ->
 
 
 class WholeCycles:
-    """Calls `handle` with each Cycle when all of its parts are there. One that lacks a part is left out: the next one
-    comes soon."""
+    """Calls `handle` with each Cycle when all of its parts are there. A Cycle that lacks a part is left out: the next
+    one comes soon."""
 
     def __init__(self, handle: Callable[[Cycle], None]) -> None:
         self._handle = handle

@@ -66,7 +66,7 @@ _info = msgspec.json.Decoder(Info)
 
 
 def info_of(text: bytes) -> Info:
-    """The server's JSON. Raises ProtocolError for one that is none, or has a wrong type somewhere."""
+    """The server's JSON. Raises ProtocolError for a text that is no such JSON."""
     try:
         return _info.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -98,9 +98,9 @@ class Reader:
         """A new connection begins."""
         self._buffer = bytearray()
         self._head: _Head | None = None
-        """The head of the message whose content comes."""
+        """The head of the message whose content comes next."""
         self._left_out_bytes = 0
-        """Still to come of a message that is too long."""
+        """Bytes that are still to come of a message that is too long."""
 
     async def parse(self, data: bytes = b"") -> None:
         """Hands on what is whole by now. Raises ProtocolError for what is no NATS."""

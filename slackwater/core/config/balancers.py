@@ -33,7 +33,7 @@ class ShownServer(NamedTuple):
 
 
 Look = Callable[[PoolSettings, float], dict[str, ShownServer] | str]
-"""Asks a pool's balancer, which may take so many seconds: its servers by name, or in words why it does not answer."""
+"""Asks a pool's balancer, within a time in seconds: its servers by name, or in words why it does not answer."""
 _LOOKS: list[Look] = []
 
 
@@ -81,7 +81,7 @@ def owners(key: str) -> list[str]:
 
 
 def kind_of(table: PoolTable) -> type[PoolSettings]:
-    """The settings of a table `[[pool]]`; what every pool has where its balancer is not known."""
+    """The settings of a table `[[pool]]`; those of every pool where its balancer is not known."""
     word = table.get("balancer", DEFAULT)
     return BALANCERS.get(word, PoolSettings) if isinstance(word, str) else PoolSettings
 

@@ -39,7 +39,7 @@ PATTERNS_IN_WORDS = {
     WEB_URL_PATTERN: 'http://HOST/PATH, https://HOST/PATH or ""',
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
-"""The patterns in words."""
+"""What each pattern allows, for messages."""
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -54,9 +54,9 @@ def is_loopback(address: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """The same of a host without a port, also one that a socket names."""
+    """As `is_loopback`, for a host without a port; also for an address that a socket names."""
     try:
-        found = ipaddress.ip_address(host.partition("%")[0])
+        parsed = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host == "localhost"
-    return ((isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found).is_loopback
+    return ((isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped) or parsed).is_loopback

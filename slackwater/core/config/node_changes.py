@@ -11,7 +11,7 @@ from slackwater.core.config.kinds import Positive, Settings
 from slackwater.core.messages.fields import Share
 
 NodePolicy = Literal["hurry-up", "pareto"]
-"""Decides on the node itself: the governor only gives, renews and takes back its lease."""
+"""A policy that decides on the node itself: the governor only gives, renews and takes back its lease."""
 GovernorPolicy = Literal[
     "slackwater",
     "static",
@@ -24,7 +24,7 @@ GovernorPolicy = Literal[
 ]
 NODE_POLICIES: tuple[GovernorPolicy, ...] = get_args(NodePolicy)
 NODE_POLICY = "cpu.policy"
-"""The knob for them."""
+"""The knob that starts such a policy."""
 BATCH_CORES, BATCH_RUNNING = "batch.cores", "batch.running"
 """The knobs of batch jobs beside the web server."""
 GovernorKnob = Literal["cpu.cores", "cpu.frequency", "cpu.quota", "batch.cores", "batch.running"]

@@ -56,9 +56,9 @@ def parse(text: str, where: str) -> ControllerSettings:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
-        what, line = found.groups() if found else (str(error), None)
-        raise ConfigError(f"{where}:{line or max(1, len(text.splitlines()))}: not TOML: {what}") from None
+        match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
+        message, line = match.groups() if match else (str(error), None)
+        raise ConfigError(f"{where}:{line or max(1, len(text.splitlines()))}: not TOML: {message}") from None
     except ValueError:  # Python's bound for the digits of a number
         raise ConfigError(f"{where}:1: not TOML: a number has too many digits") from None
     except RecursionError:
@@ -70,8 +70,10 @@ def parse(text: str, where: str) -> ControllerSettings:
         )
     for key in ("node", "pool"):
         if isinstance(raw.get(key), str):
-            at = line_of((key,), lines)
-            raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
+            key_line = line_of((key,), lines)
+            raise ConfigError(
+                f"{where}:{key_line}: this is a node's file; check it with `slackwater-monitor config {where}`"
+            )
     for _, table in _tables(raw, "pool"):
         use_defaults(table)
     try:
@@ -94,11 +96,12 @@ def parse(text: str, where: str) -> ControllerSettings:
     return settings
 
 
-def _zero(value: object, at: KeyPath = ()) -> KeyPath:
+def _zero(value: object, path: KeyPath = ()) -> KeyPath:
     """Where a text has a zero byte; empty: none has."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return next(
-        (found for key, inner in inside if (found := _zero(inner, (*at, key)))), at if "\0" in str(value) else ()
+        (zero_at for key, inner in inside if (zero_at := _zero(inner, (*path, key)))),
+        path if "\0" in str(value) else (),
     )
 
 
@@ -106,23 +109,27 @@ def _tables(raw: dict[str, Any], section: str) -> list[tuple[KeyPath, dict[str, 
     """The tables of a section with their paths: several of `[[pool]]`, one of any other, the whole file of ""."""
     if not section:
         return [((), raw)]
-    found = raw.get(section)
-    tables = [((section, index), table) for index, table in enumerate(found)] if isinstance(found, list) else []
-    return [(at, table) for at, table in [*tables, ((section,), found)] if isinstance(table, dict)]
+    section_value = raw.get(section)
+    tables = (
+        [((section, index), table) for index, table in enumerate(section_value)]
+        if isinstance(section_value, list)
+        else []
+    )
+    return [(path, table) for path, table in [*tables, ((section,), section_value)] if isinstance(table, dict)]
 
 
 def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath, int]) -> str:
     """Turns msgspec's `... - at `$.pool[0].mode`` into `FILE:LINE: pool[0].mode: ...`."""
-    what, _, at = message.partition(" - at `")
+    fault, _, at_path = message.partition(" - at `")
     path: KeyPath = tuple(
-        int(index) if index else key for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]+)", at.partition("$")[2])
+        int(index) if index else key for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]+)", at_path.partition("$")[2])
     )
     name = f"{dotted(path)}: " if path else ""
     start = f"{where}:{line_of(path, lines)}: {name}"
     kind = _kind_at(path, raw)
     struct = struct_of(kind)
     word = struct.word() if struct is not None and issubclass(struct, PoolSettings) else ""
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", fault):
         key, place = unknown.group(1), dotted(path) or "the file's top level"
         assert struct is not None
         if word and (others := owners(key)):
@@ -134,16 +141,16 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
         line = line_of((*path, key), lines)
         return f"{where}:{line}: unknown setting `{key}` in {place}; the nearest known one is `{near[0]}`"
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", fault):
         own = word and missing.group(1) not in PoolSettings.__struct_fields__
         return f"{start}`{missing.group(1)}` is missing" + (f', which `balancer = "{word}"` needs' if own else "")
     for pattern, words in patterns_in_words().items():
-        what = what.replace(f"`str` matching regex {pattern!r}", words)
+        fault = fault.replace(f"`str` matching regex {pattern!r}", words)
     inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if typing.get_origin(inner) is Literal:
-        what += f" (expected {quoted(typing.get_args(inner), ' or ')})"
-        what = what.replace("Invalid value", "Invalid enum value")
-    return f"{start}{what[0].lower()}{what[1:]}"
+        fault += f" (expected {quoted(typing.get_args(inner), ' or ')})"
+        fault = fault.replace("Invalid value", "Invalid enum value")
+    return f"{start}{fault[0].lower()}{fault[1:]}"
 
 
 def _kind_at(path: KeyPath, raw: dict[str, Any]) -> Any:

@@ -17,8 +17,8 @@ BEFORE_S = 10 * 365.25 * 86400.0
 ALIKE_S = 2.0
 """The wall clock is slewed without a step: a new segment begins when it is off by more."""
 MOST_AWAY_S = 3600.0
-"""Between two runs only the wall clock knows how long nothing ran. More than this is not believed: rows of before a
-long stop are kept that much longer."""
+"""The longest stop that is believed: between two runs only the wall clock shows how long nothing ran. Rows from before
+a longer stop are kept that much longer."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def first(newest_unix_s: float) -> Segment:
-    """Of a journal without segments, in which the newest row was written at that time."""
+    """The first segment of a journal that has none, and whose newest row was written at this time."""
     return Segment(-BEFORE_S, 0.0, newest_unix_s - BEFORE_S)
 
 

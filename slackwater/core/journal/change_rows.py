@@ -11,7 +11,7 @@ import msgspec
 
 @dataclass(frozen=True)
 class Chosen:
-    """None, or an empty text: whatever it is."""
+    """What the chosen Changes have. A field that is None or empty chooses all."""
 
     pool: str | None = None
     since_unix_s: float | None = None
@@ -25,7 +25,7 @@ class Chosen:
 def read_changes(
     database: sqlite3.Connection, chosen: Chosen, limit: int, offset: int, most_bytes: int | None
 ) -> list[str]:
-    """Their JSON, the newest first. Raises ValueError for more than `most_bytes` of it, sqlite3.Error."""
+    """The chosen Changes as JSON, newest first. Raises ValueError for more than `most_bytes` of it, sqlite3.Error."""
     given = {
         "pool = ?": chosen.pool,
         "time_unix_s >= ?": chosen.since_unix_s,
@@ -40,17 +40,17 @@ def read_changes(
         " ORDER BY time_unix_s DESC, rowid DESC LIMIT ? OFFSET ?",
         (*conditions.values(), limit, offset),
     )
-    found: list[str] = []
+    newest: list[str] = []
     size = 0
     for (json,) in rows:
         size += len(json)
         if most_bytes is not None and size > most_bytes:
             raise ValueError(
-                f"the {len(found)} newest of these Changes are {most_bytes:,} bytes already, and {limit} were asked"
-                f" for: ask for at most {len(found)} at a time (`limit`)"
+                f"the {len(newest)} newest of these Changes are {most_bytes:,} bytes already, and {limit} were asked"
+                f" for: ask for at most {len(newest)} at a time (`limit`)"
             )
-        found.append(json)
-    return found
+        newest.append(json)
+    return newest
 
 
 def _like(text: str) -> str:

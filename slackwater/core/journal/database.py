@@ -26,20 +26,20 @@ BESIDE = ("-wal", "-shm")
 SHARED_BYTES = 0x40000002, 510
 """Start and length of what every connection to a database locks (https://sqlite.org/src/file/src/os.h)."""
 NOT_THERE = 0
-"""It stands in place of an inode."""
+"""Stands for the inode of a file that is missing."""
 
 
 @contextlib.contextmanager
 def _held(database: Path) -> Iterator[None]:
-    """While it is held as by a reader, no connection takes itself for the last one: that one would bring its log into
-    the database, and remove the log that is there by name, which may be another process's by now."""
+    """Holds the database as a reader does, so that no connection takes itself for the last one. The last one would
+    bring its log into the database, and remove the file of the log's name, which may be another process's by now."""
     with open(database, "rb") as file:  # noqa: PTH123 - within the block of `used`
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, *SHARED_BYTES, 0))
         yield
 
 
 class Database:
-    """One connection, with the rights of the folder's owner. The caller has one thread at a time use it.
+    """One connection, with the rights of the folder's owner. Only one thread at a time may use it.
 
     Only one connection of a process has a file open for long, since SQLite shares `-shm` among all of them.
     """
@@ -82,13 +82,13 @@ class Database:
 
     def _found(self) -> tuple[int, int]:
         """The inodes of `-wal` and `-shm`. SQLite has both from the first transaction on until the last one closes."""
-        found = []
+        inodes = []
         for name in BESIDE:
             try:
-                found.append(os.stat(f"{self._file}{name}").st_ino)  # noqa: PTH116
+                inodes.append(os.stat(f"{self._file}{name}").st_ino)  # noqa: PTH116
             except OSError:
-                found.append(NOT_THERE)
-        return found[0], found[1]
+                inodes.append(NOT_THERE)
+        return inodes[0], inodes[1]
 
     def _look(self) -> None:
         try:

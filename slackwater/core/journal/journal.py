@@ -54,7 +54,7 @@ class Journal:
         self._weights: dict[tuple[str, str], tuple[int, int, float]] = {}
         self._totals = ServerTotals()
         self._known_of = database.connection
-        """What the three above are known of."""
+        """The connection that the three fields above describe."""
 
     @classmethod
     def open(
@@ -94,7 +94,7 @@ class Journal:
                 self.force()
 
     def force(self) -> None:
-        """Has every Change that was recorded on the disk. Waits for the disk without keeping other writers waiting.
+        """Brings every recorded Change to the disk. Waits for the disk without keeping other writers waiting.
 
         SQLite's synchronous=FULL would hold the write lock meanwhile. A write-ahead log that is forced to
         the disk after the commit is as safe (https://sqlite.org/wal.html, "Performance Considerations").
@@ -267,7 +267,7 @@ class Journal:
         return {row["node"]: Reading(*tuple(row)[1:]) for row in rows}
 
     def response_times(self, pool: str) -> dict[tuple[str, str], ServerTimes]:
-        """Those of each node and server, of the last minutes and since the journal began."""
+        """The response times of each node and server, of the last minutes and since the journal began."""
         with self.reading() as database:
             return read_response_times(database, pool, self._clock())
 
@@ -314,7 +314,8 @@ class Journal:
             raise JournalError(f"{self.path}: a {kind.__name__} cannot be read: {error}") from None
 
     def _decode_change(self, text: str) -> Change:
-        """Also one beyond the limits of today's messages: it was stored before there were any, or by us."""
+        """A stored Change. What is beyond the limits of messages is read too: they hold on the bus, not for what we
+        store."""
         try:
             return msgspec.json.decode(plain_json(text), type=Change)
         except msgspec.ValidationError:
@@ -346,7 +347,7 @@ class Journal:
             self._node_ids.clear()
 
     def give_up_after(self, seconds: float) -> None:
-        """What is read then raises JournalError: it is stopped, however far it came."""
+        """Stops what is read for longer than this, which raises JournalError."""
         until_s = time.monotonic() + seconds
         self._database.connection.set_progress_handler(lambda: time.monotonic() > until_s, 10_000)
 

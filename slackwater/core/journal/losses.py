@@ -32,13 +32,13 @@ def read_losses(
 ) -> dict[str, Losses]:
     """`Journal.losses`, from an open database. Raises ValueError as that does, sqlite3.Error."""
     length = steps(since_unix_s, until_unix_s, step_s)
-    found: dict[int, Losses] = {}
+    by_node: dict[int, Losses] = {}
     worst: dict[tuple[int, int], float] = {}
 
-    def of(node: int) -> Losses:
-        if node not in found:
-            found[node] = Losses([0.0] * length, [0.0] * length, [0] * length, [None] * length)
-        return found[node]
+    def losses_of(node: int) -> Losses:
+        if node not in by_node:
+            by_node[node] = Losses([0.0] * length, [0.0] * length, [0] * length, [None] * length)
+        return by_node[node]
 
     names = dict(database.execute("SELECT id, node FROM nodes WHERE pool = ?", (pool,)).fetchall())
     cut = 0
@@ -46,12 +46,12 @@ def read_losses(
         cut = max(0, length - 1)
         rolled = {"pool": pool, "since": since_unix_s, "until": since_unix_s + cut * step_s}
         for node, time_unix_s, known_s, lost_s, episodes, began in database.execute(schema.ROLLED_STATES, rolled):
-            losses, slot = of(node), round((time_unix_s - since_unix_s) / step_s)
+            losses, slot = losses_of(node), round((time_unix_s - since_unix_s) / step_s)
             losses.known_s[slot], losses.lost_s[slot] = known_s, lost_s
             losses.episodes[slot], losses.worst_unix_s[slot] = episodes, began
     where = {"pool": pool, "since": since_unix_s + cut * step_s, "until": until_unix_s}
     for node, began, last, severity in database.execute(schema.SPANS, where):
-        losses = of(node)
+        losses = losses_of(node)
         first = max(cut, int((began - since_unix_s) // step_s))
         final = min(length - 1, int((last - since_unix_s) // step_s))
         for slot in range(first, final + 1):
@@ -65,4 +65,4 @@ def read_losses(
             if severity * seconds >= worst.get((node, slot), 0.0):
                 worst[node, slot] = severity * seconds
                 losses.worst_unix_s[slot] = began
-    return {names[node]: losses for node, losses in found.items()}
+    return {names[node]: losses for node, losses in by_node.items()}

@@ -11,11 +11,11 @@ from slackwater.core.journal.series import values_a_step
 from slackwater.core.messages import State
 
 Requests = tuple[float, float | None, float | None, float | None]
-"""Of a server in a step: requests per second, and the p50, p95 and p99 of their response times in ms."""
+"""A server's requests in a step: their number per second, and the p50, p95 and p99 of their response times in ms."""
 
 
 class Begin(NamedTuple):
-    """A time that a node spent in a state of an episode, in short."""
+    """A time that a node spent in a state of an episode, without the reasons."""
 
     node: str
     state: State
@@ -33,11 +33,11 @@ def requests(
     """
     tier = schema.HOUR_S if step_s >= schema.HOUR_S else schema.MINUTE_S if step_s >= schema.MINUTE_S else 0
     where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s, "tier": tier, "nodes": None}
-    found: dict[int, list[Requests]] = {}
+    by_slot: dict[int, list[Requests]] = {}
     with journal.reading() as database:
         for slot, rps, *times in database.execute(schema.ROLLED_REQUESTS if tier else schema.REQUESTS, where):
-            found.setdefault(slot, []).append((rps or 0.0, *times))
-    return found
+            by_slot.setdefault(slot, []).append((rps or 0.0, *times))
+    return by_slot
 
 
 def observed_s(journal: Journal, pool: str, since_unix_s: float, until_unix_s: float) -> float:

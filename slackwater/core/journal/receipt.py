@@ -1,7 +1,7 @@
 """Times of messages, put right on receipt: the journal's rows are dated by this machine's clock.
 
-A sender's clock is believed while it is near ours. One that is not is shifted, by the same amount as long as that stays
-near: so the order and the distances of its messages stay as they were.
+A sender's clock is believed while it is near ours. The times of any other clock are shifted, by the same amount as long
+as the result stays near ours: so the order and the distances of the sender's messages stay as they were.
 """
 
 from __future__ import annotations

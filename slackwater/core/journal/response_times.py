@@ -15,15 +15,15 @@ from slackwater.core.messages import Sample
 from slackwater.core.response_times import Histogram
 
 SLOT_S = 30
-"""Rows of a server are so far apart."""
+"""Time between two rows of a server."""
 WINDOW_S = 300
-"""Time of the percentiles."""
+"""The time that the percentiles are of."""
 WRITE_EVERY_S = 5.0
-"""A server's newest row is written again so often: what came since is lost when the process is killed."""
+"""A server's newest row is written again at this interval: what came since is lost when the process is killed."""
 SHOWN_S = 3600.0
-"""A server without a request for so long is not shown, and begins at zero after it."""
+"""A server without a request for this time is not shown, and begins at zero after it."""
 MOST_SERVERS_OF_NODE = 32
-"""The servers beyond are left out: a node may name as many as it likes."""
+"""Most servers of a node, whose Samples may name any number; the others are left out."""
 
 _NEWEST = (
     "SELECT server, last_unix_s, sum_s, counts, max(slot_unix_s) FROM response_times"
@@ -73,7 +73,7 @@ class ServerTotals:
         self._nodes: dict[tuple[str, str], dict[str, _Server]] = {}
 
     def forget(self) -> None:
-        """The rows count again: those of the transaction were taken back, or the file is another one."""
+        """Has the rows of the journal read again: a transaction was taken back, or the file is another one."""
         self._nodes.clear()
 
     def add(self, database: sqlite3.Connection, sample: Sample, now_unix_s: float) -> None:

@@ -28,18 +28,18 @@ LEAST_RAW_S = 600.0
 FULL = 0.95
 """A journal above its size limit is reduced to this share of it."""
 SHORTER = 0.9
-"""By this factor the time that is kept of a journal that is too large gets shorter with each round."""
+"""A journal that is too large keeps this share of its time with each round."""
 LATE_S = 180.0
-"""Rows are dated at most so much earlier or later than they are written: `receipt.NEAR_S`, and what they waited."""
+"""The most that a row's date differs from the time when it is written: `receipt.NEAR_S`, and what it waited."""
 ROLL_AGAIN_S = 600.0
-"""What the run before this one may have left."""
+"""The time that the run before this one may not have rolled up."""
 DAY_S = 86400.0
 AHEAD_S = DAY_S
-"""Rows are not old for being dated so much ahead: another controller's clock may be off."""
+"""A row is not taken for old that is dated at most this much ahead: another controller's clock may be off."""
 NODE_CHANGES = 5000
-"""Newest Changes of each node that are kept: nodes say as much as they like, and one must not fill the disk."""
+"""Newest Changes of each node that are kept: a node may publish any number, and must not fill the disk."""
 LEAST_NODE_CHANGES = 500
-"""The same in a journal that is too large."""
+"""Newest Changes of each node that are kept in a journal that is too large."""
 CHANGES_AT_ONCE = 5000
 
 
@@ -108,7 +108,7 @@ class Keeper:
         age_s = segments[-1].end_age_s
         _roll_all(journal, nodes, *age.shown(segments, age_s - self._rolled_age_s))
         raw_s, rolled_s = settings.keep_samples_h * 3600.0, settings.keep_minutes_d * DAY_S
-        # All that is kept, in a journal of before there were days.
+        # In a journal that has no days yet, all that is kept.
         since_s = min(rolled_s, age_s - self._rolled_age_s) if _has_days(journal) else rolled_s
         _roll_days(journal, *age.shown(segments, since_s))
         if all_is_written:
@@ -130,20 +130,20 @@ class Keeper:
 
     def _advance(self) -> list[age.Segment]:
         """The journal's age until now, kept in it."""
-        found: list[age.Segment] = []
+        stored: list[age.Segment] = []
         newest: list[float | None] = []
 
         def read(database: sqlite3.Connection) -> None:
-            found.extend(age.Segment(*row) for row in database.execute(schema.SEGMENTS))
+            stored.extend(age.Segment(*row) for row in database.execute(schema.SEGMENTS))
             newest.extend(database.execute("SELECT max(received_unix_s) FROM latest").fetchone())
 
         self._journal.keeping(read, "read")
         now_unix_s, now_s = self._wall(), self._elapsed()
         passed_s = None if self._ran_s is None else now_s - self._ran_s
-        if found and self._rolled_age_s is None:
-            self._rolled_age_s = found[-1].end_age_s - ROLL_AGAIN_S
-        segments = age.advance(found or [age.first(newest[0] or now_unix_s)], now_unix_s, passed_s)
-        if passed_s is not None and len(segments) > len(found) > 0:
+        if stored and self._rolled_age_s is None:
+            self._rolled_age_s = stored[-1].end_age_s - ROLL_AGAIN_S
+        segments = age.advance(stored or [age.first(newest[0] or now_unix_s)], now_unix_s, passed_s)
+        if passed_s is not None and len(segments) > len(stored) > 0:
             log.warning(
                 "the clock stepped by %+.0f s: rows go by the time that passed, not by their dates",
                 now_unix_s - segments[-2].end_unix_s,
@@ -175,17 +175,17 @@ def _roll_all(journal: Journal, nodes: list[JournalNode], since: float, until: f
         where[f"until_{name}"] = ((until + LATE_S) // step_s + 1) * step_s
 
     def roll(database: sqlite3.Connection, node: JournalNode) -> None:
-        of = {"node": node.id, "pool": node.pool, "server": node.name, **where}
+        where_node = {"node": node.id, "pool": node.pool, "server": node.name, **where}
         for statement in (schema.ROLL_MINUTES, schema.ROLL_HOURS, *schema.ROLL_WEIGHTS):
-            database.execute(statement, of)
+            database.execute(statement, where_node)
 
     _each(journal, nodes, roll, "rolled up")
 
 
 def _has_days(journal: Journal) -> bool:
-    found: list[object] = []
-    journal.keeping(lambda database: found.extend(database.execute(schema.ANY_DAY)), "read")
-    return bool(found)
+    days: list[object] = []
+    journal.keeping(lambda database: days.extend(database.execute(schema.ANY_DAY)), "read")
+    return bool(days)
 
 
 def _roll_days(journal: Journal, since: float, until: float) -> None:
@@ -199,10 +199,10 @@ def _roll_day(database: sqlite3.Connection, day: int) -> None:
 
 
 def _nodes(journal: Journal) -> list[JournalNode]:
-    found: list[JournalNode] = []
+    nodes: list[JournalNode] = []
     query = "SELECT id, pool, node FROM nodes"
-    journal.keeping(lambda database: found.extend(JournalNode(*row) for row in database.execute(query)), "read")
-    return found
+    journal.keeping(lambda database: nodes.extend(JournalNode(*row) for row in database.execute(query)), "read")
+    return nodes
 
 
 def _each(
@@ -235,7 +235,8 @@ def _delete(journal: Journal, nodes: list[JournalNode], tier: Tier, segments: li
 
 
 def _prune_changes(journal: Journal, since_unix_s: float | None, keep_of_node: int) -> int:
-    """Deletes those that are older, and each node's beyond its newest; some in a transaction."""
+    """Deletes the Changes from before `since_unix_s`, and each node's beyond its newest `keep_of_node`; some in a
+    transaction."""
     deleted = [0]
 
     def work(database: sqlite3.Connection) -> None:
@@ -254,7 +255,7 @@ def _prune_changes(journal: Journal, since_unix_s: float | None, keep_of_node: i
 
 
 def _tidy(journal: Journal, raw: dict[str, float], rolled: dict[str, float]) -> None:
-    """What belongs to no time series."""
+    """Deletes what is too old in the other tables."""
 
     def work(database: sqlite3.Connection) -> None:
         database.execute(schema.PRUNE_STATES, rolled)

@@ -153,7 +153,7 @@ OBSERVED_HOURS = (
     " SELECT count(*) FROM hours WHERE hour < :until AND EXISTS (SELECT 1 FROM nodes WHERE pool = :pool AND EXISTS"
     f" (SELECT 1 FROM {_OF_HOUR} = hour AND (rps IS NOT NULL OR cpu IS NOT NULL)))"
 )
-"""Looks one node after the other up, until one is found: most often the first one."""
+"""Looks up one node after the other until one has rows: most often the first."""
 EPISODES = (
     "SELECT node, state, since_unix_s, (SELECT min(since_unix_s) FROM states AS later WHERE later.node_id ="
     " states.node_id AND later.since_unix_s > states.since_unix_s) FROM states JOIN nodes ON id = node_id"

@@ -98,13 +98,13 @@ def read_history(
     drawn = None if nodes is None else [*nodes, *(name for name, node in servers.items() if node in nodes)]
     where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s, "tier": tier}
     where |= {"nodes": _json_list(nodes), "servers": _json_list(drawn), "held": held_s}
-    found: dict[str, NodeSeries] = {}
+    by_node: dict[str, NodeSeries] = {}
     gaps: list[float | None] = [None] * length
 
     def series(node: str) -> NodeSeries:
-        if node not in found:
-            found[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
-        return found[node]
+        if node not in by_node:
+            by_node[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
+        return by_node[node]
 
     for row in database.execute(schema.ROLLED_HISTORY if tier else schema.HISTORY, where):
         of_node = series(row["node"])
@@ -116,7 +116,7 @@ def read_history(
         for slot in range(max(0, int(first)), min(length, int(first + held_s / step_s) + 1)):
             held[slot] = row["weight"]
     grid = [since_unix_s + slot * step_s for slot in range(length)]
-    return PoolSeries(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
+    return PoolSeries(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(by_node.items())))
 
 
 def steps(since_unix_s: float, until_unix_s: float, step_s: float) -> int:

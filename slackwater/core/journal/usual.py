@@ -47,11 +47,11 @@ def recent(journal: Journal, pool: str, nodes: Collection[str], last_s: float) -
 
 
 def _by_node(journal: Journal, statement: str, where: Mapping[str, object]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    by_node: dict[str, list[Row]] = {}
     with journal.reading() as database:
         for row in database.execute(statement, where):
-            found.setdefault(row["node"], []).append({name: row[name] for name in SIGNALS})
-    return found
+            by_node.setdefault(row["node"], []).append({name: row[name] for name in SIGNALS})
+    return by_node
 
 
 def _names(names: Collection[str]) -> str:

@@ -104,7 +104,7 @@ def decode(kind: str, data: bytes | str) -> Message:
 
 
 def refusal(kind: str, data: bytes | str, error: Exception) -> MessageError:
-    """What a message is refused with that could not be read for one of `UNREADABLE`."""
+    """The refusal of a message that could not be read for one of `UNREADABLE`."""
     if isinstance(error, msgspec.ValidationError):
         return MessageError(f"{kind}: {error}")
     return MessageError(f"{kind}: not {'MessagePack' if is_binary(data) else 'JSON'}: {error}")

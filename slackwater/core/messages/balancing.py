@@ -21,11 +21,11 @@ class Weight(msgspec.Struct, omit_defaults=True):
     percent: Annotated[int, Meta(ge=0, le=25600)]
     """Percentage of the weight that the node's server has in HAProxy's configuration."""
     lease_s: Annotated[float, Meta(gt=0.0)]
-    """One that is not renewed within this time is void: the monitor answers 100% then."""
+    """A Weight that is not renewed within this time is void: the monitor answers 100% then."""
 
 
 LONGEST_ASK_S = 60.0
-"""A monitor believes no longer one."""
+"""The longest lease that a monitor accepts."""
 
 
 class Ask(msgspec.Struct, omit_defaults=True):
@@ -36,7 +36,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: NonNegative
     lease_s: Annotated[float, Meta(gt=0.0, le=LONGEST_ASK_S)]
-    """For so long after it came; then the monitor's own pace goes on."""
+    """How long after its arrival it holds; then the monitor's own pace goes on."""
 
 
 class ServerState(msgspec.Struct, omit_defaults=True):
@@ -66,7 +66,7 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     failed_share: Share | None = None
     """Share of its requests that failed, over the last 30 s."""
     peers_failed_share: Share | None = None
-    """The same of all other servers together, where this one's is well above it; absent: it is not."""
+    """`failed_share` of all other servers together, where this server's is well above it; else absent."""
     maxconn: Count | None = None
     """Most requests that the balancer lets into this server at a time; absent: no limit."""
     why: str = ""

@@ -45,7 +45,7 @@ class MessageError(ValueError):
 
 
 def shortened(text: str) -> str:
-    """A sentence as long as messages may have them; of a longer one the beginning."""
+    """A sentence, cut to the length that messages may have."""
     return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
 
 

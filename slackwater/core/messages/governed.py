@@ -16,7 +16,7 @@ class Governed(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: UnixTime
     mode: Mode
-    """Nothing is set in observe mode: the values that it would set are those that are wanted."""
+    """In observe mode nothing is set: the `wanted` values are those that it would set."""
     policy: Word
     target_p95_ms: NonNegative
     why: Text
@@ -29,10 +29,10 @@ class Governed(msgspec.Struct, omit_defaults=True):
     cores: Count | None = None
     """Number of cores in force; absent: the node has no knob that the governor may set."""
     most_cores: Count | None = None
-    """Without the governor."""
+    """Number of cores without the governor."""
     wanted_cores: Count | None = None
     batch_cores: Count | None = None
-    """In force, of the batch jobs beside the web server; 0: they stand still; absent: the governor sets none."""
+    """Cores in force for the batch jobs beside the web server; 0: they stand still; absent: the governor sets none."""
     clock_knob: Word = ""
     """`cpu.frequency`; `cpu.core_frequency`, set on the node; `cpu.quota`, which stands in for a clock; empty: none."""
     clock_share: Share | None = None
@@ -43,7 +43,7 @@ class Governed(msgspec.Struct, omit_defaults=True):
     watts: NonNegative | None = None
     """Power that the model gives. A quota lowers no clock, so it saves nothing there."""
     most_watts: NonNegative | None = None
-    """The same work with all there is."""
+    """Power that the model gives for the same work with all cores at the highest clock."""
     power_model: Word = ""
     seconds: Count = 0
     """Seconds with a p95 since the governor began."""

@@ -58,7 +58,7 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     why: Text = ""
     """Why it cannot be set here; empty: it can."""
     cause: KnobCause | None = None
-    """The same for programs; absent: it can be set."""
+    """`why` for programs; absent: it can be set."""
 
 
 class Knobs(msgspec.Struct, omit_defaults=True):

@@ -296,7 +296,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     period_s: NonNegative
     """The period's real length."""
     next_within_s: NonNegative | None = None
-    """The next Sample comes at most so long after this one: what the node is going to do, as it says itself."""
+    """The next Sample comes within this time after this one, as the node itself intends."""
     cpu: Cpu | None = None
     sched: Sched | None = None
     pressure: Pressure | None = None
@@ -321,4 +321,4 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """The same names with the causes of those that have one, for programs."""
     source: Literal["monitor", "balancer"] = "monitor"
     """`balancer`: what the controller sees of a node without a monitor from the balancer beside it; `boot_id` is of the
-    balancer's kernel then, and `traffic` is all that there is."""
+    balancer's kernel then, and `traffic` is the only section."""

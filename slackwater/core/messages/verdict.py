@@ -37,14 +37,14 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     capacity_rps: NonNegative | None = None
     """Requests per second at which this node's CPU would be full, now."""
     capacity_stderr_rps: NonNegative | None = None
-    """Standard error of `capacity_rps`: how far off it may well be."""
+    """Standard error of `capacity_rps`."""
     rps: NonNegative | None = None
     rt_mean_ms: NonNegative | None = None
     rt_p95_ms: NonNegative | None = None
     probability: Share | None = None
     """Of a neighbour beside this node now; the state is decided with more patience than this number has."""
     calm_shows_within_s: NonNegative | None = 0.0
-    """So long after its neighbour's end this node would be proven calm, on average. Absent (null) where nothing that it
-    shows would prove it: then only more requests can."""
+    """Mean time from its neighbour's end until this node is proven calm. Absent (null) where nothing that it shows
+    would prove it: then only more requests can."""
     controller: Name | None = None
     """Whose detector says it: several controllers may share a bus. Absent: not known."""
