@@ -17,7 +17,7 @@ class BatchKnobs:
     """The limits of a node's batch jobs. Without us they may run on all cores that the web server has."""
 
     cores: int
-    """That the batch jobs have without us."""
+    """Cores of the batch jobs without us."""
     fewest: int | None
     """The lowest `batch.cores`; None: that knob is not there."""
     most: int

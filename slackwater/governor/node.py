@@ -31,7 +31,7 @@ SETTLED_S = 3.0
 SAME_S = 0.5
 """Two Samples' ages of one request agree within this."""
 REST_S = 60.0
-"""A knob that was refused, or that somebody else set, is left alone for so long."""
+"""A knob that was refused, or that somebody else set, is left alone for this time."""
 
 
 class GovernedNode(OrderedNode):
@@ -88,7 +88,7 @@ class GovernedNode(OrderedNode):
         return super().see_change(change, now_s)
 
     def see_sample(self, sample: Sample, now_s: float) -> None:
-        """Decides. A Sample that lacks a value that the policy needs does not count."""
+        """Decides by a Sample. One that lacks a value that the policy needs does not count."""
         if (sample.boot_id, sample.seq) == self._last:
             return
         self._last = (sample.boot_id, sample.seq)
@@ -133,7 +133,7 @@ class GovernedNode(OrderedNode):
     # --- decisions
 
     def _levers_now(self, cores: float, now_s: float) -> Levers | None:
-        """Made anew, with a policy that knows nothing, when the node's knobs are others."""
+        """The node's levers. When its knobs have changed they are made anew, with a policy that knows nothing."""
         knobs = self.fresh_knobs(now_s)
         if knobs is None:
             return None

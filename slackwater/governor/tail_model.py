@@ -4,7 +4,7 @@ A configuration of n cores at clock share v and utilisation u serves a request `
 whole of its time by `x = 1 / (v (1 - u))`. More cores even out the arrivals, and that part of the wait falls with the
 root of n (square-root staffing: Halfin and Whitt 1981, "Heavy-traffic limits for queues with many exponential
 servers"). So a percentile of the response time is close to `a + b x + c x / sqrt(n) + d / v` with a, b, c, d >= 0,
-whatever they are. So a percentile that was measured with one configuration bounds that of every other: the sum is
+whatever they are. A percentile that was measured with one configuration then bounds that of every other: the sum is
 stretched no more than the term that is stretched most. That bound is the prediction. It is safe from the first second
 on, and the closer, the nearer the measured configuration is.
 
@@ -33,14 +33,14 @@ BIN = 0.1
 """Width of a bin in log x."""
 BINS = 100
 HALF_LIFE_S = 300.0
-"""After so long a second counts for half."""
+"""After this time a second counts for half."""
 LEAST = 0.01
 """A bin with less than this of a second left is empty."""
 STEP = 1.0
 Z_LEAST, Z_START, Z_MOST = 0.0, 1.5, 6.0
 FEW, DEVIATION = 3.0, 0.1
-"""In each bin as if so many more seconds had been seen, at the bound from the bin below, with this deviation of the
-logarithm."""
+"""Each bin counts as if this many more seconds had been seen in it, at the bound from the bin below, with this
+deviation of the logarithm."""
 
 
 def _terms(cores: Floats, clock_shares: Floats, utilisations: Floats) -> Floats:

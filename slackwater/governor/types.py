@@ -157,5 +157,5 @@ def whole(configuration: Configuration, batch: bool = True, why: str = "") -> Ac
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 where there are none."""
+    """The mean of the values; 0 where there are none."""
     return sum(values) / len(values) if values else 0.0

@@ -143,9 +143,9 @@ class OrderedPool(ABC, Generic[N]):
                 node.hold(knob, value, order, self._clock())
 
     async def order(self, node: N, knob: str, value: Value, why: str, cause: ChangeCause | None = None) -> str | None:
-        """Its id; None: it could not be sent now."""
+        """Sends an Order, and returns its id; None: it could not be sent now."""
         if self.sets_nothing and value != RELEASE:
-            return None  # since this step began
+            return None  # a person paused the pool since this step began
         if not self.acts:
             await self._access.note(node.name, knob, node.value(knob), value, why, cause or self.cause)
             return ""

@@ -18,7 +18,7 @@ from slackwater.core.messages import Sample
 FULL = 0.8
 """Above this share of its CPU a server's own load explains its waiting."""
 FULL_TO_LEAVE = 0.9
-"""Once starved, up to here: the retuning itself wins some of the CPU back."""
+"""The same for a node that is starved already: the retuning itself wins some of the CPU back."""
 LONGER = 1.8
 """Threads must take this many times as long for the same work as in calm."""
 NO_CALM = 1.4

@@ -152,7 +152,7 @@ class RetunedNode(OrderedNode):
         return ranges
 
     def known_values(self, names: set[str], severity: float, now_s: float) -> dict[str, int]:
-        """Those of the knowledge base for these knobs."""
+        """The knowledge base's values for these knobs."""
         usable = self.usable(now_s)
         values = {name: value_for(self._knowledge[name], usable[name], severity) for name in names & usable.keys()}
         return {name: value for name, value in values.items() if isinstance(value, int)}

@@ -38,7 +38,7 @@ class Climb:
 
     @property
     def tries(self) -> int:
-        """Beside the values that were in force."""
+        """Number of tries, without the values that were in force."""
         return len(self.costs) - 1
 
     def values(self, point: tuple[int, ...]) -> dict[str, int]:

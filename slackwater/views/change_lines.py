@@ -28,7 +28,7 @@ class ChangeLine(msgspec.Struct):
     predicted: str = ""
     """What it was expected to do to the pool's p95; empty if nothing was."""
     outcome: str = ""
-    """What it did, where a caller adds it."""
+    """What the change did to it, where a caller adds it."""
 
 
 def change_lines(changes: Iterable[Change]) -> list[ChangeLine]:

@@ -27,9 +27,9 @@ from slackwater.views.why import BEFORE_S, Episode
 Q = 0.95
 TIMES_CALM = 2.0
 APART_S = 300.0
-"""Episodes that are less apart are measured together: the time between them is no calm to compare with."""
+"""Episodes with less time between them are measured together: that time is no calm to compare with."""
 ONSET_S = 2.0
-"""So long before an episode begins, its first slow requests may have been answered."""
+"""The first slow requests of an episode may have been answered this long before it begins."""
 MINUTE_S = 60.0
 CALM_S = {1.0: 50.0, MINUTE_S: 300.0}
 """By the finest step of the series: how much of the time before is taken as calm, in one step."""
@@ -38,9 +38,9 @@ MOST_SERVER_S = 30_000.0
 """Seconds times servers of a pool that are read in steps of a second, the newest episodes first; all others are read in
 minutes. With three servers those are nearly three hours, with 300 the last 100 s."""
 OVER_S = 3 * MINUTE_S
-"""So long after a run's end its last minute is rolled up, and no Sample is on its way."""
+"""This long after a run's end its last minute is rolled up, and no Sample is on its way."""
 MOST_KEPT = 1000
-"""Runs; of most there is little to keep."""
+"""Most runs that are remembered; most of them take little memory."""
 LEAST_OUTCOMES = 5
 """With fewer outcomes it is not known how far predictions are off."""
 Unknown = Literal["", "no_samples", "no_calm", "no_prediction", "acted", "weights_set_nothing"]
@@ -173,8 +173,8 @@ def measure(journal: Journal, run: Run, now_unix_s: float) -> MeasuredRun:
 
 
 class Remembered:
-    """`measure`, of which what was measured of a run that is over is kept: it does not change any more. May be called
-    from several threads."""
+    """`measure` with a memory: a run that is over does not change any more, and is measured once. May be called from
+    several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -206,7 +206,7 @@ def _avoided_unknown(changes: Sequence[Change], weights_work: bool) -> Unknown:
 
 
 def harm(measured: MeasuredRun, episode: Episode | None, now_unix_s: float, off_by: float | None) -> Harm:
-    """Of one episode, or of the whole run (None): time within several episodes counts once."""
+    """The harm of one episode, or of the whole run (None), in which time within several episodes counts once."""
     if measured.slow_unknown:
         return Harm(measured.limit_ms, slow_unknown=measured.slow_unknown, avoided_unknown=measured.avoided_unknown)
     of = measured.episodes if episode is None else [episode]
@@ -233,7 +233,7 @@ def harm(measured: MeasuredRun, episode: Episode | None, now_unix_s: float, off_
 
 
 def _avoided_s(slow: Mapping[Piece, float], limit_ms: float, factor: float) -> float:
-    """Seconds that would not have been slow if each prediction came out so many times as high.
+    """Seconds that would not have been slow if each prediction came out higher by this factor.
 
     `slow` has the beginning of each piece's episode: a decision of an earlier one predicted nothing about it.
     """

@@ -29,7 +29,7 @@ class ServerPercentiles(msgspec.Struct):
 
 
 def percentiles_of(recent: Histogram) -> ServerPercentiles:
-    """Those of a histogram."""
+    """The percentiles of a histogram."""
     count = recent.count
     p50_ms, p95_ms, p99_ms, p999_ms = (
         None if (value_s := recent.percentile_s(share)) is None else value_s * 1000.0
@@ -45,14 +45,14 @@ def percentiles_of(recent: Histogram) -> ServerPercentiles:
 
 
 class PoolPercentiles:
-    """Those of a pool's servers, now. Raises JournalError."""
+    """The percentiles of a pool's servers, now. Raises JournalError."""
 
     def __init__(self, journal: Journal, pool: str) -> None:
         self._times = journal.response_times(pool)
         self._reasons = journal.why_no_response_times(pool)
 
     def of(self, node: str, server: str) -> ServerPercentiles:
-        """A server's; `server` is the balancer's name of it."""
+        """A server's percentiles; `server` is the balancer's name of it."""
         times = self._times.get((node, server))
         if times is not None and times.recent.count:
             return percentiles_of(times.recent)

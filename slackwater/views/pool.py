@@ -32,7 +32,7 @@ from slackwater.views.row import CONDITIONS, NOTHING, SYMBOLS, WORDS, Row, clock
 from slackwater.views.usual import Medians, Slow, slow, usual
 
 __all__ = ["NOTHING", "SYMBOLS", "WORDS", "Row", "duration", "listed", "milliseconds"]
-"""Beside what is defined here."""
+"""Names from other modules that are imported from here."""
 
 STALE_AFTER_S = 3.0
 """Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
@@ -83,7 +83,7 @@ class PoolStatus(msgspec.Struct, kw_only=True):
     running: bool | None = None
     """False: the controller does not run; None: it is not known whether it does."""
     weights_unix_s: float | None = None
-    """When `weight` was so, where that is not now; None: now."""
+    """When the rows' weights were read, where that is long ago; None: just now."""
     rt_p95_ms: float | None = None
     """Over the requests of all servers; None when stale or without requests."""
     rt_p99_ms: float | None = None

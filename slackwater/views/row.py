@@ -79,19 +79,19 @@ class Row(msgspec.Struct):
     failed_share: float | None = None
     """Share of its requests that failed over the last 30 s, as the balancer saw them."""
     peers_failed_share: float | None = None
-    """The same of all other servers together, where this one's is well above it; None: it is not."""
+    """`failed_share` of all other servers together, where this server's is well above it; else None."""
     rt_p95_now_ms: float | None = None
     """The median of its p95 over the last 10 s, where that is far above `rt_p95_usual_ms`; None: it is not."""
     rt_p95_usual_ms: float | None = None
     """What its p95 mostly was in the last days; None: not known yet."""
     as_in_calm: list[str] = []
-    """Of a slow server: of its CPU, disk and memory those that are as they mostly were."""
+    """Which of a slow server's CPU, disk and memory are as they mostly were."""
     decided: bool = True
     """False: lbengine decides nothing about its weight, which is somebody else's or the pool is paused."""
     summary: str = ""
     """`why` in a sentence."""
     percentiles: ServerPercentiles | None = None
-    """Of its response times over the last minutes; None for a node that is no server of this backend."""
+    """Percentiles of its response times over the last minutes; None for a node that is no server of this backend."""
     exceptions: list[str] = []
     """Why it does not count as calm: `is down in HAProxy`."""
 

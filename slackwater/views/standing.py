@@ -103,7 +103,7 @@ SYMBOLS: dict[StandingState, str] = {"empty": "○", "observing": "◎", "acting
 
 
 class Standing(msgspec.Struct):
-    """Where pools stand, by the most urgent of them."""
+    """Where pools stand, by the most urgent one."""
 
     state: StandingState
     symbol: str
@@ -114,7 +114,7 @@ class Standing(msgspec.Struct):
 
 
 def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = True) -> Standing:
-    """Of pools; `error`: why the journal cannot be read, then nothing is known of them."""
+    """Where these pools stand. `error`: why the journal cannot be read; then nothing is known of them."""
     if error:
         return _said("unreadable" if has_journal else "no_journal", [], error)
     kinds = [_kind(view) for view in pools]

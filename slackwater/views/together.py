@@ -11,8 +11,8 @@ from slackwater.core.messages import SLOW_ALONE, State
 
 LEAST_S, MOST_S = 3.0, 15.0
 PART = 0.25
-"""Two of them are one episode if the calm between them is shorter than this part of what was before, and than `MOST_S`;
-less than `LEAST_S` of calm ends none."""
+"""Two times are one episode if the calm between them is shorter than this part of the first, and than `MOST_S`. Less
+than `LEAST_S` of calm ends no episode."""
 
 
 class Span(Protocol):
@@ -35,7 +35,8 @@ def together(spans: Iterable[S]) -> list[list[S]]:
     """Groups of spans that are one episode each, in order of their beginnings."""
     groups: list[list[S]] = []
     latest: dict[str, tuple[list[S], float]] = {}
-    """The newest group of each, and when the last of it ended: a server that wavers for days has one of thousands."""
+    """The newest group of each server, and when its last span ended. A server that wavers for days has a group of
+    thousands."""
     for span in sorted(spans, key=lambda span: (span.since_unix_s, span.node)):
         key = "" if span.state == "all_slow" else span.node
         group, until = latest.get(key, ([], -math.inf))
@@ -56,7 +57,7 @@ def leading(group: Sequence[S]) -> S:
 
 
 def end(group: Sequence[Span]) -> float | None:
-    """When the last of them ended; None: it goes on."""
+    """When the last of the spans ended; None: it goes on."""
     ends = [span.until_unix_s for span in group]
     return None if None in ends else max(until for until in ends if until is not None)
 

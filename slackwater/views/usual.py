@@ -11,13 +11,13 @@ from slackwater.core.journal.journal import Journal
 from slackwater.core.journal.usual import SIGNALS, recent, rolled
 
 HOURS, MINUTES = 48, 360
-"""Of so many rolled-up hours the median counts; before `LEAST_HOURS` are known, of so many minutes."""
+"""The median is that of this many rolled-up hours; before `LEAST_HOURS` are known, of this many minutes."""
 LEAST_HOURS, LEAST_MINUTES = 6, 5
 MOST_ROWS = 100_000
-"""Are read of a pool: of many nodes less time."""
+"""Most rows that are read of a pool; with many nodes they cover less time."""
 TIMES_USUAL = 3.0
 LEAST_MS = 10.0
-"""Slow is a p95 of so many times the usual one, and by so much above it."""
+"""A p95 is slow if it is this many times the usual one, and above it by this much."""
 RECENT_S = 10.0
 LEAST_REQUESTS = 20
 """A time with fewer requests says nothing."""
@@ -74,7 +74,7 @@ class Usual:
 def slow(
     journal: Journal, pool: str, p95_ms: Mapping[str, float | None], mostly: Mapping[str, Medians]
 ) -> dict[str, Slow]:
-    """Nodes that are far slower than usual; `p95_ms`: of each node now, which tells whom to look at."""
+    """Nodes that are far slower than usual. `p95_ms`: each node's p95 now, which tells which ones to look at."""
     suspects = [
         node for node, now in p95_ms.items() if now is not None and _is_slow(now, mostly.get(node, {}).get("rt_p95_ms"))
     ]
@@ -89,7 +89,7 @@ def slow(
 
 
 def as_in_calm(now: Medians, mostly: Medians) -> list[str]:
-    """The resources of which something was measured, and all of that is as it mostly was."""
+    """The resources with a measured signal, all of whose signals are as they mostly were."""
     found = []
     for resource, signals in RESOURCES.items():
         measured = signals.keys() & now.keys() & mostly.keys()

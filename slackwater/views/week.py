@@ -19,14 +19,14 @@ from slackwater.views.together import leading, together
 from slackwater.views.why import AFTER_S, BEFORE_S, Episode, Marked, episodes, mark_key, marks, note_unseen
 
 DAYS = (1, 7, 30, 90)
-"""Spans that are offered."""
+"""Numbers of days that are offered."""
 DAY_S, HOUR_S = 86400.0, 3600.0
 WEEK_DAYS = 7
 MOST_EPISODES = 100
-"""The newest of a pool are measured and listed."""
+"""This many of a pool's episodes, the newest, are measured and listed."""
 MOST_CHANGES = 20_000
 NOT_DECIDED: frozenset[ChangeCause | None] = frozenset(("not_set", "put_back", "sent_again"))
-"""Causes of weight changes that no decision of then brought."""
+"""Causes of weight changes that no decision made."""
 FALSE: frozenset[EpisodeMark] = frozenset(("deploy", "backup", "false_alarm"))
 """Marks of episodes in which no neighbour was at work."""
 OUTCOMES_S = 90 * DAY_S
@@ -57,7 +57,7 @@ class WeekEpisode(msgspec.Struct):
     unseen_since_unix_s: float | None = None
     """Nobody has judged its node since then, so that its end is not known; None: it is."""
     who: str = ""
-    """Whom it is about: the node, or all servers that were slow at once."""
+    """The node, or all servers that were slow at once, in words."""
 
 
 class Totals(msgspec.Struct, kw_only=True):
@@ -65,13 +65,14 @@ class Totals(msgspec.Struct, kw_only=True):
 
     episodes: int = 0
     interference: int = 0
-    """Those beside a neighbour: about others nothing is done."""
+    """Episodes beside a neighbour: about others nothing is done."""
     not_visible: int = 0
-    """Those of servers without a monitor that were slow by themselves: the cause is not visible from the balancer."""
+    """Episodes of servers without a monitor that were slow by themselves: the cause is not visible from the balancer.
+    """
     slow_s: float = 0.0
     slow_requests: float = 0.0
     slow_unknown: int = 0
-    """Episodes of which it is not known."""
+    """Episodes of which `slow_s` is not known."""
     avoided_s: float = 0.0
     least_avoided_s: float | None = None
     most_avoided_s: float | None = None
@@ -87,9 +88,9 @@ class Acting(msgspec.Struct, kw_only=True):
     """What acting would have changed, by the weights that were recorded in observe mode."""
 
     weight_changes: int
-    """That would have been made."""
+    """Weight changes that would have been made."""
     made: int
-    """That were made."""
+    """Weight changes that were made."""
     servers: int
     lowered: list[str]
     """Servers whose weight would have been lowered."""
@@ -98,19 +99,20 @@ class Acting(msgspec.Struct, kw_only=True):
     lowest_baseline: int | None
     """The baseline of the same server."""
     smallest_share: float | None
-    """Of the requests, by weight; None: no weight would have been lowered, or weights do not set shares."""
+    """Smallest share of the requests by weight; None: no weight would have been lowered, or weights do not set shares.
+    """
     balance: str
     max_mitigated: float
 
 
 class PoolWeek(msgspec.Struct, kw_only=True):
-    """A pool's part."""
+    """One pool's part of a Week."""
 
     pool: str
     mode: Mode | None
     paused: bool
     observed_s: float
-    """Hours with Samples."""
+    """Seconds of the hours with Samples."""
     target_p95_ms: float
     predictions_off_by: float | None
     """Nine of ten outcomes were within this factor of their predictions; None: too few are known."""
@@ -120,7 +122,7 @@ class PoolWeek(msgspec.Struct, kw_only=True):
     episodes: list[WeekEpisode]
     """The newest first."""
     not_listed: int
-    """Older ones, which are counted only."""
+    """Number of older episodes, which are counted only."""
 
 
 class Week(msgspec.Struct, kw_only=True):
@@ -225,7 +227,7 @@ def _count(every: Sequence[Sequence[Begin]], marked: Mapping[tuple[str, int], Ma
 
 
 def _sum(parts: Sequence[Totals]) -> Totals:
-    """Added up; what is not known of one is not known of all."""
+    """The sum of the parts. What is not known of one part is not known of the sum."""
     whole = Totals(marks={mark: sum(part.marks[mark] for part in parts) for mark in get_args(EpisodeMark)})
     for name in Totals.__struct_fields__:
         if name != "marks":

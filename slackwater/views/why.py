@@ -19,7 +19,8 @@ SLOW: frozenset[State] = frozenset({"interference", "slow", "overload", "all_slo
 SILENT_S = 3.0
 """A node without a Verdict for this long is not judged any more."""
 BEFORE_S, AFTER_S = 1.0, 60.0
-"""Changes this long before the beginning (clocks differ a little) and after the end (the way back) belong to it."""
+"""Changes belong to an episode from this long before its beginning (clocks differ a little) until this long after its
+end (the way back)."""
 
 
 MARKS: dict[EpisodeMark, str] = {
@@ -43,7 +44,7 @@ UNDONE: dict[State, str] = {
 
 
 class Marked(msgspec.Struct):
-    """What a person said an episode was; of several the last one."""
+    """What a person said an episode was. Of several the last one counts."""
 
     mark: EpisodeMark
     note: str
@@ -161,7 +162,7 @@ def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool =
 
 
 def note_unseen(journal: Journal, pool: str, found: Iterable[Episode], now_unix_s: float) -> None:
-    """Notes in those that have no end since when nobody has judged their nodes, if so."""
+    """Notes in episodes without an end since when nobody has judged their nodes, if nobody does."""
     judged = journal.received("verdict", pool)
     for episode in found:
         last_s = max((judged[node] for node in episode.nodes if node in judged), default=None)
@@ -226,7 +227,7 @@ def with_changes(journal: Journal, episode: Episode, servers: Mapping[str, str])
 
 
 def _until(journal: Journal, episode: Episode) -> float | None:
-    """Changes from then on do not belong to it: some time after its end, or when its nodes' next one begins."""
+    """When Changes no longer belong to it: some time after its end, or when its nodes' next episode begins."""
     if episode.until_unix_s is None:
         return None
     nodes = set(episode.nodes)
@@ -283,7 +284,7 @@ def describe_mark(marked: Marked) -> str:
 
 
 def _without_orders(changes: list[Change]) -> tuple[list[Change], int]:
-    """Without the Orders that a node's Change answers; and how many only renewed a lease."""
+    """The changes without the Orders that a node's Change answers; and how many only renewed a lease."""
     answered = {change.follows for change in changes if change.follows}
     orders = [change for change in changes if change.what.startswith("order ")]
     renewed = {change.id for change in orders if change.cause == "renewed"}

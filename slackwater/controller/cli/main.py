@@ -23,7 +23,7 @@ from slackwater.controller.cli.added import place_of
 from slackwater.core.extras import installed_by
 
 ADDED = ""
-"""It stands in the place of a command that another distribution adds (`added.py`)."""
+"""Stands in place of a command that another distribution adds (`added.py`)."""
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Try it": {
         "try": (

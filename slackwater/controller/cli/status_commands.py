@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from slackwater.core.messages import Change
 
 GOVERNOR_LOOK_BACK_S, GOVERNOR_LOOKS_AT, GOVERNOR_SHOWS = 3600.0, 1000, 6
-"""Of `why`: Changes of this time, at most so many of them, and so many decisions of the governor."""
+"""For the governor's part of `why`: how far back it looks, at how many Changes at most, and how many decisions it
+shows."""
 REFRESH_EVERY_S = 0.5
 MOST_AT_ONCE = 10_000
 

@@ -49,7 +49,7 @@ def _totals(pool: PoolWeek) -> list[str]:
 
 
 def _acted(pool: PoolWeek) -> bool:
-    """Weights were set: of what users would have felt without that nothing was measured."""
+    """Whether weights were set: then nothing was measured of what users would have felt without that."""
     return pool.acting is not None and pool.acting.made > 0
 
 

@@ -28,7 +28,7 @@ from slackwater.lbengine.engine import Engine
 from slackwater.views.why import SLOW
 
 FLUSH_S = 0.5
-"""The journal's process writes as often."""
+"""The journal's process writes at this interval too."""
 AFTER_END_S = 1.0
 """The clock stands here at the end, past the last message and before anything counts as old."""
 BEFORE_S = 4.0
@@ -133,7 +133,7 @@ class Player:
                 )
 
     def _episode(self, now_s: float, verdict: Verdict) -> Iterator[Event]:
-        """What a Verdict has to tell: another state than before."""
+        """The event of a Verdict whose state is another than before."""
         before, since_unix_s = self._state.get(verdict.node, ("calm", 0.0))
         if verdict.state == before:
             return

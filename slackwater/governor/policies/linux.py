@@ -11,9 +11,9 @@ from typing import Literal
 from slackwater.governor.types import Action, Hardware, Observation, whole
 
 UP_THRESHOLD = 0.95
-"""ondemand's with micro-accounting (without it: 0.80)."""
+"""ondemand's threshold with micro-accounting; without it: 0.80."""
 HEADROOM = 1.25
-"""schedutil's."""
+"""schedutil's: the clock has a quarter more than the load needs."""
 
 
 class Linux:
