@@ -66,8 +66,8 @@ class Gate:
         """The user of the present request."""
         if "who" not in g:
             g.who = self._by_token() or self._by_proxy() or self._by_session() or Who()
-        found: Who = g.who
-        return found
+        who: Who = g.who
+        return who
 
     def _by_token(self) -> Who | None:
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")

@@ -43,9 +43,9 @@ class Context:
 
 def context() -> Context:
     """The context of the application that handles the present request."""
-    found = current_app.extensions["slackwater"]
-    assert isinstance(found, Context)
-    return found
+    context = current_app.extensions["slackwater"]
+    assert isinstance(context, Context)
+    return context
 
 
 def pool_settings(name: str) -> PoolSettings:

@@ -72,8 +72,8 @@ class Fleet:
             return known
 
     def _read_harm(self, journal: Journal, last: str, until_unix_s: float) -> tuple[float, HarmMap, bytes]:
-        found = harm.read(journal, self._reader.settings.pool, last, until_unix_s)
-        return until_unix_s, found, msgspec.json.encode(found)
+        harm_map = harm.read(journal, self._reader.settings.pool, last, until_unix_s)
+        return until_unix_s, harm_map, msgspec.json.encode(harm_map)
 
     def _fresh(self) -> FleetEvent:
         now_unix_s = self._reader.clock()

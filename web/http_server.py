@@ -81,10 +81,10 @@ class HttpServer:
 
     def _close_unread(self) -> None:
         """Closes the unread ones, also those that waitress gave up: it waits until they can be written to."""
-        found = [channel for listener in self.listening for channel in listener.active_channels.values()]
-        found.sort(key=lambda channel: int(channel.total_outbufs_len))
-        unread_bytes = sum(channel.total_outbufs_len for channel in found)
-        for channel in reversed(found):
+        channels = [channel for listener in self.listening for channel in listener.active_channels.values()]
+        channels.sort(key=lambda channel: int(channel.total_outbufs_len))
+        unread_bytes = sum(channel.total_outbufs_len for channel in channels)
+        for channel in reversed(channels):
             if unread_bytes > MOST_UNREAD_BYTES or (channel.will_close and channel.total_outbufs_len):
                 unread_bytes -= channel.total_outbufs_len
                 channel.handle_close()

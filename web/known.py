@@ -29,11 +29,11 @@ class KnownDevices:
     def of(self, request: Request, name: str) -> str:
         """The device that sent the request, if somebody logged in there under this name; else empty."""
         try:
-            found = self._signer.loads(request.cookies.get(self.cookie, ""), max_age=KEPT_S)
+            signed = self._signer.loads(request.cookies.get(self.cookie, ""), max_age=KEPT_S)
         except BadData:
             return ""
-        known = isinstance(found, list) and len(found) == 2 and found[0] == name and bool(name)
-        return f"device {found[1]}" if known else ""
+        known = isinstance(signed, list) and len(signed) == 2 and signed[0] == name and bool(name)
+        return f"device {signed[1]}" if known else ""
 
     def remember(self, request: Request, answer: Response, name: str) -> None:
         """Has the browser keep that somebody logged in under this name."""

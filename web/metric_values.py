@@ -132,16 +132,16 @@ def _values(reader: JournalReader) -> Iterator[MaybeValue]:
     try:
         with reader.journal() as journal:
             views = {pool.name: reader.view(journal, pool) for pool in reader.settings.pool}
-            found: list[MaybeValue] = [("slackwater_journal_bytes", (), journal.used_bytes())]
-            found += [*_pools(reader, views), *_servers(views), *_ages(reader, journal, views)]
+            values: list[MaybeValue] = [("slackwater_journal_bytes", (), journal.used_bytes())]
+            values += [*_pools(reader, views), *_servers(views), *_ages(reader, journal, views)]
             for pool in views:
-                found += _governed(pool, journal.latest_governed(pool), reader.clock())
-            found += _changes(journal, reader.clock())
+                values += _governed(pool, journal.latest_governed(pool), reader.clock())
+            values += _changes(journal, reader.clock())
     except JournalError:
         yield "slackwater_journal_readable", (), 0
     else:
         yield "slackwater_journal_readable", (), 1
-        yield from found
+        yield from values
 
 
 def _pools(reader: JournalReader, views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
@@ -175,31 +175,31 @@ def _servers(views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
 
 
 def _governed(pool: str, latest: dict[str, tuple[Governed, float]], now_unix_s: float) -> Iterator[MaybeValue]:
-    for node, (said, written_unix_s) in latest.items():
+    for node, (governed, written_unix_s) in latest.items():
         if now_unix_s - written_unix_s > FRESH_S:
             continue
-        at = (pool, node)
-        yield "slackwater_governor_acting", at, said.mode == "act"
-        yield "slackwater_governor_target_seconds", at, said.target_p95_ms / 1000.0
-        p95_s = None if said.rt_p95_ms is None else said.rt_p95_ms / 1000.0
-        yield "slackwater_governor_response_p95_seconds", at, p95_s
-        yield "slackwater_governor_cores", at, said.cores
-        yield "slackwater_governor_most_cores", at, said.most_cores
-        yield "slackwater_governor_wanted_cores", at, said.wanted_cores
-        yield "slackwater_governor_batch_cores", at, said.batch_cores
-        yield "slackwater_governor_clock_share", (*at, said.clock_knob), said.clock_share
-        yield "slackwater_governor_watts", (*at, said.power_model), said.watts
-        yield "slackwater_governor_most_watts", (*at, said.power_model), said.most_watts
-        yield "slackwater_governor_seconds_total", at, said.seconds
-        yield "slackwater_governor_misses_total", at, said.misses
+        labels = (pool, node)
+        yield "slackwater_governor_acting", labels, governed.mode == "act"
+        yield "slackwater_governor_target_seconds", labels, governed.target_p95_ms / 1000.0
+        p95_s = None if governed.rt_p95_ms is None else governed.rt_p95_ms / 1000.0
+        yield "slackwater_governor_response_p95_seconds", labels, p95_s
+        yield "slackwater_governor_cores", labels, governed.cores
+        yield "slackwater_governor_most_cores", labels, governed.most_cores
+        yield "slackwater_governor_wanted_cores", labels, governed.wanted_cores
+        yield "slackwater_governor_batch_cores", labels, governed.batch_cores
+        yield "slackwater_governor_clock_share", (*labels, governed.clock_knob), governed.clock_share
+        yield "slackwater_governor_watts", (*labels, governed.power_model), governed.watts
+        yield "slackwater_governor_most_watts", (*labels, governed.power_model), governed.most_watts
+        yield "slackwater_governor_seconds_total", labels, governed.seconds
+        yield "slackwater_governor_misses_total", labels, governed.misses
 
 
 def _ages(reader: JournalReader, journal: Journal, views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
     now_unix_s, lease_s = reader.clock(), reader.settings.lbengine.lease_s
     for pool, view in views.items():
         yield "slackwater_cycle_age_seconds", (pool,), view.age_s
-        for node, at in journal.received("sample", pool).items():
-            yield "slackwater_sample_age_seconds", (pool, node), max(0.0, now_unix_s - at)
+        for node, received_unix_s in journal.received("sample", pool).items():
+            yield "slackwater_sample_age_seconds", (pool, node), max(0.0, now_unix_s - received_unix_s)
         judged = journal.received("verdict", pool).values()
         valid = bool(judged) and now_unix_s - max(judged) < lease_s + 0.5  # written twice a second
         yield "slackwater_lease_valid", (pool,), valid
@@ -247,6 +247,10 @@ def _latencies(journal: Journal, pool: str, recent: list[Change], now_unix_s: fl
             lowered.setdefault(change.target, []).append(change.time_unix_s)
     for span in journal.states(pool, now_unix_s - RECENT_S):
         if span.state in SLOW and span.since_unix_s >= now_unix_s - RECENT_S:
-            later = [at - span.since_unix_s for at in lowered.get(span.node, []) if at >= span.since_unix_s]
+            later = [
+                lowered_s - span.since_unix_s
+                for lowered_s in lowered.get(span.node, [])
+                if lowered_s >= span.since_unix_s
+            ]
             if later and min(later) <= MAX_LATENCY_S:
                 yield min(later)

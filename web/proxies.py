@@ -91,7 +91,7 @@ def _secret(file: str) -> bytes:
     path = Path(file)
     try:
         mode = path.stat().st_mode & 0o777
-        found = text_of(path).strip().encode()
+        secret = text_of(path).strip().encode()
     except OSError as error:
         log.error("web.proxy_secret_file: %s: %s", path, error.strerror)
         return b""
@@ -99,8 +99,8 @@ def _secret(file: str) -> bytes:
         log.error(
             "web.proxy_secret_file: %s can be used by everybody on this machine (mode %04o); chmod 0640", path, mode
         )
-    elif len(found) < LEAST_SECRET:
-        log.error("web.proxy_secret_file: %s has %d characters, expected at least %d", path, len(found), LEAST_SECRET)
+    elif len(secret) < LEAST_SECRET:
+        log.error("web.proxy_secret_file: %s has %d characters, expected at least %d", path, len(secret), LEAST_SECRET)
     else:
-        return found
+        return secret
     return b""

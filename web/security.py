@@ -57,10 +57,10 @@ def protect(app: Flask, listen: str, hosts: Sequence[str] = ()) -> None:
 
 def _is_own(header: str, own: Collection[str]) -> bool:
     """Whether a Host header (RFC 9110, 7.2) has one of these names, or one below a name that begins with a dot."""
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@?#\s]+))(?::[0-9]{1,5})?", header)
-    if found is None:
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@?#\s]+))(?::[0-9]{1,5})?", header)
+    if match is None:
         return False
-    name = _spelt(found[1] or found[2])
+    name = _spelt(match[1] or match[2])
     return name in own or any(domain.startswith(".") and name.endswith(domain) for domain in own)
 
 

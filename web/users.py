@@ -117,8 +117,8 @@ class Users:
 
     def _load(self) -> _File:
         try:
-            found = self.path.stat()
-            version = found.st_mtime_ns, found.st_ino
+            status = self.path.stat()
+            version = status.st_mtime_ns, status.st_ino
             if self._read is None or self._read[0] != version:
                 self._read = version, msgspec.json.decode(bytes_of(self.path), type=_File)
         except FileNotFoundError:

@@ -66,8 +66,8 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
         case "not_shown":
             return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
-            what = "it is still slow" if _state(reason) == "slow" else "the neighbour is still there"
-            tried = f"its requests show now whether {what}, since nothing else does"
+            cause = "it is still slow" if _state(reason) == "slow" else "the neighbour is still there"
+            tried = f"its requests show now whether {cause}, since nothing else does"
             return f"{_state(reason)}: {tried}", (_state(reason), tried)
         case "no_gain":
             stays = _no_gain(reason.share)

@@ -28,7 +28,7 @@ Values = dict[str, dict[str, dict[str, int]]]
 
 class _File(msgspec.Struct):
     v: int
-    found: Values
+    values: Values
 
 
 class BestValues:
@@ -38,7 +38,7 @@ class BestValues:
         self.path = state_dir / "retune.json"
         self._values: Values = {}
         try:
-            self._values = msgspec.json.decode(bytes_of(self.path), type=_File).found
+            self._values = msgspec.json.decode(bytes_of(self.path), type=_File).values
         except FileNotFoundError:
             pass
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

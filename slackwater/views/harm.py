@@ -99,14 +99,14 @@ class MeasuredRun:
 
 def runs(episodes: Iterable[Episode], now_unix_s: float) -> list[list[Episode]]:
     """The episodes (the oldest first) in runs with at least `APART_S` between them."""
-    found: list[list[Episode]] = []
+    runs_so_far: list[list[Episode]] = []
     until = -math.inf
     for episode in episodes:
-        if not found or episode.since_unix_s - until >= APART_S:
-            found.append([])
-        found[-1].append(episode)
+        if not runs_so_far or episode.since_unix_s - until >= APART_S:
+            runs_so_far.append([])
+        runs_so_far[-1].append(episode)
         until = max(until, end_of(episode, now_unix_s))
-    return found
+    return runs_so_far
 
 
 def end_of(episode: Episode, now_unix_s: float) -> float:
@@ -116,17 +116,17 @@ def end_of(episode: Episode, now_unix_s: float) -> float:
 
 
 def finest_steps(
-    of: Sequence[Sequence[Episode]], servers: int, now_unix_s: float, keep_samples_s: float
+    runs_of_pool: Sequence[Sequence[Episode]], servers: int, now_unix_s: float, keep_samples_s: float
 ) -> list[float]:
     """The steps in which each run (the oldest first) is read: of a second or a minute."""
     left = MOST_SERVER_S
-    found = []
-    for run in reversed(of):
+    steps_s = []
+    for run in reversed(runs_of_pool):
         since = run[0].since_unix_s
         left -= servers * (until_of(run, now_unix_s) - since + CALM_S[1.0])
         kept = now_unix_s - since <= keep_samples_s - 2 * MINUTE_S
-        found.append(1.0 if kept and left >= 0.0 else MINUTE_S)
-    return found[::-1]
+        steps_s.append(1.0 if kept and left >= 0.0 else MINUTE_S)
+    return steps_s[::-1]
 
 
 def until_of(run: Sequence[Episode], now_unix_s: float) -> float:
@@ -209,15 +209,15 @@ def harm(measured: MeasuredRun, episode: Episode | None, now_unix_s: float, off_
     """The harm of one episode, or of the whole run (None), in which time within several episodes counts once."""
     if measured.slow_unknown:
         return Harm(measured.limit_ms, slow_unknown=measured.slow_unknown, avoided_unknown=measured.avoided_unknown)
-    of = measured.episodes if episode is None else [episode]
-    spans = [(each.since_unix_s, end_of(each, now_unix_s)) for each in of]
+    episodes = measured.episodes if episode is None else [episode]
+    spans = [(each.since_unix_s, end_of(each, now_unix_s)) for each in episodes]
     inside = {
         piece: min(begins)
         for piece in measured.pieces
         if (begins := [since for since, until in spans if since <= piece.begin_unix_s and piece.end_unix_s <= until])
     }
     slow = {piece: since for piece, since in inside.items() if piece.slow}
-    found = Harm(
+    result = Harm(
         measured.limit_ms,
         math.fsum(piece.seconds for piece in slow),
         math.fsum(piece.slow_rps * piece.seconds for piece in inside),
@@ -225,11 +225,11 @@ def harm(measured: MeasuredRun, episode: Episode | None, now_unix_s: float, off_
     )
     assert measured.limit_ms is not None
     if not measured.avoided_unknown:
-        found.avoided_s = _avoided_s(slow, measured.limit_ms, 1.0)
+        result.avoided_s = _avoided_s(slow, measured.limit_ms, 1.0)
         if off_by is not None:
-            found.least_avoided_s = _avoided_s(slow, measured.limit_ms, off_by)
-            found.most_avoided_s = _avoided_s(slow, measured.limit_ms, 1.0 / off_by)
-    return found
+            result.least_avoided_s = _avoided_s(slow, measured.limit_ms, off_by)
+            result.most_avoided_s = _avoided_s(slow, measured.limit_ms, 1.0 / off_by)
+    return result
 
 
 def _avoided_s(slow: Mapping[Piece, float], limit_ms: float, factor: float) -> float:

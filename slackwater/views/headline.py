@@ -30,24 +30,24 @@ def exceptions(row: Row, title: str) -> list[str]:
     """Why a server does not count as calm, each beginning with a verb; `title`: the balancer's name."""
     if row.out:
         return [f"is {row.out} in {title}"]
-    found = beside_the_verdict(row)
+    sentences = beside_the_verdict(row)
     if row.state == "slow" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
-        found.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
+        sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
     elif row.state != "calm":
-        found.append(STATES[row.state])
+        sentences.append(STATES[row.state])
     if row.weight is not None and row.baseline and row.weight != row.baseline and row.state in ("calm", "unknown"):
-        found.append(f"has weight {row.weight} of {row.baseline}{'' if row.decided else ', set by someone else'}")
-    return found
+        sentences.append(f"has weight {row.weight} of {row.baseline}{'' if row.decided else ', set by someone else'}")
+    return sentences
 
 
 def beside_the_verdict(row: Row) -> list[str]:
     """What else is wrong with a server, whatever its Verdict says: it fails, or it is slow without a neighbour."""
-    found = []
+    sentences = []
     if row.peers_failed_share is not None and row.failed_share is not None:
-        found.append(fails(row.failed_share, row.peers_failed_share))
+        sentences.append(fails(row.failed_share, row.peers_failed_share))
     if row.state == "calm" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
-        found.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} {_no_neighbour(row.as_in_calm)}")
-    return found
+        sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} {_no_neighbour(row.as_in_calm)}")
+    return sentences
 
 
 def fails(share: float, peers: float) -> str:
@@ -107,8 +107,8 @@ def _no_neighbour(as_in_calm: Sequence[str]) -> str:
     if not as_in_calm:
         return "no neighbour is found"
     *most, last = as_in_calm
-    what, verb = (f"{', '.join(most)} and {last}", "are") if most else (last, "is")
-    return f"it is no neighbour: its {what} {verb} as in calm"
+    resources, verb = (f"{', '.join(most)} and {last}", "are") if most else (last, "is")
+    return f"it is no neighbour: its {resources} {verb} as in calm"
 
 
 def _of_100(share: float) -> str:

@@ -147,7 +147,7 @@ def pool_status(
         ]
         decided = "" if server is None else of_server(server, resource, cycle is not None and cycle.mode == "observe")
         summary = _reasons(server, decided, state, of_state(state, resource) or why, seen, title)
-        found = Row(
+        row = Row(
             node=node,
             server=server.server if server else "",
             condition=server.condition if server and not outage else None,
@@ -170,13 +170,13 @@ def pool_status(
             percentiles=percentiles.of(node, server.server) if server else None,
         )
         if server is not None and seen:
-            _add_balancer(found, server)
-        _add_slow(found, slow_now.get(node))
-        found.exceptions = exceptions(found, title)
-        beside = beside_the_verdict(found)
-        found.why = "; ".join([*beside, *([found.why] if found.why else [])])
-        found.summary = "; ".join([*beside, *summary, *settings])
-        return found
+            _add_balancer(row, server)
+        _add_slow(row, slow_now.get(node))
+        row.exceptions = exceptions(row, title)
+        beside = beside_the_verdict(row)
+        row.why = "; ".join([*beside, *([row.why] if row.why else [])])
+        row.summary = "; ".join([*beside, *summary, *settings])
+        return row
 
     known = {servers.get(server.server, server.server): server for server in shown}
     rows = [row(node, server) for node, server in known.items()]
@@ -279,8 +279,8 @@ def _reasons(server: ServerState | None, decided: str, state: State, why: str, s
 def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, now_unix_s: float) -> tuple[State, str]:
     """The pool in one line, and the most urgent state in it, which colours it."""
     if silence:
-        of = "" if cycle is None else f"; the weights are those of {clock(cycle.time_unix_s)}"
-        return "unknown", f"The controller is silent: {silence}{of}"
+        known_weights = "" if cycle is None else f"; the weights are those of {clock(cycle.time_unix_s)}"
+        return "unknown", f"The controller is silent: {silence}{known_weights}"
     if cycle is not None and cycle.outage is not None:
         since = cycle.time_unix_s if cycle.outage_since_unix_s is None else cycle.outage_since_unix_s
         age = duration(max(0.0, now_unix_s - since))

@@ -119,17 +119,17 @@ def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = T
         return _said("unreadable" if has_journal else "no_journal", [], error)
     kinds = [_kind(view) for view in pools]
     worst = min(kinds, key=_URGENCY.index)
-    found = _said(worst, [view for view, kind in zip(pools, kinds, strict=True) if kind == worst])
+    result = _said(worst, [view for view, kind in zip(pools, kinds, strict=True) if kind == worst])
     if worst == "not_running" and any(row.weight != row.baseline for view in pools for row in view.rows):
-        found.todo += " `slackwater restore --all` sets the baseline weights without it."
+        result.todo += " `slackwater restore --all` sets the baseline weights without it."
     failing = [row.server for view in pools for row in view.rows if row.server and row.peers_failed_share is not None]
-    if failing and found.state in ("acting", "observing"):
-        found.todo = f"Look at {listed(failing)}: what fails there is no neighbour, and no load is moved to it."
+    if failing and result.state in ("acting", "observing"):
+        result.todo = f"Look at {listed(failing)}: what fails there is no neighbour, and no load is moved to it."
     others = [_WORDS[kind].state for kind in kinds if kind != worst]
     if others:
         counts = ", ".join(f"{others.count(state)} {state}" for state in SYMBOLS if state in others)
-        found.sentence += f" Other pools: {counts}."
-    return found
+        result.sentence += f" Other pools: {counts}."
+    return result
 
 
 def _kind(view: PoolStatus) -> Kind:

@@ -85,10 +85,10 @@ def estimate(
             f"no estimate: this server answered only {answered:.0%} of its requests before a weight was changed; how"
             " far its queue would have grown is not known"
         )
-    found = estimate_ms({**seen, node: own}, baselines, 0.95)
-    if found is None:
+    p95_ms = estimate_ms({**seen, node: own}, baselines, 0.95)
+    if p95_ms is None:
         return None, "no estimate: too little was measured before it began"
-    return found, (
+    return p95_ms, (
         f"An estimate from the {requests:.0f} requests that this server answered around the beginning, before a weight"
         " was changed, and from the other servers' times before that, split by the baseline weights. A queue that would"
         " have grown later is not in it."
@@ -99,9 +99,9 @@ def _seen(history: PoolSeries, node: str, until_unix_s: float = math.inf) -> lis
     """Requests per second and response times of a node in each step with requests."""
     if node not in history.nodes:
         return []
-    of = history.nodes[node]
-    steps = zip(history.time_unix_s, of.rps, of.rt_p50_ms, of.rt_p95_ms, of.rt_p99_ms, strict=True)
-    return [(rps, p50, p95, p99) for at, rps, p50, p95, p99 in steps if rps and at < until_unix_s]
+    series = history.nodes[node]
+    steps = zip(history.time_unix_s, series.rps, series.rt_p50_ms, series.rt_p95_ms, series.rt_p99_ms, strict=True)
+    return [(rps, p50, p95, p99) for unix_s, rps, p50, p95, p99 in steps if rps and unix_s < until_unix_s]
 
 
 def _mean_rps(known: Sequence[Known]) -> float:

@@ -43,7 +43,7 @@ class Slow(NamedTuple):
 
 def usual(journal: Journal, pool: str, now_unix_s: float) -> dict[str, Medians]:
     """The medians of each node of which enough is known. Raises JournalError."""
-    found: dict[str, Medians] = {}
+    medians: dict[str, Medians] = {}
     each = MOST_ROWS // max(len(journal.received("sample", pool)), 1)
     since = now_unix_s - min(HOURS, max(each, LEAST_HOURS + 1)) * 3600.0
     hours = rolled(journal, pool, since, now_unix_s, by_hours=True)
@@ -52,8 +52,8 @@ def usual(journal: Journal, pool: str, now_unix_s: float) -> dict[str, Medians]:
     minutes = rolled(journal, pool, since, now_unix_s, by_hours=False, without=known)
     for node, rows in {**minutes, **{node: hours[node] for node in known}}.items():
         if node in known or len(rows) >= LEAST_MINUTES:
-            found[node] = _medians(rows)
-    return found
+            medians[node] = _medians(rows)
+    return medians
 
 
 class Usual:
@@ -78,24 +78,24 @@ def slow(
     suspects = [
         node for node, now in p95_ms.items() if now is not None and _is_slow(now, mostly.get(node, {}).get("rt_p95_ms"))
     ]
-    found = {}
+    slow_nodes = {}
     for node, rows in (recent(journal, pool, suspects, RECENT_S) if suspects else {}).items():
         now, before = _medians(rows), mostly[node]
         requests = median([rps for row in rows if (rps := row["rps"]) is not None] or [0.0]) * RECENT_S
         p95 = now.get("rt_p95_ms", 0.0)
         if requests >= LEAST_REQUESTS and _is_slow(p95, before.get("rt_p95_ms")):
-            found[node] = Slow(p95, before["rt_p95_ms"], as_in_calm(now, before))
-    return found
+            slow_nodes[node] = Slow(p95, before["rt_p95_ms"], as_in_calm(now, before))
+    return slow_nodes
 
 
 def as_in_calm(now: Medians, mostly: Medians) -> list[str]:
     """The resources with a measured signal, all of whose signals are as they mostly were."""
-    found = []
+    resources = []
     for resource, signals in RESOURCES.items():
         measured = signals.keys() & now.keys() & mostly.keys()
         if measured and all(now[name] <= signals[name][0] * mostly[name] + signals[name][1] for name in measured):
-            found.append(resource)
-    return found
+            resources.append(resource)
+    return resources
 
 
 def _is_slow(now_ms: float, usual_ms: float | None) -> bool:

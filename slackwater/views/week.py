@@ -144,13 +144,13 @@ def week(
     measured_by: Measure = measure,
 ) -> Week:
     """The last `days` until now; `measured_by` may be a `Remembered` of this journal. Raises JournalError."""
-    found = [_of_pool(journal, settings, pool, days, now_unix_s, measured_by) for pool in pools]
+    pool_weeks = [_of_pool(journal, settings, pool, days, now_unix_s, measured_by) for pool in pools]
     return Week(
         days=days,
         since_unix_s=now_unix_s - days * DAY_S,
         until_unix_s=now_unix_s,
-        totals=_sum([week_of_pool.totals for week_of_pool in found]),
-        pools=found,
+        totals=_sum([week_of_pool.totals for week_of_pool in pool_weeks]),
+        pools=pool_weeks,
     )
 
 
@@ -176,8 +176,8 @@ def _of_pool(
     totals = _count(every, marks(journal, pool.name, every[0][0].since_unix_s) if every else {})
     servers = len(journal.received("sample", pool.name))
     shown: list[WeekEpisode] = []
-    found = runs(listed, now_unix_s)
-    for run, finest_s in zip(found, finest_steps(found, servers, now_unix_s, keep_samples_s), strict=True):
+    listed_runs = runs(listed, now_unix_s)
+    for run, finest_s in zip(listed_runs, finest_steps(listed_runs, servers, now_unix_s, keep_samples_s), strict=True):
         until = until_of(run, now_unix_s)
         of_run = [made for made in decided if run[0].since_unix_s - BEFORE_S <= made.time_unix_s <= until + AFTER_S]
         works = cycle is None or cycle.weights_mean != "none"
@@ -214,8 +214,8 @@ def _of_pool(
 def _count(every: Sequence[Sequence[Begin]], marked: Mapping[tuple[str, int], Marked]) -> Totals:
     words = []
     for group in every if marked else []:
-        said = [marked[key] for begin in group if (key := mark_key(begin.node, begin.since_unix_s)) in marked]
-        words += [max(said, key=lambda mark: mark.time_unix_s).mark] if said else []
+        marks = [marked[key] for begin in group if (key := mark_key(begin.node, begin.since_unix_s)) in marked]
+        words += [max(marks, key=lambda mark: mark.time_unix_s).mark] if marks else []
     return Totals(
         episodes=len(every),
         interference=sum(leading(group).state == "interference" for group in every),

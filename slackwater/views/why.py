@@ -125,7 +125,7 @@ def episode_of(
 
     `servers` maps server to node names.
     """
-    found = [
+    listed = [
         episode
         for episode in (
             episodes(journal, pool, now_unix_s - LOOK_BACK_S)
@@ -134,9 +134,9 @@ def episode_of(
         )
         if node in episode.nodes and (at_unix_s is None or _went_on(episode, at_unix_s))
     ]
-    if not found:
+    if not listed:
         return None
-    last = found[-1]
+    last = listed[-1]
     verdict = journal.latest_verdicts(pool).get(node)
     note_unseen(journal, pool, [last], now_unix_s)
     if last.unseen_since_unix_s is None and last.until_unix_s is None and verdict is not None and verdict.path:
@@ -161,10 +161,10 @@ def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool =
     return [_episode(pool, group, marked) for group in together(reversed(parts))]
 
 
-def note_unseen(journal: Journal, pool: str, found: Iterable[Episode], now_unix_s: float) -> None:
+def note_unseen(journal: Journal, pool: str, listed: Iterable[Episode], now_unix_s: float) -> None:
     """Notes in episodes without an end since when nobody has judged their nodes, if nobody does."""
     judged = journal.received("verdict", pool)
-    for episode in found:
+    for episode in listed:
         last_s = max((judged[node] for node in episode.nodes if node in judged), default=None)
         if episode.until_unix_s is None and last_s is not None and now_unix_s - last_s > SILENT_S:
             episode.unseen_since_unix_s = last_s
@@ -173,7 +173,7 @@ def note_unseen(journal: Journal, pool: str, found: Iterable[Episode], now_unix_
 def _episode(pool: str, parts: list[EpisodePart], marked: Mapping[tuple[str, int], Marked]) -> Episode:
     first = leading(parts)
     named = [part.resource for part in parts if part.resource not in (None, "unclear")]
-    said = [marked[key] for part in parts if (key := mark_key(part.node, part.since_unix_s)) in marked]
+    marks_of_parts = [marked[key] for part in parts if (key := mark_key(part.node, part.since_unix_s)) in marked]
     return Episode(
         pool=pool,
         node=first.node,
@@ -184,7 +184,7 @@ def _episode(pool: str, parts: list[EpisodePart], marked: Mapping[tuple[str, int
         path=first.path,
         resource=named[-1] if named else first.resource,
         changes=[],
-        marked=max(said, key=lambda mark: mark.time_unix_s, default=None),
+        marked=max(marks_of_parts, key=lambda mark: mark.time_unix_s, default=None),
         parts=parts,
     )
 
@@ -217,9 +217,11 @@ def with_changes(journal: Journal, episode: Episode, servers: Mapping[str, str])
     nodes = set(episode.nodes)
     names = {server for server, node in servers.items() if node in nodes} | (nodes - servers.keys())
     since, until = episode.since_unix_s - BEFORE_S, _until(journal, episode)
-    found = journal.changes(episode.pool, 10_000, since, until_unix_s=until)
+    newest_first = journal.changes(episode.pool, 10_000, since, until_unix_s=until)
     targets = {*names, episode.pool}
-    changes = [change for change in reversed(found) if change.target in targets and change.what != "mark_episode"]
+    changes = [
+        change for change in reversed(newest_first) if change.target in targets and change.what != "mark_episode"
+    ]
     ids = {change.id for change in changes}
     changes = [change for change in changes if change.what != "outcome" or not change.follows or change.follows in ids]
     undone = "" if any(change.what in SETS for change in changes) else _undone(journal, episode, names)
@@ -242,10 +244,10 @@ def _until(journal: Journal, episode: Episode) -> float | None:
 def _undone(journal: Journal, episode: Episode, servers: Collection[str]) -> str:
     """Why no weight was changed: while it goes on as lbengine says, later by its state."""
     cycle = journal.latest_cycle(episode.pool) if episode.until_unix_s is None else None
-    said = (
+    reasons = (
         [server.why for server in cycle.servers if server.server in servers and server.why] if cycle is not None else []
     )
-    return said[0] if said else UNDONE.get(episode.state, "")
+    return reasons[0] if reasons else UNDONE.get(episode.state, "")
 
 
 def as_text(episode: Episode) -> str:

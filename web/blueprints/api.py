@@ -127,11 +127,11 @@ def pool_changes(pool: str) -> Response:
 )
 def episode(pool: str, node: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
-    of = settings.servers.get(node, node)
+    named = settings.servers.get(node, node)
     at_unix_s = _number("at_unix_s", 0.0, most=MAX_UNIX_S) or None
     with reader.one_request() as journal:
         return as_json(
-            NodeEpisode(why.episode_of(journal, settings.name, of, settings.servers, reader.clock(), at_unix_s))
+            NodeEpisode(why.episode_of(journal, settings.name, named, settings.servers, reader.clock(), at_unix_s))
         )
 
 
@@ -159,14 +159,14 @@ def control(pool: str) -> Response:
 
 @described.get("/api/v1/changes", "The audit log", Changes, *FILTERS)
 def changes() -> Response:
-    with _filtered_changes() as found:
-        return as_json(Changes(found))
+    with _filtered_changes() as chosen:
+        return as_json(Changes(chosen))
 
 
 @described.get("/api/v1/changes.csv", "The audit log as CSV (RFC 4180)", "text/csv", *FILTERS)
 def changes_csv() -> Response:
-    with _filtered_changes() as found:
-        answer = Response(audit.as_csv(found), mimetype="text/csv")
+    with _filtered_changes() as chosen:
+        answer = Response(audit.as_csv(chosen), mimetype="text/csv")
     answer.headers["Content-Disposition"] = f"attachment; filename={audit.file_name('csv')}"
     return answer
 
@@ -178,13 +178,13 @@ def healthz() -> Response:
 
     Everybody may call it, so the journal is read once a second at most.
     """
-    found = context().reader.health()
-    if found.error:
-        return as_json({"ok": False, "error": found.error}, 503)
-    ok = not any(found.stale.values()) and not any(found.outages.values())
+    health = context().reader.health()
+    if health.error:
+        return as_json({"ok": False, "error": health.error}, 503)
+    ok = not any(health.stale.values()) and not any(health.outages.values())
     ages = {
-        pool: {"age_s": age_s, "stale": found.stale[pool], "outage": found.outages[pool]}
-        for pool, age_s in found.ages_s.items()
+        pool: {"age_s": age_s, "stale": health.stale[pool], "outage": health.outages[pool]}
+        for pool, age_s in health.ages_s.items()
     }
     return as_json({"ok": ok, "pools": ages}, 200 if ok else 503)
 

@@ -131,14 +131,14 @@ def week() -> str:
         abort(400, f"days: expected one of {', '.join(map(str, weeks.DAYS))}, got `{text}`")
     reader, settings = context().reader, context().settings
     with reader.one_request() as journal:
-        found = weeks.week(journal, settings, settings.pool, int(text), reader.clock(), reader.measured_by)
-    acting = [pool.acting for pool in found.pools if pool.acting is not None]
+        report = weeks.week(journal, settings, settings.pool, int(text), reader.clock(), reader.measured_by)
+    acting = [pool.acting for pool in report.pools if pool.acting is not None]
     made = any(acted.made for acted in acting)
-    observes = any(pool.mode != "act" for pool in found.pools)
+    observes = any(pool.mode != "act" for pool in report.pools)
     would = (not made and (observes or not acting)) or any(acted.weight_changes for acted in acting)
     title = WEEK_TITLES[made or not would, would]
     return render_template(
-        "week.html", title=title, made=made, observes=observes, week=found, spans=weeks.DAYS,
+        "week.html", title=title, made=made, observes=observes, week=report, spans=weeks.DAYS,
         unknown=UNKNOWN, times_calm=TIMES_CALM,
         lease_s=settings.lbengine.lease_s, keep_samples_h=settings.journal.keep_samples_h,
         symbols=SYMBOLS, words=WORDS, back=request.full_path.rstrip("?"),
@@ -154,16 +154,16 @@ def changes() -> str:
         abort(400, str(error))
     with reader.one_request() as journal:
         offset = (chosen.page - 1) * audit.ON_A_PAGE
-        found = audit.find(journal, chosen, reader.clock(), audit.ON_A_PAGE + 1, offset)
+        listed = audit.find(journal, chosen, reader.clock(), audit.ON_A_PAGE + 1, offset)
         kinds = sorted({what for _, what in journal.kinds_of_change()})
     query = {key: value for key, value in msgspec.structs.asdict(chosen).items() if value and key != "page"}
     links = {
-        "older": url_for("pages.changes", page=chosen.page + 1, **query) if len(found) > audit.ON_A_PAGE else "",
+        "older": url_for("pages.changes", page=chosen.page + 1, **query) if len(listed) > audit.ON_A_PAGE else "",
         "newer": url_for("pages.changes", page=chosen.page - 1, **query) if chosen.page > 1 else "",
         "csv": url_for("api.changes_csv", **query),
         "json": url_for("api.changes", **query),
     }
-    lines = change_lines(found[: audit.ON_A_PAGE])
+    lines = change_lines(listed[: audit.ON_A_PAGE])
     return render_template(
         "changes.html", chosen=chosen, lines=lines, kinds=kinds, links=links, times=list(audit.SINCE_S)
     )

@@ -87,8 +87,8 @@ def as_csv(changes: list[Change]) -> str:
     writer = csv.writer(sink)
     writer.writerow(COLUMNS)
     for change in changes:
-        at = datetime.fromtimestamp(change.time_unix_s, UTC).isoformat(timespec="milliseconds")
-        values = [at, *(getattr(change, name) for name in COLUMNS[1:])]
+        time = datetime.fromtimestamp(change.time_unix_s, UTC).isoformat(timespec="milliseconds")
+        values = [time, *(getattr(change, name) for name in COLUMNS[1:])]
         writer.writerow([_harmless(value) for value in values])
     return sink.getvalue()
 

@@ -187,21 +187,21 @@ def _mean(history: PoolSeries, node: str) -> NodeSeries:
     """The node's means over the whole history, each as a list of one."""
     series = history.nodes[node]
     rates = series.rps
-    found: dict[str, list[float | None]] = {}
+    means: dict[str, list[float | None]] = {}
     for name in NodeSeries.__struct_fields__:
         values: Sequence[float | None] = getattr(series, name)
         weights = [rate or 0.0 for rate in rates] if name.startswith("rt_") else [1.0] * len(values)
         known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
         total = math.fsum(weight for _, weight in known)
-        found[name] = [math.fsum(value * weight for value, weight in known) / total if total else None]
-    return NodeSeries(**found)
+        means[name] = [math.fsum(value * weight for value, weight in known) / total if total else None]
+    return NodeSeries(**means)
 
 
 def _of(means: dict[str, NodeSeries], node: str, name: str) -> float | None:
     if node not in means:
         return None
-    found: float | None = getattr(means[node], name)[0]
-    return found
+    mean: float | None = getattr(means[node], name)[0]
+    return mean
 
 
 def _signal(
@@ -245,8 +245,8 @@ def _static(
         return None, False, f"no estimate: under `{cycle.balance}` weights do not determine how requests are split"
     if before.step_s > FINEST_S:
         return None, False, "no estimate: the Samples of its first moments are no longer kept"
-    found, ground = static_weights.estimate(journal, pool, episode.node, episode.since_unix_s, baselines, before)
-    return found, False, ground
+    estimate_ms, ground = static_weights.estimate(journal, pool, episode.node, episode.since_unix_s, baselines, before)
+    return estimate_ms, False, ground
 
 
 def _done(changes: Sequence[Change]) -> list[ChangeLine]:

@@ -131,11 +131,11 @@ def arrange(servers: Iterable[FleetServer], harm: Mapping[str, ServerHarm], chos
     field = GROUPS[chosen.group]
     if not field:
         return [ServerGroup("", shown)] if shown else []
-    found: dict[str, list[FleetServer]] = {}
+    groups: dict[str, list[FleetServer]] = {}
     for server in shown:
-        found.setdefault(getattr(server, field), []).append(server)
+        groups.setdefault(getattr(server, field), []).append(server)
     return [
-        ServerGroup(title or NOTHING, found[title]) for title in sorted(found, key=lambda title: (not title, title))
+        ServerGroup(title or NOTHING, groups[title]) for title in sorted(groups, key=lambda title: (not title, title))
     ]
 
 

@@ -43,42 +43,48 @@ class GovernorRow(msgspec.Struct):
 def rows(journal: Journal, settings: ControllerSettings, now_unix_s: float) -> list[GovernorRow]:
     """Raises JournalError."""
     return [
-        _row(pool.name, said, now_unix_s - written_unix_s)
+        _row(pool.name, governed, now_unix_s - written_unix_s)
         for pool in settings.pool
-        for said, written_unix_s in journal.latest_governed(pool.name).values()
+        for governed, written_unix_s in journal.latest_governed(pool.name).values()
     ]
 
 
 def decisions(journal: Journal, pools: Sequence[str], now_unix_s: float) -> list[ChangeLine]:
     """The last ones of a day, the newest first."""
-    found = [
+    listed = [
         change
         for pool in pools
         for change in journal.changes(pool, LOOKS_AT, now_unix_s - LOOK_BACK_S)
         if change.by == GOVERNOR
     ]
-    found.sort(key=lambda change: change.time_unix_s, reverse=True)
-    return change_lines(found[:SHOWN])
+    listed.sort(key=lambda change: change.time_unix_s, reverse=True)
+    return change_lines(listed[:SHOWN])
 
 
-def _row(pool: str, said: Governed, age_s: float) -> GovernorRow:
+def _row(pool: str, governed: Governed, age_s: float) -> GovernorRow:
     fresh = age_s <= FRESH_S
-    p95_ms = said.rt_p95_ms if fresh else None
+    p95_ms = governed.rt_p95_ms if fresh else None
     return GovernorRow(
         pool=pool,
-        node=said.node,
-        mode=f"silent for {duration(age_s)}" if not fresh else "sets" if said.mode == "act" else "observes",
-        load=f"{said.rps:.0f} requests/s" if said.rps is not None and fresh else NOTHING,
+        node=governed.node,
+        mode=f"silent for {duration(age_s)}" if not fresh else "sets" if governed.mode == "act" else "observes",
+        load=f"{governed.rps:.0f} requests/s" if governed.rps is not None and fresh else NOTHING,
         p95=milliseconds(p95_ms),
-        is_late=p95_ms is not None and p95_ms > said.target_p95_ms,
-        target=milliseconds(said.target_p95_ms),
-        cores=_now_of(said.cores, said.most_cores, said.wanted_cores),
-        batch="" if said.batch_cores is None else str(said.batch_cores) if said.batch_cores else "stand still",
-        clock=_clock(said),
-        clock_name="quota in place of a clock" if said.clock_knob == "cpu.quota" else "",
-        power=_power(said),
-        within=f"{1.0 - said.misses / said.seconds:.1%} of {duration(said.seconds)}" if said.seconds else NOTHING,
-        why=said.why,
+        is_late=p95_ms is not None and p95_ms > governed.target_p95_ms,
+        target=milliseconds(governed.target_p95_ms),
+        cores=_now_of(governed.cores, governed.most_cores, governed.wanted_cores),
+        batch=""
+        if governed.batch_cores is None
+        else str(governed.batch_cores)
+        if governed.batch_cores
+        else "stand still",
+        clock=_clock(governed),
+        clock_name="quota in place of a clock" if governed.clock_knob == "cpu.quota" else "",
+        power=_power(governed),
+        within=f"{1.0 - governed.misses / governed.seconds:.1%} of {duration(governed.seconds)}"
+        if governed.seconds
+        else NOTHING,
+        why=governed.why,
     )
 
 
@@ -89,16 +95,16 @@ def _now_of(now: int | None, most: int | None, wanted: int | None) -> str:
     return text if wanted in (None, now) else f"{text}, wants {wanted}"
 
 
-def _clock(said: Governed) -> str:
-    if said.clock_share is None:
+def _clock(governed: Governed) -> str:
+    if governed.clock_share is None:
         return NOTHING
-    text = f"{said.clock_share:.0%}" if said.clock_mhz is None else f"{said.clock_mhz:.0f} MHz"
-    wanted = said.wanted_clock_share
-    return text if wanted is None or abs(wanted - said.clock_share) < 1e-6 else f"{text}, wants {wanted:.0%}"
+    text = f"{governed.clock_share:.0%}" if governed.clock_mhz is None else f"{governed.clock_mhz:.0f} MHz"
+    wanted = governed.wanted_clock_share
+    return text if wanted is None or abs(wanted - governed.clock_share) < 1e-6 else f"{text}, wants {wanted:.0%}"
 
 
-def _power(said: Governed) -> str:
+def _power(governed: Governed) -> str:
     """The model's power: `0.9 W of 1.4 W (a72)`."""
-    if said.watts is None or said.most_watts is None:
+    if governed.watts is None or governed.most_watts is None:
         return NOTHING
-    return f"{said.watts:.2f} W of {said.most_watts:.2f} W ({said.power_model})"
+    return f"{governed.watts:.2f} W of {governed.most_watts:.2f} W ({governed.power_model})"

@@ -112,7 +112,7 @@ def map_px(servers: int) -> int:
 
 def cells(harm: HarmMap) -> tuple[list[Cell], int]:
     """The cells in which most was lost, and how many more had episodes."""
-    found = [
+    lost_cells = [
         (server.lost_percent[slot] or 0, slot, number)
         for number, server in enumerate(harm.servers)
         for slot, count in enumerate(server.episodes)
@@ -127,7 +127,7 @@ def cells(harm: HarmMap) -> tuple[list[Cell], int]:
             episodes=server.episodes[slot],
             url=episode_path(server.pool, server.node, server.worst_unix_ms[slot] / 1000.0),
         )
-        for lost, slot, number in nlargest(MOST_LISTED, found)
+        for lost, slot, number in nlargest(MOST_LISTED, lost_cells)
         for server in [harm.servers[number]]
     ]
-    return shown, len(found) - len(shown)
+    return shown, len(lost_cells) - len(shown)

@@ -113,11 +113,11 @@ def _leaf(nodes: list[dict[str, Any]], number: int) -> Leaf:
     return Leaf(f"{node['asks']}?", branches=branches)
 
 
-def _during(found: dict[str, int]) -> str:
+def _during(seconds_by_cause: dict[str, int]) -> str:
     """What was done to the nodes meanwhile: `: 8 while nothing was done, 4 beside a flash_crowd`."""
     parts = [
-        f"{count} {'while nothing was done' if what == 'nothing' else f'beside a {what}'}"
-        for what, count in sorted(found.items(), key=lambda pair: -pair[1])
+        f"{count} {'while nothing was done' if cause == 'nothing' else f'beside a {cause}'}"
+        for cause, count in sorted(seconds_by_cause.items(), key=lambda pair: -pair[1])
     ]
     return f": {', '.join(parts)}" if parts else ""
 

@@ -55,7 +55,7 @@ def metrics_data(
     for name, label_values, value in values:
         attributes = dict(zip(labels[name], label_values, strict=True))
         points.setdefault(name, []).append(NumberDataPoint(attributes, 0, now, float(value)))
-    found = [
+    metrics = [
         Metric(name, text, "", Sum(points[name], AggregationTemporality.CUMULATIVE, is_monotonic=True))
         if is_counter(name)
         else Metric(name, text, "", Gauge(points[name]))
@@ -64,8 +64,8 @@ def metrics_data(
     ]
     if servers := [_histogram_point(label_values, histogram, now) for label_values, histogram in histograms]:
         name, _, text = SERVER_RESPONSE
-        found.append(Metric(name, text, "s", HistogramMetric(servers, AggregationTemporality.CUMULATIVE)))
-    return MetricsData([ResourceMetrics(resource, [ScopeMetrics(SCOPE, found, "")], "")])
+        metrics.append(Metric(name, text, "s", HistogramMetric(servers, AggregationTemporality.CUMULATIVE)))
+    return MetricsData([ResourceMetrics(resource, [ScopeMetrics(SCOPE, metrics, "")], "")])
 
 
 def _histogram_point(label_values: tuple[str, ...], histogram: Histogram, now_ns: int) -> HistogramDataPoint:
@@ -93,7 +93,7 @@ def spans_of(episode: Episode, resource: Resource) -> Iterator[ReadableSpan]:
     assert episode.until_unix_s is not None
     name = f"{episode.pool}/{episode.node}/{episode.since_unix_s!r}"
     root = _context(name, name)
-    said, left_out = episode.changes[:MOST_CHANGES], len(episode.changes[MOST_CHANGES:])
+    listed, left_out = episode.changes[:MOST_CHANGES], len(episode.changes[MOST_CHANGES:])
     yield ReadableSpan(
         "episode",
         root,
@@ -111,7 +111,7 @@ def spans_of(episode: Episode, resource: Resource) -> Iterator[ReadableSpan]:
         end_time=_ns(episode.until_unix_s),
         instrumentation_scope=SCOPE,
     )
-    for change in said:
+    for change in listed:
         yield ReadableSpan(
             f"change {change.what}",
             _context(name, change.id),

@@ -58,15 +58,15 @@ class Sender:
             return
         try:
             with self._reader.journal() as journal:
-                found = self._ended(journal, until_unix_s)
-                if len(found) > AT_ONCE:
-                    until_unix_s = end_of(found[AT_ONCE - 1])
-                    found = [(pool, episode) for pool, episode in found if end_of((pool, episode)) <= until_unix_s]
-                told = [with_changes(journal, episode, pool.servers) for pool, episode in found]
+                ended = self._ended(journal, until_unix_s)
+                if len(ended) > AT_ONCE:
+                    until_unix_s = end_of(ended[AT_ONCE - 1])
+                    ended = [(pool, episode) for pool, episode in ended if end_of((pool, episode)) <= until_unix_s]
+                with_their_changes = [with_changes(journal, episode, pool.servers) for pool, episode in ended]
         except JournalError as error:
             self._note("episodes", str(error))
             return
-        spans = [span for episode in told for span in spans_of(episode, self._resource)]
+        spans = [span for episode in with_their_changes for span in spans_of(episode, self._resource)]
         problem = self._collector.take_spans(spans) if spans else ""
         self._note("episodes", problem)
         if not problem:
@@ -75,21 +75,21 @@ class Sender:
     def _ended(self, journal: Journal, until_unix_s: float) -> list[tuple[PoolSettings, Episode]]:
         """The episodes that ended since the last one that was sent, the first that ended first."""
         since = self._sent_until_unix_s
-        found = [
+        ended = [
             (pool, episode)
             for pool in self._reader.settings.pool
             for episode in episodes(journal, pool.name, since - CLOCKS_S)
             if episode.until_unix_s is not None and since < episode.until_unix_s <= until_unix_s
         ]
-        return sorted(found, key=end_of)
+        return sorted(ended, key=end_of)
 
-    def _note(self, what: str, problem: str) -> None:
+    def _note(self, kind: str, problem: str) -> None:
         """Logs a failure once, not at each try, and its end."""
-        if problem and not self._problems[what]:
-            log.warning("%s were not taken by %s: %s", what, self._place, problem)
-        elif self._problems[what] and not problem:
-            log.info("%s are taken again by %s", what, self._place)
-        self._problems[what] = problem
+        if problem and not self._problems[kind]:
+            log.warning("%s were not taken by %s: %s", kind, self._place, problem)
+        elif self._problems[kind] and not problem:
+            log.info("%s are taken again by %s", kind, self._place)
+        self._problems[kind] = problem
 
     def _read(self) -> float:
         """Unix seconds; at the very first start that is now: what was before is not sent."""
@@ -107,7 +107,7 @@ class Sender:
             log.error("%s: %s; a restart would send episodes again", self._path, error.strerror)
 
 
-def end_of(found: tuple[PoolSettings, Episode]) -> float:
-    until_unix_s = found[1].until_unix_s
+def end_of(ended: tuple[PoolSettings, Episode]) -> float:
+    until_unix_s = ended[1].until_unix_s
     assert until_unix_s is not None
     return until_unix_s

@@ -160,7 +160,7 @@ def run(lab: Lab, test: SecondStageTest, progress: Callable[[str], None]) -> dic
     settings = {**asdict(test), "php_children": lab.settings.php_children}
     result = {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median_ratio(rounds)}
     if searching:
-        result["remembered"] = json.loads((STATE_DIR / "retune.json").read_text())["found"]
+        result["remembered"] = json.loads((STATE_DIR / "retune.json").read_text())["values"]
     return result
 
 

@@ -70,14 +70,14 @@ def config(
     passwords = passwords_in(folder / "passwords", list(dummy))
     write_secret(folder / "nats.conf", config_text(nodes, passwords, listen, tls))
     files = {user: str(folder / "passwords" / f"{user}.password") for user in passwords}
-    told = (
+    lines = (
         f"{folder}/nats.conf: {len(nodes)} nodes; start it with `nats-server -c {folder}/nats.conf`",
         f"each node: its file of {folder}/passwords as bus.password_file, its name as bus.user",
         f"each node's wsengine: the same with {WSENGINE} before the name",
         f"the controller: {files[CONTROLLER]}, bus.user {CONTROLLER}",
         f"commands: {files[CONTROL]} as bus.control_password_file, bus.control_user {CONTROL}",
     )
-    tell({"config": f"{folder}/nats.conf", "nodes": nodes, "password_files": files}, "\n".join(told), as_json)
+    tell({"config": f"{folder}/nats.conf", "nodes": nodes, "password_files": files}, "\n".join(lines), as_json)
 
 
 @bus.group(epilog="Example: slackwater bus node add web web1")
@@ -97,15 +97,15 @@ def add(pool_name: str, name: str, config_path: Path, as_json: bool) -> None:
     nats_server.change_nodes(settings, lambda nodes: nodes if new in nodes else [*nodes, new])
     taken_over(settings)
     url = settings.bus.address
-    parts, told = [], []
+    parts, lines = [], []
     for part, user, open_to in (
         ("monitor", name, "group slackwater-node, 0640"),
         ("wsengine", WSENGINE + name, "0600"),
     ):
         password = settings.bus_folder / "passwords" / f"{user}.password"
         parts.append({"part": part, "bus_url": url, "bus_user": user, "password_file": str(password)})
-        told.append(f"{part}: copy {password} to the node ({open_to}); bus.url {url}, bus.user {user}")
-    tell({"pool": new.pool, "node": name, "parts": parts}, "\n".join(told), as_json)
+        lines.append(f"{part}: copy {password} to the node ({open_to}); bus.url {url}, bus.user {user}")
+    tell({"pool": new.pool, "node": name, "parts": parts}, "\n".join(lines), as_json)
 
 
 @node.command(name="list", epilog="Example: slackwater bus node list")

@@ -110,10 +110,12 @@ class LocalClient:
     def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:
         from slackwater.views import why
 
-        of = self._settings.the_pool(pool)
-        named = of.servers.get(node, node)
+        settings = self._settings.the_pool(pool)
+        named = settings.servers.get(node, node)
         with self._journal() as journal:
-            return of.name, why.episode_of(journal, of.name, named, of.servers, time.time(), at_unix_s)
+            return settings.name, why.episode_of(
+                journal, settings.name, named, settings.servers, time.time(), at_unix_s
+            )
 
     def week(self, pool: str | None, days: int) -> Week:
         from slackwater.views import week as views
@@ -133,17 +135,17 @@ class LocalClient:
         from slackwater.core.bus.bus import BusError
         from slackwater.core.control import Request, send_once
 
-        of = self._settings.the_pool(pool)
+        settings = self._settings.the_pool(pool)
         request = Request(by=login_name(), **fields)
         not_running = (
-            f"{of.name}: the controller does not run, so `{request.action}` reaches nobody;"
+            f"{settings.name}: the controller does not run, so `{request.action}` reaches nobody;"
             " `slackwater restore --all` sets the baseline weights without it, `systemctl start"
             " slackwater-controller` starts it"
         )
         if not self._settings.bus.url and self._is_dead():
             raise ClientError(not_running)
         try:
-            return send_once(self._settings.control_bus, of.name, request)
+            return send_once(self._settings.control_bus, settings.name, request)
         except BusError as error:
             if self._is_dead():  # on a bus of the site's own another controller might have answered
                 raise ClientError(f"{not_running} ({error})") from None
@@ -185,8 +187,8 @@ class ApiClient:
     def week(self, pool: str | None, days: int) -> Week:
         from slackwater.views.week import Week
 
-        of = {} if pool is None else {"pool": self.the_pool(pool)}
-        return self._get("/week", Week, {"days": days, **of})
+        query = {} if pool is None else {"pool": self.the_pool(pool)}
+        return self._get("/week", Week, {"days": days, **query})
 
     def pools(self) -> list[str]:
         return [view.pool for view in self._views()]

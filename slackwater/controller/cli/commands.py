@@ -132,10 +132,10 @@ class ForJournald(OneLine):
 def goes_to_journald(descriptor: int = 2) -> bool:
     """Whether systemd connected this descriptor with its journal: systemd.exec(5), JOURNAL_STREAM."""
     try:
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     except OSError:
         return False
-    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 def log_to_stderr() -> None:

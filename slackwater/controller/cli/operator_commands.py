@@ -179,5 +179,5 @@ def mark_episode(
     pool, episode = client.episode(pool_name, node, at_unix_s)
     if episode is None:
         raise ClientError(no_episode(node, pool, at_unix_s))
-    found = {"target": episode.node, "mark": mark, "since_unix_s": episode.since_unix_s}
-    send_to_one(client, pool, as_json, action="mark_episode", why=why, **found)
+    fields = {"target": episode.node, "mark": mark, "since_unix_s": episode.since_unix_s}
+    send_to_one(client, pool, as_json, action="mark_episode", why=why, **fields)

@@ -83,7 +83,7 @@ def log(
                     click.echo(write(change))
                     seen[change.id] = change.time_unix_s
                     newest_unix_s = max(newest_unix_s, change.time_unix_s)
-            seen = {key: at for key, at in seen.items() if at >= newest_unix_s - 10.0}
+            seen = {key: unix_s for key, unix_s in seen.items() if unix_s >= newest_unix_s - 10.0}
     except KeyboardInterrupt:
         return
 
@@ -143,8 +143,8 @@ def week(client: ControllerClient, pool_name: str | None, days: int, as_json: bo
 
     from slackwater.controller.cli import week_text
 
-    found = client.week(pool_name, days)
+    report = client.week(pool_name, days)
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        click.echo(msgspec.json.encode(report).decode())
     else:
-        week_text.show(found)
+        week_text.show(report)

@@ -47,8 +47,8 @@ def support_bundle(config_path: Path, out: Path | None, max_mb: float, since: st
     data, contents = bundle.pack(name, int(max_mb * 1e6))
     write_private(path, data)
     if as_json:
-        found = {"path": str(path), "bytes": len(data), **msgspec.to_builtins(contents)}
-        click.echo(msgspec.json.encode(found).decode())
+        written = {"path": str(path), "bytes": len(data), **msgspec.to_builtins(contents)}
+        click.echo(msgspec.json.encode(written).decode())
         return
     click.echo(f"{path}: {len(data) / 1e6:.2f} MB, readable for you alone; secrets removed: {contents.secrets_removed}")
     click.echo("in it:")
@@ -56,6 +56,6 @@ def support_bundle(config_path: Path, out: Path | None, max_mb: float, since: st
         click.echo(f"  {file.name}: {file.bytes} bytes{' (its newest lines)' if file.cut else ''}")
     if contents.left_out:
         click.echo("left out:")
-    for what, reason in contents.left_out.items():
-        click.echo(f"  {what}: {reason}")
+    for missing, reason in contents.left_out.items():
+        click.echo(f"  {missing}: {reason}")
     click.echo("Names of servers and people, and addresses, are in it: read it before you send it.")

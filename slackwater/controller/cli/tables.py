@@ -79,8 +79,8 @@ def change_as_line(change: Change) -> str:
 
 def console() -> Console:
     """The console of this terminal; a file or pipe gets long lines."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 
 
 def _render(views: list[PoolStatus], now_unix_s: float, out: Console) -> RenderableType:

@@ -118,8 +118,8 @@ def _next_steps() -> list[str]:
     from slackwater.controller.cli.main import COMMANDS
 
     first = [
-        f"{command}    {what}"
-        for name, command, what in (
+        f"{command}    {purpose}"
+        for name, command, purpose in (
             ("init", "slackwater init ", "beside your HAProxy: finds it, and writes a configuration in observe mode"),
             ("check", "slackwater check", "says what this machine lacks, and the remedy"),
         )

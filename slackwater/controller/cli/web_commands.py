@@ -89,8 +89,8 @@ def _remove_and_list(group: click.Group, kind: Literal["user", "token"], example
     @config_option
     @json_option
     def list_all(config_path: Path, as_json: bool) -> None:
-        found = [{"name": user.name, "role": user.role} for user in users_of(config_path).all()[kind == "token"]]
-        tell({f"{kind}s": found}, "\n".join("\t".join(row.values()) for row in found), as_json)
+        names = [{"name": user.name, "role": user.role} for user in users_of(config_path).all()[kind == "token"]]
+        tell({f"{kind}s": names}, "\n".join("\t".join(row.values()) for row in names), as_json)
 
     remove.help = f"Remove the {kind} NAME; it is refused at once, also in open sessions."
     list_all.help = f"List the {kind}s and their roles."

@@ -39,8 +39,8 @@ def free_port(wanted: int | None) -> int:
                 if wanted is None and port and error.errno in (errno.EADDRINUSE, errno.EACCES):
                     continue
                 raise PageError(f"the page cannot listen on {HOST}:{port}: {error.strerror}; see --port") from None
-            found: int = tried.getsockname()[1]
-            return found
+            free: int = tried.getsockname()[1]
+            return free
     raise PageError(f"no port of {HOST} is free")
 
 

@@ -156,14 +156,14 @@ class Player:
 
     def _p95_ms(self, node: str, since_unix_s: float, until_unix_s: float) -> float | None:
         """The median of a node's p95 response times."""
-        found = [
+        p95s_ms = [
             verdict.rt_p95_ms
             for verdict in self._verdicts
             if verdict.node == node
             and since_unix_s <= verdict.time_unix_s < until_unix_s
             and verdict.rt_p95_ms is not None
         ]
-        return statistics.median(found) if found else None
+        return statistics.median(p95s_ms) if p95s_ms else None
 
     def _end(self, now_s: float) -> End:
         scores = score(self._recording, self._verdicts)

@@ -98,13 +98,13 @@ def _settings(site: BundledSite, bundle: Bundle) -> None:
                 bundle.left_out(str(path), getattr(error, "strerror", None) or "not UTF-8")
         except ValueError:
             bundle.left_out(str(path), "not TOML, so its secrets cannot be told from the rest")
-    found: dict[str, object] = {"given": given}
+    settings: dict[str, object] = {"given": given}
     if site.settings is None:
-        found["problem"] = site.problem
+        settings["problem"] = site.problem
     else:
-        found["in_force"] = scrubber.settings(msgspec.to_builtins(site.settings))
+        settings["in_force"] = scrubber.settings(msgspec.to_builtins(site.settings))
         scrubber.known_files(Path(site.settings.state_dir))
-    bundle.add("settings.json", json.dumps(found, indent=1, default=str) + "\n")
+    bundle.add("settings.json", json.dumps(settings, indent=1, default=str) + "\n")
 
 
 def versions(_: BundledSite) -> Iterator[Text]:

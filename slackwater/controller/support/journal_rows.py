@@ -62,15 +62,15 @@ def _rows(journal: Journal) -> Iterator[tuple[str, str]]:
         ends = [*journal.received("sample", pool).values(), *journal.received("cycle", pool).values()]
         if not ends:
             continue
-        found = episodes(journal, pool, max(ends) - EPISODES_S)
-        for episode in found:
+        listed = episodes(journal, pool, max(ends) - EPISODES_S)
+        for episode in listed:
             if episode.marked is not None and episode.marked.note:
                 episode.marked.note = REMOVED
         yield (
             f"journal/{pool}-episodes.jsonl",
-            "".join(f"{msgspec.json.encode(episode).decode()}\n" for episode in found),
+            "".join(f"{msgspec.json.encode(episode).decode()}\n" for episode in listed),
         )
-        noisy = list(dict.fromkeys(episode.node for episode in reversed(found)))
+        noisy = list(dict.fromkeys(episode.node for episode in reversed(listed)))
         nodes = list(dict.fromkeys([*noisy, *sorted(journal.latest_samples(pool))]))[:MOST_NODES]
         cycle = journal.latest_cycle(pool)
         times = [sample.time_unix_s for sample in journal.latest_samples(pool).values()]

@@ -35,12 +35,12 @@ def read_inside(folder: Path, *names: str, most_bytes: int = MOST_BYTES) -> byte
                 below = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | kind, dir_fd=handle)
                 os.close(handle)
                 handle = below
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise NotRead("no regular file")
         with os.fdopen(handle, "rb") as file:
             handle = -1
-            file.seek(max(0, found.st_size - most_bytes))
+            file.seek(max(0, status.st_size - most_bytes))
             return file.read(most_bytes)
     except FileNotFoundError:
         return b""
@@ -62,11 +62,11 @@ def listing(folder: Path, depth: int = 2) -> Iterator[str]:
         raise NotRead(error.strerror or str(error)) from None
     for entry in entries[:MOST_LISTED]:
         try:
-            found = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
         except OSError:
             continue
-        when = int(found.st_mtime)
-        yield f"{stat.filemode(found.st_mode)} {found.st_uid:5} {found.st_size:12} {when} {entry.path}"
+        when = int(status.st_mtime)
+        yield f"{stat.filemode(status.st_mode)} {status.st_uid:5} {status.st_size:12} {when} {entry.path}"
         if depth > 1 and entry.is_dir(follow_symlinks=False):
             yield from listing(Path(entry.path), depth - 1)
 

@@ -57,22 +57,22 @@ class Scrubber:
         """The text without secrets."""
         forms = {form for known in self._known for form in (known, msgspec.json.encode(known).decode()[1:-1])}
         for form in sorted(forms, key=lambda form: (-len(form), form)):
-            if found := text.count(form):
-                self.removed += found
+            if count := text.count(form):
+                self.removed += count
                 text = text.replace(form, REMOVED)
         for pattern in PATTERNS:
             text = pattern.sub(self._replace, text)
         return text
 
-    def _replace(self, found: re.Match[str]) -> str:
-        groups = found.groupdict()
+    def _replace(self, match: re.Match[str]) -> str:
+        groups = match.groupdict()
         if "value" not in groups:
             self.removed += 1
             return REMOVED
         if groups["value"].startswith(REMOVED[:-1]):
-            return found.group(0)
+            return match.group(0)
         self.removed += 1
-        return found.group(0)[: found.start("value") - found.start()] + REMOVED
+        return match.group(0)[: match.start("value") - match.start()] + REMOVED
 
     def settings(self, table: Any, key: str = "", known: Collection[str] | None = None) -> Any:
         """A settings file's content without secrets; they are known from then on, and so is what their files hold.
@@ -93,10 +93,10 @@ class Scrubber:
             self.know(re.findall(r"://[^/\s@]*:([^/\s@]+)@", table))
         return table
 
-    def _setting(self, value: Any, name: str, of: str, known: Collection[str] | None) -> Any:
-        if SECRET_KEY.search(of):
-            return self.settings(value, of, known)
-        if known is not None and name not in known and of not in FREE_NAMES:
+    def _setting(self, value: Any, name: str, section: str, known: Collection[str] | None) -> Any:
+        if SECRET_KEY.search(section):
+            return self.settings(value, section, known)
+        if known is not None and name not in known and section not in FREE_NAMES:
             self.removed += 1
             return "[removed: no setting of this name is known]"
         return self.settings(value, name, known)
@@ -141,9 +141,9 @@ def _content(path: Path) -> str:
 def _describe(path: Path) -> str:
     """What there is at a path, without the path."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return "no file that can be looked at"
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "no regular file"
-    return f"a file of {found.st_size} bytes, mode {stat.S_IMODE(found.st_mode):04o}"
+    return f"a file of {status.st_size} bytes, mode {stat.S_IMODE(status.st_mode):04o}"
