@@ -89,7 +89,7 @@ class Gate:
         return self._proxies.client(request)
 
     def client(self, name: str) -> Client:
-        """Who sends the present request, as one who wants to log in under this name."""
+        """The sender of the present request, who wants to log in under this name."""
         return Client(network_of(self.client_address()), self.devices.of(request, name))
 
     def _by_session(self) -> Who | None:

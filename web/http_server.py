@@ -23,9 +23,10 @@ logging.getLogger("waitress").setLevel(logging.WARNING)  # it logs each viewer t
 logging.getLogger("waitress.queue").setLevel(logging.ERROR)
 THREADS = MAX_STREAMS + 24
 MOST_CONNECTIONS = 400
-"""Then the oldest that waits for a request is closed for a new one. Below 1024 descriptors with the journal's."""
+"""With more, the oldest that waits for a request is closed for a new one. With the journal's descriptors they stay
+below 1024."""
 SILENT_S = 30
-"""A connection on which nothing comes for so long is closed."""
+"""A connection on which nothing comes for this time is closed."""
 MAX_REQUEST_BYTES = 64 * 1024
 """The longest head of a request, and the longest body."""
 LARGEST_ANSWER_BYTES = 64 << 20
@@ -80,7 +81,8 @@ class HttpServer:
         wasyncore.close_all(self._map, ignore_all=True)
 
     def _close_unread(self) -> None:
-        """Closes the unread ones, also those that waitress gave up: it waits until they can be written to."""
+        """Closes the connections with most unread bytes, also those that waitress gave up: it waits until they can be
+        written to."""
         channels = [channel for listener in self.listening for channel in listener.active_channels.values()]
         channels.sort(key=lambda channel: int(channel.total_outbufs_len))
         unread_bytes = sum(channel.total_outbufs_len for channel in channels)

@@ -13,7 +13,7 @@ from itsdangerous import BadData, URLSafeTimedSerializer
 from werkzeug.wrappers import Response
 
 KEPT_S = 180 * 86400
-"""Begins anew with each login."""
+"""How long a cookie is kept; it begins anew with each login."""
 
 _SIGNER = {"digest_method": hashlib.sha256, "key_derivation": "hmac"}
 

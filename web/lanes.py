@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 WAITS_S = 10.0
 RETRY_S = 5
-"""After so many seconds one who was refused may try again."""
+"""After this time a refused client may try again."""
 
 
 class BusyError(Exception):
@@ -28,7 +28,7 @@ class Lane:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Raises BusyError, at once where too many wait already."""
+        """The block's turn to work. Raises BusyError, at once where too many wait already."""
         if not self._places.acquire(blocking=False):
             raise BusyError("too many ask for this at the same time; try again in a moment")
         try:

@@ -22,7 +22,7 @@ from slackwater.web.users import User, Users
 
 PLACES = 1 << 16
 KNOWN_ADDRESSES = 1000
-"""The latest are kept, until the dashboard's process ends."""
+"""Most addresses from which somebody logged in: the latest are kept, until the dashboard's process ends."""
 WAITING = 4
 
 
@@ -60,7 +60,7 @@ class Tries:
         return True
 
     def give_back(self, key: Hashable) -> None:
-        """One that was taken does not count."""
+        """Has a try that was counted not count."""
         place = hash(key) % PLACES
         self._counts[place] = max(0, self._counts[place] - 1)
 

@@ -10,16 +10,17 @@ from pathlib import Path
 log = logging.getLogger("slackwater.web")
 
 MOST_BYTES = 512 << 20
-"""Of the process's data; the unit has 1 GiB for all parts. Beyond it a request gets a MemoryError, not the process."""
+"""Most bytes of the process's data; the unit has 1 GiB for all parts. Beyond it one request gets a MemoryError, and the
+process goes on."""
 STACK_BYTES = 1 << 20
-"""Of each thread: a stack counts as a whole, and the usual 8 MiB of 88 threads would be more than the limit."""
+"""The stack of each thread: it counts as a whole, and the usual 8 MiB of 88 threads would be more than the limit."""
 FIRST_TO_GO = 500
 """Where memory is short all the same, the kernel ends the dashboard first: proc(5), oom_score_adj."""
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def limit() -> None:
-    """For the present process and threads that start from now on. What cannot be set is logged."""
+    """Limits the present process, and the threads that start from now on. What cannot be set is logged."""
     threading.stack_size(STACK_BYTES)
     try:
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))

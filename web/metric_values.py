@@ -22,7 +22,7 @@ from slackwater.web.reader import JournalReader
 RECENT_S = 3600.0
 """Decision latency is that of the Changes of the last hour."""
 MAX_LATENCY_S = 60.0
-"""A Change so long after its episode began was made for another reason."""
+"""A Change that comes later than this after its episode began was made for another reason."""
 METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_info", ("version",), "The version that runs; always 1."),
     ("slackwater_part_up", ("part",), "1 while a part of `slackwater serve` runs."),
@@ -106,7 +106,7 @@ SERVER_FIELDS = {
 Value = tuple[str, tuple[str, ...], float]
 """A metric's name, its labels' values, and its value."""
 MaybeValue = tuple[str, tuple[str, ...], float | None]
-"""The same; one that is None is left out."""
+"""As `Value`; a metric whose value is None is left out."""
 
 
 def is_counter(name: str) -> bool:

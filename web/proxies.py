@@ -27,7 +27,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Proxies:
-    """Of one configuration. What is wrong with the secret's file is logged; then no header is believed."""
+    """The proxies of one configuration. What is wrong with the secret's file is logged; then no header is believed."""
 
     def __init__(self, settings: WebSettings) -> None:
         self._addresses = {address for text in settings.proxies if (address := address_of(text)) is not None}
@@ -70,7 +70,7 @@ class Proxies:
 
 
 def address_of(text: str) -> Address | None:
-    """None for what is no address. An IPv4 address that is written as an IPv6 one is the IPv4 address."""
+    """The address in a text; None for what is no address. An IPv4 address in IPv6 form becomes IPv4."""
     try:
         address = ipaddress.ip_address(text.strip())
     except ValueError:
@@ -79,7 +79,7 @@ def address_of(text: str) -> Address | None:
 
 
 def network_of(text: str) -> str:
-    """What one client has: the IPv4 address, or the /64 of an IPv6 address. Other texts stay as they are."""
+    """The network of one client: the IPv4 address, or the /64 of an IPv6 address. Other texts stay as they are."""
     address = address_of(text)
     if not isinstance(address, ipaddress.IPv6Address):
         return text if address is None else str(address)
@@ -87,7 +87,7 @@ def network_of(text: str) -> str:
 
 
 def _secret(file: str) -> bytes:
-    """Empty where it cannot be used."""
+    """The secret in the file; empty where it cannot be used."""
     path = Path(file)
     try:
         mode = path.stat().st_mode & 0o777

@@ -24,7 +24,7 @@ from slackwater.web.content.pool import ShownPool, drawn, show
 from slackwater.web.lanes import Lane
 
 CHANGES = 200
-"""As many Changes are read for the list of a pool, before steps upwards are put in one line."""
+"""Number of Changes that are read for the list of a pool, before steps upwards are put in one line."""
 LINES, FEW_LINES = 40, 8
 MOST_VALUES = 1_000_000
 """The most values of the series in one answer: some 50 MB while it is made."""
@@ -122,8 +122,8 @@ class JournalReader:
 
     @contextmanager
     def one_request(self) -> Iterator[Journal]:
-        """The same for what one request alone asks for: few do so at a time, and none for long. The answer is made in
-        this block, as it takes memory too. Raises JournalError, lanes.BusyError."""
+        """The journal for what one request alone asks for: few do so at a time, and none for long. The answer is made
+        in this block, as it takes memory too. Raises JournalError, lanes.BusyError."""
         with self.lane.turn(), self.journal() as journal:
             journal.give_up_after(READ_S)
             yield journal
@@ -190,7 +190,7 @@ class JournalReader:
             return made.json
 
     def health(self) -> Health:
-        """Read again when older than 0.9 s, by one caller; while that one reads, others get what there was."""
+        """The controller's health: read again when older than 0.9 s, by one caller; others get the last one."""
         now_unix_s = self.clock()
         known = self._health
         if known is not None and 0 <= now_unix_s - known.time_unix_s < FRESH_S:

@@ -35,8 +35,8 @@ def is_loopback(host: str) -> bool:
 
 
 def protect(app: Flask, listen: str, hosts: Sequence[str] = ()) -> None:
-    """Sets the headers on every answer and refuses foreign host names (400): those that are not in `hosts`, and where
-    `listen` is on loopback not of this host either. On another address without `hosts` every name is good."""
+    """Sets the headers on every answer, and refuses foreign host names (400): those that are neither in `hosts` nor of
+    this host. Where `listen` is not on loopback, and there are no `hosts`, every name is good."""
     host = host_and_port(listen)[0] if listen else "localhost"
     names = {"localhost", "127.0.0.1", "::1", host, *hosts} if is_loopback(host) or hosts else set()
     own = {_spelt(name.strip("[]")) for name in names}

@@ -15,12 +15,13 @@ from slackwater.core.files import PRIVATE, bytes_of, replace_durably
 log = logging.getLogger("slackwater.web")
 
 MOST = 10_000
-"""The newest are kept. Only a person with a login can add to them, and sessions end by their age too."""
+"""Most ids that are kept, the newest. Only a person with a login can add to them, and sessions end by their age too."""
 DIGITS = 32
 
 
 class EndedSessions:
-    """Of one process. A file that cannot be written is logged; until the process ends they are refused all the same."""
+    """The ended sessions of one process. A file that cannot be written is logged; until the process ends they are
+    refused all the same."""
 
     def __init__(self, state_dir: str | Path) -> None:
         self._path = Path(state_dir) / "web-ended-sessions"

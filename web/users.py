@@ -36,7 +36,7 @@ PersonName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$(?!
 
 
 class User(msgspec.Struct, frozen=True):
-    """A person; `stamp` changes with the password, which ends the sessions of before."""
+    """A person; `stamp` changes with the password, which ends the sessions from before."""
 
     name: PersonName
     role: Role
@@ -48,7 +48,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A program's."""
+    """A program's token."""
 
     name: PersonName
     role: Role
@@ -107,7 +107,7 @@ class Users:
         return text
 
     def remove(self, kind: Literal["user", "token"], name: str) -> None:
-        """Raises UsersError when there is none of that name."""
+        """Removes a person or a token. Raises UsersError when there is none of that name."""
         with self._changing() as file:
             old: list[User] | list[Token] = file.users if kind == "user" else file.tokens
             left = [entry for entry in old if entry.name != name]
@@ -145,7 +145,7 @@ class Users:
 
 @contextmanager
 def open_closed(path: Path) -> Iterator[int]:
-    """A file for writing that only its owner may read, made if it is not there."""
+    """A descriptor of a file that only its owner may read, open for writing; the file is made if it is not there."""
     fd = open_file(path, os.O_RDWR | os.O_CREAT, PRIVATE)
     try:
         yield fd

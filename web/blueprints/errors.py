@@ -20,7 +20,7 @@ errors = Blueprint("errors", __name__)
 def refused(error: HTTPException) -> BaseResponse:
     """Refusals, with their own headers such as Allow."""
     answer = error.get_response()
-    # With a foreign host name there is no page to lead to.
+    # A page for a foreign host name would lead nowhere.
     with_page = not isinstance(error, SecurityError)
     return _say(answer, error.code or 500, error.name, str(error.description), with_page)
 

@@ -31,7 +31,7 @@ class FilterError(ValueError):
 
 
 class ChangeFilter(msgspec.Struct):
-    """Which Changes to show; empty is all."""
+    """Which Changes to show; an empty field chooses all."""
 
     pool: str = ""
     what: str = ""

@@ -50,7 +50,7 @@ def rows(journal: Journal, settings: ControllerSettings, now_unix_s: float) -> l
 
 
 def decisions(journal: Journal, pools: Sequence[str], now_unix_s: float) -> list[ChangeLine]:
-    """The last ones of a day, the newest first."""
+    """The last decisions of a day, the newest first."""
     listed = [
         change
         for pool in pools

@@ -30,7 +30,7 @@ class Badge(NamedTuple):
 
 
 def badge(row: Row) -> Badge:
-    """A server's: the most urgent of what is known of it."""
+    """A server's badge: the most urgent of what is known of it."""
     if row.out:
         down = row.condition == "down"
         return Badge("down" if down else "aside", "✕" if down else "○", row.out)
@@ -45,7 +45,7 @@ def badge(row: Row) -> Badge:
 
 
 def of_pool(view: PoolStatus) -> Badge:
-    """The pool's: the most urgent of its servers', and never calm while one of them is not."""
+    """The pool's badge: the most urgent of its servers' badges, and never calm while a server is not."""
     whole = Badge(view.state, SYMBOLS[view.state], WORDS[view.state])
     if view.stale or view.outage is not None:
         return whole

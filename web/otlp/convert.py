@@ -88,7 +88,7 @@ def _histogram_point(label_values: tuple[str, ...], histogram: Histogram, now_ns
 def spans_of(episode: Episode, resource: Resource) -> Iterator[ReadableSpan]:
     """An episode that is over: one span from its beginning to its end, and below it a span for each Change.
 
-    The same episode has the same ids each time, so one that is sent twice is one trace.
+    The same episode has the same ids each time, so an episode that is sent twice is one trace.
     """
     assert episode.until_unix_s is not None
     name = f"{episode.pool}/{episode.node}/{episode.since_unix_s!r}"
