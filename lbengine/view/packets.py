@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -35,6 +35,7 @@ WELL_AFTER_S = 60.0
 HUNG_AFTER_S = 10.0
 """A program that wrote nothing for so long is ended: it writes at the end of each look, whatever happened in it."""
 LONGEST_LINE_BYTES = 64 * 1024
+READ_BYTES = 256 * 1024
 FIND_WITHIN_S = 5.0
 """For `ip`, to name the interfaces."""
 FIND_AGAIN_S = 30.0
@@ -167,7 +168,7 @@ class Sniffer:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                limit=LONGEST_LINE_BYTES,
+                limit=READ_BYTES,
             )
         except OSError as error:
             return f"{self._command[0]}: {error.strerror}"
@@ -176,7 +177,7 @@ class Sniffer:
         self.pid = process.pid
         look: dict[str, Line] = {}
         try:
-            while line := await _line_of(process.stdout):
+            async for line in _lines_of(process.stdout):
                 read = _decode(line)
                 if read.server:
                     look[read.server] = read
@@ -200,14 +201,25 @@ class Sniffer:
             await process.wait()
 
 
-async def _line_of(stream: asyncio.StreamReader) -> bytes:
-    """The next line; empty at the end. Raises TimeoutError where none comes within `HUNG_AFTER_S`.
+async def _lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Its lines. Raises TimeoutError where nothing comes for `HUNG_AFTER_S`, ValueError for a line without an end."""
+    rest = b""
+    while some := await _read(stream):
+        *lines, rest = (rest + some).split(b"\n")
+        if len(rest) > LONGEST_LINE_BYTES:
+            raise ValueError(f"it is longer than {LONGEST_LINE_BYTES} bytes")
+        for line in lines:
+            yield line
 
-    In two parts: where this process itself was stopped meanwhile, the first is over before what has come is read.
-    """
+
+async def _read(stream: asyncio.StreamReader) -> bytes:
+    """What comes next, waited for in two parts: where this process itself was stopped meanwhile, the first part is over
+    before what has come is read."""
     with contextlib.suppress(TimeoutError):
-        return await asyncio.wait_for(stream.readline(), HUNG_AFTER_S / 2)
-    return await asyncio.wait_for(stream.readline(), HUNG_AFTER_S / 2)
+        async with asyncio.timeout(HUNG_AFTER_S / 2):
+            return await stream.read(READ_BYTES)
+    async with asyncio.timeout(HUNG_AFTER_S / 2):
+        return await stream.read(READ_BYTES)
 
 
 class Packets:
