@@ -13,7 +13,7 @@ const NOT_COUNTED: &str = "this kernel does not count it";
 const WENT_BACK: &str = "the counter went back: it wrapped or began anew";
 const LEAPT: &str = "the counter leapt: it grew by more than the time that passed allows";
 
-/// Clocks are read a moment apart, and the kernel books events up to so many seconds late.
+/// Clocks are read a moment apart, and the kernel books events up to this many seconds late.
 const BOOKED_LATE_S: f64 = 0.25;
 /// Some kernels book stolen time twice: as such, and as idle.
 const BOOKED_TWICE: f64 = 1.5;

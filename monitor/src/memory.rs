@@ -16,7 +16,7 @@ pub fn give_back() {
 }
 
 /// With a page that is used the kernel maps up to 15 neighbouring pages from its cache, never beyond the mapping's end.
-/// Used code lies between unused code, so mappings are cut into pieces of so many bytes.
+/// Used code lies between unused code, so mappings are cut into pieces of this many bytes.
 const PIECE: usize = 16 * 1024;
 
 fn give_back_code() {

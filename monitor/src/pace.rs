@@ -32,7 +32,7 @@ const REMEMBERED: usize = 60;
 /// Seconds that must be known before anything is unusual.
 const LEARNT_AFTER: usize = 10;
 const SECOND_NS: u64 = 1_000_000_000;
-/// An event ends when all signals were within their ranges for so long.
+/// An event ends when all signals were within their ranges for this time.
 const ENDS_AFTER_NS: u64 = 500_000_000;
 /// Samples that the bucket holds: one at each look in an event's first 0.6 s.
 const BURST: u64 = 12;

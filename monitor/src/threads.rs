@@ -24,7 +24,7 @@ const KEPT_FILES: usize = 512;
 /// A thread's run delay comes all at once when its wait ends; a longer one means another thread.
 const LONGEST_WAIT_S: f64 = 60.0;
 
-/// While no requests come in, a process that used no CPU time for so long is asked for it only this often.
+/// While no requests come in, a process that used no CPU time for this long is asked for it only at this interval.
 const RESTS_NS: u64 = 950_000_000;
 
 /// Process and thread.

@@ -79,7 +79,7 @@ pub struct TickDelta {
     cores: u32,
 }
 
-/// The limit of the ticks on so many CPUs.
+/// The limit of the ticks on this number of CPUs.
 fn tick_limit(cores: u32) -> GrowthLimit {
     GrowthLimit::time(rustix::param::clock_ticks_per_second() as f64).times(f64::from(cores))
 }

@@ -14,12 +14,12 @@ use crate::arguments::ServersOptions;
 use crate::output::json;
 use crate::run::now_ns;
 
-/// Between two looks at the ring. A wake-up costs as much as twenty requests. In the longest rest 8 MiB take 0.6 gigabit
-/// a second that begin all at once.
+/// Shortest and longest time between two looks at the ring. A wake-up costs as much as twenty requests. In the longest
+/// rest a ring of 8 MiB takes 0.6 gigabit a second that begins all at once.
 const SHORTEST_REST: Duration = Duration::from_millis(25);
 const LONGEST_REST: Duration = Duration::from_millis(100);
 
-/// So much more may come in a rest than in the one before.
+/// By this factor more may come in a rest than in the one before.
 const ROOM: u32 = 4;
 
 /// The time until the ring is looked at again, after `bytes` came in the `last` rest.

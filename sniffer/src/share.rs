@@ -27,12 +27,12 @@ impl Share {
     /// All connections.
     pub const ALL: Share = Share { halvings: 0 };
 
-    /// Half of it; the smallest stays.
+    /// Half of this share; the smallest stays as it is.
     pub fn halved(self) -> Share {
         Share { halvings: (self.halvings + 1).min(MOST_HALVINGS) }
     }
 
-    /// Twice of it; all connections stay all.
+    /// Twice this share; the share of all connections stays as it is.
     pub fn doubled(self) -> Share {
         Share { halvings: self.halvings.saturating_sub(1) }
     }

@@ -28,7 +28,7 @@ const STEP_NS: u64 = 250_000_000;
 /// How long a closed connection is kept, for late retransmissions.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// After so long without a packet a turn of an unknown protocol is over.
+/// After this time without a packet a turn of an unknown protocol is over.
 const IDLE_NS: u64 = 1_000_000_000;
 
 /// Time between two sweeps over all connections.

@@ -1,10 +1,10 @@
 //! Gaps: time in which the machine itself did not run, felt at random moments without a hypervisor's help.
 //!
 //! A thread sleeps until a moment that is drawn in each interval of `1 / gaps.moments_per_s`. When it wakes later than
-//! that, either its own kernel's run queue kept it, which the kernel counts (`wakeup`), or nobody ran at that moment. The
-//! share of such moments is the share of time that is lost, since random moments see the mean over time (Wolff, "Poisson
-//! Arrivals See Time Averages", 1982; drawn one in each interval they are spread more evenly still). Its standard error is
-//! at most that of so many coin tosses, `sqrt(share (1 - share) / moments)`.
+//! that, either its own kernel's run queue kept it, which the kernel counts (`wakeup`), or nobody ran at that moment.
+//! The share of such moments is the share of time that is lost, since random moments see the mean over time (Wolff,
+//! "Poisson Arrivals See Time Averages", 1982; drawn one in each interval they are spread more evenly still). Its
+//! standard error is at most that of as many coin tosses, `sqrt(share (1 - share) / moments)`.
 //!
 //! A loop that reads the clock for as much CPU time finds a gap only if one begins meanwhile, which is some thousand times
 //! less often: docs/results/guest-signals.md compares both.

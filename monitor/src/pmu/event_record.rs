@@ -18,7 +18,8 @@ pub struct EventRecord {
 }
 
 impl EventRecord {
-    /// Why an event that can be encoded has no count on so many targets; `None` when it counts, or had no chance yet.
+    /// Why an event that can be encoded has no count on any of its `targets` targets; `None` when it counts, or had no
+    /// chance yet.
     pub fn why_mute(&self, key: &str, targets: usize) -> Option<Reason> {
         match &self.refused {
             Some(reason) => Some(format!("{key}: {reason}").into()),

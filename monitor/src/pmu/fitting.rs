@@ -11,7 +11,8 @@ const LEAST_EVENTS: usize = 2;
 /// Events, those that are left out, and targets.
 type Fit<'a> = (Vec<(Event, Encoding)>, Vec<&'a Event>, Vec<Target>);
 
-/// The events and targets that fit into so many files: fewer events on each CPU, or all events of some of the threads.
+/// The events and targets that fit into `max_files` files: fewer events on each CPU, or all events of some of the
+/// threads.
 ///
 /// # Errors
 /// The number of files is too small for any figures.

@@ -18,7 +18,7 @@ use crate::reason::Reason;
 /// After a failure it is tried again, each time after twice the time.
 const RETRY_FIRST_NS: u64 = 5_000_000_000;
 const RETRY_LONGEST_NS: u64 = 320_000_000_000;
-/// A group that has not been on the hardware for so long is too large for what others leave of it.
+/// A group that has not been on the hardware for this time is too large for the part of it that others leave free.
 const STARVED_NS: u64 = 2_000_000_000;
 
 /// The groups of one target, with the time that each has waited for the hardware.

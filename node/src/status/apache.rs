@@ -69,7 +69,7 @@ impl ApacheStatus {
         Ok(())
     }
 
-    /// Whether an Apache that works on at most so many requests at once may show this page.
+    /// Whether an Apache that works on at most `workers` requests at once may show this page.
     ///
     /// # Errors
     /// The number of places does not fit that number.

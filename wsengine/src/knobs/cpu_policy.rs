@@ -1,4 +1,4 @@
-//! `cpu.policy`: a policy that decides on the node itself, every 50 ms or more seldom, with its parameters as its value
+//! `cpu.policy`: a policy that decides on the node itself, every 50 ms or less often, with its parameters as its value
 //! ([`crate::fast::parameters`]). It sets `cpu.core_frequency` or `cpu.quota`, and `cpu.cores`, through their knobs,
 //! within their bounds. Its lease is the Order's; what puts those knobs back is on disk before the loop begins.
 
