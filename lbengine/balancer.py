@@ -68,7 +68,7 @@ class Server:
     answers_pass: bool = True
     """Its answers pass the balancer's host; with IPVS only where it rewrites addresses."""
     is_tcp: bool = True
-    """Its service is of TCP."""
+    """Its service uses TCP."""
     is_encrypted: bool = False
     """The balancer asks it over TLS."""
     slow_start: bool = False
@@ -87,7 +87,7 @@ class Snapshot:
     balance: str
     """The balance algorithm, as the balancer calls it."""
     weights_mean: WeightsMean | None
-    """What the weights share under `balance`; None: not known."""
+    """What weights set under `balance`; None: not known."""
     servers: Sequence[Server]
     pid: int = 0
     uptime_s: int = 0

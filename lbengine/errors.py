@@ -78,7 +78,7 @@ def _bound(count: Count, towards: float) -> float:
 
 
 def _divergence(counted: float, true: float) -> float:
-    """Kullback and Leibler's divergence of two shares."""
+    """The Kullback-Leibler divergence of two shares."""
     return sum(p * math.log(p / q) for p, q in ((counted, true), (1.0 - counted, 1.0 - true)) if p > 0.0)
 
 

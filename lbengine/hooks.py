@@ -80,8 +80,7 @@ class Hooks:
             self._save()
 
     def take_over(self, pool: str, since_s: float) -> None:
-        """Makes the calls that were left to the lbengine before us since it was last heard of. It may have made them
-        too."""
+        """Makes the calls that were left to the lbengine before us since it was last heard of; some may come twice."""
         seen, self._not_called = self._not_called, deque(maxlen=WAITING)
         for seen_s, seen_pool, about in seen:
             if seen_pool != pool:

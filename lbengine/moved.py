@@ -1,7 +1,7 @@
 """A pool that the settings have at another place than its stored baseline, which cannot be put back at the old place.
 
 Its HAProxy is gone for good, or its backend has another name now. The pool must be driven at its new place all the
-same. Should the old place come back, no weight of ours may stay lowered there.
+same. If the old place comes back, no weight of ours may stay lowered there.
 """
 
 from __future__ import annotations

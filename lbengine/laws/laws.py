@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def check_capacities(capacity_rps: Sequence[float]) -> float:
-    """Their sum; raises ValueError when no server has any capacity, or one has less than none."""
+    """The sum of the capacities. Raises ValueError when no server has any capacity, or one is below 0."""
     full_rps = math.fsum(capacity_rps)
     if full_rps <= 0.0 or min(capacity_rps) < 0.0:
         raise ValueError(f"capacities must be 0 or more with a positive sum, got {list(capacity_rps)}")
@@ -21,7 +21,7 @@ def check_capacities(capacity_rps: Sequence[float]) -> float:
 def equalise(capacity_rps: Sequence[float], total_rps: float) -> list[float]:
     """The split that fills every server to the same share of its capacity, in requests per second.
 
-    What weights in proportion to capacity do: the textbook's static optimum for the least highest utilisation (Tantawi
+    Weights in proportion to capacity do that: the textbook's static optimum for the least highest utilisation (Tantawi
     and Towsley, J. ACM 32(2), 1985, compare theirs with it). Raises ValueError when no server has any capacity.
     """
     full_rps = check_capacities(capacity_rps)

@@ -52,7 +52,11 @@ async def another_of(leases: Iterable[Lease]) -> str:
     until_s = time.monotonic() + TAKEN_OVER_WITHIN_S
     while time.monotonic() < until_s:
         for lease in leases:
-            if await lease.step(take=False) == "theirs" and lease.is_another_controllers and lease.found is not None:
-                return f"lbengine of {lease.found.host} (pid {lease.found.pid}) drives it"
+            if (
+                await lease.step(take=False) == "theirs"
+                and lease.is_another_controllers
+                and lease.their_record is not None
+            ):
+                return f"lbengine of {lease.their_record.host} (pid {lease.their_record.pid}) drives it"
         await asyncio.sleep(RENEW_S / 2)
     return ""

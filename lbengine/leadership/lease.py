@@ -40,7 +40,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     """Name of the holder's host, for people."""
     process_space: str = ""
-    """The holder's, as in `slackwater.core.machine`."""
+    """The holder's process space, as in `slackwater.core.machine`."""
     pid: int = 0
     folder: str = ""
     """The `folder_id` of the holder's state folder."""
@@ -50,8 +50,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Id of the baseline in `BaselineStore`; empty without a baseline."""
     paused: Pause | None = None
     contested: bool = False
-    """The lease was given back soon after it was taken from another lbengine. That one may still set weights, if it is
-    cut off."""
+    """The lease was given back soon after it was taken from another lbengine. That lbengine may still set weights, if
+    it is cut off."""
 
 
 class Bucket(Protocol):
@@ -84,9 +84,9 @@ class Lease:
     ) -> None:
         self.key = key
         self.owner: Owner = "unknown"
-        self.found: Record | None = None
+        self.their_record: Record | None = None
         """The record of the other lbengine that has the lease; None: there was none yet."""
-        self.found_alive = False
+        self.they_renewed = False
         """The other lbengine has renewed its record since it was first seen."""
         self.taken_after_others = 0
         """How often the lease was taken from another lbengine that may live, cut off, without knowing of it yet."""
@@ -133,9 +133,11 @@ class Lease:
 
         Its state folder may be a copy of ours, with the same id; then its processes are elsewhere.
         """
-        if self.found is None or not self.found_alive:
+        if self.their_record is None or not self.they_renewed:
             return False
-        their_identity, our_identity = ((record.folder, record.process_space) for record in (self.found, self._me))
+        their_identity, our_identity = (
+            (record.folder, record.process_space) for record in (self.their_record, self._me)
+        )
         return their_identity != our_identity
 
     @property
@@ -144,7 +146,7 @@ class Lease:
 
         A living holder always has another folder: ours may be a copy of it, with the same id.
         """
-        return self.found is not None and (self.found_alive or self.found.folder != self._me.folder)
+        return self.their_record is not None and (self.they_renewed or self.their_record.folder != self._me.folder)
 
     @property
     def heard_s(self) -> float:
@@ -178,7 +180,8 @@ class Lease:
         self.baseline_id = "" if baseline is None else baseline_id
 
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Writes these into the record before it returns, if the lease is ours. They are on our disk already.
+        """Writes baseline and pause into the record before it returns, if the lease is ours. They are on our disk
+        already.
 
         Raises BusError.
         """
@@ -209,9 +212,11 @@ class Lease:
         # A record may have changed while the answer was on its way, so its age is counted from the answer.
         seen = self._seen[0]
         if record is not None and not self._is_nobodys(record, revision, self._clock()):
-            same = self.owner == "theirs" and self.found is not None and self.found.holder == record.holder
-            self.found_alive = same and (self.found_alive or revision != seen)
-            self.owner, self.found = "theirs", record
+            same = (
+                self.owner == "theirs" and self.their_record is not None and self.their_record.holder == record.holder
+            )
+            self.they_renewed = same and (self.they_renewed or revision != seen)
+            self.owner, self.their_record = "theirs", record
         elif take:
             await self._take(record, revision, now_s)
         else:

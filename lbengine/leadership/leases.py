@@ -64,7 +64,7 @@ class Leases:
         return self.owner
 
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Writes these into every record before it returns, where the leases are ours. Raises BusError."""
+        """Writes baseline and pause into every record before it returns, where the leases are ours. Raises BusError."""
         keeping = (lease.keep(baseline, paused, baseline_id) for lease in self._leases)
         kept = await asyncio.gather(*keeping, return_exceptions=True)
         for error in kept:
@@ -98,7 +98,7 @@ class Leases:
     def _describe_other(self) -> str:
         others = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
         others = [(lease, place) for lease, place in others if lease.owner == "theirs"]
-        holder = others[0][0].found if others else None
+        holder = others[0][0].their_record if others else None
         if holder is None:
             return ""
         driven = "it" if len(others) == len(self._leases) else ", ".join(place for _, place in others)
@@ -110,7 +110,7 @@ class Leases:
         return sum(lease.taken_after_others for lease in self._leases)
 
     def left(self, put_back: str = "") -> dict[str, Baseline] | None:
-        """The baseline that the holder before has left in the records; None: none. Those of several records are merged.
+        """The baseline that the last holder has left in the records; None: none. Those of several records are merged.
 
         A baseline with the id `put_back` is out of date, and left out.
         """

@@ -46,8 +46,8 @@ def test_the_first_has_it_and_the_second_stands_by(store: Store, clock: Clock) -
     for _ in range(20):
         assert owners(one, two) == ["ours", "theirs"]
         clock.now_s += RENEW_S
-    assert two.found is not None
-    assert two.found.pid == os.getpid()
+    assert two.their_record is not None
+    assert two.their_record.pid == os.getpid()
     assert two.is_elsewhere
 
 

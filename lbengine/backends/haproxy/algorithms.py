@@ -41,6 +41,6 @@ CONFIGURED = {"unknown": "random"}
 
 
 def weights_mean(balance: str) -> WeightsMean | None:
-    """What the weights share under this algorithm; None for an unknown algorithm."""
+    """What weights set under this algorithm; None for an unknown algorithm."""
     known = ALGORITHMS.get(balance)
     return None if known is None else known.weights_mean

@@ -21,7 +21,7 @@ SECTIONS = (
 SPACE = " \t\n\v\f\r"
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t", " ": " ", "\\": "\\", "#": "#", "'": "'", '"': '"', "$": "$"}
 UNKNOWN = "\0"
-"""It stands in a word for a variable whose value only HAProxy knows."""
+"""Stands in a word for a variable whose value only HAProxy knows."""
 OWN_VARIABLES = tuple(
     f"HAPROXY_{name}"
     for name in (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from slackwater.lbengine.balancer import BalancerUnreachable
 
 PROMPT = b"> "
-"""It stands before each answer in the interactive mode."""
+"""Stands before each answer in the interactive mode."""
 MOST_BYTES = 32 * 2**20
 """The most bytes of all answers together. HAProxy's answer to `show stat` has some 600 bytes a server."""
 MOST_LINES = 50_000

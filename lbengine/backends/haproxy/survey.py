@@ -47,7 +47,7 @@ HAPROXY_GROUP = "haproxy"
 INTERNAL = ("<", "MASTER")
 """Beginnings of the names of HAProxy's own proxies."""
 SHOW_SERVERS = "show stat -1 6 -1"
-"""Of all proxies the lines of the types backend (2) and server (4)."""
+"""Asks for the lines of the types backend (2) and server (4) of all proxies."""
 
 
 class FoundServer(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class FoundBackend(msgspec.Struct, frozen=True):
     lacks: list[str]
     """Why it cannot be driven, in words with the remedy; empty where it can."""
     warnings: list[str]
-    """What would be better otherwise, in words."""
+    """What should be changed in it, in words."""
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -261,7 +261,7 @@ def _number(text: str) -> int | None:
 
 
 def _with_names(servers: list[FoundServer]) -> list[FoundServer]:
-    """The servers, of which one without an address is a machine if it alone has its DNS name.
+    """The servers. A server without an address counts as a machine if no other has its DNS name.
 
     Several servers with the same name are empty slots.
     """

@@ -23,7 +23,7 @@ class Scheduler:
     refused: str = ""
     """Why it cannot be driven, in words; empty where it can."""
     fallback: str = ""
-    """A flag. Without it a server of weight 0 still owns keys, and their connections are refused."""
+    """The flag without which a server of weight 0 still owns keys, and refuses their connections."""
     port_flag: str = ""
     """The flag that makes the client's port part of the key."""
     most_weights: int | None = None

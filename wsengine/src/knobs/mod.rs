@@ -194,8 +194,8 @@ const SAME_FILES: &[&[&str]] = &[
 ];
 
 /// Whether two knobs write the same files.
-pub fn share_files(one: &str, other: &str) -> bool {
-    one != other && SAME_FILES.iter().any(|knobs| knobs.contains(&one) && knobs.contains(&other))
+pub fn share_files(first: &str, second: &str) -> bool {
+    first != second && SAME_FILES.iter().any(|knobs| knobs.contains(&first) && knobs.contains(&second))
 }
 
 /// The knobs that the configuration lists, by name.
