@@ -50,7 +50,7 @@ def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(params=real_haproxy.quick_with("haproxy"))
 def haproxy_in_full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The same, but in `make test` with Debian 12's alone, unless the test is marked `oldest_and_newest_too`."""
+    """As `haproxy_version`, but in `make test` with Debian 12's alone, unless marked `oldest_and_newest_too`."""
     return _use(str(request.param), monkeypatch)
 
 

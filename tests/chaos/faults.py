@@ -260,7 +260,7 @@ def second_controller(site: Site, injection: Injection) -> Undo:  # noqa: ARG001
 
 
 def hostile_node(site: Site, injection: Injection) -> Undo:
-    """Somebody who has all that a node has, says what a node could say, and more than one would."""
+    """Somebody who has all that a node has, and says what a node could say, more often than a node would."""
     parts = [
         as_node(SETTINGS, user, site.links[injection.target].url)
         for user in (injection.target, WSENGINE + injection.target)

@@ -60,7 +60,7 @@ class Hostile:
                 await bus.close()
 
     def message(self) -> Message:
-        """The next one: a lie about this node, one about others, or one of many."""
+        """The next message: a lie about this node or about others, or one of a flood."""
         if self._attack == "forgery":
             return self._random.choice((self._forged_change, self._forged_verdict, self._forged_knobs))()
         return self._lie()

@@ -16,7 +16,7 @@ LEASE_S = 3.0
 HUNG_FOR_S = 5.0
 """Within this time after the lease the baseline weights are back, also when lbengine hangs."""
 SLACK_S = 4.0
-"""The lab's machine is shared by all of its hosts: what should happen at once may take so long."""
+"""The lab's machine is shared by all of its hosts: what should happen at once may take this long."""
 ORDER_SLACK_S = 25.0
 """A wsengine that was down at the end of a lease comes back, waits for its reload interval, and puts the knob back."""
 MIB = 1024 * 1024

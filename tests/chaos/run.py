@@ -31,7 +31,7 @@ QUIET_S = 60.0
 """An invariant that broke is not reported again within this time."""
 WARM_UP_S = 15.0
 RATE_SHARE = 0.4
-"""Of the application's usual rate: hosts beside a neighbour must be able to answer."""
+"""Share of the application's usual rate: hosts beside a neighbour must be able to answer."""
 
 
 class Carrier:
@@ -69,7 +69,7 @@ class Carrier:
             return None
 
     def active(self, now_s: float) -> list[Injection]:
-        """Those at work or just over."""
+        """The faults at work, or just over."""
         return [injection for injection in self.done if now_s <= injection.end_s + AFTERMATH_S]
 
     def end(self) -> None:
@@ -101,7 +101,7 @@ class Judge:
 
 
 def run(lab: Lab, seconds: float, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Chaos for so many seconds in a fresh lab; gives all that happened, as for JSON."""
+    """Chaos for some `seconds` in a fresh lab; gives all that happened, as for JSON."""
     hosts = [host.name for host in lab.hosts]
     faults = table(hosts)
     plan = schedule(seed, seconds, {name: fault.kind for name, fault in faults.items()})

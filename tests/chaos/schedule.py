@@ -51,7 +51,7 @@ class Injection:
 
 
 def schedule(seed: int, length_s: float, kinds: Mapping[str, Kind]) -> list[Injection]:
-    """Faults for so many seconds, in order; the last one is over by then."""
+    """Faults for `length_s`, in order; the last one is over by then."""
     random = Random(seed)
     names = sorted(kinds)
     weights = [kinds[name].weight for name in names]

@@ -234,7 +234,7 @@ class Site:
             names = (f"apache2 of {self.host_of(target).name}", f"php-fpm8.2 of {self.host_of(target).name}")
             mine = [program.process.pid for program in self._programs() if program.name in names and program.running]
             return [*mine, *(child for pid in mine for child in children_of(pid))]
-        main = self.units[CONTROLLER].pid  # not serve.json: on a full disk it is of before
+        main = self.units[CONTROLLER].pid  # not serve.json: on a full disk that is an old one
         return [pid for pid in children_of(main) if part_of(pid) == target] if main else []
 
     def _programs(self) -> list[Program]:

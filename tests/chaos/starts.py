@@ -102,7 +102,7 @@ def taken_port() -> Undo:
     while True:
         try:
             taken.bind(BUS)
-        except OSError:  # the nats-server of before is still at its end
+        except OSError:  # the last nats-server has not ended yet
             if time.monotonic() > until_s:
                 raise
             time.sleep(LOOK_S)

@@ -68,7 +68,7 @@ class Node:
         return "a later Order is in force" if self.is_older(order) else ""
 
     def is_older(self, order: Order) -> bool:
-        """Than the Order in force."""
+        """Whether it is older than the Order in force."""
         return self.lease is not None and self.lease.order.time_unix_s > order.time_unix_s
 
     def _receive(self, _: str, payload: bytes, headers: dict[str, str]) -> None:

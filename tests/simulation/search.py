@@ -60,7 +60,7 @@ def run_one(seed: int, *, with_logs: bool = False) -> Outcome:
 def search(
     seed: int, schedules: int, processes: int, stop_at: int = 10, progress: Callable[[int], object] = lambda _: None
 ) -> Result:
-    """The schedules `seed`, `seed` + 1, ... in so many processes, until `stop_at` of them broke something.
+    """The schedules `seed`, `seed` + 1, ... in several `processes`, until `stop_at` of them broke something.
 
     `progress` hears how many more are done.
     """

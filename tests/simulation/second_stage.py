@@ -47,7 +47,7 @@ class Records:
 
 
 class SecondStage:
-    """That of one controller: started again when it has crashed."""
+    """The second stage of one controller; it is started again when it has crashed."""
 
     def __init__(
         self,

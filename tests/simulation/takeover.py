@@ -25,9 +25,9 @@ from tests.simulation.world import NO_FAULT, Process, World
 FAULTS_FROM_S, HEALED_S, CALM_S, END_S = 0.9, 4.5, 6.0, 11.0
 """Faults between the first two; the neighbour of host1 is gone at the third. All must be well at the last."""
 WELL_FOR_S = 1.0
-"""A schedule ends early when all has been well for so long."""
+"""A schedule ends early when all has been well for this time."""
 CLONES_EVERY = 11
-"""Of so many schedules one has two machines that are copies of one, with the state folder."""
+"""One in this many schedules has two machines that are copies of one, with its state folder."""
 WITH_SECOND_STAGE = 0.3
 """Share of the schedules in which controllers have a second stage."""
 VERDICTS_EVERY_S = 0.5

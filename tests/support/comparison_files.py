@@ -70,7 +70,7 @@ HERE = Block("cgroup", "", 0, measured.machine_of(FACTS), "code1")
 
 
 def row(scenario: str, variant: str, number: int, times: float = 1.0, **changed: Any) -> Measured:
-    """A run whose figures are so many times what every run has."""
+    """A run whose figures are `times` those of every run."""
     figures: dict[str, float | None] = {"requests": 1000, "errors": 0, "errors_share": 0.0}
     figures |= {"mean_ms": 4.0, "p50_ms": 2.0, "p95_ms": 10.0, "p99_ms": 20.0, "second_means_median_ms": 4.0}
     scaled = {key: value * times if key.endswith("_ms") and value else value for key, value in figures.items()}

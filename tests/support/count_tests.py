@@ -59,7 +59,7 @@ class Counts:
 
 
 class OneOfSeveral:
-    """The same in one of several processes: the one that started it hears of outcomes, but not of what is left out."""
+    """Counts in one of several processes. The process that started it hears of outcomes, but not of tests left out."""
 
     def __init__(self, output: dict[str, Any]) -> None:
         self.output = output

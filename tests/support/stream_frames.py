@@ -1,11 +1,11 @@
 """Frame delay of a streaming service: a server of frames at a steady rate, and viewers that say how late each was.
 
-It runs by itself with nothing but the standard library, so that it also runs in a small guest:
-`frames.py serve PORT NAME`: whoever connects gets `FRAMES` frames, one each `PERIOD_S`, the first at once.
-`frames.py watch ADDRESS PORT VIEWERS SECONDS`: so many viewers, each asking anew when its stream ends. Prints JSON: of
-each frame when it was due (seconds from the begin), how late it came in ms, and whose it was; how many streams broke.
-`frames.py stall PID STOPPED_S RUNNING_S`: a process that stands still and runs in turns, as in a host whose CPU quota a
-neighbour uses up; until it is killed, or the process is gone.
+It runs by itself with nothing but the standard library, so that it also runs in a small guest: `frames.py serve PORT
+NAME`: whoever connects gets `FRAMES` frames, one each `PERIOD_S`, the first at once. `frames.py watch ADDRESS PORT
+VIEWERS SECONDS`: that many viewers, each asking anew when its stream ends. Prints JSON: of each frame when it was due
+(seconds from the begin), how late it came in ms, and whose it was; how many streams broke. `frames.py stall PID
+STOPPED_S RUNNING_S`: a process that stands still and runs in turns, as in a host whose CPU quota a neighbour uses up;
+until it is killed, or the process is gone.
 
 A frame is due one period after the one before, counted from the instant its viewer asked: what the balancer and the
 server take before the first frame is delay too, and a late frame does not move those after it.

@@ -65,7 +65,7 @@ class Guests:
         self._seq = 0
 
     def ticks(self, count: int) -> Iterator[tuple[float, list[Sample]]]:
-        """(monotonic seconds, one Sample of each node) for so many periods."""
+        """(monotonic seconds, one Sample of each node) for `count` periods."""
         for _ in range(count):
             yield self._seq * PERIOD_S, [self._sample(node) for node in NODES]
             self._seq += 1
