@@ -17,7 +17,7 @@ from slackwater.core.config import load
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import GOVERNOR
 from slackwater.web.content.governor import rows
-from tests.support.governor_site import HIGH_CORES, Whole, governor_site
+from tests.support.governor_site import HIGH_CORES, GovernorSite, governor_site
 from tests.support.needs_wsengine import pytestmark as needs_wsengine
 from tests.support.real_cgroup import needs_cgroups
 from tests.support.real_haproxy import needs_haproxy
@@ -28,12 +28,12 @@ SHORT_LEASE_S = 4.0
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Iterator[Whole]:
+def whole(tmp_path: Path) -> Iterator[GovernorSite]:
     with governor_site(tmp_path) as whole:
         yield whole
 
 
-def test_it_takes_at_low_load_gives_when_it_rises_and_puts_everything_back(whole: Whole) -> None:
+def test_it_takes_at_low_load_gives_when_it_rises_and_puts_everything_back(whole: GovernorSite) -> None:
     whole.configure("act")
     serving = whole.serve()
     assert GOVERNOR in whole.children()
@@ -61,7 +61,7 @@ def test_it_takes_at_low_load_gives_when_it_rises_and_puts_everything_back(whole
     until(lambda: whole.has() == whole.own, "as before when serve stops")
 
 
-def test_after_kill_9_the_lease_puts_everything_back(whole: Whole) -> None:
+def test_after_kill_9_the_lease_puts_everything_back(whole: GovernorSite) -> None:
     whole.configure("act", SHORT_LEASE_S)
     serving = whole.serve()
     until(lambda: whole.has() != whole.own, "less at low load")
@@ -75,7 +75,7 @@ def test_after_kill_9_the_lease_puts_everything_back(whole: Whole) -> None:
     assert ended
 
 
-def test_hurry_up_runs_on_the_node_and_follows_the_applications_events(whole: Whole) -> None:
+def test_hurry_up_runs_on_the_node_and_follows_the_applications_events(whole: GovernorSite) -> None:
     whole.configure("act", policy="hurry-up")
     serving = whole.serve()
     until(lambda: whole.has() != whole.own, "the low state")
@@ -100,7 +100,7 @@ def test_hurry_up_runs_on_the_node_and_follows_the_applications_events(whole: Wh
     until(lambda: whole.has() == whole.own, "as before when serve stops")
 
 
-def test_in_observe_it_records_and_touches_nothing(whole: Whole) -> None:
+def test_in_observe_it_records_and_touches_nothing(whole: GovernorSite) -> None:
     whole.configure("observe")
     whole.serve()
     until(whole.governed, "the governor at work")
@@ -110,7 +110,7 @@ def test_in_observe_it_records_and_touches_nothing(whole: Whole) -> None:
     assert "lease" not in whole.engine.log_text()
 
 
-def test_the_command_governs_beside_serve_and_only_once(whole: Whole) -> None:
+def test_the_command_governs_beside_serve_and_only_once(whole: GovernorSite) -> None:
     whole.configure("off")
     whole.serve()
     command = [

@@ -10,7 +10,7 @@ import pytest
 
 from slackwater.core.bus.bus import Bus
 from tests.support.lbengine_site import Detector, LbengineProcess, story, until
-from tests.support.nats_cluster import Cluster
+from tests.support.nats_cluster import NatsCluster
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers
 
 pytestmark = [
@@ -21,10 +21,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
     folder = tmp_path / "bus"
     folder.mkdir()
-    made = Cluster(folder)
+    made = NatsCluster(folder)
     yield made
     made.stop()
 
@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     [(True, "standing by, who drives it is not known"), (False, "not lowered: host1 (the lease on the balancer")],
 )
 def test_nothing_is_lowered_until_the_store_says_whose_the_balancer_is(
-    cluster: Cluster, tmp_path: Path, is_shared: bool, waits: str
+    cluster: NatsCluster, tmp_path: Path, is_shared: bool, waits: str
 ) -> None:
     with (
         web_servers(3) as ports,

@@ -13,7 +13,7 @@ import pytest
 from tests.support.needs_wsengine import pytestmark as needs_wsengine
 from tests.support.real_haproxy import needs_haproxy
 from tests.support.real_wsengine import wait_for
-from tests.support.retune_site import BY_HAND, TURNED, Whole, whole_site
+from tests.support.retune_site import BY_HAND, TURNED, RetuneSite, whole_site
 
 pytestmark = [needs_haproxy, *needs_wsengine, pytest.mark.slow]
 LEASE_S = 4.0
@@ -24,7 +24,7 @@ EDGE_S = 1.0
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Iterator[Whole]:
+def whole(tmp_path: Path) -> Iterator[RetuneSite]:
     with whole_site(tmp_path) as whole:
         whole.begin("act", LEASE_S)
         whole.wait_until_turned()
@@ -32,7 +32,9 @@ def whole(tmp_path: Path) -> Iterator[Whole]:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["controller", "bus", "wsengine"])), ids="-".join)
-def test_in_every_order_of_crashes_all_is_as_before_soon_after_the_lease(whole: Whole, order: tuple[str, ...]) -> None:
+def test_in_every_order_of_crashes_all_is_as_before_soon_after_the_lease(
+    whole: RetuneSite, order: tuple[str, ...]
+) -> None:
     for program in order:
         whole.kill(program)
     begin_s = time.monotonic()
@@ -42,7 +44,7 @@ def test_in_every_order_of_crashes_all_is_as_before_soon_after_the_lease(whole: 
 
 
 @pytest.mark.parametrize("program", ["controller", "bus", "wsengine"])
-def test_one_crash_and_what_comes_back_takes_up_its_work(whole: Whole, program: str) -> None:
+def test_one_crash_and_what_comes_back_takes_up_its_work(whole: RetuneSite, program: str) -> None:
     whole.kill(program)
     begin_s = time.monotonic()
     if program == "wsengine":
@@ -58,7 +60,7 @@ def test_one_crash_and_what_comes_back_takes_up_its_work(whole: Whole, program: 
     wait_for(lambda: whole.scene.engine.leases(), "its lease")
 
 
-def test_a_wsengine_that_starts_only_after_the_end_of_the_lease_puts_back_at_once(whole: Whole) -> None:
+def test_a_wsengine_that_starts_only_after_the_end_of_the_lease_puts_back_at_once(whole: RetuneSite) -> None:
     (lease,) = whole.scene.engine.leases().values()
     whole.kill("controller")
     whole.scene.engine.end(signal.SIGKILL)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.needs_wsengine import pytestmark as needs_wsengine
 from tests.support.real_haproxy import needs_haproxy
-from tests.support.retune_site import BY_HAND, Whole, whole_site
+from tests.support.retune_site import BY_HAND, RetuneSite, whole_site
 from tests.support.served_site import until, weights
 
 pytestmark = [needs_haproxy, *needs_wsengine]
@@ -19,12 +19,12 @@ LEASE_S = 60.0
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Iterator[Whole]:
+def whole(tmp_path: Path) -> Iterator[RetuneSite]:
     with whole_site(tmp_path) as whole:
         yield whole
 
 
-def test_a_long_episode_is_drained_retuned_reported_and_given_back(whole: Whole) -> None:
+def test_a_long_episode_is_drained_retuned_reported_and_given_back(whole: RetuneSite) -> None:
     whole.begin("act", LEASE_S)
     assert "retune" in whole.children()
     whole.wait_until_turned()
@@ -49,7 +49,7 @@ def test_a_long_episode_is_drained_retuned_reported_and_given_back(whole: Whole)
     assert "given back by retune" in printed
 
 
-def test_in_observe_it_is_recorded_and_nothing_is_touched(whole: Whole) -> None:
+def test_in_observe_it_is_recorded_and_nothing_is_touched(whole: RetuneSite) -> None:
     whole.begin("observe")
     (would,) = until(lambda: whole.changes_by("retune"), "what it would do")
     assert (would.what, would.before, would.after, would.applied) == ("streaming.num_threads", 4, 16, False)
@@ -57,7 +57,7 @@ def test_in_observe_it_is_recorded_and_nothing_is_touched(whole: Whole) -> None:
     assert not whole.scene.reloads.exists()
 
 
-def test_a_pause_gives_everything_back(whole: Whole) -> None:
+def test_a_pause_gives_everything_back(whole: RetuneSite) -> None:
     whole.begin("act", LEASE_S)
     whole.wait_until_turned()
     until(lambda: whole.cli("pause", "--pool", "web", "--why", "deploy").returncode == 0, "the pause")

@@ -14,14 +14,14 @@ from nats.aio.client import Client
 
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.bus import Bucket, Bus, BusError, NoStoreError
-from tests.support.nats_cluster import ELECTED_WITHIN_S, Cluster
+from tests.support.nats_cluster import ELECTED_WITHIN_S, NatsCluster
 from tests.support.nats_process import open_server, until
 from tests.support.real_processes import free_address
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
+    made = NatsCluster(tmp_path)
     yield made
     made.stop()
 
@@ -68,7 +68,7 @@ async def value_in(bus: Bus) -> tuple[bytes, int] | None:
             await asyncio.sleep(0.2)
 
 
-def test_a_bus_without_jetstream_is_distinguished_from_one_that_does_not_answer_yet(cluster: Cluster) -> None:
+def test_a_bus_without_jetstream_is_distinguished_from_one_that_does_not_answer_yet(cluster: NatsCluster) -> None:
     async def leaderless() -> None:
         bus = await Bus.connect(cluster.url(0), "test")
         try:
@@ -99,7 +99,7 @@ def test_a_bus_without_jetstream_is_distinguished_from_one_that_does_not_answer_
 
 
 @pytest.mark.timeout(400)
-def test_the_store_is_kept_by_three_and_led_by_another_server_than_ours(cluster: Cluster) -> None:
+def test_the_store_is_kept_by_three_and_led_by_another_server_than_ours(cluster: NatsCluster) -> None:
     async def story() -> None:
         cluster.start(0, 1, 2)
         buses = [await Bus.connect(cluster.url(number), "test") for number in range(3)]
@@ -134,7 +134,7 @@ def test_the_store_is_kept_by_three_and_led_by_another_server_than_ours(cluster:
 
 
 @pytest.mark.timeout(400)
-def test_a_store_that_one_server_keeps_gets_copies_once_there_are_three(cluster: Cluster) -> None:
+def test_a_store_that_one_server_keeps_gets_copies_once_there_are_three(cluster: NatsCluster) -> None:
     async def story() -> None:
         cluster.start(0, 1, 2)
         bus, client = await Bus.connect(cluster.url(0), "test"), Client()

@@ -36,7 +36,7 @@ lower_every_s = 2
 """
 
 
-class Nodes(Monitors):
+class GovernedNodes(Monitors):
     """web1 has what its guest has, and its requests take `busy_cores`."""
 
     def __init__(self, url: str, guest: Guest) -> None:
@@ -58,7 +58,7 @@ class Nodes(Monitors):
         return sample
 
 
-class Whole(Site):
+class GovernorSite(Site):
     def __init__(self, folder: Path, balancer: RealHAProxy) -> None:
         self.guest = Guest(f"slackwater-test-governor-{os.getpid()}", quota_cores=None)
         self.private, public = make_keys(folder)
@@ -71,7 +71,7 @@ class Whole(Site):
         self.engine = Engine(folder, self.nats.url, public, sections)
         self.engine.start()
         super().__init__(folder, balancer)
-        self.nodes = Nodes(self.nats.url, self.guest)
+        self.nodes = GovernedNodes(self.nats.url, self.guest)
         self.own = self.has()
 
     def configure(self, mode: str, lease_s: float = 30.0, policy: str = "slackwater") -> None:
@@ -102,10 +102,10 @@ class Whole(Site):
 
 
 @contextmanager
-def governor_site(folder: Path) -> Iterator[Whole]:
+def governor_site(folder: Path) -> Iterator[GovernorSite]:
     """It is there, and nothing of it after the block."""
     with haproxy(backend([1, 2, 3])) as balancer:
-        whole = Whole(folder, balancer)
+        whole = GovernorSite(folder, balancer)
         try:
             yield whole
         finally:

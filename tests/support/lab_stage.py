@@ -21,7 +21,7 @@ BACK_WITHIN_S = 120.0
 REDUCED = BASE_WEIGHT // 2
 
 
-class SteadyLoad:
+class StageLoad:
     """Load that runs on, in pieces, from `start` to `stop`; what failed is known afterwards."""
 
     def __init__(self, lab: Lab, rate_rps: float) -> None:
@@ -56,7 +56,7 @@ class Stage:
     def __init__(self, lab: Lab, rate_rps: float) -> None:
         self.lab = lab
         self.name = lab.noisy.name
-        self.load = SteadyLoad(lab, rate_rps)
+        self.load = StageLoad(lab, rate_rps)
         self.controller = Controller(lab, "act")
 
     def weight(self) -> int:

@@ -14,7 +14,7 @@ from tests.support.real_processes import free_address
 ELECTED_WITHIN_S = 60.0
 
 
-class Cluster:
+class NatsCluster:
     """Three servers; `start` runs some of them."""
 
     def __init__(self, folder: Path) -> None:

@@ -36,7 +36,7 @@ reload_min_interval_s = 0
 """
 
 
-class Nodes(Monitors):
+class RetunedNodes(Monitors):
     """web1 has a neighbour while `loud`."""
 
     def __init__(self, url: str) -> None:
@@ -48,13 +48,13 @@ class Nodes(Monitors):
         return super().sample(node)
 
 
-class Whole(Site):
+class RetuneSite(Site):
     """Everything, on the bus that the wsengine's scene has."""
 
     def __init__(self, folder: Path, balancer: RealHAProxy) -> None:
         self.scene = Scene(folder)
         super().__init__(folder, balancer)
-        self.nodes = Nodes(self.scene.nats.url)
+        self.nodes = RetunedNodes(self.scene.nats.url)
         self.serving: subprocess.Popen[bytes] | None = None
 
     def begin(self, mode: str, lease_s: float = 6.0) -> None:
@@ -95,14 +95,14 @@ class Whole(Site):
 
 
 @contextmanager
-def whole_site(folder: Path) -> Iterator[Whole]:
+def whole_site(folder: Path) -> Iterator[RetuneSite]:
     """It is there, and nothing of it after the block; `begin` starts the controller."""
     with haproxy(backend([1, 2, 3])) as balancer:
-        whole = Whole(folder, balancer)
+        whole = RetuneSite(folder, balancer)
         try:
             yield whole
         finally:
             whole.clean()
 
 
-__all__ = ["BY_HAND", "TURNED", "Whole", "whole_site"]
+__all__ = ["BY_HAND", "TURNED", "RetuneSite", "whole_site"]
