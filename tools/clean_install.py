@@ -130,16 +130,20 @@ class Story:
         return " and ".join(sorted(versions))
 
     def remove(self) -> str:
-        """Everything is gone but the settings, which are the site's; HAProxy has its weights."""
+        """Everything is gone, what our commands wrote too; HAProxy has its weights."""
         self.site.stop_controller()
         self._apt("purge", *OURS)
-        for place in ("opt/slackwater", "var/lib/slackwater", "usr/bin/slackwater", "usr/bin/slackwater-monitor"):
-            assert not (self.root.place / place).exists(), place
-        left = [path.name for path in (self.root.place / "etc/slackwater").iterdir()]
-        assert left == ["controller.toml"], left
+        left = [name for name in self._named_after_us() if not name.startswith(("etc/apt/", "var/lib/apt/"))]
+        assert not left, left
         weights = self.site.weights()
         assert set((weights or {}).values()) == {BASELINE}, weights
-        return "baseline weights; the site's controller.toml is left"
+        return "baseline weights; no file of ours is left"
+
+    def _named_after_us(self) -> list[str]:
+        """The files and folders with `slackwater` in their names, but for our repository's."""
+        places = [str(self.root.place / name) for name in ("etc", "opt", "root", "run", "usr", "var")]
+        done = subprocess.run(["find", *places, "-xdev", "-name", "*slackwater*"], capture_output=True, text=True)
+        return sorted(str(Path(line).relative_to(self.root.place)) for line in done.stdout.splitlines())
 
     def _publish(self, packages: Path) -> None:
         apt_repository(packages, self.root.place / "srv/slackwater", self._key)

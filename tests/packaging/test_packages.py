@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from slackwater.controller.haproxy_init import written_files
+from slackwater.controller.haproxy_init.site_files import write, write_settings
 from tests.support.built_packages import build, unpacked
 from tests.support.paths import ROOT
 
@@ -55,6 +57,31 @@ def test_control_and_scripts_are_what_dpkg_and_sh_accept(node: Path, tmp_path: P
         digest, name = line.split("  ", 1)
         assert hashlib.md5((root / name).read_bytes()).hexdigest() == digest
     assert not [path for path in root.rglob("*") if path.stat().st_mode & 0o022 and not path.is_symlink()]
+
+
+@pytest.mark.parametrize("edited", ["", "before it is written again", "after it"])
+def test_a_purge_removes_what_our_commands_wrote_and_nobody_edited(
+    edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "etc/slackwater"
+    monkeypatch.setattr(written_files, "FOLDER", folder)
+    settings = folder / "controller.toml"
+    write_settings(settings, "one\n")
+    if edited == "before it is written again":
+        settings.write_text("by hand\n")
+    write_settings(settings, "two\n")
+    write(folder / "bus-authority.key", "a key", 0o600)
+    if edited == "after it":
+        settings.write_text("by hand\n")
+    (tmp_path / "systemctl").symlink_to("/bin/true")
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DPKG_ROOT": str(tmp_path)}
+    script = ["sh", str(ROOT / "packaging/controller/postrm")]
+    subprocess.run([*script, "remove"], env=environment, check=True)
+    assert settings.exists()
+    purge = subprocess.run([*script, "purge"], env=environment, check=True, capture_output=True, text=True)
+    assert (f"{settings} was edited, and is left" in purge.stdout) == (edited == "after it")
+    assert list(tmp_path.glob("etc/slackwater/*")) == ([settings] if edited else [])
+    assert folder.exists() == bool(edited)
 
 
 def test_completions_know_subcommands_and_their_options(node: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import stat
 from pathlib import Path
 
+from slackwater.controller.haproxy_init.written_files import noted
 from slackwater.core.files import PRIVATE, SERVICE_USER, in_hands_of, replacing
 from slackwater.core.options import DEFAULT_CONFIG
 from slackwater.lbengine.backends.haproxy.configuration import started
@@ -44,7 +45,7 @@ def write_settings(path: Path, text: str) -> None:
         return
     place = path.resolve()
     before = place.stat()
-    with replacing(place, PRIVATE) as draft:
+    with noted(path), replacing(place, PRIVATE) as draft:
         draft.write_text(text, encoding="utf-8")
         os.chown(draft, before.st_uid, before.st_gid)
         draft.chmod(stat.S_IMODE(before.st_mode))
@@ -53,7 +54,7 @@ def write_settings(path: Path, text: str) -> None:
 def write(path: Path, text: str, mode: int) -> None:
     """Writes a file whole or not at all. Where `mode` lets a group read it, that is the service's group; without one
     only the owner may read it."""
-    with replacing(path, PRIVATE) as draft:
+    with noted(path), replacing(path, PRIVATE) as draft:
         if mode & 0o077 == 0o040 and os.geteuid() == 0 and in_hands_of(path) is None:
             with contextlib.suppress(KeyError):  # without the package
                 os.chown(draft, 0, grp.getgrnam(SERVICE_USER).gr_gid)
