@@ -50,7 +50,7 @@ def output(*command: str | Path, **environment: str) -> str:
 
 
 def version() -> str:
-    """Of both languages; they must be the same."""
+    """The version of both languages; they must be the same."""
     python = output(sys.executable, "-c", "import slackwater; print(slackwater.__version__)", PYTHONPATH=str(ROOT))
     rust = output(BUILD.parent / "target/release/slackwater-monitor", "--version").split()[-1]
     if python.strip() != rust:

@@ -56,7 +56,7 @@ class Component:
     texts: tuple[str, ...] = ()
     """Its licence and notice files."""
     sha256: tuple[str, ...] = ()
-    """Of the file that it came in."""
+    """SHA-256 of the file that it came in."""
     depends: tuple[str, ...] = field(default=())
     """`url` of what it uses itself."""
 

@@ -40,7 +40,7 @@ NAMES = tuple(f"{language}-{target}" for language, targets in TARGETS.items() fo
 LONGEST = 8192
 """Bytes of an input."""
 SHORT = 1024
-"""Bytes of one that is added to the repository."""
+"""Most bytes of an input that is added to the repository."""
 
 # What cargo-fuzz passes, without a sanitizer: the code has no unsafe parser. See SanitizerCoverage of LLVM.
 FLAGS = (
@@ -242,7 +242,7 @@ class Fuzzer:
 
 
 def fuzzers(names: Sequence[str]) -> Iterator[Fuzzer]:
-    """Those of these names, built."""
+    """The fuzzers of these names, built."""
     wanted = {
         language: [target for target in targets if f"{language}-{target}" in names]
         for language, targets in TARGETS.items()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE = {".py", ".rs", ".c", ".js", ".mjs", ".css", ".html", ".jinja", ".j2", ".sh"}
 DECIDES = ("lbengine/decision/", "lbengine/laws/")
 GOALS = {"decision and laws": 1300, "code": 58_000, "lab": 15_000, "tests": 50_000, "docs/decisions": 300}
-"""Group -> at most so many lines. `code` is all but lab and tests."""
+"""Group -> the most lines that are the goal. `code` is all but lab and tests."""
 RUST_TESTS = "#[cfg(test)]\nmod tests {"
 
 

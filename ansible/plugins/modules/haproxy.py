@@ -74,7 +74,8 @@ MARK = "# added by Slackwater"
 OURS = "slackwater-admin"
 """The section that is added for other controllers."""
 ADDRESS = re.compile(r"[0-9A-Za-z:][0-9A-Za-z.:-]*")
-"""A host name or an IP address, with a port or without: what another host said of itself adds no line to the file."""
+"""A host name or an IP address, with a port or without: so what another host reports of itself adds no line to the
+file."""
 BYTES = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 """How the file is written: every byte that is not ours stays as it is, in whatever encoding."""
 
@@ -112,11 +113,11 @@ class Site:
         self._before, self._after, self._environ = before or [], after or [], environ or {}
 
     def rows(self, lines: list[str]) -> list[list[str]]:
-        """Of all files, with these lines in the edited one."""
+        """The rows of all files, with these lines in the edited one."""
         return rows_of([*self._before, *lines, *self._after], self._environ)
 
     def own_rows(self, lines: list[str]) -> list[list[str]]:
-        """Of the edited file, with these lines in it."""
+        """The rows of the edited file, with these lines in it."""
         start = len(self._before)
         return self.rows(lines)[start : start + len(lines)]
 
@@ -259,7 +260,7 @@ def taken_away(lines: list[str], site: Site) -> tuple[list[str], list[str]]:
 
 
 def changed_shares(site: Site, before: list[str], after: list[str]) -> str:
-    """Of which of the site's backends an edit would change the shares, in words; empty: of none."""
+    """The site's backends whose shares an edit would change, in words; empty: none."""
     new = site.weights(after)
     return "; ".join(
         f"`{name}` from {in_words(was)} to {in_words(new.get(name, {})) or 'nothing'}"
@@ -357,7 +358,7 @@ def main() -> None:
 
 
 def printable_name(server: str) -> str:
-    """Of a server in whose name a variable stands."""
+    """A server's name for people, also where a variable stands in it."""
     return server.replace(UNKNOWN, "$...")
 
 

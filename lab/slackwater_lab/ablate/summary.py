@@ -33,7 +33,7 @@ class Row:
     alone_p99: Estimate
     """Ratios to the balancer alone."""
     worst_mean: float
-    """The same, in the worst scenario."""
+    """Ratio of the means to the balancer alone in the worst scenario."""
     worse: int
     """Scenarios whose mean is above `WORSE`."""
     mean: Estimate

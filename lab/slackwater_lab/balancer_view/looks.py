@@ -149,7 +149,7 @@ class Packets:
         return times_ms
 
     def looks(self, lines: Sequence[str]) -> Looks:
-        """Of each server, on this machine's monotonic clock; a server without a line was silent."""
+        """The looks at each server, on this machine's monotonic clock; a server without a line was silent."""
         ahead_s = time.time() - time.monotonic()
         looks, rows = Looks(), dict[str, dict[str, float]]()
         for row in map(json.loads, lines):

@@ -32,7 +32,7 @@ NOISE = "llcprobe"
 CUT_BYTES = 256
 VARIANTS = ("nothing", COUNTERS, PACKETS, f"packets, {CUT_BYTES} bytes of each", "table, not read", TABLE)
 CPU_OF = ("haproxy_us", "own_us", "hosts_us")
-"""Of HAProxy, of the way itself, of the hosts: CPU time a request, in microseconds."""
+"""CPU time a request in microseconds: of HAProxy, of the way itself, of the hosts."""
 CALM_HIT = 0.05
 NOISY_HIT = 0.5
 SIGN = math.log(1000.0)

@@ -187,7 +187,7 @@ class Result:
     decode_share: float
     loud_found: int
     loud: int
-    """Nodes beside a neighbour at its end, of which so many were found."""
+    """Nodes beside a neighbour at its end."""
     samples: int
     behind_s: float
     """Age of the oldest Sample that is not judged at the round's end."""
@@ -275,7 +275,7 @@ def stopped() -> float:
 
 
 def measured(nodes: int, options: argparse.Namespace, model: tree.Model, clock: Clock) -> list[Result]:
-    """The rounds with so many nodes."""
+    """The rounds with this number of nodes."""
     load: SampleLoad | EventLoad
     if options.by_event:
         load = EventLoad(nodes, options.warm - CYCLE_S / 2)

@@ -41,12 +41,12 @@ PERIOD_S = 0.2
 POLL_S = 0.0005
 """How often HAProxy is asked for a weight."""
 ENOUGH = 100
-"""Below so many rounds a 99th percentile is only the worst value."""
+"""Below this number of rounds a 99th percentile is only the worst value."""
 
 
 @contextmanager
 def haproxy(folder: Path, servers: int, balance: str) -> Iterator[str]:
-    """A HAProxy with so many servers; gives its admin socket."""
+    """A HAProxy with this number of servers; gives its admin socket."""
     path = folder / "admin.sock"
     lines = "\n".join(f"    server web{n} 127.0.0.1:{1 + n % 60000} weight 100 maxconn 100" for n in range(servers))
     configuration = folder / "haproxy.cfg"
@@ -239,7 +239,7 @@ def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], li
 
 
 def batches(folder: Path, changes: int, rounds: int) -> list[float]:
-    """Milliseconds for so many weights in one call, each answer read, and all weights read back."""
+    """Milliseconds for `changes` weights in one call, each answer read, and all weights read back."""
     taken_ms = []
     with haproxy(folder, changes, "roundrobin") as path:
         client = HAProxy(path, "web", 10.0)

@@ -191,7 +191,7 @@ def running(site: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator
 
 @contextmanager
 def load(site: Stage, rate: float, seconds: float, url: str = PAGE, connections: int = CONNECTIONS) -> Iterator[None]:
-    """`rate` requests a second from the client's namespace for at least so long; none at a rate of zero."""
+    """`rate` requests a second from the client's namespace for at least `seconds`; none at a rate of zero."""
     if rate == 0:
         yield
         return

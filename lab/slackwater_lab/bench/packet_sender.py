@@ -56,7 +56,7 @@ class Messages:
 
 
 def send(interface: str, messages: Messages, packets: int, pps: int) -> float:
-    """Sends so many packets, from the start again after the last; returns the seconds that it took."""
+    """Sends this number of packets, from the start again after the last; returns the seconds that it took."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:

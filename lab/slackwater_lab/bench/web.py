@@ -230,7 +230,7 @@ def p95(values: list[float]) -> float:
 
 
 def watching(port: int, viewers: int, path: str, seconds: float, also: Callable[[], None] | None = None) -> list[float]:
-    """Seconds between events, of all viewers, over so many seconds; `also` is called in between."""
+    """Seconds between events, of all viewers, over some `seconds`; `also` is called in between."""
     gaps: list[float] = []
     end = time.monotonic() + seconds
 

@@ -255,7 +255,7 @@ class Simulation:
                 balancer.set_weights(weights)
 
     def answered(self) -> tuple[Floats, Floats, int]:
-        """Of the requests that began in the measured time: when each was answered and how long it took, in seconds, and
+        """The requests that began in the measured time: when each was answered and how long it took, in seconds, and
         how many were not, by the end."""
         asked = [number for number, began_s in enumerate(self._began) if began_s >= self.setup.warm_up_s]
         done = [number for number in asked if number in self._ended]

@@ -44,7 +44,8 @@ class Setup:
     cost_cv2: float = 1.0
     """Variance of the requests' CPU time over its squared mean. 0: all alike, 1: exponential."""
     arrivals_cv2: float = 1.0
-    """The same of the times between requests in an open loop. 0: a steady beat, 1: at random."""
+    """Squared coefficient of variation of the times between requests in an open loop. 0: a steady beat, 1: at random.
+    """
     clients: int = 0
     """Number of clients of a closed loop, each sending its next request when the last is answered; 0: open loop."""
     quota_cores: float = 0.0
