@@ -5,7 +5,7 @@ PYTHON_CODE := slackwater detector lbengine web lab tools tests fuzz packaging a
 
 .PHONY: help setup setup-demo setup-arm64 demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-sampling bench-monitor bench-lbengine bench-detector bench-web bench-controller
-.PHONY: recordings screenshots evaluate chaos protocols
+.PHONY: recordings screenshots compare chaos protocols
 .PHONY: deb repo image clean-install test-rollout
 
 help:  ## shows this list
@@ -84,12 +84,11 @@ bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's ti
 screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshots, over a whole controller (3 minutes)
 	python -m tools.screenshots
 
-EVALUATION := evaluation-run
 MINUTES :=
 
-evaluate: setup  ## measures what docs/results/evaluation.jsonl lacks, and its page (root, quiet; 8 hours; MINUTES=40: a piece, goes on)
-	slackwater lab evaluate --out $(EVALUATION) --data docs/results/evaluation.jsonl \
-	  --page docs/results/evaluation.md $(MINUTES:%=--minutes %)
+compare: setup  ## users' response times without Slackwater, with the balancer alone, and with monitors (root, quiet; 40 minutes; MINUTES=10: a piece, goes on)
+	slackwater lab compare --data docs/results/balancer-alone.jsonl --page docs/results/balancer-alone.md \
+	  $(MINUTES:%=--minutes %)
 
 chaos: setup  ## random faults in a cluster under load; what must hold is checked all the time (root; MINUTES=20 SEED=7)
 	python -m tests.chaos.commands $(MINUTES:%=--minutes %) $(SEED:%=--seed %)

@@ -24,7 +24,6 @@ from slackwater_lab.cluster.terminal import console, shown
 from slackwater_lab.cluster.traces import down, is_up, state, traces
 from slackwater_lab.compare.balance_commands import balance
 from slackwater_lab.compare.commands import compare
-from slackwater_lab.compare.evaluate_commands import evaluate
 from slackwater_lab.compare.simulate_commands import simulate
 from slackwater_lab.disturb.timetable import DISTURBANCES, timetable
 from slackwater_lab.governor.live.commands import governor_policies
@@ -249,7 +248,6 @@ for command in (
         simulate,
         balance,
         compare,
-        evaluate,
         capacity,
         signals,
         cost,

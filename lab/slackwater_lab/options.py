@@ -54,7 +54,7 @@ class HostsParam(click.ParamType[tuple[HostKind, int]]):
         return ("vm" if kind == "vm" else "cgroup"), int(number)
 
 
-HAPROXIES = ("haproxy", "haproxy-3", "haproxy-3.2")
+HAPROXIES = ("haproxy", "haproxy-2.8", "haproxy-3", "haproxy-3.2", "haproxy-3.4")
 DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "vm": 0.45}
 
 
@@ -107,7 +107,7 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(HAPROXIES),
             default=HAPROXIES[0],
             show_default=True,
-            help="The version of Debian 12, 13 or 14.",
+            help="HAProxy's version: `haproxy` is Debian 12's 2.6, `haproxy-3` Debian 13's 3.0.",
         ),
     ):
         wrapped = option(wrapped)

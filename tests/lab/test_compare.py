@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,54 +12,21 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from slackwater.core.messages import VERSION, Cpu, Sample, Traffic
-from slackwater_lab import cells
 from slackwater_lab.cluster.hosts import hosts
 from slackwater_lab.cluster.lab import PreparedNoise
-from slackwater_lab.cluster.load import Demand
-from slackwater_lab.commands import lab
-from slackwater_lab.compare import blocks, measured, results
-from slackwater_lab.compare.blocks import Question
+from slackwater_lab.compare import results
 from slackwater_lab.compare.measured import Measured
 from slackwater_lab.experiment import latency, recording
 from slackwater_lab.experiment import run as runner
 from slackwater_lab.experiment.cpu_share import CpuShare
 from slackwater_lab.experiment.policy_runners import look_of
-from slackwater_lab.experiment.recording import ExperimentError, Run
+from slackwater_lab.experiment.recording import Run
 from slackwater_lab.experiment.scenarios import ELSEWHERE, SCENARIOS, Neighbour, Scenario
-from tests.support.comparison_files import FACTS, HERE, recorded, rows
+from tests.support.comparison_files import recorded, rows
 
 POLICIES = ("static", "leastconn", "slackwater")
-
-
-def test_each_block_has_every_policy_once_in_an_order_that_its_seed_decides() -> None:
-    def orders(seed: int) -> list[list[str]]:
-        pieces = blocks.left([], Question({"one": POLICIES, "two": POLICIES}, 4, seed), HERE)
-        places = [(piece.block.round, piece.block.scenario) for piece in pieces]
-        assert places == [(number, name) for number in range(1, 5) for name in ("one", "two")], "round by round"
-        assert all([run.number for run in piece.left] == [1, 2, 3] for piece in pieces)
-        return [[run.policy for run in piece.left] for piece in pieces]
-
-    assert all(sorted(order) == sorted(POLICIES) for order in orders(5))
-    assert orders(5) == orders(5) != orders(6)
-    assert len({tuple(order) for order in orders(5)}) > 1, "no policy always comes first"
-
-
-@pytest.mark.parametrize(
-    ("variants", "says"),
-    [
-        ({"nowhere": ("static",)}, "no scenario `nowhere`; there are: one, "),
-        ({"one": ("magic",)}, "no policy `magic`; there are: static, "),
-        ({"one": ("static", "static")}, "expected each policy once"),
-        ({"one": ()}, "expected one policy at least, got none"),
-        ({}, "expected one scenario at least, got none"),
-    ],
-)
-def test_names_that_are_not_in_the_tables_are_refused(variants: Any, says: str) -> None:
-    with pytest.raises(ExperimentError, match=says):
-        Question(variants, rounds=1)
 
 
 def test_the_tables_have_what_was_asked_for_or_say_why_not() -> None:
@@ -142,61 +108,6 @@ def test_only_rounds_that_both_have_are_compared() -> None:
     assert cells["slackwater"]["ratio"]["static"]["p99_ms"]["count"] == 3
 
 
-def test_a_comparison_cut_short_is_marked_so_everywhere(tmp_path: Path) -> None:
-    for run in measured_rounds()[:13]:
-        cells.append(tmp_path / "runs.jsonl", run)
-    shown = CliRunner().invoke(lab, ["compare", "--out", str(tmp_path), "--replay"], catch_exceptions=False)
-    assert shown.output.startswith("CUT SHORT: 13 of 15 runs; what follows is of these only")
-    as_json = CliRunner().invoke(lab, ["compare", "--out", str(tmp_path), "--replay", "--json", "-"])
-    assert '"complete": false' in as_json.stdout
-
-
-@pytest.fixture
-def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Policies that were run, each at once, in a lab that is none; the third run is interrupted."""
-    ran: list[str] = []
-
-    def run(_lab: Any, asked_run: Run, _scenario: Scenario, demand: Demand, capacity_rps: float) -> Any:
-        assert capacity_rps == 900.0
-        assert demand == Demand(rate_rps=450.0)
-        ran.append(asked_run.policy)
-        if len(ran) == 3:
-            raise KeyboardInterrupt
-        return SimpleNamespace(
-            recorded=recorded(asked_run), save=lambda folder: recording.write(folder, recorded(asked_run))
-        )
-
-    monkeypatch.setattr(blocks, "Lab", lambda *_: nullcontext())
-    monkeypatch.setattr(blocks, "one_run", run)
-    monkeypatch.setattr(blocks, "capacity_rps", lambda _: 900.0)
-    monkeypatch.setattr(blocks, "here", lambda hosts: HERE._replace(hosts=hosts))
-    monkeypatch.setattr("slackwater_lab.cluster.machine.describe", lambda _: FACTS)
-    return ran
-
-
-def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretended_lab: list[str]) -> None:
-    asked = ["compare", "--out", str(tmp_path), "--rounds", "3", "--policy", "static", "--policy", "slackwater"]
-    assert CliRunner().invoke(lab, asked).exit_code == 1
-    assert len(measured.read(tmp_path / "runs.jsonl")) == 2
-    done = CliRunner().invoke(lab, [*asked, "--json", "-"])
-    assert done.exit_code == 0, done.output
-    result = json.loads(done.stdout)
-    assert (result["complete"], result["runs"], result["machine"]) == (True, 6, FACTS)
-    assert result["capacity_rps"] == [900.0]
-    assert len(pretended_lab) == 7, "the one that was interrupted once more, and nothing twice"
-    assert json.loads(CliRunner().invoke(lab, [*asked, "--replay", "--json", "-"]).stdout) == result
-    assert len(list(tmp_path.glob("cgroup-one-*/runs/*-weights.parquet"))) == 6
-
-
-def test_other_hosts_are_another_comparison(tmp_path: Path, pretended_lab: list[str]) -> None:
-    asked = ["compare", "--out", str(tmp_path), "--rounds", "1", "--policy", "static"]
-    assert CliRunner().invoke(lab, asked).exit_code == 0
-    for other in (["--hosts", "4"], ["--period-ms", "5"], ["--hosts", "vm"]):
-        with pytest.raises(ExperimentError, match="the folder has runs on other hosts"):
-            CliRunner().invoke(lab, [*asked, *other], catch_exceptions=False)
-    assert pretended_lab == ["static"]
-
-
 def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None:
     looks = [
         (at_s, name, weight, 0)
@@ -217,6 +128,25 @@ def test_the_way_back_ends_when_all_weights_are_at_the_baseline_to_stay() -> Non
     assert latency.back_s(looks(*fell, (7.0, 20), (7.5, 100), (8.0, 100)), 4.0) == pytest.approx(3.5)
     assert latency.back_s(looks(*fell, (7.0, 20)), 4.0) is None, "it never was to stay"
     assert latency.back_s(looks((1.0, 0), (3.0, 100), (5.0, 100)), 4.0) is None, "it was there before"
+
+
+def test_a_move_is_wrong_where_a_weight_falls_without_a_neighbour() -> None:
+    neighbours = [{"host": "host1", "on_s": 3.0, "off_s": 6.0}, {"host": "host1", "on_s": 9.0, "off_s": 10.0}]
+
+    def wrong(server: str, *weights: tuple[float, int]) -> int:
+        return latency.wrong_moves([(at_s, server, weight, 0) for at_s, weight in weights], neighbours, 1.0)
+
+    assert wrong("host1", (0.0, 100), (3.5, 10), (5.0, 2), (7.0, 100), (9.4, 10)) == 0
+    assert wrong("host1", (0.0, 100), (6.3, 10)) == 0, "it was on its way when the neighbour ended"
+    assert wrong("host1", (0.0, 100), (3.5, 10), (7.0, 100), (8.0, 10), (8.5, 5), (8.6, 100)) == 1, "again, alone"
+    assert wrong("host2", (0.0, 100), (3.5, 10)) == 1, "beside another host"
+    assert wrong("host2", (0.0, 100), (0.5, 10), (0.9, 100), (2.0, 100)) == 0, "before the calm that counts"
+
+
+def test_weights_that_are_not_the_baseline_at_the_end_are_away() -> None:
+    looks = [(1.0, "host1", 10, 0), (1.0, "host2", 100, 0), (2.0, "host1", 100, 0), (2.0, "host2", 100, 0)]
+    assert not latency.is_away(looks)
+    assert latency.is_away([*looks, (3.0, "host2", 99, 0)])
 
 
 def test_a_look_is_what_one_interval_s_samples_say() -> None:

@@ -44,8 +44,8 @@ def runners(names: Iterable[str]) -> set[object]:
 
 def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -> None:
     assert runners(POLICIES) == runners(TABLE)
-    out = tmp_path / "compared"
-    asked = ["compare", "--out", str(out), "--rounds", "1"]
+    out, data = tmp_path / "compared", tmp_path / "data.jsonl"
+    asked = ["compare", "--out", str(out), "--data", str(data), "--scenario", "one", "--rounds", "1"]
     asked += [part for name in POLICIES for part in ("--policy", name)]
     done = run_lab(*asked, "--json", "-", timeout_s=1400.0)
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
         assert cells[name]["answered"] == 1, name
     for name in (*SILENT, *OBSERVED):
         assert cells[name]["answered"] == 0, name
-    of_policy = {run.variant: run for run in measured.read(out / "runs.jsonl")}
+    of_policy = {run.variant: run for run in measured.read(data)}
     folder = out / "cgroup-one-1"
     for number in range(1, len(POLICIES) + 1):
         about = json.loads(pq.read_table(recording.path_of(folder, number)).schema.metadata[recording.KEY])

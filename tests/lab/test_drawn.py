@@ -45,9 +45,9 @@ def test_names_that_are_not_drawn_are_of_the_table() -> None:
     assert in_lab.named("one") is not None
     assert in_lab.named("random-1") is None
     with pytest.raises(ExperimentError, match="no scenario `random-x-1`"):
-        Question({"random-x-1": ("leastconn",)}, 1)
+        Question(("random-x-1",), ("leastconn",), 1)
     assert in_lab.names(7, 3) == ["random-7-0", "random-7-1", "random-7-2"]
-    Question(dict.fromkeys(in_lab.names(7, 3), ("leastconn",)), 1)
+    Question(in_lab.names(7, 3), ("leastconn",), 1)
 
 
 def test_a_scenario_of_the_table_is_had_at_another_load_too() -> None:
@@ -114,7 +114,7 @@ def test_the_command_refuses_what_is_drawn_and_what_is_missing(tmp_path: Path) -
         done = CliRunner().invoke(lab, ["simulate", *arguments])
         assert done.exit_code == 2
         assert wrong in done.output
-    both = CliRunner().invoke(lab, ["compare", "--random", "2", "--scenario", "one", "--out", str(tmp_path)])
+    both = CliRunner().invoke(lab, ["compare", "--random", "2", "--scenario", "one", "--data", str(tmp_path / "data")])
     assert both.exit_code == 2
     assert "expected no --scenario with it" in both.output
 

@@ -23,7 +23,6 @@ WITHOUT = {
     "lab up": "stays until Ctrl-C; `lab status --json` says what there is",
     "lab demo": "is for people to look at",
     "lab record": "its result is a file, in the form that `train` reads",
-    "lab evaluate": "its result is files: a line of JSON for each run, and a page",
 }
 """Commands without `--json`, with the reason."""
 

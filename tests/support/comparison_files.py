@@ -36,7 +36,9 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
         for name in SERVERS
     ]
     verdicts: list[tuple[float, str, str]] | None = None
+    neighbour = {"host": "host1", "kind": "llcprobe", "on_s": ON_S, "off_s": OFF_S}
     facts: dict[str, Any] = {"rate_rps": 100.0, "cost": COST if run.policy == "slackwater" else {}}
+    facts |= {"neighbours": [neighbour], "commit": "0123456789ab"}
     if detected_s is not None:
         verdicts = [
             (
@@ -47,8 +49,6 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
             for number in range(150)
             for name in SERVERS
         ]
-        neighbour = {"host": "host1", "kind": "llcprobe", "on_s": ON_S, "off_s": OFF_S}
-        facts |= {"neighbours": [neighbour], "commit": "0123456789ab"}
     return Recorded(
         run=run,
         marks=Marks(3.0, ON_S, OFF_S, 30.0),
@@ -78,7 +78,7 @@ def row(scenario: str, variant: str, number: int, times: float = 1.0, **changed:
         **{"begun": "2026-11-24T12:00:00Z", "took_s": 50.0, "machine": FACTS, "commit": "abc", "hosts": "cgroup"},
         **{"decision_commit": "code1", "scenario": scenario, "balance": POLICIES[variant].balance, "variant": variant},
         **{"round": number, "seed": 7, "capacity_rps": 900.0, "rate_rps": 450.0, "calm": figures},
-        "loud": scaled | {"answers_s": 0.4, "detected_s": None},
+        "loud": scaled | {"answers_s": 0.4, "detected_s": None, "back_s": None, "not_back": 0.0, "wrong_moves": 0},
     }
     return Measured(**whole | changed)
 

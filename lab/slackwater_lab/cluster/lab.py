@@ -55,6 +55,8 @@ class PreparedNoise:
     """They are on when it returns. Raises LabError."""
     give_up: Callable[[], None]
     """Ends the noises before they begin."""
+    fill: Callable[[], None] = lambda: None
+    """Waits until their buffers are filled. Raises LabError."""
 
 
 @dataclass(frozen=True)
@@ -287,10 +289,14 @@ class Lab:
             for prepared in waiting:
                 prepared.give_up()
 
+        def fill() -> None:
+            for prepared in waiting:
+                prepared.fill()
+
         for host in () if kind in stress.STRESSORS else hosts:
             more = {"address": host.address, **place(host)}
             waiting.append(noises.prepare(self._maker, host.name, kind, intensity, seconds, **more))
-        return PreparedNoise(begin, give_up)
+        return PreparedNoise(begin, give_up, fill)
 
     @property
     def hypervisor(self) -> str:

@@ -43,7 +43,7 @@ def describe(lab: Lab) -> dict[str, Any]:
         **bare(),
         "cgroup_version": lab.cgroups.version,
         "load_average_at_start": round(os.getloadavg()[0], 2),
-        "haproxy": version_of("haproxy", "-v"),
+        "haproxy": version_of(settings.haproxy, "-v"),
         "apache": version_of("apache2", "-v"),
         "php": version_of("php-fpm8.2", "-n", "-v"),
         "oha": version_of("oha", "--version"),

@@ -89,7 +89,7 @@ def _wait_for_end(group: int) -> None:
             time.sleep(0.005)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
     """A noise maker that fills its buffers and then waits for its word."""
 
@@ -97,11 +97,18 @@ class Prepared:
     kind: str
     intensity: float
     process: subprocess.Popen[str]
+    is_filled: bool = False
 
     def give_up(self) -> None:
         """Ends it before it began."""
         self.process.kill()
         self.process.wait()
+
+    def fill(self) -> None:
+        """Waits until the buffers are filled. Raises LabError."""
+        if not self.is_filled:
+            self.hear("filled")
+            self.is_filled = True
 
     def hear(self, expected: str) -> None:
         """Raises LabError, and ends it, when it says something else or nothing."""
@@ -155,7 +162,7 @@ def begin(waiting: Sequence[Prepared]) -> list[Noise]:
     begun: list[Noise] = []
     try:
         for prepared in waiting:
-            prepared.hear("filled")
+            prepared.fill()
         for prepared in waiting:
             assert prepared.process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # `hear` gives the reason

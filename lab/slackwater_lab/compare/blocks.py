@@ -3,13 +3,13 @@ within a block. What the data file lacks of what is asked for is measured."""
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,12 @@ from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import TIMES
 from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.recording import ExperimentError, Run
-from slackwater_lab.experiment.run import one_run
-from slackwater_lab.experiment.scenarios import AFTER_S, CALM_S, SCENARIOS, Scenario
+from slackwater_lab.experiment.run import CALM_S, SETTLE_S, aims_of, one_run
+from slackwater_lab.experiment.scenarios import SCENARIOS, Scenario
 from slackwater_lab.experiment.steady import capacity_rps
 
-AROUND_S = 24.0
-"""Time of a run besides its phases: warm-up, settling, programs that start and end."""
+AROUND_S = 5.0
+"""Time of a run besides its phases: programs that start and end, the way back."""
 OPENING_S = 45.0
 """Time of a lab's start, with the measurement of the capacity."""
 CAPACITIES = 3
@@ -46,39 +46,35 @@ Progress = Callable[[str], None]
 class Question:
     """The runs that are asked for. Raises ExperimentError for an unknown name."""
 
-    variants: Mapping[str, Sequence[str]]
-    """Scenario -> policies, both in the order in which they are shown; scenarios are measured in this order."""
+    scenarios: Sequence[str]
+    """In the order in which they are shown and measured."""
+    policies: Sequence[str]
+    """The variants of each block, in the order in which they are shown."""
     rounds: int
+    """Number of blocks of each scenario."""
     seed: int = 1
     """Decides the order of the runs in each block."""
 
     def __post_init__(self) -> None:
-        policies = dict.fromkeys(chain.from_iterable(self.variants.values()))
-        for names, table, kind in ((self.variants, SCENARIOS, "scenario"), (policies, POLICIES, "policy")):
-            known = named if kind == "scenario" else POLICIES.get
+        for kind, names, known in (("scenario", self.scenarios, named), ("policy", self.policies, POLICIES.get)):
             if unknown := [name for name in names if known(name) is None]:
+                table = SCENARIOS if kind == "scenario" else POLICIES
                 raise ExperimentError(f"no {kind} `{unknown[0]}`; there are: {', '.join(table)}")
             if not names:
                 raise ExperimentError(f"expected one {kind} at least, got none")
-        for chosen in self.variants.values():
-            if len(set(chosen)) < len(chosen):
-                raise ExperimentError(f"expected each policy once, got: {', '.join(chosen)}")
+            if len(set(names)) < len(names):
+                raise ExperimentError(f"expected each {kind} once, got: {', '.join(names)}")
 
-    def only(self, scenarios: Sequence[str], variants: Sequence[str]) -> Question:
-        """These scenarios and variants of it; empty: all. Raises ExperimentError for others."""
-        if unknown := [name for name in scenarios if name not in self.variants]:
-            raise ExperimentError(f"no scenario `{unknown[0]}`; there are: {', '.join(self.variants)}")
-        chosen = {name: self.variants[name] for name in scenarios or self.variants}
-        every = dict.fromkeys(chain.from_iterable(chosen.values()))
-        if unknown := [name for name in variants if name not in every]:
-            raise ExperimentError(f"no variant `{unknown[0]}`; there are: {', '.join(every)}")
-        wanted = variants or every
-        return replace(
-            self, variants={name: [variant for variant in chosen[name] if variant in wanted] for name in chosen}
-        )
+    @property
+    def runs(self) -> int:
+        return self.rounds * len(self.scenarios) * len(self.policies)
+
+    def place(self, run: Measured) -> tuple[int, int]:
+        """Where a run is shown: by scenario, then by policy."""
+        return self.scenarios.index(run.scenario), self.policies.index(run.variant)
 
     def asks_for(self, run: Measured) -> bool:
-        return run.variant in self.variants.get(run.scenario, ())
+        return run.scenario in self.scenarios and run.variant in self.policies
 
 
 def scenario_of(name: str) -> Scenario:
@@ -121,41 +117,42 @@ def here(hosts: HostKind) -> Block:
 
 
 def refuse_other_hosts(measured: Sequence[Measured], settings: LabSettings) -> None:
-    """Raises ExperimentError where a run was measured on hosts of another number, quota or period."""
-    asked = {"hosts": settings.hosts, "quota_cores": settings.quota_cores, "period_s": settings.period_s}
+    """Raises ExperimentError where a run was measured on hosts of another number, quota or period, or on another
+    HAProxy."""
+    asked: dict[str, Any] = {key: getattr(settings, key) for key in ("hosts", "quota_cores", "period_s")}
+    asked["haproxy"] = machine.version_of(settings.haproxy, "-v")
     for run in measured:
         actual = {key: run.machine[key] for key in asked}
         if (run.hosts, actual) != (settings.kind, asked):
             raise ExperimentError(
-                f"the folder has runs on other hosts ({run.hosts}, {actual}): expected {settings.kind}, {asked}"
+                f"the data file has runs on another lab ({run.hosts}, {actual}): expected {settings.kind}, {asked}"
             )
 
 
-def left(measured: Sequence[Measured], whole: Question, common: Block, asked: Question | None = None) -> list[Piece]:
+def left(measured: Sequence[Measured], question: Question, common: Block) -> list[Piece]:
     """What is not measured yet, in order: each scenario's first round before any second, so that whoever stops early
     knows something of all. A block goes on only where and as it was begun (`common`); else it is left as it is, and
-    another round is measured in its place. Blocks have the variants of `whole`, in an order of them all; those that are
-    not `asked` for may follow another time."""
-    asked = asked or whole
-    pieces: list[tuple[int, Piece]] = []
-    for name in asked.variants:
-        wanted = frozenset(asked.variants[name])
+    another round is measured in its place. Scenarios of one application follow each other, so that the lab stays up."""
+    wanted = frozenset(question.policies)
+    apps = list(dict.fromkeys(scenario_of(name).app for name in question.scenarios))
+    pieces: list[tuple[tuple[int, int], Piece]] = []
+    for name in question.scenarios:
         blocks: dict[Block, list[Measured]] = {}
         for run in measured:
             if (run.hosts, run.scenario) == (common.hosts, name):
                 blocks.setdefault(run.block, []).append(run)
         lacking = {block: wanted - {run.variant for run in runs} for block, runs in blocks.items()}
         partial = [block for block, variants_left in lacking.items() if variants_left]
-        done = len(blocks) - len(partial)
         used = {block.round for block in blocks}
-        fresh = (number for number in range(1, len(used) + asked.rounds + 1) if number not in used)
+        fresh = (number for number in range(1, len(used) + question.rounds + 1) if number not in used)
         resumable = [block for block in partial if block == common._replace(scenario=name, round=block.round)]
-        for place in range(done, asked.rounds if wanted else 0):
+        app = apps.index(scenario_of(name).app)
+        for place in range(len(blocks) - len(partial), question.rounds):
             block = resumable.pop(0) if resumable else common._replace(scenario=name, round=next(fresh))
             first = next(iter(blocks.get(block, [])), None)
-            seed, capacity = (first.seed, first.capacity_rps) if first else (_seed(whole.seed, block), None)
-            variants = tuple(whole.variants[name])
-            pieces.append((place, Piece(block, seed, variants, lacking.get(block, wanted), capacity)))
+            seed, capacity = (first.seed, first.capacity_rps) if first else (_seed(question.seed, block), None)
+            piece = Piece(block, seed, tuple(question.policies), lacking.get(block, wanted), capacity)
+            pieces.append(((place, -app if place % 2 else app), piece))
     return [piece for _, piece in sorted(pieces, key=itemgetter(0))]
 
 
@@ -163,16 +160,28 @@ def _seed(seed: int, block: Block) -> int:
     return random.Random(f"{seed} {block.hosts} {block.scenario} {block.round}").randrange(2**31)
 
 
-def about_s(measured: Sequence[Measured], block: Block) -> float:
-    """The expected length of a run: the longest run of its scenario so far, or else the sum of its parts."""
-    took = [run.took_s for run in measured if (run.hosts, run.scenario) == (block.hosts, block.scenario)]
-    return max(took, default=AROUND_S + CALM_S + scenario_of(block.scenario).seconds + AFTER_S)
+def about_s(measured: Sequence[Measured], scenario: str, policy: str) -> float:
+    """The expected length of a run: the median of the same runs so far, else of other runs of the scenario, else the
+    sum of its parts."""
+    of_scenario = [run for run in measured if run.scenario == scenario]
+    same = [run for run in of_scenario if run.variant == policy] or of_scenario
+    return (
+        statistics.median(run.took_s for run in same)
+        if same
+        else AROUND_S + SETTLE_S + CALM_S + scenario_of(scenario).seconds
+    )
+
+
+def left_s(measured: Sequence[Measured], pieces: Sequence[Piece]) -> float:
+    """The expected length of all runs that are left."""
+    return math.fsum(about_s(measured, run.scenario, run.policy) for piece in pieces for run in piece.left)
 
 
 class Blocks:
     """Measures blocks one run after the other, each into the data file as soon as it has ended."""
 
-    def __init__(self, out: Path, data: Path, settings: LabSettings, progress: Progress) -> None:
+    def __init__(self, out: Path | None, data: Path, settings: LabSettings, progress: Progress) -> None:
+        """`out`: folder of the recordings; None: none are kept."""
         self._out, self._data, self._settings, self._progress = out, data, settings, progress
         self._capacity_rps: dict[str, float] = {}
         self._machine: dict[str, Any] = {}
@@ -186,7 +195,10 @@ class Blocks:
         done, failed = list(measured), 0
 
         def fits(opening_s: float = 0.0) -> bool:
-            return bool(queue) and time.monotonic() + opening_s + about_s(done, queue[0][0].block) <= until_mono_s
+            if not queue:
+                return False
+            about = about_s(done, queue[0][1].scenario, queue[0][1].policy)
+            return time.monotonic() + opening_s + about <= until_mono_s
 
         while fits(OPENING_S):
             app = scenario_of(queue[0][1].scenario).app
@@ -194,7 +206,11 @@ class Blocks:
                 self._look(lab, app)
                 while fits() and scenario_of(queue[0][1].scenario).app == app:
                     piece, run = queue.popleft()
-                    self._progress(f"{run.scenario}, round {piece.block.round}: {run.policy}; then {len(queue)} left")
+                    rest_s = math.fsum(about_s(done, later.scenario, later.policy) for _, later in queue)
+                    self._progress(
+                        f"{run.scenario}, round {piece.block.round}: {run.policy}; then {len(queue)} runs are left,"
+                        f" about {rest_s / 60:.0f} min"
+                    )
                     try:
                         done.append(self._measured(lab, piece, run))
                         append(self._data, done[-1])
@@ -216,11 +232,12 @@ class Blocks:
         scenario = scenario_of(run.scenario)
         capacity = piece.capacity_rps or self._capacity_rps[scenario.app]
         rate_rps = round(scenario.load * capacity, 1)
-        folder = self._out / piece.folder
+        aims_of(lab, scenario)  # measured once, and not in a run's time
         begun_unix_s, begun_mono_s = time.time(), time.monotonic()
         outcome = one_run(lab, run, scenario, Demand(rate_rps=rate_rps, clients=scenario.clients), capacity)
         took_s = time.monotonic() - begun_mono_s
-        outcome.save(folder)
+        if self._out is not None:
+            outcome.save(self._out / piece.folder)
         figures = results.of_run(outcome.recorded)
         return Measured(
             begun=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun_unix_s)),

@@ -3,87 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
-from slackwater_lab.cells import until
+from slackwater_lab.cells import Pieces
 from slackwater_lab.cluster.lab import LabSettings
 from slackwater_lab.cluster.terminal import console
 from slackwater_lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
-from slackwater_lab.options import hosts_options, json_option, minutes_option, out_option, progress, write_json
+from slackwater_lab.options import FOLDER, hosts_options, json_option, pieces_options, progress, write_json
 
-DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
-DATA = "runs.jsonl"
+if TYPE_CHECKING:
+    from slackwater_lab.compare.blocks import Piece, Question
+    from slackwater_lab.compare.measured import Measured
+
+DEFAULT_SCENARIOS = ("one", "two", "load-80", "bursts", "all")
+DEFAULT_POLICIES = ("leastconn", "random2", "slackwater-lc", "slackwater-lb-lc", "slackwater-lb-random")
 
 
-@click.command(epilog="Example: slackwater lab compare --out one --scenario one --policy static --policy slackwater")
+@click.command(
+    epilog="Example: slackwater lab compare --data docs/results/balancer-alone.jsonl --page"
+    " docs/results/balancer-alone.md --minutes 40"
+)
 @click.option(
-    "--scenario", "scenarios", multiple=True, help="Such as two+cpu@30: two, by `cpu`, at 30% load. Repeatable."
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    help=f"Such as two+cpu@30: two, by `cpu`, at 30% load. Repeatable.  [default: {', '.join(DEFAULT_SCENARIOS)}]",
 )
 @click.option("--policy", "policies", multiple=True, help=f"Repeatable.  [default: {', '.join(DEFAULT_POLICIES)}]")
 @click.option("--random", "drawn", type=click.IntRange(1), help="Number of scenarios drawn from --seed.")
-@click.option("--rounds", type=click.IntRange(1), help="[default: 5, with --random 1]")
+@click.option(
+    "--rounds", type=click.IntRange(1), help="Number of blocks of each scenario.  [default: 5, with --random 1]"
+)
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
-@out_option
+@click.option("--plan", "planned", is_flag=True, help="Show the runs that are left and their expected time, and end.")
+@pieces_options("runs that are measured")
+@click.option("--out", type=FOLDER, help="Folder for each run's recording: requests, weights, Samples, Verdicts.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides the order.")
-@minutes_option
-@click.option("--replay", is_flag=True, help="Only print the tables again, from the folder's data.")
 @hosts_options
 @json_option
 def compare(
     settings: LabSettings,
-    folder: Path | None,
+    pieces: Pieces,
+    out: Path | None,
     scenarios: tuple[str, ...],
     policies: tuple[str, ...],
     drawn: int | None,
     rounds: int | None,
     seed: int,
-    minutes: float | None,
-    replay: bool,
     listed: bool,
+    planned: bool,
     json_file: str | None,
 ) -> None:
-    """Measure policies against each other: scenarios x policies x rounds, recorded in a folder.
+    """Measure policies against each other in one lab that stays up, and write the page of it.
 
-    A block is one round of one scenario, its policies in random order. Each run is a line of FOLDER/runs.jsonl at once,
-    and the same command goes on where it was interrupted. Needs root, except with --replay.
+    A block is one scenario under each policy, in random order. Each run is a line of the data file at once, and the
+    same command goes on where it was interrupted. Needs root and a quiet machine, except with --plan and --replay.
     """
-    from slackwater_lab.compare import blocks, measured, results
+    from slackwater_lab.compare import blocks, comparison_page, measured
     from slackwater_lab.experiment.drawn import names
 
     if listed:
         _show_tables()
         return
-    if folder is None:
-        raise click.UsageError("--out is missing: the folder that the comparison is recorded in")
+    if pieces.data is None:
+        raise click.UsageError("--data is missing: the file that the comparison is recorded in")
     if drawn and scenarios:
         raise click.UsageError("--random draws the scenarios: expected no --scenario with it")
-    data = folder / DATA
-    all_runs = measured.read(data)
-    asked = names(seed, drawn) if drawn else scenarios
+    all_runs = measured.read(pieces.data)
+    asked = tuple(names(seed, drawn)) if drawn else scenarios
     rounds = rounds or (1 if drawn else 5)
-    if replay:  # without names: what the folder holds
-        asked = asked or list(dict.fromkeys(run.scenario for run in all_runs))
+    if pieces.replay:  # without names: what the file holds
+        asked = asked or tuple(dict.fromkeys(run.scenario for run in all_runs))
         policies = policies or tuple(dict.fromkeys(run.variant for run in all_runs))
-    question = blocks.Question(dict.fromkeys(asked or ("one",), policies or DEFAULT_POLICIES), rounds, seed)
-    if not replay:
-        blocks.refuse_other_hosts(all_runs, settings)
-        pieces = blocks.left(all_runs, question, blocks.here(settings.kind))
-        blocks.Blocks(folder, data, settings, progress).run(pieces, all_runs, until(minutes))
-        all_runs = measured.read(data)
-    runs = [run for run in all_runs if question.asks_for(run)]
-    planned = rounds * sum(map(len, question.variants.values()))
-    complete = len(runs) >= planned
+    question = blocks.Question(asked or DEFAULT_SCENARIOS, policies or DEFAULT_POLICIES, rounds, seed)
+    left = blocks.left(all_runs, question, blocks.here(settings.kind))
+    if planned:
+        _show_plan(left, all_runs)
+        return
+    try:
+        if not pieces.replay:
+            blocks.refuse_other_hosts(all_runs, settings)
+            count = blocks.Blocks(out, pieces.data, settings, progress).run(left, all_runs, pieces.until_mono_s)
+            progress(f"{count} runs are left; the same command goes on" if count else "everything is measured")
+    finally:
+        all_runs = measured.read(pieces.data)
+        runs = sorted(filter(question.asks_for, all_runs), key=question.place)
+        pieces.write_page(partial(comparison_page.page, runs))
+    _show(runs, question, json_file, drawn=bool(drawn))
+
+
+def _show(runs: Sequence[Measured], question: Question, json_file: str | None, *, drawn: bool) -> None:
+    from slackwater_lab.compare import results
+
+    complete = len(runs) >= question.runs
     cells = results.cells(runs)
-    facts = {"complete": complete, "runs": len(runs), "runs_planned": planned, "cells": cells}
+    facts = {"complete": complete, "runs": len(runs), "runs_planned": question.runs, "cells": cells}
     facts |= {key: list(dict.fromkeys(getattr(run, key) for run in runs)) for key in ("commit", "capacity_rps")}
     if not write_json(facts | {"machine": runs[0].machine if runs else None}, json_file):
         return
     if not complete:
-        click.echo(f"CUT SHORT: {len(runs)} of {planned} runs; what follows is of these only")
+        click.echo(f"CUT SHORT: {len(runs)} of {question.runs} runs; what follows is of these only")
     players = dict.fromkeys(cell["policy"] for cell in cells)
     shown = [worst(cells, name) for name in players if name != REFERENCE] if drawn else tables(cells)
     for table in shown:
@@ -102,6 +126,21 @@ def tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
                 )
         result.append(table)
     return result
+
+
+def _show_plan(pieces: Sequence[Piece], measured: Sequence[Measured]) -> None:
+    from slackwater_lab.compare.blocks import left_s
+
+    table = Table("scenario", "blocks", "runs", "about min", title="left", box=None)
+    for name in dict.fromkeys(piece.block.scenario for piece in pieces):
+        of_scenario = [piece for piece in pieces if piece.block.scenario == name]
+        runs = sum(len(piece.left) for piece in of_scenario)
+        table.add_row(name, str(len(of_scenario)), str(runs), f"{left_s(measured, of_scenario) / 60:.0f}")
+    console().print(table)
+    runs = sum(len(piece.left) for piece in pieces)
+    click.echo(
+        f"together {runs} runs, about {left_s(measured, pieces) / 60:.0f} min; {len(measured)} runs are measured"
+    )
 
 
 def _show_tables() -> None:

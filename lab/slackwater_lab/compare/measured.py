@@ -1,4 +1,4 @@
-"""The evaluation's data: a line of JSON for each finished run, in one file that is only ever appended to."""
+"""A comparison's data: a line of JSON for each finished run, in one file that is only ever appended to."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import msgspec
 from slackwater_lab import cells
 from slackwater_lab.cluster.machines import HostKind
 
-FORMAT = 1
+FORMAT = 2
 MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
 """The facts that tell machines apart."""
 PROGRAMS = ("haproxy", "apache", "php", "hosts", "quota_cores", "period_s", "hypervisor")
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One run of the evaluation."""
+    """One run of a comparison."""
 
     v: int = FORMAT
     begun: str
     """Time in UTC."""
     took_s: float
-    """Time of the run, with warm-up and end."""
+    """Time of the run, with the start and end of its programs."""
     machine: dict[str, Any]
     commit: str | None
     decision_commit: str | None
@@ -70,7 +70,7 @@ def machine_of(facts: Mapping[str, Any]) -> str:
 
 def read(path: Path) -> list[Measured]:
     """All runs that were measured, oldest first; none where there is no file. Raises ExperimentError, OSError."""
-    return cells.read(path, Measured, FORMAT, "a run of the evaluation")
+    return cells.read(path, Measured, FORMAT, "a run of a comparison")
 
 
 def as_runs(measured: Sequence[Measured]) -> list[dict[str, Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,8 +17,8 @@ from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import TIMES, figures
 from slackwater_lab.experiment.recording import Recorded
 
-ANSWERS = ("answers_s", "detected_s", "back_s")
-MEASURES = (*TIMES, "errors_share", *ANSWERS)
+ANSWERS = ("answers_s", "detected_s", "back_s", "not_back", "wrong_moves")
+MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s")
 
 
 def of_run(recorded: Recorded) -> dict[str, dict[str, Any]]:
@@ -38,13 +39,16 @@ def answers(recorded: Recorded) -> dict[str, Any]:
     assert scenario is not None
     members = hosts(max(scenario.hosts) + 1)
     noisy = {members[number].name for number in scenario.hosts}
+    beside = recorded.facts["neighbours"]
     times: dict[str, Any] = {
         "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s, marks.off_s),
         "detected_s": None,
         "back_s": latency.back_s(recorded.weights, marks.off_s),
+        "not_back": float(latency.is_away(recorded.weights)),
+        "wrong_moves": latency.wrong_moves(recorded.weights, beside, marks.calm_s),
     }
     if recorded.verdicts is not None:
-        delays = latency.detections(recorded.verdicts, recorded.facts["neighbours"])
+        delays = latency.detections(recorded.verdicts, beside)
         seen = [delay for delay in delays if delay is not None]
         times["detected_s"] = statistics.median(seen) if seen else None
     return times
@@ -63,6 +67,8 @@ def cells(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         for name in MEASURES:
             values = [value for run in own.values() if (value := run["loud"].get(name)) is not None]
             cell[name] = _as_json(median(values))
+        cell["back_s"] = _back_s([run["loud"] for run in own.values()])
+        cell["wrong_moves"] = round(sum(run["loud"]["wrong_moves"] for run in own.values()))
         cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in own.values())
         calm = [run["calm"]["p95_ms"] for run in own.values() if run["calm"]["p95_ms"] is not None]
         cell["calm_p95_ms"] = _as_json(median(calm))
@@ -73,6 +79,17 @@ def cells(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         }
         result.append(cell)
     return result
+
+
+def _back_s(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The median time of the way back over the runs that moved a weight, and how many of these were not back at their
+    end, which count as later than all others. A median among these is None."""
+    away = sum(bool(run["not_back"]) for run in figures)
+    back_s = [run["back_s"] for run in figures if run["back_s"] is not None]
+    if not back_s and not away:
+        return None
+    middle = statistics.median([*back_s, *[math.inf] * away])
+    return {"value": middle if math.isfinite(middle) else None, "count": len(back_s) + away, "not_back": away}
 
 
 def of(runs: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, dict[str, Any]]:

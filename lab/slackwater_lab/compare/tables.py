@@ -21,7 +21,6 @@ SHOWN = (
     ("errors_share", "errors", ".2%"),
     ("answers_s", "answer s", ".2f"),
     ("detected_s", "detected s", ".2f"),
-    ("back_s", "back s", ".2f"),
 )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from slackwater.core.messages import SLOW_ALONE
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
 
+LATE_S = 0.5
+
 
 def answer_s(
     weights: Sequence[tuple[float, str, int, int]],
@@ -41,6 +43,36 @@ def back_s(weights: Sequence[tuple[float, str, int, int]], off_s: float) -> floa
     moved_s = [at_s for at_s, _, weight, _ in weights if at_s >= off_s and weight != BASE_WEIGHT]
     after_s = [at_s for at_s, *_ in weights if moved_s and at_s > moved_s[-1]]
     return after_s[0] - off_s if after_s else None
+
+
+def is_away(weights: Sequence[tuple[float, str, int, int]]) -> bool:
+    """Whether some weight is not the baseline at the end. `weights` as in `answer_s`."""
+    last = {server: weight for _, server, weight, _ in weights}
+    return any(weight != BASE_WEIGHT for weight in last.values())
+
+
+def wrong_moves(
+    weights: Sequence[tuple[float, str, int, int]], neighbours: Sequence[Mapping[str, Any]], calm_s: float
+) -> int:
+    """How often a weight fell from the baseline, from `calm_s` on, while no neighbour was beside its server.
+
+    A fall counts as the neighbour's until `LATE_S` after it ended. `weights` as in `answer_s`, `neighbours` as in
+    `detections`.
+    """
+    before: dict[str, int] = {}
+    wrong = 0
+    for at_s, server, weight, _ in weights:
+        fell = weight < BASE_WEIGHT <= before.get(server, 0)
+        before[server] = weight
+        wrong += (
+            fell
+            and at_s >= calm_s
+            and not any(
+                server == neighbour["host"] and neighbour["on_s"] <= at_s <= neighbour["off_s"] + LATE_S
+                for neighbour in neighbours
+            )
+        )
+    return wrong
 
 
 def detections(

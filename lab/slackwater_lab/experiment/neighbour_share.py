@@ -8,7 +8,6 @@ answered less than in calm is what the neighbour takes.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from slackwater_lab.cluster.hosts import Host
-from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.load import Demand
 from slackwater_lab.cluster.paths import LabError
 
@@ -102,8 +101,8 @@ class _Asked:
         return float(np.count_nonzero((ended >= RAMP_S) & (ended < RAMP_S + LOOK_S))) / LOOK_S
 
 
-_KNOWN: weakref.WeakKeyDictionary[Lab, dict[tuple[str, float, float], Aim]] = weakref.WeakKeyDictionary()
-"""Lab -> kind, share and quota -> aim."""
+_KNOWN: dict[tuple[LabSettings, str, float, float], Aim] = {}
+"""Shape of the lab, kind, share and quota -> aim. It holds for a lab that is built anew, too."""
 
 
 def aim(lab: Lab, host: Host, kind: str, lost: float, quota_cores: float) -> Aim:
@@ -111,9 +110,8 @@ def aim(lab: Lab, host: Host, kind: str, lost: float, quota_cores: float) -> Aim
 
     Takes some seconds the first time. Raises LabError where no weight does: the run would not be what it says.
     """
-    known = _KNOWN.setdefault(lab, {})
-    key = kind, lost, quota_cores
-    if key not in known:
+    key = lab.settings, kind, lost, quota_cores
+    if key not in _KNOWN:
         asked = _Asked(lab, host)
         asked.answered_rps()  # the first answers fill caches
         calm_rps = sum(asked.answered_rps() for _ in range(CONFIRM)) / CONFIRM
@@ -133,5 +131,5 @@ def aim(lab: Lab, host: Host, kind: str, lost: float, quota_cores: float) -> Aim
                 f"a neighbour ({kind}) is to take {lost:.0%} of the capacity of {host.name}, but took {measured:.0%} "
                 f"with weight {weight}, the last one tried: this run does not count"
             )
-        known[key] = Aim(kind, lost, measured, weight, calm_rps)
-    return known[key]
+        _KNOWN[key] = Aim(kind, lost, measured, weight, calm_rps)
+    return _KNOWN[key]

@@ -43,15 +43,19 @@ POLICIES: dict[str, Policy] = {
     "outlier": Policy("roundrobin", "Envoy's outlier detection, on response times", _outlier),
     "wsengine-only": Policy("roundrobin", "IC², Middleware 2014, with our detector", WebServerRunner),
     "ice": Policy("roundrobin", "ICE, ICAC 2015: threshold law and knobs", TwoStageRunner),
-    "slackwater": Policy("roundrobin", "this project, as it comes", Slackwater),
-    "slackwater-lc": Policy("leastconn", "the same on `leastconn`", Slackwater),
-    "slackwater-lb-lc": Policy("leastconn", "the same with the balancer alone, no monitors", ALONE),
-    "slackwater-lb-random": Policy("random(2)", "the same on `random(2)`", ALONE),
-    "observed-lc": Policy("leastconn", "the same in mode observe: what it costs", partial(Slackwater, mode="observe")),
-    "oracle": Policy("roundrobin", "knows when and where the noise is, and what each server can do", OracleRunner),
-    "oracle-split": Policy("roundrobin", "the same, but keeps any split", partial(OracleRunner, drains=False)),
-    "oracle-split-lc": Policy(
-        "leastconn", "the same on `leastconn`", partial(OracleRunner, balance="leastconn", drains=False)
+    "slackwater": Policy("roundrobin", "Slackwater as it comes, with monitors, on `roundrobin`", Slackwater),
+    "slackwater-lc": Policy("leastconn", "Slackwater with monitors, on `leastconn`", Slackwater),
+    "slackwater-lb-lc": Policy("leastconn", "Slackwater without monitors, on `leastconn`", ALONE),
+    "slackwater-lb-random": Policy("random(2)", "Slackwater without monitors, on `random(2)`", ALONE),
+    "observed-lc": Policy(
+        "leastconn", "Slackwater in mode observe: what it costs", partial(Slackwater, mode="observe")
     ),
-    "oracle-lc": Policy("leastconn", "the same on `leastconn`", partial(OracleRunner, balance="leastconn")),
+    "oracle": Policy("roundrobin", "knows when and where the noise is, and what each server can do", OracleRunner),
+    "oracle-split": Policy("roundrobin", "the oracle that keeps any split", partial(OracleRunner, drains=False)),
+    "oracle-split-lc": Policy(
+        "leastconn",
+        "the oracle that keeps any split, on `leastconn`",
+        partial(OracleRunner, balance="leastconn", drains=False),
+    ),
+    "oracle-lc": Policy("leastconn", "the oracle on `leastconn`", partial(OracleRunner, balance="leastconn")),
 }

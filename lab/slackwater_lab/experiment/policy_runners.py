@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from slackwater.core.config import Law
 from slackwater.core.messages import WSENGINE, Change, Mode, Sample, Verdict
+from slackwater.detector.service import BASELINES
 from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
-from slackwater_lab.cluster.bus import forget
+from slackwater_lab.cluster.bus import STATE_DIR, forget
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.controller import Controller, monitored, start_bus
 from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.paths import LAB_DIR
 from slackwater_lab.cluster.peers import start
 from slackwater_lab.experiment.agents import Agents
 from slackwater_lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
 from slackwater_lab.experiment.scenarios import Scenario
-from slackwater_lab.experiment.steady import set_weights, stop_programs
+from slackwater_lab.experiment.steady import WARM_UP_S, set_weights, stop_programs
 
 READY_S = 15.0
 MONITOR = "slackwater-monitor of "
@@ -37,6 +41,10 @@ class PolicyRunner:
         self.lab, self.scenario = lab, scenario
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
+        self.learns = False
+        """It starts under load: what it learns of the calm pool decides what it does."""
+        self.learns_s = 0.0
+        """Load after it began and before the run, in which it learns."""
         self.url: str | None = None
         """URL for the load; None: HAProxy's."""
         self.lines: Mapping[str, str] = {}
@@ -141,14 +149,36 @@ class SlackwaterRunner(PolicyRunner):
         self._law: Law = law
         self._mode: Mode = mode
         self._monitors = monitors
+        self.learns = True
 
     def begin(self) -> None:
         forget()
         controller = Controller(self.lab, self._mode, self._law, monitors=self._monitors)
+        kept, own = self._learnt, STATE_DIR / BASELINES
+        if kept.exists():
+            shutil.copy(kept, own)
+        else:
+            self.learns_s = WARM_UP_S
         self.stack.callback(stop_programs, self.lab, MONITOR)
+        self.stack.callback(_keep, own, kept)
         self.stack.callback(controller.stop)
         controller.start()
         self.listen()
+
+    @property
+    def _learnt(self) -> Path:
+        """The detector's baselines of this policy's last run under this load. They end with the lab."""
+        scenario = self.scenario
+        shape = scenario.load, scenario.clients, *scenario.quotas
+        words = self.lab.balancer.balance, self._law, self._mode, "monitors" if self._monitors else "alone", *shape
+        return LAB_DIR / "learnt" / f"{'-'.join(map(str, words))}.json"
+
+
+def _keep(file: Path, place: Path) -> None:
+    """Copies a file, if it is there."""
+    if file.exists():
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(file, place)
 
 
 class Working(Background):
@@ -168,6 +198,7 @@ class SampleRunner(PolicyRunner):
     def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:
         super().__init__(lab, scenario)
         self._decide = decide
+        self.learns = True
 
     def begin(self) -> None:
         self.stack.callback(stop_programs, self.lab, "nats-server")

@@ -23,7 +23,8 @@ from slackwater_lab.cluster.retunable import KEY_FILE, make_keys, start_wsengine
 from slackwater_lab.cluster.spawn import wait_until
 from slackwater_lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
 from slackwater_lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner, Working
-from slackwater_lab.experiment.steady import stop_programs
+from slackwater_lab.experiment.scenarios import Scenario
+from slackwater_lab.experiment.steady import WARM_UP_S, stop_programs
 
 NAME = "wsengine-only"
 PROGRAM_OF = "slackwater-wsengine of "
@@ -36,8 +37,8 @@ BOUNDS = {
 LEAVE_AFTER_S = 5.0
 MANY = 1_000_000
 LEASE_S = 30.0
-LONG_AFTER_S = 10.0
-"""`ice` enters its second stage after this time, so that it also shows in scenarios of 20 s."""
+LONG_AFTER_S = 6.0
+"""`ice` enters its second stage after this time, so that it also shows in scenarios of 12 s."""
 
 
 class RetuningController(Controller):
@@ -81,6 +82,10 @@ class RetuningController(Controller):
 class TwoStageRunner(PolicyRunner):
     """ICE: the real controller with the threshold law, and the second stage with its knowledge base."""
 
+    def __init__(self, lab: Lab, scenario: Scenario) -> None:
+        super().__init__(lab, scenario)
+        self.learns, self.learns_s = True, WARM_UP_S
+
     def begin(self) -> None:
         forget()
         make_keys()
@@ -119,6 +124,10 @@ class Orders:
 
 class WebServerRunner(PolicyRunner):
     """IC²: Verdicts of our detector, Orders by the policy's own decision, no weights and no drains."""
+
+    def __init__(self, lab: Lab, scenario: Scenario) -> None:
+        super().__init__(lab, scenario)
+        self.learns, self.learns_s = True, WARM_UP_S
 
     def begin(self) -> None:
         forget()

@@ -1,4 +1,4 @@
-"""One run in the lab: warm-up, calm, the scenario's neighbours, calm again; everything recorded."""
+"""One run in the lab: calm, the scenario's neighbours, and the way back to the usual weights; everything recorded."""
 
 from __future__ import annotations
 
@@ -29,9 +29,21 @@ from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.policy_runners import PolicyRunner
 from slackwater_lab.experiment.recording import Marks, Recorded, Run
 from slackwater_lab.experiment.scenarios import Neighbour, Scenario
-from slackwater_lab.experiment.steady import SETTLE_S, WARM_UP_S, set_weights
+from slackwater_lab.experiment.steady import set_weights, stay
 
 MARGIN_S = 3.0
+SETTLE_S = 1.0
+"""Load that is not counted: connections are opened."""
+CALM_S = 2.0
+"""Calm that is counted, before the first neighbour."""
+TAIL_S = 0.1
+"""Load after the last neighbour that is recorded too."""
+BACK_WITHIN_S = 8.0
+"""The longest wait for the usual weights after the last neighbour."""
+STAYS_S = 0.5
+"""Weights that are the usual ones for this long stay so."""
+LONGEST_S = 180.0
+"""Load meanwhile a policy starts: it is ended when the policy is ready."""
 PREPARED_S = 15.0
 """A neighbour fills its buffers this long before it begins: with a cache of 480 MiB that takes seconds."""
 POLL_S = 0.02
@@ -71,6 +83,11 @@ class Neighbours:
         self.past: list[Noise] = []
         if self._left:
             self._prepare(self._left[-1][0].begin_s)
+
+    def fill(self) -> None:
+        """Waits until the first have filled their buffers, so that they begin in time. Raises LabError."""
+        for _, prepared in self._waiting:
+            prepared.fill()
 
     def start(self, at_mono_s: float, changed: Callable[[dict[int, float]], None]) -> None:
         """Their times count from then on. `changed` gets the share that is lost now, by host."""
@@ -192,9 +209,8 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
         shares = {neighbour: aimed.weight for neighbour, aimed in aims.items()}
         neighbours = Neighbours(lab, scenario.neighbours, weights=shares)
         try:
-            warm = lab.load(demand, WARM_UP_S, runner.url)
-            runner.begin()
-            warm.finish()
+            _begin(lab, runner, demand)
+            neighbours.fill()
             return _measured(lab, run, scenario, runner, demand, capacity_rps, aims, neighbours)
         finally:
             neighbours.stop()
@@ -202,6 +218,19 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
         runner.end()
         _set_quotas(lab, ())
         set_weights(lab, {host.name: BASE_WEIGHT for host in lab.hosts})
+
+
+def _begin(lab: Lab, runner: PolicyRunner, demand: Demand) -> None:
+    """Starts the policy; one that learns what calm looks like does so under the load of the run."""
+    if not runner.learns:
+        runner.begin()
+        return
+    load = lab.load(demand, LONGEST_S, runner.url)
+    try:
+        runner.begin()
+        stay(lab, time.monotonic() + runner.learns_s, load)
+    finally:
+        load.stop()
 
 
 def _measured(
@@ -214,7 +243,7 @@ def _measured(
     aims: Mapping[Neighbour, Aim],
     neighbours: Neighbours,
 ) -> RunResult:
-    lasts_s = SETTLE_S + scenario.calm_s + scenario.seconds + scenario.after_s + MARGIN_S
+    lasts_s = SETTLE_S + CALM_S + scenario.seconds + TAIL_S
     with contextlib.ExitStack() as stack:
         before, before_s = cost.look(lab), time.monotonic()
         retries = lab.balancer.retries()
@@ -222,7 +251,7 @@ def _measured(
         loads = [lab.load(demand, lasts_s, runner.url)]
         begin_s = loads[0].begin_mono_s
         begin_unix_s = time.time() - (time.monotonic() - begin_s)
-        on_s = begin_s + SETTLE_S + scenario.calm_s
+        on_s = begin_s + SETTLE_S + CALM_S
         used = CpuShare(lab.cgroups.cpu_s, lab.hosts)
 
         def changed(lost: dict[int, float]) -> None:
@@ -232,8 +261,7 @@ def _measured(
         neighbours.start(on_s, changed)
         stack.callback(neighbours.stop)
         surges = sorted(scenario.surges, key=lambda surge: surge.begin_s, reverse=True)
-        end_s = on_s + scenario.seconds + scenario.after_s
-        while time.monotonic() < end_s:
+        while time.monotonic() < begin_s + lasts_s:
             neighbours.tend()
             runner.check()
             lab.check()
@@ -243,7 +271,10 @@ def _measured(
                 rate = Demand(rate_rps=round(more.share * capacity_rps, 1))
                 loads.append(lab.load(rate, more.end_s - more.begin_s, runner.url))
             time.sleep(POLL_S)
+        neighbours.stop()
         costs = cost.between(before, cost.look(lab), time.monotonic() - before_s)
+        _until_back(lab, runner, demand, watch)
+        end_s = time.monotonic()
         requests = joined([load.finish() for load in loads])
     past = sorted(neighbours.past, key=lambda noise: noise.on_mono_s)
     off_s = max(noise.off_mono_s or noise.on_mono_s for noise in past)
@@ -254,7 +285,7 @@ def _measured(
     ]
     recorded = Recorded(
         run=run,
-        marks=Marks(SETTLE_S, past[0].on_mono_s - begin_s, off_s - begin_s, off_s - begin_s + scenario.after_s),
+        marks=Marks(SETTLE_S, past[0].on_mono_s - begin_s, off_s - begin_s, end_s - begin_s),
         lost=requests.lost_count,
         due_s=requests.due_mono_s - begin_s,
         seconds=requests.seconds,
@@ -292,6 +323,23 @@ def _measured(
         },
     )
     return RunResult(recorded, runner.samples, neighbours.labels)
+
+
+def _until_back(lab: Lab, runner: PolicyRunner, demand: Demand, watch: BalancerWatch) -> None:
+    """Waits under load until all weights stay the usual ones, `BACK_WITHIN_S` at most."""
+    load = lab.load(demand, BACK_WITHIN_S + MARGIN_S, runner.url)
+    try:
+        end_s = time.monotonic() + BACK_WITHIN_S
+        moved_s = time.monotonic()
+        while (now_s := time.monotonic()) < end_s and now_s - moved_s < STAYS_S:
+            runner.check()
+            lab.check()
+            load.check()
+            if any(weight != BASE_WEIGHT for weight in watch.history[-1].weight.values()):
+                moved_s = now_s
+            time.sleep(POLL_S)
+    finally:
+        load.stop()
 
 
 def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tuple[float, str, str]] | None:

@@ -11,8 +11,8 @@ from slackwater_lab.cluster.balancer import BASE_WEIGHT
 
 KIND = "llcprobe"
 """The paper's LLCProbe, unless a scenario says otherwise."""
-CALM_S = 6.0
-AFTER_S = 6.0
+SECONDS = 12.0
+"""Length of an episode, unless a scenario says otherwise."""
 UNKNOWN_LOST = 0.5
 FLOODS = ("disk", "pagecache", "flood", "stress-hdd")
 """Kinds that flood a device: what they take of a host cannot be stated."""
@@ -55,7 +55,7 @@ class Scenario:
 
     description: str
     neighbours: tuple[Neighbour, ...]
-    seconds: float = 20.0
+    seconds: float = SECONDS
     load: float = 0.5
     """Share of the pool's capacity in calm."""
     surges: tuple[Surge, ...] = ()
@@ -64,8 +64,6 @@ class Scenario:
     quotas: tuple[float, ...] = ()
     """Cores of each host; empty: all alike."""
     app: str = "events"
-    calm_s: float = CALM_S
-    after_s: float = AFTER_S
 
     @property
     def hosts(self) -> frozenset[int]:
@@ -73,11 +71,11 @@ class Scenario:
         return frozenset(neighbour.host for neighbour in self.neighbours)
 
 
-def _all_of(*hosts: int, seconds: float = 20.0, lost: float = 0.5) -> tuple[Neighbour, ...]:
+def _all_of(*hosts: int, seconds: float = SECONDS, lost: float = 0.5) -> tuple[Neighbour, ...]:
     return tuple(Neighbour(host, 0.0, seconds, lost=lost) for host in hosts)
 
 
-BURSTS = tuple(Neighbour(0, begin_s, begin_s + 2.0) for begin_s in (0.0, 7.0, 14.0, 21.0))
+BURSTS = tuple(Neighbour(0, begin_s, begin_s + 2.0) for begin_s in (0.0, 7.0))
 RAMP = tuple(
     Neighbour(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
 )
@@ -103,9 +101,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "two": Scenario("two of three noisy", _all_of(0, 1)),
     "all": Scenario("all noisy", _all_of(0, 1, 2)),
-    "bursts": Scenario("2 s on, 5 s off beside one", BURSTS, seconds=28.0),
+    "bursts": Scenario("2 s on, 5 s off beside one", BURSTS, seconds=9.0),
     "slow-ramp": Scenario("noise that grows beside one", RAMP, seconds=25.0),
-    "flash-crowd": Scenario("a crowd comes while one is noisy", _all_of(0), load=0.3, surges=(Surge(0.3, 6.0, 14.0),)),
+    "flash-crowd": Scenario("a crowd comes while one is noisy", _all_of(0), load=0.3, surges=(Surge(0.3, 4.0, 10.0),)),
     "mixed": Scenario("three kinds, one after the other, beside two hosts", MIXED, seconds=24.0),
     "devices": Scenario("disk, page cache and network flooded, 7 s each, beside two hosts", DEVICES, seconds=23.0),
     "stress": Scenario("stress-ng's cache, stream, vm, hdd and cpu, 5 s each, beside two hosts", STRESS, seconds=29.0),
