@@ -19,8 +19,8 @@ from slackwater_lab.cluster.lab import PreparedNoise
 from slackwater_lab.compare import results
 from slackwater_lab.compare.measured import Measured
 from slackwater_lab.experiment import latency, recording
-from slackwater_lab.experiment import run as runner
 from slackwater_lab.experiment.cpu_share import CpuShare
+from slackwater_lab.experiment.neighbours import Neighbours
 from slackwater_lab.experiment.policy_runners import look_of
 from slackwater_lab.experiment.recording import Run
 from slackwater_lab.experiment.scenarios import ELSEWHERE, SCENARIOS, Neighbour, Scenario
@@ -205,7 +205,7 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> 
         share.turn(bool(lost))
         events.append(f"noisy: {lost}")
 
-    stage = runner.Neighbours(pretended, scenario.neighbours, lambda: at_s)
+    stage = Neighbours(pretended, scenario.neighbours, lambda: at_s)
     assert events == ["cpu prepares", "dcopy prepares"], "before their time counts"
     stage.start(0.0, changed)
     for tick in range(31):
@@ -229,7 +229,7 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> 
     assert {use["vm_s"] for use in share.used.values()} == {12.0}
     assert [use["loud_s"] for use in share.used.values()] == pytest.approx([0.3, 0.3])
     events.clear()
-    stage = runner.Neighbours(pretended, scenario.neighbours, lambda: 0.5)
+    stage = Neighbours(pretended, scenario.neighbours, lambda: 0.5)
     stage.start(1.0, lambda _: None)
     stage.tend()
     assert not stage.over

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,16 +33,34 @@ def places(pieces: Sequence[blocks.Piece]) -> list[tuple[str, int]]:
     return [(piece.block.scenario, piece.block.round) for piece in pieces]
 
 
-def test_each_block_has_every_policy_once_in_an_order_that_its_seed_decides() -> None:
+def test_each_policy_has_its_turn_in_a_round_in_an_order_that_the_seed_decides() -> None:
     def orders(seed: int) -> list[list[str]]:
         pieces = blocks.left([], Question(("one", "two"), POLICIES, 4, seed), HERE)
         assert places(pieces) == [(name, number) for number in range(1, 5) for name in ("one", "two")]
         assert all([run.number for run in piece.left] == [1, 2, 3] for piece in pieces)
-        return [[run.policy for run in piece.left] for piece in pieces]
+        rounds = [blocks.turns_of(round_) for round_ in blocks.rounds_of(pieces)]
+        for turns in rounds:
+            assert all(sorted(run.scenario for _, run in turn.runs) == ["one", "two"] for turn in turns)
+        scenarios = {tuple(run.scenario for _, run in turn.runs) for turns in rounds for turn in turns}
+        assert len(scenarios) == 2, "no scenario always comes first"
+        return [[turn.policy for turn in turns] for turns in rounds]
 
     assert all(sorted(order) == sorted(POLICIES) for order in orders(5))
     assert orders(5) == orders(5) != orders(6)
     assert len({tuple(order) for order in orders(5)}) > 1, "no policy always comes first"
+
+
+def test_a_turn_is_on_hosts_of_the_same_quotas() -> None:
+    (pieces,) = blocks.rounds_of(blocks.left([], Question(("one", "uneven-hosts", "two"), ("leastconn",), 1), HERE))
+    turns = [[run.scenario for _, run in turn.runs] for turn in blocks.turns_of(pieces)]
+    assert sorted(map(sorted, turns)) == [["one", "two"], ["uneven-hosts"]]
+
+
+def test_the_last_round_has_as_many_whole_blocks_as_there_is_time_for() -> None:
+    (pieces,) = blocks.rounds_of(blocks.left([], Question(("one", "two"), POLICIES, 1), HERE))
+    one_s = blocks.left_s([], pieces[:1])
+    for left_s, whole in ((2.0 * one_s, 2), (1.9 * one_s, 1), (one_s, 1), (0.9 * one_s, 0)):
+        assert places(blocks.fitting([], pieces, left_s)) == places(pieces[:whole])
 
 
 @pytest.mark.parametrize(
@@ -96,8 +114,8 @@ def test_a_run_takes_as_long_as_the_same_runs_did() -> None:
     fresh = blocks.about_s([], "one", "leastconn")
     assert 15.0 < fresh < 30.0
     runs = [row("one", "leastconn", number, took_s=seconds) for number, seconds in enumerate((40.0, 15.0, 16.0), 1)]
-    assert blocks.about_s(runs, "one", "leastconn") == 16.0
-    assert blocks.about_s(runs, "one", "random2") == 16.0, "another policy, for want of its own runs"
+    assert blocks.about_s(runs, "one", "leastconn") == pytest.approx(71.0 / 3)
+    assert blocks.about_s(runs, "one", "random2") == pytest.approx(71.0 / 3), "another policy, for want of its own runs"
     assert blocks.about_s(runs, "two", "leastconn") == fresh
 
 
@@ -121,24 +139,38 @@ class Bench:
     folders: list[Path]
     labs: list[LabSettings]
     capacities: Iterator[float]
+    turns: list[str] = field(default_factory=list)
+    ended: int = 0
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench([], {}, [], [], itertools.count(1000.0, 100.0))
 
-    def one_run(_lab: Any, run: Run, _scenario: Any, demand: Any, _capacity: float) -> Any:
-        made.ran.append((run.scenario, run.policy, demand.rate_rps))
-        if error := made.fails.pop(len(made.ran), None):
-            raise error
-        return SimpleNamespace(recorded=recorded(run), save=made.folders.append)
+    class Pretended:
+        def __init__(self, _lab: Any, policy: str, _scenario: Any) -> None:
+            self.policy = policy
+            made.turns.append(policy)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            made.ended += 1
+
+        def play(self, run: Run, _scenario: Any, demand: Any, _capacity: float) -> Any:
+            assert run.policy == self.policy
+            made.ran.append((run.scenario, run.policy, demand.rate_rps))
+            if error := made.fails.pop(len(made.ran), None):
+                raise error
+            return SimpleNamespace(recorded=recorded(run), save=made.folders.append)
 
     def start(settings: LabSettings, _progress: Any) -> Any:
         made.labs.append(settings)
         return contextlib.nullcontext(settings)
 
     monkeypatch.setattr(blocks, "Lab", start)
-    monkeypatch.setattr(blocks, "one_run", one_run)
+    monkeypatch.setattr(blocks, "Session", Pretended)
     monkeypatch.setattr(blocks, "aims_of", lambda _lab, _scenario: {})
     monkeypatch.setattr(blocks, "capacity_rps", lambda _lab: next(made.capacities))
     monkeypatch.setattr(machine, "describe", lambda _lab: FACTS)
@@ -185,6 +217,7 @@ def test_a_run_that_fails_is_left_and_the_others_go_on_in_a_lab_of_their_own(tmp
     assert "1 runs are left; the same command goes on" in measure(tmp_path)
     assert len(bench.labs) == 2
     assert len(measured.read(tmp_path / "data.jsonl")) == 5
+    assert bench.ended == len(bench.turns), "also the one that failed"
     bench.fails |= {number: LabError("always") for number in range(7, 20)}
     with pytest.raises(LabError):
         measure(tmp_path, "--rounds", "9")

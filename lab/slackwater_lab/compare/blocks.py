@@ -1,14 +1,15 @@
-"""Runs in blocks: a block is one round of one scenario, all its variants in random order, so that variants are compared
-within a block. What the data file lacks of what is asked for is measured."""
+"""Runs in blocks: a block is one scenario under each policy in one round. In a round each policy has its turn, in
+random order, in which it plays all scenarios, so that its programs start once. What the data file lacks is measured."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -27,7 +28,7 @@ from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import TIMES
 from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.recording import ExperimentError, Run
-from slackwater_lab.experiment.run import CALM_S, SETTLE_S, aims_of, one_run
+from slackwater_lab.experiment.run import CALM_S, SETTLE_S, Session, aims_of
 from slackwater_lab.experiment.scenarios import SCENARIOS, Scenario
 from slackwater_lab.experiment.steady import capacity_rps
 
@@ -53,7 +54,7 @@ class Question:
     rounds: int
     """Number of blocks of each scenario."""
     seed: int = 1
-    """Decides the order of the runs in each block."""
+    """Decides the order of the runs in each round."""
 
     def __post_init__(self) -> None:
         for kind, names, known in (("scenario", self.scenarios, named), ("policy", self.policies, POLICIES.get)):
@@ -104,11 +105,57 @@ class Piece:
 
     @property
     def left(self) -> list[Run]:
-        """The runs to measure, in the block's order."""
-        order = list(self.variants)
-        random.Random(self.seed).shuffle(order)
-        runs = [Run(place, self.block.round, self.block.scenario, name) for place, name in enumerate(order, start=1)]
+        """The runs to measure."""
+        runs = [
+            Run(place, self.block.round, self.block.scenario, name) for place, name in enumerate(self.variants, start=1)
+        ]
         return [run for run in runs if run.policy in self.wanted]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Runs of one policy, one after the other while its programs are up; all on hosts of the same quotas."""
+
+    policy: str
+    runs: deque[tuple[Piece, Run]]
+    """Those that are left."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario of the first run."""
+        return scenario_of(self.runs[0][1].scenario)
+
+
+def rounds_of(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces in rounds: each has a scenario once, and one application."""
+    rounds: list[list[Piece]] = []
+    for piece in pieces:
+        scenario = piece.block.scenario
+        if (
+            not rounds
+            or scenario in [other.block.scenario for other in rounds[-1]]
+            or scenario_of(scenario).app != scenario_of(rounds[-1][0].block.scenario).app
+        ):
+            rounds.append([])
+        rounds[-1].append(piece)
+    return rounds
+
+
+def turns_of(pieces: Sequence[Piece]) -> list[Turn]:
+    """The turns of a round in random order, each with its scenarios in random order."""
+    if not pieces:
+        return []
+    dice = random.Random(pieces[0].seed)
+    policies = list(dict.fromkeys(run.policy for piece in pieces for run in piece.left))
+    dice.shuffle(policies)
+    turns: list[Turn] = []
+    for policy in policies:
+        runs = [(piece, run) for piece in pieces for run in piece.left if run.policy == policy]
+        dice.shuffle(runs)
+        runs.sort(key=lambda pair: scenario_of(pair[1].scenario).quotas)
+        alike = itertools.groupby(runs, lambda pair: scenario_of(pair[1].scenario).quotas)
+        turns += [Turn(policy, deque(together)) for _, together in alike]
+    return turns
 
 
 def here(hosts: HostKind) -> Block:
@@ -157,84 +204,116 @@ def left(measured: Sequence[Measured], question: Question, common: Block) -> lis
 
 
 def _seed(seed: int, block: Block) -> int:
-    return random.Random(f"{seed} {block.hosts} {block.scenario} {block.round}").randrange(2**31)
+    return random.Random(f"{seed} {block.hosts} {block.round}").randrange(2**31)
 
 
 def about_s(measured: Sequence[Measured], scenario: str, policy: str) -> float:
-    """The expected length of a run: the median of the same runs so far, else of other runs of the scenario, else the
-    sum of its parts."""
+    """The expected length of a run: the mean of the same runs so far, else of other runs of the scenario, else the sum
+    of its parts. The first run of a turn takes longer, and any may be the first."""
     of_scenario = [run for run in measured if run.scenario == scenario]
     same = [run for run in of_scenario if run.variant == policy] or of_scenario
     return (
-        statistics.median(run.took_s for run in same)
+        statistics.fmean(run.took_s for run in same)
         if same
         else AROUND_S + SETTLE_S + CALM_S + scenario_of(scenario).seconds
     )
 
 
-def left_s(measured: Sequence[Measured], pieces: Sequence[Piece]) -> float:
+def left_s(measured: Sequence[Measured], pieces: Iterable[Piece]) -> float:
     """The expected length of all runs that are left."""
     return math.fsum(about_s(measured, run.scenario, run.policy) for piece in pieces for run in piece.left)
 
 
+def fitting(measured: Sequence[Measured], pieces: Sequence[Piece], left_s_until_end: float) -> Sequence[Piece]:
+    """The first pieces of a round that can be measured in this time: a block is of use only if it is whole."""
+    for count in range(len(pieces), 0, -1):
+        if left_s(measured, pieces[:count]) <= left_s_until_end:
+            return pieces[:count]
+    return []
+
+
 class Blocks:
-    """Measures blocks one run after the other, each into the data file as soon as it has ended."""
+    """Measures blocks, each run into the data file as soon as it has ended."""
 
     def __init__(self, out: Path | None, data: Path, settings: LabSettings, progress: Progress) -> None:
         """`out`: folder of the recordings; None: none are kept."""
         self._out, self._data, self._settings, self._progress = out, data, settings, progress
         self._capacity_rps: dict[str, float] = {}
         self._machine: dict[str, Any] = {}
+        self._measured: list[Measured] = []
+        self._rounds: deque[list[Piece]] = deque()
+        """Those that are not begun."""
+        self._turns: deque[Turn] = deque()
+        """Those of the round that is under way."""
+        self._until_mono_s = math.inf
 
-    def run(self, pieces: Sequence[Piece], measured: Sequence[Measured], until_mono_s: float = float("inf")) -> int:
+    def run(self, pieces: Sequence[Piece], measured: Sequence[Measured], until_mono_s: float = math.inf) -> int:
         """How many runs are left; none is begun that would end after `until_mono_s`. A run that fails is left too.
 
         Raises LabError after some failed ones, ExperimentError, OSError.
         """
-        queue = deque((piece, run) for piece in pieces for run in piece.left)
-        done, failed = list(measured), 0
-
-        def fits(opening_s: float = 0.0) -> bool:
-            if not queue:
-                return False
-            about = about_s(done, queue[0][1].scenario, queue[0][1].policy)
-            return time.monotonic() + opening_s + about <= until_mono_s
-
-        while fits(OPENING_S):
-            app = scenario_of(queue[0][1].scenario).app
+        self._measured, self._rounds, self._until_mono_s = list(measured), deque(rounds_of(pieces)), until_mono_s
+        failed = 0
+        while self._goes_on(OPENING_S):
+            app = self._turns[0].scenario.app
             with Lab(replace(self._settings, app=app, retunable=True), self._progress) as lab:
-                self._look(lab, app)
-                while fits() and scenario_of(queue[0][1].scenario).app == app:
-                    piece, run = queue.popleft()
-                    rest_s = math.fsum(about_s(done, later.scenario, later.policy) for _, later in queue)
-                    self._progress(
-                        f"{run.scenario}, round {piece.block.round}: {run.policy}; then {len(queue)} runs are left,"
-                        f" about {rest_s / 60:.0f} min"
-                    )
-                    try:
-                        done.append(self._measured(lab, piece, run))
-                        append(self._data, done[-1])
-                    except LabError as error:
-                        failed += 1
-                        self._progress(f"this run failed and does not count: {error}")
-                        if failed >= MOST_FAILED:
-                            raise
-                        break  # whatever it left behind, the next run has a lab of its own
-        return len(queue) + failed
+                try:
+                    self._look(lab, app)
+                    while self._goes_on() and self._turns[0].scenario.app == app:
+                        self._play(lab, self._turns[0])
+                except LabError as error:  # whatever it left behind, the next run has a lab of its own
+                    failed += 1
+                    self._progress(f"this run failed and does not count: {error}")
+                    if failed >= MOST_FAILED:
+                        raise
+        return sum(len(piece.left) for piece in pieces) - (len(self._measured) - len(measured))
+
+    def _goes_on(self, opening_s: float = 0.0) -> bool:
+        """Whether a turn is left; begins the next round when there is time for it."""
+        while self._turns and not self._turns[0].runs:
+            self._turns.popleft()
+        if not self._turns and self._rounds:
+            left_s = self._until_mono_s - time.monotonic() - opening_s
+            self._turns.extend(turns_of(fitting(self._measured, self._rounds.popleft(), left_s)))
+        return bool(self._turns)
+
+    def _play(self, lab: Lab, turn: Turn) -> None:
+        """Measures a turn's runs, as long as there is time."""
+        with Session(lab, turn.policy, turn.scenario) as session:
+            while turn.runs:
+                piece, run = turn.runs[0]
+                if time.monotonic() + about_s(self._measured, run.scenario, run.policy) > self._until_mono_s:
+                    self._turns.clear()
+                    self._rounds.clear()
+                    return
+                turn.runs.popleft()
+                left = [later for other in self._turns for _, later in other.runs]
+                left += [later for pieces in self._rounds for whole in pieces for later in whole.left]
+                left_min = math.fsum(about_s(self._measured, later.scenario, later.policy) for later in left) / 60
+                self._progress(
+                    f"{run.scenario}, round {piece.block.round}: {run.policy}; then {len(left)} runs are left, about"
+                    f" {left_min:.0f} min"
+                )
+                self._measured.append(self._run(session, piece, run))
+                append(self._data, self._measured[-1])
 
     def _look(self, lab: Lab, app: str) -> None:
         facts = machine.describe(lab)
         self._machine = {key: facts[key] for key in (*MACHINE, *PROGRAMS)}
         if app not in self._capacity_rps:
             self._capacity_rps[app] = measured_rps(lab, app, self._progress)
+        scenarios = dict.fromkeys(run.scenario for turn in self._turns for _, run in turn.runs)
+        scenarios |= dict.fromkeys(piece.block.scenario for pieces in self._rounds for piece in pieces)
+        for scenario in map(scenario_of, scenarios):
+            if scenario.app == app and not scenario.quotas:
+                aims_of(lab, scenario)  # now, while no policy is on
 
-    def _measured(self, lab: Lab, piece: Piece, run: Run) -> Measured:
+    def _run(self, session: Session, piece: Piece, run: Run) -> Measured:
         scenario = scenario_of(run.scenario)
         capacity = piece.capacity_rps or self._capacity_rps[scenario.app]
         rate_rps = round(scenario.load * capacity, 1)
-        aims_of(lab, scenario)  # measured once, and not in a run's time
         begun_unix_s, begun_mono_s = time.time(), time.monotonic()
-        outcome = one_run(lab, run, scenario, Demand(rate_rps=rate_rps, clients=scenario.clients), capacity)
+        outcome = session.play(run, scenario, Demand(rate_rps=rate_rps, clients=scenario.clients), capacity)
         took_s = time.monotonic() - begun_mono_s
         if self._out is not None:
             outcome.save(self._out / piece.folder)

@@ -20,6 +20,7 @@ from slackwater_lab.cluster.bus import STATE_DIR, forget
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.controller import Controller, monitored, start_bus
 from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand
 from slackwater_lab.cluster.paths import LAB_DIR
 from slackwater_lab.cluster.peers import start
 from slackwater_lab.experiment.agents import Agents
@@ -28,6 +29,8 @@ from slackwater_lab.experiment.scenarios import Scenario
 from slackwater_lab.experiment.steady import WARM_UP_S, set_weights, stop_programs
 
 READY_S = 15.0
+MONITORS_LEARN_S = 8.0
+"""A monitor sends Samples by event when it has seen what is usual for some ten seconds."""
 MONITOR = "slackwater-monitor of "
 
 
@@ -37,14 +40,13 @@ class PolicyRunner:
     This one leaves everything to the balancer.
     """
 
+    learns = False
+    """It starts under load: what it learns of the calm pool decides what it does."""
+
     def __init__(self, lab: Lab, scenario: Scenario) -> None:
         self.lab, self.scenario = lab, scenario
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
-        self.learns = False
-        """It starts under load: what it learns of the calm pool decides what it does."""
-        self.learns_s = 0.0
-        """Load after it began and before the run, in which it learns."""
         self.url: str | None = None
         """URL for the load; None: HAProxy's."""
         self.lines: Mapping[str, str] = {}
@@ -81,6 +83,10 @@ class PolicyRunner:
 
     def begin(self) -> None:
         """Starts what the policy needs."""
+
+    def learn_s(self, _demand: Demand) -> float:
+        """Time under this load that it needs before its first run under it."""
+        return 0.0
 
     def noisy(self, lost: Mapping[int, float]) -> None:
         """Who has a neighbour from now on (hosts count from 0), and the share of the host that it takes; only oracles
@@ -136,6 +142,8 @@ class SlackwaterRunner(PolicyRunner):
     Without `monitors` servers are judged by what their balancer sees.
     """
 
+    learns = True
+
     def __init__(
         self,
         lab: Lab,
@@ -149,35 +157,40 @@ class SlackwaterRunner(PolicyRunner):
         self._law: Law = law
         self._mode: Mode = mode
         self._monitors = monitors
-        self.learns = True
 
     def begin(self) -> None:
         forget()
         controller = Controller(self.lab, self._mode, self._law, monitors=self._monitors)
-        kept, own = self._learnt, STATE_DIR / BASELINES
+        kept, own = self._learnt / BASELINES, STATE_DIR / BASELINES
         if kept.exists():
             shutil.copy(kept, own)
-        else:
-            self.learns_s = WARM_UP_S
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(_keep, own, kept)
         self.stack.callback(controller.stop)
         controller.start()
         self.listen()
 
+    def learn_s(self, demand: Demand) -> float:
+        """The detector keeps its baselines until the lab's end, monitors what is usual until their own."""
+        known = self._learnt / f"{demand.rate_rps}-{demand.clients}"
+        if known.exists():
+            return MONITORS_LEARN_S if self._monitors else 0.0
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.touch()
+        return WARM_UP_S
+
     @property
     def _learnt(self) -> Path:
-        """The detector's baselines of this policy's last run under this load. They end with the lab."""
-        scenario = self.scenario
-        shape = scenario.load, scenario.clients, *scenario.quotas
-        words = self.lab.balancer.balance, self._law, self._mode, "monitors" if self._monitors else "alone", *shape
-        return LAB_DIR / "learnt" / f"{'-'.join(map(str, words))}.json"
+        """Folder of what this policy has learnt in this lab."""
+        watched = "monitors" if self._monitors else "alone"
+        words = self.lab.balancer.balance, self._law, self._mode, watched, *map(str, self.scenario.quotas)
+        return LAB_DIR / "learnt" / "-".join(words)
 
 
 def _keep(file: Path, place: Path) -> None:
     """Copies a file, if it is there."""
     if file.exists():
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place)
 
 
@@ -198,7 +211,6 @@ class SampleRunner(PolicyRunner):
     def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:
         super().__init__(lab, scenario)
         self._decide = decide
-        self.learns = True
 
     def begin(self) -> None:
         self.stack.callback(stop_programs, self.lab, "nats-server")

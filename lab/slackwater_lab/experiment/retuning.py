@@ -19,11 +19,11 @@ from slackwater_lab.cluster.bus import POOL, SITE, forget
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.controller import CONTROLLER_FILE, Controller
 from slackwater_lab.cluster.lab import Lab
+from slackwater_lab.cluster.load import Demand
 from slackwater_lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
 from slackwater_lab.cluster.spawn import wait_until
 from slackwater_lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
 from slackwater_lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner, Working
-from slackwater_lab.experiment.scenarios import Scenario
 from slackwater_lab.experiment.steady import WARM_UP_S, stop_programs
 
 NAME = "wsengine-only"
@@ -82,9 +82,10 @@ class RetuningController(Controller):
 class TwoStageRunner(PolicyRunner):
     """ICE: the real controller with the threshold law, and the second stage with its knowledge base."""
 
-    def __init__(self, lab: Lab, scenario: Scenario) -> None:
-        super().__init__(lab, scenario)
-        self.learns, self.learns_s = True, WARM_UP_S
+    learns = True
+
+    def learn_s(self, _demand: Demand) -> float:
+        return WARM_UP_S
 
     def begin(self) -> None:
         forget()
@@ -125,9 +126,10 @@ class Orders:
 class WebServerRunner(PolicyRunner):
     """IC²: Verdicts of our detector, Orders by the policy's own decision, no weights and no drains."""
 
-    def __init__(self, lab: Lab, scenario: Scenario) -> None:
-        super().__init__(lab, scenario)
-        self.learns, self.learns_s = True, WARM_UP_S
+    learns = True
+
+    def learn_s(self, _demand: Demand) -> float:
+        return WARM_UP_S
 
     def begin(self) -> None:
         forget()

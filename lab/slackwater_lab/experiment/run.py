@@ -1,37 +1,33 @@
-"""One run in the lab: calm, the scenario's neighbours, and the way back to the usual weights; everything recorded."""
+"""Runs in the lab: calm, a scenario's neighbours, and the way back to the usual weights; everything recorded."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Self
 
 from slackwater.core.messages import Sample, Verdict
 from slackwater.detector.recordings.recording import Label
 from slackwater.detector.recordings.recording import write as write_samples
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
 from slackwater_lab.cluster.commit import commit
-from slackwater_lab.cluster.hosts import NEIGHBOUR_WEIGHT
-from slackwater_lab.cluster.lab import Lab, PreparedNoise
+from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand, joined
-from slackwater_lab.cluster.noise import Noise
+from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.experiment import cost, recording
 from slackwater_lab.experiment.balancer_watch import BalancerWatch
 from slackwater_lab.experiment.cpu_share import CpuShare
 from slackwater_lab.experiment.neighbour_share import Aim, aim
+from slackwater_lab.experiment.neighbours import Neighbours
 from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.policy_runners import PolicyRunner
 from slackwater_lab.experiment.recording import Marks, Recorded, Run
 from slackwater_lab.experiment.scenarios import Neighbour, Scenario
-from slackwater_lab.experiment.steady import set_weights, stay
+from slackwater_lab.experiment.steady import at_baseline, set_weights, stay, wait_for
 
-MARGIN_S = 3.0
 SETTLE_S = 1.0
 """Load that is not counted: connections are opened."""
 CALM_S = 2.0
@@ -39,140 +35,17 @@ CALM_S = 2.0
 TAIL_S = 0.1
 """Load after the last neighbour that is recorded too."""
 BACK_WITHIN_S = 8.0
-"""The longest wait for the usual weights after the last neighbour."""
+"""The longest wait for the usual weights after the last neighbour that is recorded."""
 STAYS_S = 0.5
 """Weights that are the usual ones for this long stay so."""
+LATER_S = 20.0
+"""The longest wait for them before the next run."""
 LONGEST_S = 180.0
 """Load meanwhile a policy starts: it is ended when the policy is ready."""
-PREPARED_S = 15.0
-"""A neighbour fills its buffers this long before it begins: with a cache of 480 MiB that takes seconds."""
+BEFORE_S = 5.0
+"""Time before a run of which its recording has Samples and Verdicts."""
+MARGIN_S = 3.0
 POLL_S = 0.02
-
-
-class _Common(NamedTuple):
-    """The common settings of neighbours that come together."""
-
-    begin_s: float
-    kind: str
-    intensity: float
-    seconds: float
-    weight: int
-
-
-class Neighbours:
-    """Begins and ends neighbours when it is time by `clock`.
-
-    The first fill their buffers from now on, long before they begin.
-    """
-
-    def __init__(
-        self,
-        lab: Lab,
-        neighbours: Iterable[Neighbour],
-        clock: Callable[[], float] = time.monotonic,
-        weights: Mapping[Neighbour, int] | None = None,
-    ) -> None:
-        """`weights`: of the neighbours' cgroups against the server's 100; of one that is not in it, 100 too."""
-        self._lab, self._clock = lab, clock
-        self._weights = weights or {}
-        self._at_s = math.inf
-        alike = itertools.groupby(sorted(neighbours, key=lambda neighbour: neighbour.begin_s), self._common)
-        self._left = [(common, list(together)) for common, together in alike][::-1]
-        self._waiting: deque[tuple[list[Neighbour], PreparedNoise]] = deque()
-        self._now: list[tuple[Neighbour, Noise]] = []
-        self.past: list[Noise] = []
-        if self._left:
-            self._prepare(self._left[-1][0].begin_s)
-
-    def fill(self) -> None:
-        """Waits until the first have filled their buffers, so that they begin in time. Raises LabError."""
-        for _, prepared in self._waiting:
-            prepared.fill()
-
-    def start(self, at_mono_s: float, changed: Callable[[dict[int, float]], None]) -> None:
-        """Their times count from then on. `changed` gets the share that is lost now, by host."""
-        self._at_s, self._changed = at_mono_s, changed
-
-    def _common(self, neighbour: Neighbour) -> _Common:
-        weight = self._weights.get(neighbour, NEIGHBOUR_WEIGHT)
-        return _Common(
-            neighbour.begin_s,
-            neighbour.kind,
-            neighbour.intensity,
-            neighbour.end_s - neighbour.begin_s + MARGIN_S,
-            weight,
-        )
-
-    def tend(self) -> None:
-        """Call it often after `start`. Raises LabError when a neighbour ended by itself."""
-        now_s = self._clock() - self._at_s
-        before = self._lost()
-        for pair in [pair for pair in self._now if now_s >= pair[0].end_s]:
-            self._stop(pair)
-        for _, noise in self._now:
-            noise.check()
-        self._prepare(now_s)
-        while self._waiting and now_s >= self._waiting[0][0][0].begin_s:
-            together, prepared = self._waiting.popleft()
-            self._now += zip(together, prepared.begin(), strict=True)
-            self._set_weights(together)
-        after = self._lost()
-        if after != before:
-            self._changed(after)
-
-    def _prepare(self, now_s: float) -> None:
-        """Prepares the neighbours that begin soon, but no two beside the same host."""
-        while (
-            self._left and now_s >= self._left[-1][0].begin_s - PREPARED_S and not self._waits_beside(self._left[-1][1])
-        ):
-            common, together = self._left.pop()
-            hosts = [self._lab.hosts[neighbour.host] for neighbour in together]
-            prepared = self._lab.prepare_noise(hosts, common.kind, common.intensity, common.seconds, common.weight)
-            self._waiting.append((together, prepared))
-
-    def _waits_beside(self, together: Sequence[Neighbour]) -> bool:
-        """Whether another waits beside one of these hosts."""
-        taken = {neighbour.host for waiting, _ in self._waiting for neighbour in waiting}
-        return any(neighbour.host in taken for neighbour in together)
-
-    def _set_weights(self, begun: Sequence[Neighbour]) -> None:
-        for neighbour in begun:
-            if neighbour.server_weight != BASE_WEIGHT:
-                self._lab.balancer.set_weight(self._lab.hosts[neighbour.host].name, neighbour.server_weight)
-
-    def _lost(self) -> dict[int, float]:
-        """Host -> share that is taken now."""
-        lost: dict[int, float] = {}
-        for neighbour, _ in self._now:
-            lost[neighbour.host] = max(lost.get(neighbour.host, 0.0), neighbour.thought_lost)
-        return lost
-
-    def _stop(self, pair: tuple[Neighbour, Noise]) -> None:
-        neighbour, noise = pair
-        noise.stop()
-        self._now.remove(pair)
-        if neighbour.server_weight != BASE_WEIGHT:
-            self._lab.balancer.set_weight(noise.host, BASE_WEIGHT)
-        self.past.append(noise)
-
-    def stop(self) -> None:
-        """Ends all that are on, or wait."""
-        for pair in list(self._now):
-            self._stop(pair)
-        while self._waiting:
-            self._waiting.pop()[1].give_up()
-
-    @property
-    def labels(self) -> list[Label]:
-        """Labels of all neighbours that have ended."""
-        return [
-            Label(noise.host, noise.kind, noise.intensity, noise.on_unix_s, noise.off_unix_s or noise.on_unix_s)
-            for noise in self.past
-        ]
-
-    @property
-    def over(self) -> bool:
-        return not self._left and not self._waiting and not self._now
 
 
 @dataclass
@@ -193,44 +66,80 @@ class RunResult:
 
 
 def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps: float = 0.0) -> RunResult:
-    """Runs a scenario under a policy; the weights are the baseline again afterwards. Raises LabError.
+    """Runs a scenario under a policy that begins and ends with it. Raises LabError."""
+    with Session(lab, run.policy, scenario) as session:
+        return session.play(run, scenario, demand, capacity_rps)
 
-    `capacity_rps` is what surges are shares of.
+
+class Session:
+    """A policy that is on while it is entered, and plays one scenario after the other on hosts of the same quotas.
+
+    Afterwards the weights are the baseline again.
     """
-    policy = POLICIES[run.policy]
-    runner = policy.runner(lab, scenario)
-    try:
-        configured = lab.balancer.balance, lab.balancer.lines
-        if configured != (policy.balance, runner.lines):
-            lab.balancer.set_balance(policy.balance, runner.lines)
-            lab.balancer.reload()
-        _set_quotas(lab, scenario.quotas)
-        aims = aims_of(lab, scenario)
+
+    def __init__(self, lab: Lab, policy: str, scenario: Scenario) -> None:
+        """`scenario` is the first one to play."""
+        self._lab, self._policy, self._quotas = lab, POLICIES[policy], scenario.quotas
+        self._learnt: set[Demand] = set()
+        self._runner: PolicyRunner | None = None
+        self._first = scenario
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.__exit__)
+            runner = self._runner = self._policy.runner(self._lab, self._first)
+            balancer = self._lab.balancer
+            if (balancer.balance, balancer.lines) != (self._policy.balance, runner.lines):
+                balancer.set_balance(self._policy.balance, runner.lines)
+                balancer.reload()
+            _set_quotas(self._lab, self._quotas)
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._runner is not None:
+            self._runner.end()
+        _set_quotas(self._lab, ())
+        set_weights(self._lab, {host.name: BASE_WEIGHT for host in self._lab.hosts})
+
+    def play(self, run: Run, scenario: Scenario, demand: Demand, capacity_rps: float = 0.0) -> RunResult:
+        """Runs a scenario. `capacity_rps` is what surges are shares of. Raises LabError."""
+        runner = self._runner
+        assert runner is not None
+        runner.scenario = scenario
+        aims = aims_of(self._lab, scenario)
         shares = {neighbour: aimed.weight for neighbour, aimed in aims.items()}
-        neighbours = Neighbours(lab, scenario.neighbours, weights=shares)
+        neighbours = Neighbours(self._lab, scenario.neighbours, weights=shares)
         try:
-            _begin(lab, runner, demand)
+            self._prepare(runner, demand)
             neighbours.fill()
-            return _measured(lab, run, scenario, runner, demand, capacity_rps, aims, neighbours)
+            return _measured(self._lab, run, scenario, runner, demand, capacity_rps, aims, neighbours)
         finally:
             neighbours.stop()
-    finally:
-        runner.end()
-        _set_quotas(lab, ())
-        set_weights(lab, {host.name: BASE_WEIGHT for host in lab.hosts})
 
-
-def _begin(lab: Lab, runner: PolicyRunner, demand: Demand) -> None:
-    """Starts the policy; one that learns what calm looks like does so under the load of the run."""
-    if not runner.learns:
-        runner.begin()
-        return
-    load = lab.load(demand, LONGEST_S, runner.url)
-    try:
-        runner.begin()
-        stay(lab, time.monotonic() + runner.learns_s, load)
-    finally:
-        load.stop()
+    def _prepare(self, runner: PolicyRunner, demand: Demand) -> None:
+        """Starts the policy before its first run. One that learns what calm looks like does so under the load of the
+        run. Before a later run the weights are the usual ones."""
+        is_first, is_new = not self._learnt, demand not in self._learnt
+        self._learnt.add(demand)
+        if not runner.learns:
+            if is_first:
+                runner.begin()
+            return
+        if not is_new and at_baseline(self._lab):
+            return
+        load = self._lab.load(demand, LONGEST_S, runner.url)
+        try:
+            if is_first:
+                runner.begin()
+            if is_new:
+                stay(self._lab, time.monotonic() + runner.learn_s(demand), load)
+            if not wait_for(self._lab, lambda: at_baseline(self._lab), LATER_S, load):
+                raise LabError(
+                    f"the weights are not the usual ones {LATER_S:g} s after a run under {self._policy.source}"
+                )
+        finally:
+            load.stop()
 
 
 def _measured(
@@ -319,10 +228,12 @@ def _measured(
                     "after": change.after,
                 }
                 for change in runner.knob_changes
+                if change.time_unix_s >= begin_unix_s
             ],
         },
     )
-    return RunResult(recorded, runner.samples, neighbours.labels)
+    samples = [sample for sample in runner.samples if sample.time_unix_s >= begin_unix_s - BEFORE_S]
+    return RunResult(recorded, samples, neighbours.labels)
 
 
 def _until_back(lab: Lab, runner: PolicyRunner, demand: Demand, watch: BalancerWatch) -> None:
@@ -343,10 +254,12 @@ def _until_back(lab: Lab, runner: PolicyRunner, demand: Demand, watch: BalancerW
 
 
 def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tuple[float, str, str]] | None:
-    """Verdicts as they are recorded: (seconds from the run's begin, server, state) in order of time."""
+    """Verdicts as they are recorded: (seconds from the run's begin, server, state) in order of time, from `BEFORE_S`
+    before it on."""
     if verdicts is None:
         return None
-    return sorted((verdict.time_unix_s - begin_unix_s, verdict.node, str(verdict.state)) for verdict in verdicts)
+    times = ((verdict.time_unix_s - begin_unix_s, verdict.node, str(verdict.state)) for verdict in verdicts)
+    return sorted(row for row in times if row[0] >= -BEFORE_S)
 
 
 def aims_of(lab: Lab, scenario: Scenario) -> dict[Neighbour, Aim]:

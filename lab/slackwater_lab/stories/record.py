@@ -19,7 +19,7 @@ from slackwater_lab.disturb import swing
 from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
 from slackwater_lab.disturb.timetable import Timetable
 from slackwater_lab.disturb.turn import Turns
-from slackwater_lab.experiment.run import Neighbours
+from slackwater_lab.experiment.neighbours import Neighbours
 from slackwater_lab.experiment.steady import capacity_rps
 
 
