@@ -61,8 +61,9 @@ def compare(
 ) -> None:
     """Measure policies against each other in one lab that stays up, and write the page of it.
 
-    A block is one scenario under each policy, in random order. Each run is a line of the data file at once, and the
-    same command goes on where it was interrupted. Needs root and a quiet machine, except with --plan and --replay.
+    In a round each policy has its turn, in random order, in which it plays all scenarios. Each run is a line of the
+    data file at once, and the same command goes on where it was interrupted. Needs root and a quiet machine, except
+    with --plan and --replay.
     """
     from slackwater_lab.compare import blocks, comparison_page, measured
     from slackwater_lab.experiment.drawn import names
