@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,24 +29,31 @@ class Stage:
     """A lab that is none: what happened in it, in order, and the weights that its balancer shows."""
 
     events: list[str] = field(default_factory=list)
+    is_calm: Iterator[bool] = field(default_factory=lambda: itertools.repeat(True))
     weights: dict[str, int] = field(default_factory=lambda: {"host1": 100, "host2": 100})
 
     @property
     def lab(self) -> Any:
+        balancer = SimpleNamespace(
+            balance="roundrobin",
+            lines={},
+            reload=lambda: self.events.append("reload"),
+            snapshot=lambda: SimpleNamespace(weight=dict(self.weights)),
+            set_weight=lambda server, weight: self.weights.update({server: weight}),
+        )
+
+        def set_balance(balance: str, _lines: Any) -> None:
+            balancer.balance = balance
+            self.events.append(balance)
+
+        balancer.set_balance = set_balance
         return SimpleNamespace(
             hosts=[SimpleNamespace(name=name) for name in self.weights],
             settings=SimpleNamespace(quota_cores=0.4),
             set_quota=lambda _host, _cores: None,
             load=self.load,
             check=lambda: None,
-            balancer=SimpleNamespace(
-                balance="roundrobin",
-                lines={},
-                set_balance=lambda balance, _lines: self.events.append(balance),
-                reload=lambda: self.events.append("reload"),
-                snapshot=lambda: SimpleNamespace(weight=dict(self.weights)),
-                set_weight=lambda server, weight: self.weights.update({server: weight}),
-            ),
+            balancer=balancer,
         )
 
     def load(self, demand: Demand, _seconds: float, _url: str | None) -> Any:
@@ -62,6 +71,9 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         def begin(self) -> None:
             made.events.append("begin")
 
+        def is_calm(self) -> bool:
+            return next(made.is_calm)
+
         def learn_s(self, demand: Demand) -> float:
             made.events.append(f"learn {demand.rate_rps:g}")
             return 0.0
@@ -76,6 +88,10 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(run, "_measured", lambda _lab, asked, *_: made.events.append(f"run {asked.scenario}"))
     monkeypatch.setattr(run, "LATER_S", 0.2)
     return made
+
+
+def session_of(stage: Stage) -> run.Session:
+    return run.Session(stage.lab, "learner", ONE)
 
 
 def play(session: run.Session, scenario: str, demand: Demand) -> None:
@@ -96,14 +112,46 @@ def test_a_policy_begins_once_and_learns_under_each_load(stage: Stage) -> None:
     ]
 
 
-def test_a_run_waits_for_the_weights_that_the_one_before_has_moved(stage: Stage) -> None:
+def test_a_policy_that_does_not_forget_an_episode_starts_anew(stage: Stage) -> None:
     with run.Session(stage.lab, "learner", ONE) as session:
         play(session, "one", HALF)
-        stage.weights["host1"] = 10
-        with pytest.raises(LabError, match=r"the weights are not the usual ones 0\.2 s after a run"):
-            play(session, "two", HALF)
+        stage.is_calm = itertools.chain([False, False], itertools.repeat(True))
+        play(session, "two", HALF)
+        del stage.events[:8]
+        stage.is_calm = iter(lambda: "end" in stage.events, None)
+        play(session, "all", HALF)
+    waited = ["load 450", "no load", "run two", "quiet"]
+    again = ["load 450", "end", "begin", "learn 450", "no load", "run all", "quiet"]
+    assert stage.events == [*waited, *again, "end"]
+
+
+def test_a_policy_that_is_never_calm_is_a_failed_run(stage: Stage) -> None:
+    stage.is_calm = itertools.repeat(False)
+    with pytest.raises(LabError, match=r"not calm after 0\.2 s under load: a test"), session_of(stage) as session:
+        play(session, "one", HALF)
     assert stage.events[-3:] == ["no load", "quiet", "end"], "load and neighbours have ended"
-    assert stage.weights == {"host1": 100, "host2": 100}
+
+
+@pytest.mark.parametrize(
+    ("weight", "states", "is_calm"),
+    [
+        (100, ["calm", "calm"], True),
+        (10, ["calm", "calm"], False),
+        (100, ["slow", "calm"], False),
+        (100, ["calm"], False),
+        (100, None, True),
+    ],
+)
+def test_calm_are_the_usual_weights_and_verdicts_of_calm(
+    stage: Stage, weight: int, states: Sequence[str] | None, is_calm: bool
+) -> None:
+    stage.weights["host2"] = weight
+    runner = PolicyRunner(stage.lab, ONE)
+    if states is not None:
+        latest = [SimpleNamespace(node=f"host{number}", state=state) for number, state in enumerate(states, start=1)]
+        heard = [SimpleNamespace(node="host1", state="slow"), *latest]
+        runner.judged = SimpleNamespace(heard=heard)  # type: ignore[assignment]
+    assert runner.is_calm() == is_calm
 
 
 def test_a_policy_that_fails_to_begin_is_ended_too(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from slackwater_lab.cluster.peers import start
 from slackwater_lab.experiment.agents import Agents
 from slackwater_lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
 from slackwater_lab.experiment.scenarios import Scenario
-from slackwater_lab.experiment.steady import WARM_UP_S, set_weights, stop_programs
+from slackwater_lab.experiment.steady import WARM_UP_S, at_baseline, set_weights, stop_programs
 
 READY_S = 15.0
 MONITORS_LEARN_S = 8.0
@@ -87,6 +87,15 @@ class PolicyRunner:
     def learn_s(self, _demand: Demand) -> float:
         """Time under this load that it needs before its first run under it."""
         return 0.0
+
+    def is_calm(self) -> bool:
+        """Whether all weights are the usual ones, and each server was judged calm last."""
+        if not at_baseline(self.lab):
+            return False
+        if self.judged is None:
+            return True
+        latest = {verdict.node: verdict.state for verdict in list(self.judged.heard)}
+        return all(latest.get(host.name) == "calm" for host in self.lab.hosts)
 
     def noisy(self, lost: Mapping[int, float]) -> None:
         """Who has a neighbour from now on (hosts count from 0), and the share of the host that it takes; only oracles

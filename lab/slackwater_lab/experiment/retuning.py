@@ -37,8 +37,8 @@ BOUNDS = {
 LEAVE_AFTER_S = 5.0
 MANY = 1_000_000
 LEASE_S = 30.0
-LONG_AFTER_S = 6.0
-"""`ice` enters its second stage after this time, so that it also shows in scenarios of 12 s."""
+LONG_AFTER_S = 5.0
+"""`ice` enters its second stage after this time, so that it also shows in scenarios of 10 s."""
 
 
 class RetuningController(Controller):

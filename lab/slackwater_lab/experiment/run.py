@@ -26,7 +26,7 @@ from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.policy_runners import PolicyRunner
 from slackwater_lab.experiment.recording import Marks, Recorded, Run
 from slackwater_lab.experiment.scenarios import Neighbour, Scenario
-from slackwater_lab.experiment.steady import at_baseline, set_weights, stay, wait_for
+from slackwater_lab.experiment.steady import set_weights, stay, wait_for
 
 SETTLE_S = 1.0
 """Load that is not counted: connections are opened."""
@@ -38,8 +38,8 @@ BACK_WITHIN_S = 8.0
 """The longest wait for the usual weights after the last neighbour that is recorded."""
 STAYS_S = 0.5
 """Weights that are the usual ones for this long stay so."""
-LATER_S = 20.0
-"""The longest wait for them before the next run."""
+LATER_S = 12.0
+"""The longest wait before the next run for the usual weights, and for Verdicts of calm."""
 LONGEST_S = 180.0
 """Load meanwhile a policy starts: it is ended when the policy is ready."""
 BEFORE_S = 5.0
@@ -79,20 +79,16 @@ class Session:
 
     def __init__(self, lab: Lab, policy: str, scenario: Scenario) -> None:
         """`scenario` is the first one to play."""
-        self._lab, self._policy, self._quotas = lab, POLICIES[policy], scenario.quotas
+        self._lab, self._policy, self._scenario = lab, POLICIES[policy], scenario
         self._learnt: set[Demand] = set()
+        """Loads under which it is ready; none before its programs began."""
         self._runner: PolicyRunner | None = None
-        self._first = scenario
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.callback(self.__exit__)
-            runner = self._runner = self._policy.runner(self._lab, self._first)
-            balancer = self._lab.balancer
-            if (balancer.balance, balancer.lines) != (self._policy.balance, runner.lines):
-                balancer.set_balance(self._policy.balance, runner.lines)
-                balancer.reload()
-            _set_quotas(self._lab, self._quotas)
+            self._set_up()
+            _set_quotas(self._lab, self._scenario.quotas)
             stack.pop_all()
         return self
 
@@ -102,44 +98,56 @@ class Session:
         _set_quotas(self._lab, ())
         set_weights(self._lab, {host.name: BASE_WEIGHT for host in self._lab.hosts})
 
+    def _set_up(self) -> PolicyRunner:
+        runner = self._runner = self._policy.runner(self._lab, self._scenario)
+        balancer = self._lab.balancer
+        if (balancer.balance, balancer.lines) != (self._policy.balance, runner.lines):
+            balancer.set_balance(self._policy.balance, runner.lines)
+            balancer.reload()
+        return runner
+
     def play(self, run: Run, scenario: Scenario, demand: Demand, capacity_rps: float = 0.0) -> RunResult:
         """Runs a scenario. `capacity_rps` is what surges are shares of. Raises LabError."""
-        runner = self._runner
-        assert runner is not None
-        runner.scenario = scenario
+        self._scenario = scenario
         aims = aims_of(self._lab, scenario)
         shares = {neighbour: aimed.weight for neighbour, aimed in aims.items()}
         neighbours = Neighbours(self._lab, scenario.neighbours, weights=shares)
         try:
-            self._prepare(runner, demand)
+            runner = self._ready(demand)
             neighbours.fill()
             return _measured(self._lab, run, scenario, runner, demand, capacity_rps, aims, neighbours)
         finally:
             neighbours.stop()
 
-    def _prepare(self, runner: PolicyRunner, demand: Demand) -> None:
-        """Starts the policy before its first run. One that learns what calm looks like does so under the load of the
-        run. Before a later run the weights are the usual ones."""
-        is_first, is_new = not self._learnt, demand not in self._learnt
-        self._learnt.add(demand)
+    def _ready(self, demand: Demand) -> PolicyRunner:
+        """The policy with its programs on. One that learns what calm looks like has done so under this load, and knows
+        nothing of an episode any more: where it does not forget one, its programs start anew."""
+        runner = self._runner
+        assert runner is not None
+        runner.scenario = self._scenario
         if not runner.learns:
-            if is_first:
+            if not self._learnt:
                 runner.begin()
-            return
-        if not is_new and at_baseline(self._lab):
-            return
+            self._learnt.add(demand)
+            return runner
+        if demand in self._learnt and runner.is_calm():
+            return runner
         load = self._lab.load(demand, LONGEST_S, runner.url)
         try:
-            if is_first:
+            if self._learnt and not wait_for(self._lab, runner.is_calm, LATER_S, load):
+                runner.end()
+                self._learnt.clear()
+                runner = self._set_up()
+            if not self._learnt:
                 runner.begin()
-            if is_new:
+            if demand not in self._learnt:
                 stay(self._lab, time.monotonic() + runner.learn_s(demand), load)
-            if not wait_for(self._lab, lambda: at_baseline(self._lab), LATER_S, load):
-                raise LabError(
-                    f"the weights are not the usual ones {LATER_S:g} s after a run under {self._policy.source}"
-                )
+                self._learnt.add(demand)
+            if not wait_for(self._lab, runner.is_calm, LATER_S, load):
+                raise LabError(f"not calm after {LATER_S:g} s under load: {self._policy.source}")
         finally:
             load.stop()
+        return runner
 
 
 def _measured(

@@ -11,7 +11,7 @@ from slackwater_lab.cluster.balancer import BASE_WEIGHT
 
 KIND = "llcprobe"
 """The paper's LLCProbe, unless a scenario says otherwise."""
-SECONDS = 12.0
+SECONDS = 10.0
 """Length of an episode, unless a scenario says otherwise."""
 UNKNOWN_LOST = 0.5
 FLOODS = ("disk", "pagecache", "flood", "stress-hdd")
@@ -103,7 +103,7 @@ SCENARIOS: dict[str, Scenario] = {
     "all": Scenario("all noisy", _all_of(0, 1, 2)),
     "bursts": Scenario("2 s on, 5 s off beside one", BURSTS, seconds=9.0),
     "slow-ramp": Scenario("noise that grows beside one", RAMP, seconds=25.0),
-    "flash-crowd": Scenario("a crowd comes while one is noisy", _all_of(0), load=0.3, surges=(Surge(0.3, 4.0, 10.0),)),
+    "flash-crowd": Scenario("a crowd comes while one is noisy", _all_of(0), load=0.3, surges=(Surge(0.3, 3.0, 8.0),)),
     "mixed": Scenario("three kinds, one after the other, beside two hosts", MIXED, seconds=24.0),
     "devices": Scenario("disk, page cache and network flooded, 7 s each, beside two hosts", DEVICES, seconds=23.0),
     "stress": Scenario("stress-ng's cache, stream, vm, hdd and cpu, 5 s each, beside two hosts", STRESS, seconds=29.0),
