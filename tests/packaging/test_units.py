@@ -10,18 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.unit_exposure import WORST
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 
-WORST = {
-    "ansible/roles/slackwater_broker/templates/slackwater-broker.service.j2": 1.5,
-    # One of its programs captures packets.
-    "packaging/controller/slackwater-controller.service": 2.0,
-    # It captures packets, opens hardware counters, and reads /proc of the web server's processes.
-    "packaging/node/slackwater-monitor.service": 2.0,
-    # It is root: it writes into the web server's configuration, /sys and cgroups.
-    "packaging/node/slackwater-wsengine.service": 2.6,
-}
 NEEDED_BY_THE_MONITOR = {
     *("RestrictAddressFamilies=~AF_PACKET", "RestrictAddressFamilies=~AF_(INET|INET6)"),
     *(
