@@ -37,6 +37,17 @@ def test_a_row_has_the_medians_and_a_pair_has_the_ratio_of_its_blocks() -> None:
     ]
 
 
+def test_slackwater_is_shown_beside_other_balancers_and_asked_to_be_no_slower() -> None:
+    runs = rows("one", {"leastconn": 2.0, "nginx-least-time": 0.8, "oracle-lc": 0.5, "slackwater-lb-lc": 1.0})
+    made = [(pair.policy, pair.other) for pair in comparison.pairs(results.cells(runs))]
+    assert made == [
+        *(("nginx-least-time", "leastconn"), ("oracle-lc", "leastconn")),
+        *(("slackwater-lb-lc", other) for other in ("leastconn", "nginx-least-time", "oracle-lc")),
+    ]
+    assert goal(runs, "`nginx-least-time`: no figure is slower").word == "**no**"
+    assert not [line for line in comparison.goals(results.cells(runs)) if "oracle" in line.question]
+
+
 def test_runs_of_different_blocks_are_no_pair() -> None:
     mine = [row("one", "slackwater-lb-lc", number, decision_commit="code2") for number in range(1, 6)]
     theirs = [row("one", "leastconn", number) for number in range(1, 6)]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slackwater_lab.cluster.peers import PEERS
 from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.policies import POLICIES
 
@@ -72,15 +73,17 @@ class Goal:
 
 
 def pairs(cells: Cells) -> list[Pair]:
-    """The pairs that are of interest: each policy against the balancer's own algorithms, that of its own first, and
-    without monitors against with them."""
+    """The pairs that are of interest: each policy against the balancer's own algorithms, its own one first; Slackwater
+    against other balancers and oracles too, and without monitors against with them."""
     present = dict.fromkeys(cell["policy"] for cell in cells)
     wanted: list[tuple[str, str]] = []
     for policy in present:
         own = STOCK.get(POLICIES[policy].balance)
-        stock = [name for name in dict.fromkeys((own, "leastconn", "random2")) if name in present and name != policy]
+        others = [own, "leastconn", "random2"]
+        if policy.startswith("slackwater"):
+            others += [name for name in present if name in PEERS or name.startswith("oracle")]
         if policy not in STOCK.values():
-            wanted += [(policy, name) for name in stock if name is not None]
+            wanted += [(policy, name) for name in dict.fromkeys(others) if name is not None and name in present]
         if (watched := _watched(policy)) is not None and watched in present:
             wanted.append((policy, watched))
     return [made for policy, other in wanted if (made := _pair(cells, policy, other)).ratios]
@@ -109,7 +112,7 @@ def goals(cells: Cells) -> list[Goal]:
     """What is asked of the policies without monitors, each with what was measured."""
     lines = []
     for pair in pairs(cells):
-        if _watched(pair.policy) is None:
+        if _watched(pair.policy) is None or pair.other.startswith("oracle"):
             continue
         if pair.other == _watched(pair.policy):
             lines += _beside_monitors(pair)
