@@ -22,7 +22,7 @@ from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.commands import lab
 from slackwater_lab.compare import blocks, measured
 from slackwater_lab.compare.blocks import Blocks, Question
-from slackwater_lab.compare.commands import DEFAULT_POLICIES, DEFAULT_SCENARIOS
+from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_SCENARIOS
 from slackwater_lab.experiment.recording import ExperimentError, Run
 from tests.support.comparison_files import FACTS, HERE, recorded, row
 

@@ -8,7 +8,7 @@ import pytest
 
 from slackwater_lab.compare import comparison, comparison_page, results
 from slackwater_lab.compare.measured import Measured
-from tests.support.comparison_files import row, rows
+from tests.support.comparison_files import FACTS, row, rows
 
 LOUD = {
     "requests": 1000,
@@ -125,6 +125,14 @@ def test_the_page_says_which_states_of_the_decision_code_were_mixed() -> None:
     runs = [row("all", "leastconn", 1), row("all", "leastconn", 2, decision_commit="code2")]
     page = comparison_page.page(runs, "data", "page")
     assert "was in 2 states, and the figures mix them:** code1, code2." in page
+
+
+def test_the_page_has_the_command_that_measured_it() -> None:
+    facts = {**FACTS, "haproxy_command": "haproxy-3.4"}
+    page = comparison_page.page([row("one", "leastconn", 1, machine=facts)], "data", "page")
+    assert "\nslackwater lab compare --data data --page page --haproxy haproxy-3.4 --minutes 40\n" in page
+    page = comparison_page.page([row(name, "random2", 1) for name in ("dokuwiki", "two", "one")], "data", "page")
+    assert "--page page --scenario one --scenario two --scenario dokuwiki --minutes 40\n" in page
 
 
 def test_nothing_measured_is_a_page_too() -> None:

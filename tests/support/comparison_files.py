@@ -63,7 +63,15 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
 
 
 FACTS: dict[str, Any] = {
-    **{"cpu": "Test CPU", "cores": 2, "last_level_cache_mib": 32.0, "kernel": "6.1", "haproxy": "2.6", "apache": "2.4"},
+    **{
+        "cpu": "Test CPU",
+        "cores": 2,
+        "last_level_cache_mib": 32.0,
+        "kernel": "6.1",
+        "haproxy": "2.6",
+        "haproxy_command": "haproxy",
+        "apache": "2.4",
+    },
     **{"php": "8.2", "hosts": 3, "quota_cores": 0.4, "period_s": 0.05, "hypervisor": "none"},
 }
 HERE = Block("cgroup", "", 0, measured.machine_of(FACTS), "code1")

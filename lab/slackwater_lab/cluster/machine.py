@@ -44,6 +44,7 @@ def describe(lab: Lab) -> dict[str, Any]:
         "cgroup_version": lab.cgroups.version,
         "load_average_at_start": round(os.getloadavg()[0], 2),
         "haproxy": version_of(settings.haproxy, "-v"),
+        "haproxy_command": settings.haproxy,
         "apache": version_of("apache2", "-v"),
         "php": version_of("php-fpm8.2", "-n", "-v"),
         "oha": version_of("oha", "--version"),

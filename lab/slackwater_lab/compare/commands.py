@@ -13,15 +13,13 @@ from rich.table import Table
 from slackwater_lab.cells import Pieces
 from slackwater_lab.cluster.lab import LabSettings
 from slackwater_lab.cluster.terminal import console
+from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_SCENARIOS, usual_first
 from slackwater_lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
 from slackwater_lab.options import FOLDER, hosts_options, json_option, pieces_options, progress, write_json
 
 if TYPE_CHECKING:
     from slackwater_lab.compare.blocks import Piece, Question
     from slackwater_lab.compare.measured import Measured
-
-DEFAULT_SCENARIOS = ("one", "two", "load-80", "bursts", "all")
-DEFAULT_POLICIES = ("leastconn", "random2", "slackwater-lc", "slackwater-lb-lc", "slackwater-lb-random")
 
 
 @click.command(
@@ -79,8 +77,8 @@ def compare(
     asked = tuple(names(seed, drawn)) if drawn else scenarios
     rounds = rounds or (1 if drawn else 5)
     if pieces.replay:  # without names: what the file holds
-        asked = asked or tuple(dict.fromkeys(run.scenario for run in all_runs))
-        policies = policies or tuple(dict.fromkeys(run.variant for run in all_runs))
+        asked = asked or usual_first((run.scenario for run in all_runs), DEFAULT_SCENARIOS)
+        policies = policies or usual_first((run.variant for run in all_runs), DEFAULT_POLICIES)
     question = blocks.Question(asked or DEFAULT_SCENARIOS, policies or DEFAULT_POLICIES, rounds, seed)
     left = blocks.left(all_runs, question, blocks.here(settings.kind))
     if planned:

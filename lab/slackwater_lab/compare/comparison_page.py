@@ -9,6 +9,7 @@ from typing import Any
 
 from slackwater_lab.cells import templates
 from slackwater_lab.compare import comparison, results
+from slackwater_lab.compare.defaults import DEFAULT_HAPROXY, DEFAULT_POLICIES, DEFAULT_SCENARIOS, usual_first
 from slackwater_lab.compare.measured import Measured, machine_of
 from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.policies import POLICIES
@@ -25,7 +26,7 @@ def page(runs: Sequence[Measured], data: str, place: str) -> str:
         templates("slackwater_lab.compare")
         .get_template("comparison.md.jinja")
         .render(
-            command=shlex.join(["slackwater", "lab", "compare", "--data", data, "--page", place]),
+            command=shlex.join(["slackwater", "lab", "compare", "--data", data, "--page", place, *_options(runs)]),
             runs=runs,
             rows=[_row(cell) for cell in cells],
             pairs=comparison.pairs(cells),
@@ -44,6 +45,19 @@ def page(runs: Sequence[Measured], data: str, place: str) -> str:
             back_within_s=BACK_WITHIN_S,
         )
     )
+
+
+def _options(runs: Sequence[Measured]) -> list[str]:
+    """The command's options that are not the default."""
+    options = [("--haproxy", runs[0].machine["haproxy_command"])] if runs else []
+    options = [option for option in options if option[1] != DEFAULT_HAPROXY]
+    for name, usual, given in (
+        ("--scenario", DEFAULT_SCENARIOS, [run.scenario for run in runs]),
+        ("--policy", DEFAULT_POLICIES, [run.variant for run in runs]),
+    ):
+        names = usual_first(given, usual)
+        options += [(name, value) for value in names] if set(names) - set(usual) else []
+    return [word for option in options for word in option]
 
 
 def _row(cell: Mapping[str, Any]) -> list[str]:

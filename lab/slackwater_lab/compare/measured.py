@@ -14,7 +14,7 @@ from slackwater_lab.cluster.machines import HostKind
 FORMAT = 2
 MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
 """The facts that tell machines apart."""
-PROGRAMS = ("haproxy", "apache", "php", "hosts", "quota_cores", "period_s", "hypervisor")
+PROGRAMS = ("haproxy", "haproxy_command", "apache", "php", "hosts", "quota_cores", "period_s", "hypervisor")
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

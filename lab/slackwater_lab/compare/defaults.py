@@ -1,0 +1,15 @@
+"""What a comparison measures unless said otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+DEFAULT_SCENARIOS = ("one", "two", "load-80", "bursts", "all")
+DEFAULT_POLICIES = ("leastconn", "random2", "slackwater-lc", "slackwater-lb-lc", "slackwater-lb-random")
+DEFAULT_HAPROXY = "haproxy"
+
+
+def usual_first(names: Iterable[str], usual: Sequence[str]) -> tuple[str, ...]:
+    """Each of the names once: the usual ones in their order, then all others in the given order."""
+    given = dict.fromkeys(names)
+    return (*(name for name in usual if name in given), *(name for name in given if name not in usual))
