@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 REQUESTS = 100
 """So many decide; older ones count half as much after twice as many."""
 MOST_OFF = 0.1
@@ -18,8 +20,7 @@ LEAST_SHARE = 0.02
 """Of the requests that the balancer counted: below this, packets tell nothing of the server."""
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(msgspec.Struct, frozen=True):
     """A server's latest exchanges and requests."""
 
     total: int

@@ -8,7 +8,9 @@ is regular, such as the period of a CPU quota, always in the same phase.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from slackwater.lbengine.balancer import Server, Snapshot
 
@@ -18,8 +20,7 @@ LEAST_LOOKS = 5
 """In the window: of fewer, no mean response time is given."""
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(msgspec.Struct, frozen=True):
     """A server's counters since the look before."""
 
     period_s: float
@@ -41,11 +42,10 @@ class Counted:
         rps, errors_per_s = (
             None if rate is None else rate * self.period_s / period_s for rate in (self.rps, self.errors_per_s)
         )
-        return replace(self, period_s=period_s, rps=rps, errors_per_s=errors_per_s)
+        return msgspec.structs.replace(self, period_s=period_s, rps=rps, errors_per_s=errors_per_s)
 
 
-@dataclass(frozen=True)
-class _Count:
+class _Count(msgspec.Struct, frozen=True):
     """A server's counters at one look."""
 
     time_s: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import msgspec
 
@@ -17,10 +17,10 @@ OTHER_PROTOCOL = (
 )
 UNSEEN = ("traffic", "traffic.rps", "traffic.rt_p95_ms", "traffic.times")
 """What a Sample lacks of a server of whose requests nothing is known."""
+_ABSENT = dict.fromkeys(SECTIONS, NO_MONITOR)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """What all Samples of a pool have in common."""
 
     pool: str
@@ -48,7 +48,7 @@ def sample_of(
 
     It has no traffic where neither the balancer nor packets tell anything of the requests: zero would look like calm.
     """
-    absent = dict.fromkeys(SECTIONS, NO_MONITOR)
+    absent: Mapping[str, str] = _ABSENT
     if times is not None and times[0].is_foreign:
         times, why_not = None, OTHER_PROTOCOL
     if quiet_s > 0.0:
@@ -56,13 +56,14 @@ def sample_of(
         if times is not None:
             times = times[0], msgspec.structs.replace(times[1], period_s=times[1].period_s + quiet_s)
     if times is not None:
-        traffic = _by_packets(counted, server, *times) if complete else _with_times(counted, server, *times)
+        traffic = _of_packets(counted, server, *times, complete=complete)
     elif counted.rps is not None:
         traffic = _by_counters(counted, why_not)
-        absent |= dict.fromkeys(UNSEEN[2:], why_not) if why_not else {}
+        if why_not:
+            absent = {**_ABSENT, **dict.fromkeys(UNSEEN[2:], why_not)}
     else:
         traffic = None
-        absent |= dict.fromkeys(UNSEEN, why_not or "no look at its packets has ended yet")
+        absent = {**_ABSENT, **dict.fromkeys(UNSEEN, why_not or "no look at its packets has ended yet")}
     return Sample(
         v=VERSION,
         node=node,
@@ -74,7 +75,7 @@ def sample_of(
         next_within_s=origin.next_within_s,
         source="balancer",
         traffic=traffic,
-        absent=absent,
+        absent=dict(absent),
     )
 
 
@@ -94,30 +95,27 @@ def _by_counters(counted: Counted, why_not: str) -> Traffic:
     )
 
 
-def _by_packets(counted: Counted, server: str, times: Line, end: Line) -> Traffic:
-    """Only of the packets, which come more often than the counters. Connections that fail are no exchanges, so of the
-    errors the counters may show more."""
-    packets_alone = Counted(end.period_s, None, None, None, None)
-    traffic = _with_times(packets_alone, server, times, end)
-    errors_per_s = max(traffic.errors_per_s or 0.0, counted.errors_per_s or 0.0)
-    return msgspec.structs.replace(traffic, errors_per_s=errors_per_s)
-
-
-def _with_times(counted: Counted, server: str, times: Line, end: Line) -> Traffic:
-    """Rates, errors and what is in flight are the balancer's, which counts all requests wherever they end."""
+def _of_packets(counted: Counted, server: str, times: Line, end: Line, *, complete: bool) -> Traffic:
+    """With the times of packets. Rates, errors and what is in flight are the balancer's, which counts all requests
+    wherever they end; where packets show all of them (`complete`) they are the packets', which come more often.
+    Connections that fail are no exchanges, so of the errors the counters may show more then."""
+    rps, errors_per_s, in_flight = counted.rps, counted.errors_per_s, counted.in_flight
+    if complete:
+        rps, in_flight = None, None
+        errors_per_s = max(times.errors / end.period_s, errors_per_s or 0.0)
     return Traffic(
-        rps=times.exchanges / end.period_s if counted.rps is None else counted.rps,
+        rps=times.exchanges / end.period_s if rps is None else rps,
         rt_mean_ms=times.rt_mean_ms,
         rt_p50_ms=times.rt_p50_ms,
         rt_p95_ms=times.rt_p95_ms,
         rt_p99_ms=times.rt_p99_ms,
-        in_flight=times.in_flight if counted.in_flight is None else counted.in_flight,
+        in_flight=times.in_flight if in_flight is None else in_flight,
         oldest_unanswered_ms=times.oldest_unanswered_ms,
-        errors_per_s=times.errors / end.period_s if counted.errors_per_s is None else counted.errors_per_s,
+        errors_per_s=times.errors / end.period_s if errors_per_s is None else errors_per_s,
         drops=end.drops,
         unmatched=times.unmatched,
         holes=times.holes,
-        routes=[_route(route, end.period_s) for route in times.routes],
+        routes=[_route(route, end.period_s) for route in times.routes] if times.routes else [],
         times=ResponseTimes(server, times.rt_sum_ms / 1000.0, times.rt_buckets) if times.rt_buckets else None,
     )
 

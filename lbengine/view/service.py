@@ -15,9 +15,10 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+
+import msgspec
 
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import ControllerSettings, PoolSettings
@@ -49,7 +50,7 @@ LBENGINE_TELLS_S = 10.0
 """The log says that the balancer is away: lbengine does at once, and this part where it lasts."""
 ASKED_EVERY_S = 1.0
 """While packets show all that its servers are asked for."""
-Publish = Callable[[Sample], Awaitable[None]]
+Publish = Callable[[Sequence[Sample]], Awaitable[None]]
 
 
 async def run(settings: ControllerSettings) -> None:
@@ -58,7 +59,7 @@ async def run(settings: ControllerSettings) -> None:
     heartbeat = Heartbeat(pool.name for pool in settings.pool)
     bus = await Bus.connect(settings.controller_bus, "slackwater-balancer-view")
     try:
-        views = [PoolView(pool, settings, bus.publish) for pool in settings.pool]
+        views = [PoolView(pool, settings, bus.publish_samples) for pool in settings.pool]
         for view in views:
             await bus.subscribe("sample", view.hear, pool=view.pool.name)
         await asyncio.gather(*(view.run(stop, partial(heartbeat.beat, view.pool.name)) for view in views))
@@ -66,8 +67,7 @@ async def run(settings: ControllerSettings) -> None:
         await bus.close()
 
 
-@dataclass(frozen=True)
-class ViewedServer:
+class ViewedServer(msgspec.Struct, frozen=True):
     """A server without a monitor, as the balancer showed it last."""
 
     server: Server
@@ -135,10 +135,9 @@ class PoolView:
         speaks_from_s = time.monotonic() + self._listens_s
         try:
             while not stop.is_set():
-                for sample in await self._look():
-                    now_s = time.monotonic()
-                    if now_s >= speaks_from_s and not self._others.speak_of(sample.node, now_s):
-                        await self._publish(sample)
+                samples, now_s = await self._look(), time.monotonic()
+                if now_s >= speaks_from_s:
+                    await self._publish([sample for sample in samples if not self._others.speak_of(sample.node, now_s)])
                 beat()
                 await self._pause(stop)
         finally:

@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -99,8 +99,8 @@ async def viewing(played: Played, sniffer: str = "", *, twice: bool = False) -> 
     )
     view = View(played, [])
 
-    async def keep(sample: Sample) -> None:
-        view.samples.append(sample)
+    async def keep(samples: Sequence[Sample]) -> None:
+        view.samples += samples
 
     looking = PoolView(settings.pool[0], settings, keep, listens_s=0.0, quiet_s=0.05, balancer=played)
     if twice:

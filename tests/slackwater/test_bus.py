@@ -116,6 +116,21 @@ def _plain(message: Sample) -> dict[str, object]:
     return {key: getattr(message, key) for key in ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")}
 
 
+def test_samples_that_are_sent_together_arrive_one_by_one(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def body(sender: Bus, reader: Bus) -> None:
+        received: list[Any] = []
+        await reader.subscribe("sample", received.append, pool="web")
+        await reader.flush(IN_TIME_S)
+        together = [sample("n1"), sample("no..subject"), sample("n2"), sample("n1", seq=1)]
+        await sender.publish_samples(together)
+        await until(lambda: len(received) == 3)
+        assert received == [one for one in together if one.node != "no..subject"]
+
+    with caplog.at_level(logging.WARNING):
+        with_two(server.url, body)
+    assert "slackwater.sample.web.no..subject left out: it is not sent" in caplog.text
+
+
 def test_handler_that_fails_does_not_end_the_subscription(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     async def body(sender: Bus, reader: Bus) -> None:
         received: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from slackwater.core.config import parse
@@ -30,8 +30,8 @@ class Watched:
         self.samples: list[Sample] = []
         self.view = PoolView(settings.pool[0], settings, self._keep, listens_s=0.0, quiet_s=0.05)
 
-    async def _keep(self, sample: Sample) -> None:
-        self.samples.append(sample)
+    async def _keep(self, samples: Sequence[Sample]) -> None:
+        self.samples += samples
 
     def of(self, node: str) -> list[Sample]:
         return [sample for sample in self.samples if sample.node == node]

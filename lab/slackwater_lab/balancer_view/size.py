@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from slackwater.core.config import parse
@@ -82,8 +82,9 @@ async def _viewed(path: str, pid: int, sniffer: str) -> dict[str, float]:
         "lab",
     )
 
-    async def send(sample: Sample) -> None:
-        encode(sample)
+    async def send(samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            encode(sample)
 
     looks = 0
 

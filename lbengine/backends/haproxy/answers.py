@@ -9,8 +9,8 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 from slackwater.core.messages import MAX_NAME, ServerCondition, is_server_name
 from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
@@ -92,8 +92,14 @@ def _server(state: ServerStateLine, row: Mapping[str, str], where: str) -> Serve
     """A server from its state and its row. If its counters are no numbers it is uncounted. Raises BalancerError."""
     where = f"{where}: server {state.name}"
     _expect(row, ("status", "bck"), "show stat", where)
-    count = partial(count_of, row, where=where)
-    server = Server(
+    counts: dict[str, int] = {}
+    uncounted = ""
+    try:
+        counts = {column: count_of(row, column, where) for column in COUNTERS}
+    except BalancerError as error:
+        uncounted = str(error)
+    measured = _measured(counts) if counts else {}
+    return Server(
         name=state.name,
         condition=_condition(state, row["status"]),
         backup=row["bck"] == "1",
@@ -102,24 +108,27 @@ def _server(state: ServerStateLine, row: Mapping[str, str], where: str) -> Serve
         agent_check=bool(state.agent & AGENT_ENABLED),
         srv_record=state.srv_record,
         cookie=row.get("cookie") or "",
-        maxconn=count("slim") or None,
+        maxconn=count_of(row, "slim", where) or None,
         address=row.get("addr") or "",
         is_encrypted=state.is_encrypted,
         slow_start=bool(row.get("throttle")),
         placeholder=placeholder(state.admin, state.address, row.get("addr") or ""),
+        uncounted=uncounted,
+        **measured,
     )
-    try:
-        return replace(
-            server,
-            in_flight=count("scur"),
-            queued=count("qcur"),
-            requests=count("stot"),
-            rt_mean_ms=float(count("rtime")) if count("stot") else None,
-            errors=count("econ") + count("hrsp_5xx") + max(count("eresp"), count("wretr"), count("wredis")),
-            queue_mean_ms=float(count("qtime")) if count("stot") else None,
-        )
-    except BalancerError as error:
-        return replace(server, uncounted=str(error))
+
+
+def _measured(counts: Mapping[str, int]) -> dict[str, Any]:
+    """The fields of a server that are made of its counters."""
+    answered = bool(counts["stot"])
+    return {
+        "in_flight": counts["scur"],
+        "queued": counts["qcur"],
+        "requests": counts["stot"],
+        "rt_mean_ms": float(counts["rtime"]) if answered else None,
+        "errors": counts["econ"] + counts["hrsp_5xx"] + max(counts["eresp"], counts["wretr"], counts["wredis"]),
+        "queue_mean_ms": float(counts["qtime"]) if answered else None,
+    }
 
 
 def _condition(state: ServerStateLine, status: str) -> ServerCondition:
@@ -169,10 +178,12 @@ def _expect(row: Collection[str], columns: Iterable[str], command: str, where: s
 
 def count_of(row: Mapping[str, str], column: str, where: str) -> int:
     """The value of a counter; 0 where the column is empty, or this version has none. Raises BalancerError."""
-    text = row.get(column) or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS) or int(text) > MOST_COUNT:
-        raise BalancerError(f"{where}: expected a number for {column}, got {text[:40]!r}")
-    return int(text)
+    text = row.get(column)
+    if not text or text == "0":
+        return 0
+    if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and (count := int(text)) <= MOST_COUNT:
+        return count
+    raise BalancerError(f"{where}: expected a number for {column}, got {text[:40]!r}")
 
 
 STATE_COLUMNS = {"srv_name", "srv_addr", "srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight"} | {

@@ -16,7 +16,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ from slackwater.core.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
 from slackwater.core.bus.parts import WholeCycles, payloads
 from slackwater.core.complaints import Complaints
 from slackwater.core.config import BusSettings
-from slackwater.core.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine, plain_text
+from slackwater.core.messages import KINDS, WSENGINE, Change, Message, MessageError, Sample, is_of_wsengine, plain_text
 
 log = logging.getLogger("slackwater.bus")
 
@@ -229,6 +229,22 @@ class Bus:
                 await self._client.publish(subject, payload, headers=headers(payload) if headers else None)
         except MessageError as error:
             self._complain(subject, f"it is not sent: {error}")
+        except nats.errors.Error as error:
+            log.debug("bus %s: not sent: %s", self.url, _text(error))
+
+    async def publish_samples(self, samples: Sequence[Sample]) -> None:
+        """Sends Samples, as `publish` does with each; many cost less together."""
+        if not self.connected:
+            return
+        sent: list[tuple[bytes, bytes]] = []
+        for sample in samples:
+            subject = f"slackwater.sample.{sample.pool}.{sample.node}"
+            try:
+                sent += [(subject.encode(), data) for data in payloads(sample, subject, self._client.max_payload)]
+            except MessageError as error:
+                self._complain(subject, f"it is not sent: {error}")
+        try:
+            await self._client.publish_all(sent)
         except nats.errors.Error as error:
             log.debug("bus %s: not sent: %s", self.url, _text(error))
 
