@@ -27,8 +27,12 @@ def check_servers(
     weights = {server.name: without_us.get(server.name, server.weight) for server in snapshot.servers}
     active = [server for server in snapshot.servers if not server.backup]
     if len(active) < 2:
-        are = "1 server that is no backup" if len(active) == 1 else "no server that is no backup"
-        raise BalancerError(f"{where} has {are}; expected at least 2, or there is nowhere to move load to")
+        are = (
+            "1 server that is no backup" if len(active) == 1 else "backup servers alone" if snapshot.servers else "none"
+        )
+        raise BalancerError(
+            f"{where} has {are}; expected at least 2 usual servers, or there is nowhere to move load to"
+        )
     for name in pool.servers:
         if name not in {server.name for server in snapshot.servers} | snapshot.unreadable.keys():
             known = ", ".join(server.name for server in snapshot.servers)
@@ -48,8 +52,11 @@ def check_servers(
         )
     if away := ", ".join(f"{server.name} ({server.condition})" for server in active if not server.available):
         warnings.append(f"{where}: {away} left alone as long as it takes no requests")
-    if nothing := names(server for server in active if server.available and weights[server.name] == 0):
-        warnings.append(f"{where}: {nothing} has weight 0 and is left alone until it is given one")
+    nothing = [server for server in active if server.available and weights[server.name] == 0]
+    if nothing:
+        is_left = "has weight 0 and is left alone until it is given one"
+        are_left = "have weight 0 and are left alone until they are given one"
+        warnings.append(f"{where}: {names(nothing)} {is_left if len(nothing) == 1 else are_left}")
     return warnings
 
 

@@ -260,8 +260,9 @@ def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
         assert ["--no-port" in line for line in lines] == [True, False]
         said = case.text("--force")
         assert (
-            "! other: no port in HAProxy, which takes the one that the client came in by; a monitor there looks at port"
-            " 80, unless `slackwater bus node settings` names another with `--port`"
+            "! other: no port in HAProxy, which takes the one that the client came in by; so no packet shows response"
+            " times from here, and HAProxy's mean alone is shown: give the server a port in HAProxy's configuration. A"
+            " monitor there looks at port 80, unless `slackwater bus node settings` names another with `--port`"
         ) in said
 
 
@@ -275,7 +276,7 @@ def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_pa
         lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
         assert ["--port" in line for line in lines] == [False, False, False, True]
         said = case.text("--force")
-        tail = "a monitor there looks at port 80, unless `slackwater bus node settings` names another with `--port`"
+        tail = "so no packet shows response times from here"
         for text in (
             "more 192.0.2.1:+1000 weight 100, less 192.0.2.2:-5 weight 100",
             f"! more: HAProxy adds 1000 to the port that the client came in by; {tail}",

@@ -82,6 +82,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         connections=count_of(facts, "CumConns", where),
         balance=totals["algo"],
         weights_mean=weights_mean(totals["algo"]),
+        counts="connections" if totals.get("mode") == "tcp" else "requests",
         cookie=totals.get("cookie") or "",
         servers=tuple(servers),
         unreadable=unreadable,
@@ -147,7 +148,7 @@ def is_backend(row: Mapping[str, str]) -> bool:
 
 
 COUNTERS = {"scur", "qcur", "stot", "rtime", "qtime", "econ", "eresp", "wretr", "wredis", "hrsp_5xx"}
-COLUMNS = COUNTERS | {"svname", "status", "bck", "algo", "cookie", "addr", "slim", "type", "throttle"}
+COLUMNS = COUNTERS | {"svname", "status", "bck", "algo", "cookie", "addr", "slim", "type", "throttle", "mode"}
 """The columns of `show stat` that are read here, of some hundred."""
 
 

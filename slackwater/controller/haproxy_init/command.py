@@ -18,12 +18,14 @@ from slackwater.controller.haproxy_init.first_settings import (
     choose,
     is_local,
     settings_text,
+    unresolved_in,
 )
 from slackwater.controller.haproxy_init.site_files import (
     ASK_WITHIN_S,
     SERVICE,
     USUAL_CONFIGURATION,
     haproxy_configuration,
+    other_haproxies,
     unless_usual,
     write_settings,
 )
@@ -33,6 +35,7 @@ from slackwater.core.options import DEFAULT_CONFIG, config_option, json_option, 
 from slackwater.core.service_user import give_group
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
+from slackwater.lbengine.backends.haproxy.site import SurveyError
 from slackwater.lbengine.backends.haproxy.survey import (
     FoundBackend,
     FoundServer,
@@ -63,6 +66,8 @@ class InitResult(msgspec.Struct, frozen=True):
     """What was written to open HAProxy's socket to the controller, in words; empty: nothing."""
     login: list[str]
     """The command that lets a person use the dashboard's buttons; empty where somebody may already."""
+    others: list[str]
+    """Files of other HAProxies that run on this host; empty where those of this one are not known."""
     missing: list[str]
     """What is missing on this host, each with its remedy."""
 
@@ -101,7 +106,11 @@ def init(
     if config_path.exists() and not (force or dry_run):
         raise InitError(f"{config_path} is there already; --force replaces it, --dry-run shows what would be written")
     configuration = haproxy_configuration(haproxy_cfg)
-    haproxy = survey(*find_socket(socket, configuration), configuration, ASK_WITHIN_S)
+    others = other_haproxies(configuration)
+    try:
+        haproxy = survey(*find_socket(socket, configuration), configuration, ASK_WITHIN_S)
+    except SurveyError as error:
+        raise SurveyError(f"{error}{_name_them(others)}" if not (socket or haproxy_cfg) else str(error)) from None
     if (count := sum(len(backend.servers) for backend in haproxy.backends)) >= MANY:
         click.echo(f"{count:,} servers in {len(haproxy.backends):,} backends: this takes some seconds", err=True)
     unknown = set(backends) - {backend.name for backend in haproxy.backends}
@@ -132,9 +141,14 @@ def init(
         left_out=left_out,
         access=access,
         login=[] if exists(Path(settings.state_dir) / "web-users.json") else [_login_command(named)],
+        others=others if configuration.at else [],
         missing=_missing(haproxy, access, settings),
     )
     tell(result, _as_text(result, settings), as_json)
+
+
+def _name_them(others: list[str]) -> str:
+    return f". HAProxies run here with these files; name one with --haproxy-cfg: {', '.join(others)}" if others else ""
 
 
 def _login_command(config: str) -> str:
@@ -158,7 +172,14 @@ def _missing(haproxy: Survey, given: str, settings: ControllerSettings) -> list[
 
 def _as_text(result: InitResult, settings: ControllerSettings) -> str:
     haproxy = result.haproxy
-    lines = [f"HAProxy {haproxy.version}, admin socket {haproxy.socket} ({haproxy.found_by})", ""]
+    lines = [f"HAProxy {haproxy.version}, admin socket {haproxy.socket} ({haproxy.found_by})"]
+    if result.others:
+        lines.append(
+            f"  ! other HAProxies run on this host, with {', '.join(result.others)}: their servers are not in this"
+            " configuration. For one of them: --haproxy-cfg FILE. Where several are in front of the same servers, their"
+            " admin sockets belong in one pool: one in `socket`, the others in `sockets`"
+        )
+    lines.append("")
     left_out = {backend.backend: backend.why for backend in result.left_out}
     for backend in haproxy.backends:
         lines += _about(backend, backend.name in {pool.name for pool in result.pools}, left_out.get(backend.name, ""))
@@ -184,14 +205,14 @@ def _as_text(result: InitResult, settings: ControllerSettings) -> str:
 
 def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
     shown = [
-        f"{server.name} {server.address or server.fqdn} weight {server.weight}{_configured(server)}"
+        f"{server.name} {_place(server)} weight {server.weight}{_configured(server)}"
         for server in backend.servers
         if not server.placeholder
     ]
     more = len(shown) - MOST_NAMES
     servers = ", ".join(shown[:MOST_NAMES] if more > 1 else shown) + (f" and {more} more" if more > 1 else "")
     balance = CONFIGURED.get(backend.balance, backend.balance)
-    head = f"backend {backend.name}: balance {balance or '?'}; {servers}"
+    head = f"backend {backend.name}: balance {balance or '?'}; {servers or 'no server that is in use'}"
     if is_pool:
         warnings = list(backend.warnings)
         if is_local(backend):
@@ -205,6 +226,14 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
                 " times, here or to a monitor"
             )
         warnings += _port_warnings(backend)
+        if unresolved := unresolved_in(backend):
+            warnings.append(unresolved)
+        if others := [server.name for server in backend.servers if server.protocol != "http1" and server.host]:
+            warnings.append(
+                f"{', '.join(others)}: no HTTP/1 in the clear, which packets tell response times of. Over TLS they are"
+                " shown once as many turns as requests were seen; of FastCGI, HTTP/2 and TCP there are HAProxy's"
+                " own counts and mean at most"
+            )
         return [head, "  ✓ can be driven", *(f"  ! {text}" for text in warnings)]
     return [head, f"  ✕ left out: {why_not or 'not asked for'}"]
 
@@ -213,7 +242,7 @@ def _port_warnings(backend: FoundBackend) -> list[str]:
     """Warnings about servers whose port HAProxy takes from the client."""
     groups: dict[str, list[str]] = {}
     for server in backend.servers:
-        if server.host and not (server.port or server.on_unix_socket):
+        if server.address and server.host and not (server.port or server.on_unix_socket):
             groups.setdefault(server.port_offset, []).append(server.name)
     warnings = []
     for offset, servers in groups.items():
@@ -222,10 +251,19 @@ def _port_warnings(backend: FoundBackend) -> list[str]:
             how = "adds {} to" if offset[0] == "+" else "takes {} from"
             where = f"HAProxy {how.format(offset[1:])} the port that the client came in by"
         warnings.append(
-            f"{', '.join(servers)}: {where}; a monitor there looks at port 80, unless `slackwater bus node settings`"
-            " names another with `--port`"
+            f"{', '.join(servers)}: {where}; so no packet shows response times from here, and HAProxy's mean alone is"
+            " shown: give the server a port in HAProxy's configuration. A monitor there looks at port 80, unless"
+            " `slackwater bus node settings` names another with `--port`"
         )
     return warnings
+
+
+def _place(server: FoundServer) -> str:
+    if not server.address:
+        return f"{server.fqdn} (no address yet)"
+    return (
+        server.address.removesuffix(":0") if server.address.count(":") == 1 or "]" in server.address else server.address
+    )
 
 
 def _configured(server: FoundServer) -> str:

@@ -73,8 +73,7 @@ def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool],
         if backend.lacks:
             left_out.append(LeftOut(backend.name, backend.lacks[0]))
         elif not on_machines:
-            why = "none of its servers has an address yet; run this again when HAProxy has found them"
-            left_out.append(LeftOut(backend.name, why))
+            left_out.append(LeftOut(backend.name, f"{_why_none(backend)}; then run this again"))
         elif same and not is_local(backend):
             why = f"its servers are machines of pool `{same[0]}` too, and a machine belongs to one pool"
             left_out.append(LeftOut(backend.name, f"{why}; choose with --backend"))
@@ -85,6 +84,31 @@ def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool],
             taken |= {node.name for node in nodes}
             machines |= dict.fromkeys(on_machines, backend.name)
     return pools, left_out
+
+
+def _why_none(backend: FoundBackend) -> str:
+    """Why none of a backend's servers is in use, with what to do."""
+    if all(server.placeholder == "disabled" for server in backend.servers):
+        first = f"{backend.name}/{backend.servers[0].name}"
+        return (
+            "all its servers are `disabled` in HAProxy's configuration: enable those that are in use"
+            f" (`set server {first} state ready` at the admin socket, or take out the word)"
+        )
+    if unresolved := unresolved_in(backend):
+        return f"none of its servers has an address: {unresolved}"
+    return "none of its servers has an address: they are empty slots, which HAProxy or a person has to fill"
+
+
+def unresolved_in(backend: FoundBackend) -> str:
+    """The DNS names that HAProxy has not resolved, in words with what to do; empty: none."""
+    of_name: dict[str, list[str]] = {}
+    for server in backend.servers:
+        if server.fqdn and not server.address:
+            of_name.setdefault(server.fqdn, []).append(server.name)
+    if not of_name:
+        return ""
+    named = ", ".join(f"{fqdn} ({', '.join(servers)})" for fqdn, servers in of_name.items())
+    return f"HAProxy has not resolved {named}; look at its section `resolvers`, and whether the DNS knows the name"
 
 
 def _by_machine(backend: FoundBackend) -> dict[tuple[str, str], list[FoundServer]]:

@@ -32,6 +32,12 @@ def haproxy_configuration(named: Path | None) -> SiteConfiguration:
     return read_configuration(named or USUAL_CONFIGURATION)
 
 
+def other_haproxies(configuration: SiteConfiguration) -> list[str]:
+    """The first files of HAProxies that run on this host with other files than these: their servers are not in it."""
+    own = os.path.realpath(configuration.at.partition(":")[0]) if configuration.at else ""
+    return sorted({way.files[0] for way in started() if own not in way.files})
+
+
 def unless_usual(config_path: Path) -> str:
     """The path to name in a command that the person is told; empty where the configuration is at its usual place."""
     return "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
