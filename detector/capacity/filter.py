@@ -53,19 +53,21 @@ class Parameters:
     wake_s: float = 60.0
     """Time in which what was seen of a wake-up's cost is forgotten."""
     unseen_sd: float = 0.4
-    """Of `unseen` of a machine, about 0: a machine with 45% of a core that it is not told of has 0.8."""
+    """Standard deviation of a machine's `unseen` about 0: a machine limited to 45% of a core, without knowing it, has
+    0.8."""
     unseen_s: float = 86400.0
     """Time in which what was seen of a limit is forgotten."""
     calm_drift: float = 0.04
     """Standard deviation by which the log capacity of a calm server moves in a second."""
     calm_sd: float = 0.3
-    """It moves no further than this from what was seen of it: a server that was idle for hours is the same server."""
+    """The log capacity moves no further than this from what was seen of it: after idle hours it is the same server."""
     cost_sd: float = 0.8
     """Standard deviation of the log CPU time of one request about its mean."""
     window_sd: float = 0.15
-    """Of the log CPU time of a request in one observation, however many requests it holds."""
+    """Standard deviation of the log CPU time of a request in one observation, however many requests it holds."""
     law_sd: float = 0.08
-    """By which the law of wake-ups, as a form, misses the capacity: no amount of observations takes this error away."""
+    """Standard deviation by which the law of wake-ups misses the capacity: no number of observations removes this
+    error."""
     left_slope: float = -0.4
     """The log of the share that is left over the log of the run delay's ratio over calm."""
     left_unknown: float = -0.7
@@ -74,7 +76,7 @@ class Parameters:
     left_s: float = 6.0
     """Time in which `left` returns to 0: a neighbour may change."""
     busy_sd: float = 0.2
-    """Of the log rate of completions, of a server that surely never ran dry, about its capacity."""
+    """Standard deviation of the log rate of completions about the capacity, for a server that surely never ran dry."""
     stall_s: float = 0.03
     """Responses are this much later where a quota or a hypervisor lets the server stand still, without any queue."""
     floor_fade: float = 0.02
@@ -83,21 +85,21 @@ class Parameters:
 
 
 WANTED = 0.9
-"""A server that runs or waits for a CPU for less of the time than this is not what its requests wait for."""
+"""Requests do not wait for a server that runs or waits for a CPU for less than this share of the time."""
 IDLE_WORK = 0.01
 """CPU time of a server, as a share of what it may use, that no request may have caused. A server that does little more
 than this has a larger error, and its capacity is understated rather than overstated."""
 UNKNOWN = 3.0
 """Standard deviation of the log capacity before anything was seen."""
 NEGLIGIBLE = -3.0
-"""A floor so many standard deviations below the mean tells nothing new."""
+"""A floor this many standard deviations below the mean tells nothing new."""
 FAR = 3.0
 """An observation that is off by more standard deviations than this has a larger error than it seems: one odd second (a
-deploy, a backup) must not move the weights. Its variance counts as that of one just so far off."""
+deploy, a backup) must not move the weights. Its variance is raised until it is off by exactly this many."""
 MOST_COST = -3.0
-"""A request that seems dearer than this (log) is one that something else's CPU time was booked on."""
+"""A request that seems dearer than this (log) was charged with the CPU time of something else."""
 KNOWN = 0.5
-"""A standard deviation from which on a node's own capacity is believed; its peers' stands in."""
+"""A node's own capacity is believed below this standard deviation; above it the peers' stands in."""
 CALM_WEIGHT = 0.05
 """The share by which calm response times and run delays follow a new observation."""
 SERVED_WEIGHT = 0.3
@@ -158,8 +160,8 @@ class CapacityFilter(SlotArrays):
         )
 
     def update(self, slots: Ints, columns: Columns, calm: Bools, episode: Bools) -> Capacity:
-        """Takes one Sample of each slot in. `calm` (M,) marks rows fit to learn from, `episode` those beside a
-        neighbour; `columns` are the Samples' fields."""
+        """Adds one Sample of each slot. `calm` (M,) marks rows fit to learn from, `episode` those beside a neighbour;
+        `columns` are the Samples' fields."""
         # A machine knows its steal, a cgroup does not (as in `slackwater.detector.features.history.in_cgroup`).
         self._unseen_sd[slots] = np.where(np.isnan(columns["cpu.steal"]), 0.0, self.parameters.unseen_sd)
         self._begin_and_end(slots, episode)
@@ -170,7 +172,8 @@ class CapacityFilter(SlotArrays):
         return self._read(slots, episode)
 
     def _begin_and_end(self, slots: Ints, episode: Bools) -> None:
-        """What was summed up, and the highest rate served, are of before a neighbour came or went."""
+        """Drops the sums and the highest rate of slots where a neighbour came or went: they describe the time before.
+        """
         changed = slots[self._disturbed[slots] != episode]
         self._disturbed[slots] = episode
         if not len(changed):
@@ -240,7 +243,7 @@ class CapacityFilter(SlotArrays):
             self._floor[of] = np.where(first, -np.inf, np.maximum(self._floor[of], np.log(self._served[of])))
 
     def _begin(self, slots: Ints, per_cpu: Floats, idle: Floats) -> None:
-        """Servers of which nothing is known begin where their first observation is met."""
+        """Starts servers of which nothing is known where their first observation is as expected."""
         new = np.isnan(self._mean[slots, CALM])
         slots, per_cpu, idle = slots[new], per_cpu[new], idle[new]
         usual, sd = self._wake_prior(slots)
@@ -268,14 +271,15 @@ class CapacityFilter(SlotArrays):
         )
 
     def _follow(self, levels: Floats, slots: Ints, values: Floats, weight: float) -> None:
-        """Geometric moving averages of what is known."""
+        """Moves the geometric means of these slots towards the known values."""
         known = np.isfinite(values)
         slots, values = slots[known], values[known]
         old = np.where(np.isnan(levels[slots]), values, levels[slots])
         levels[slots] = old + weight * (values - old)
 
     def _correct(self, slots: Ints, sight: Floats, off: Floats, variance: Floats) -> None:
-        """A step of the filter for one scalar observation a slot that is `off` what the state made expect."""
+        """One step of the filter: an observation for each slot, which is `off` by this much from what its state
+        predicts."""
         covariance = self._covariance[slots]
         reach = np.einsum("mij,mj->mi", covariance, sight)
         total = np.einsum("mi,mi->m", sight, reach) + variance

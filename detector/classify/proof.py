@@ -50,7 +50,7 @@ RECENT_S = 3.0
 
 @dataclass(frozen=True)
 class Trials:
-    """Hits and trials that a tick of M nodes adds to each sign, (M, signs) each. Without trials it says nothing."""
+    """Hits and trials that a tick of M nodes adds to each sign, (M, signs) each. A sign without trials says nothing."""
 
     hits: Floats
     count: Floats

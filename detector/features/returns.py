@@ -25,7 +25,7 @@ TIMES_AS_LONG = 3.0
 LEAST_S, MOST_S = 2.0, 10.0
 """A return lasts for at least and at most this time."""
 REST_S = 5.0
-"""After a return another time without answers excuses nothing for so long, which is enough to be found slow: a
+"""For this long after a return, another time without answers excuses nothing, which is enough to be found slow: a
 neighbour may make a server stand still again and again."""
 ROUNDING_S = 1e-6
 
@@ -38,7 +38,7 @@ class Returns(SlotArrays):
     _missing: Floats
     """Answers that are missing since the last one, by the usual rate."""
     _left_s: Floats
-    """The return lasts for this time yet. Below 0 it is over since so long; -infinity: there was none."""
+    """Time until the return is over. Below 0: the time since it was over; -infinity: there was no return."""
 
     def __init__(self) -> None:
         super().__init__(_rps=np.nan, _away_s=0.0, _missing=0.0, _left_s=-np.inf)

@@ -15,7 +15,7 @@ import numpy as np
 AROUND_S = 3.0
 """Time before and after the word that is looked at."""
 FOR_S = 2.0
-"""A server was slow where its p95 was high for so much of that time."""
+"""A server was slow where its p95 was high for at least this much of that time."""
 TIMES = 2.0
 """A p95 is high from this multiple on: of the server's own in calm, and of its peers' median then."""
 FRESH_S = 1.5
@@ -27,7 +27,7 @@ class Felt(NamedTuple):
 
     at_s: float
     rt_p95_ms: float
-    """Of a server whose percentiles are not known its mean."""
+    """The 95th percentile; the mean for a server whose percentiles are not known."""
     calm: bool
     """The server's Verdict was calm."""
 

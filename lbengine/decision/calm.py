@@ -25,7 +25,7 @@ class Calm:
     requests: float = 0.0
     """Requests that came in that time."""
     seconds: float = 0.0
-    """That time."""
+    """The time in which all servers were calm."""
     seen_s: float | None = None
     """Time of the last look at a calm pool."""
 

@@ -18,7 +18,8 @@ def capped(requested: int, baseline: int | None) -> int | None:
 def still_ours(
     ours: Mapping[str, int], servers: Collection[Server], unsure: Collection[str], fresh_process: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Of the limits that we set (`ours`), those that the balancer still shows, and those that someone else has changed.
+    """Divides the limits that we set (`ours`) into those that the balancer still shows and those that someone else
+    changed.
 
     A changed limit does not count as someone else's after a restart of the balancer (`fresh_process`), nor where ours
     was sent and not confirmed (`unsure`).

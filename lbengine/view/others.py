@@ -9,14 +9,14 @@ from __future__ import annotations
 from slackwater.core.messages import Sample
 
 BUSY_WITHIN_S = 5.0
-"""A balancer without requests for so long is idle."""
+"""A balancer without requests for this long is idle."""
 LONGEST_PROMISE_S = 60.0
 """The longest time until its next Sample that another controller is believed to announce."""
 
 
 class OtherControllers:
-    """What was heard of them. `boot_id`: of this host's kernel; `unannounced_s`: how long a Sample counts that does not
-    announce the next one."""
+    """What was heard of the pool's other controllers. `boot_id`: this host's; `unannounced_s`: how long a Sample counts
+    that does not announce the next one."""
 
     def __init__(self, boot_id: str, unannounced_s: float) -> None:
         self._boot_id, self._unannounced_s = boot_id, unannounced_s

@@ -6,9 +6,9 @@ from slackwater.lbengine.view.counters import Counted
 from slackwater.lbengine.view.packets import Line
 
 QUIET_S = 1.0
-"""A quiet monitor speaks as often."""
+"""A quiet server has a Sample this often, as from a quiet monitor."""
 FAVOUR_S = 0.1
-"""A look that comes so much too early is in time: otherwise the next one would be late."""
+"""A look that is early by this much counts as in time: otherwise the next look would be late."""
 
 
 class SamplePace:
@@ -22,8 +22,8 @@ class SamplePace:
         """Server -> time that its looks without a Sample covered since its last Sample."""
 
     def is_due(self, server: str, now_s: float, period_s: float, *, busy: bool) -> bool:
-        """Whether it should have a Sample of a look that covers `period_s`. The first one of a server that was busy and
-        is no more comes at once too. What is due is taken for made once `take_skipped_s` is called."""
+        """Whether the server should have a Sample of a look that covers `period_s`. A server that stopped being busy
+        has its next Sample at once too. A Sample counts as made once `take_skipped_s` is called."""
         last_s, was_busy = self._last.get(server, (0.0, True))
         due = busy or was_busy or now_s - last_s >= self.quiet_s - FAVOUR_S
         if due:
@@ -39,7 +39,7 @@ class SamplePace:
 
 
 def is_busy(line: Line | None, counted: Counted | None) -> bool:
-    """Whether a server had anything to do: by its packets' look, or by the balancer's newest counters. None: neither is
+    """Whether a server had anything to do, by its packets' look or by the balancer's newest counters. None: neither is
     new."""
     if line is not None and (line.exchanges or line.in_flight or line.unmatched):
         return True

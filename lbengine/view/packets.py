@@ -31,13 +31,13 @@ FIRST_AGAIN_S = 1.0
 """Time after which a program that ended, or was ended, is started again; twice as long each further time."""
 LONGEST_AGAIN_S = 60.0
 WELL_AFTER_S = 60.0
-"""A program that reported for so long was well: the next end of one counts as the first."""
+"""A program that reported for this long was well: the next program that ends counts as the first."""
 HUNG_AFTER_S = 10.0
-"""A program that wrote nothing for so long is ended: it writes at the end of each look, whatever happened in it."""
+"""A program that wrote nothing for this long is ended: it writes at the end of each look, whatever happened in it."""
 LONGEST_LINE_BYTES = 64 * 1024
 READ_BYTES = 256 * 1024
 FIND_WITHIN_S = 5.0
-"""For `ip`, to name the interfaces."""
+"""Time that `ip` has to name the interfaces."""
 FIND_AGAIN_S = 30.0
 """Time after which the interfaces are asked for again: routes come and change."""
 DIRECT = "its answers do not pass the balancer (direct routing or a tunnel), so their times are not seen there"
@@ -45,12 +45,12 @@ NO_TCP = "its service is not TCP, and no other packets are read"
 NO_SNIFFER = "no sniffer is set"
 NO_IP = "`ip route get` cannot be asked"
 KEPT_S = 10.0
-"""A server that is not shown any more is watched for so long: it may be there again, and each change of the servers
+"""A server that the balancer no longer shows is watched for this long: it may come back, and each change of the servers
 starts the programs anew."""
 MOST_LOOKS = 5
-"""Looks that are kept while nobody takes them: asking the balancer takes a while now and then."""
+"""The most looks that are kept until they are taken: now and then the balancer is slow to answer."""
 HEARD_WITHIN_LOOKS = 5
-"""After so many periods without a line the program counts as silent."""
+"""After this many periods without a line the program counts as silent."""
 
 
 class RouteTimes(msgspec.Struct, frozen=True):
@@ -86,9 +86,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 SILENT = Line()
-"""Of a server that had nothing to show in a look."""
+"""The line of a server that had nothing to show in a look."""
 Protocol = Literal["http1", "unknown"]
-"""`unknown`: turns are timed, as of what is encrypted."""
+"""`unknown`: turns are timed, as on encrypted connections."""
 _decode = msgspec.json.Decoder(Line).decode
 
 
@@ -110,18 +110,18 @@ class Sniffer:
         self.why_not = "the sniffer has not reported yet"
         """Why there are no times, in words; empty while there are."""
         self.is_new = True
-        """It has neither reported nor failed yet."""
+        """Whether the program has neither reported nor failed yet."""
         self.pid = 0
-        """Of the program, once it was started."""
+        """The program's process id; 0 until it was started."""
         self._interface, self._every_s = place.interface, every_s
         addresses = [word for server in sorted(servers) for word in ("--server", server)]
         self._command = [program, "servers", "--interface", place.interface, "--protocol", place.protocol]
         self._command += [*addresses, "--every", f"{every_s:g}"]
         self.answered = Counter[str]()
-        """Exchanges by server (`end_of`) since this began."""
+        """Exchanges by server (`end_of`) since this object was made."""
         self._heard_s = 0.0
         self._first_heard_s = 0.0
-        """When the program that runs now reported first; 0: it has not."""
+        """When the present program first reported; 0: it has not yet."""
         self._looks = deque[tuple[dict[str, Line], Line]](maxlen=MOST_LOOKS)
         self._looked = looked
         self._task = asyncio.create_task(self._run())
@@ -202,7 +202,8 @@ class Sniffer:
 
 
 async def _lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Its lines. Raises TimeoutError where nothing comes for `HUNG_AFTER_S`, ValueError for a line without an end."""
+    """The stream's lines. Raises TimeoutError where nothing comes for `HUNG_AFTER_S`, ValueError for a line without an
+    end."""
     rest = b""
     while some := await _read(stream):
         *lines, rest = (rest + some).split(b"\n")
@@ -213,8 +214,8 @@ async def _lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
-    """What comes next, waited for in two parts: where this process itself was stopped meanwhile, the first part is over
-    before what has come is read."""
+    """The next bytes. The wait has two parts: if this process itself was stopped meanwhile, the first part ends before
+    the bytes that have come are read."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(HUNG_AFTER_S / 2):
             return await stream.read(READ_BYTES)
@@ -262,7 +263,7 @@ class Packets:
         self._by_end = {end: sniffer for sniffer in self._sniffers.values() for end in sniffer.servers}
 
     def take(self) -> dict[str, tuple[Line, Line]]:
-        """Of each server (`end_of`) in a look that was not taken yet: its line and the one that ended the look."""
+        """Server (`end_of`) -> its line in the oldest look that was not taken yet, and the line that ended the look."""
         times: dict[str, tuple[Line, Line]] = {}
         for sniffer in self._sniffers.values():
             if (taken := sniffer.take()) is not None:
@@ -317,7 +318,8 @@ def program_path(program: str) -> str | None:
 
 
 async def interfaces_to(servers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The interface on which each `ADDRESS:PORT` is reached, and why there is none for the others, in words."""
+    """`ADDRESS:PORT` -> the interface on which it is reached; for the others `ADDRESS:PORT` -> why there is none, in
+    words."""
     hosts = {server: host for server in sorted(servers) if (host := host_of(server))}
     if not hosts:
         return {}, {}
@@ -344,7 +346,7 @@ async def interfaces_to(servers: Collection[str]) -> tuple[dict[str, str], dict[
 
 
 def _routes_in(lines: Sequence[str]) -> dict[str, str]:
-    """Address -> interface, of the answers of `ip -json route get`, a line each."""
+    """Address -> interface, by the answers of `ip -json route get`, a line each."""
     routes: dict[str, str] = {}
     for line in lines:
         with contextlib.suppress(ValueError, TypeError, KeyError):
